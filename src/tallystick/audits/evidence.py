@@ -1,0 +1,211 @@
+"""Reads a run directory and rechecks every digest, root and binding in it, without running anything."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tallystick.audits.findings import Findings, require
+from tallystick.audits.policy import Policy
+from tallystick.commitments import Frontier, digest_from, leaf_hash
+from tallystick.datasets import BatchPlan, Dataset, open_dataset
+from tallystick.errors import ProofError, UnavailableError
+from tallystick.store import RunDirectory, open_line, read_lines
+from tallystick.tensors import StateFile, Tensor, state_digest
+from tallystick.transcripts import (
+    AnchorRecord,
+    Chain,
+    Claim,
+    Environment,
+    FailedRecord,
+    HeaderRecord,
+    Log,
+    Record,
+    Spec,
+    StepRecord,
+    TraceEntry,
+    anchor_file,
+    batch_plan,
+    learning_rate,
+    read_record,
+)
+
+RATE_TOLERANCE = 1e-12
+
+
+@dataclass
+class Evidence:
+    """A run whose bytes hang together as far as `findings` says."""
+
+    run: RunDirectory
+    claim: Claim
+    spec: Spec
+    environment: Environment
+    findings: Findings = field(default_factory=Findings)
+    dataset: Dataset | None = None
+    plan: BatchPlan | None = None
+    anchors: dict[int, AnchorRecord] = field(default_factory=dict)
+    failures: int = 0
+    training_seconds: float = 0.0
+    _places: array[int] = field(default_factory=lambda: array("Q"))
+
+    @property
+    def steps(self) -> int:
+        """The number of step records."""
+        return len(self._places)
+
+    def step(self, index: int) -> StepRecord:
+        """The record of step `index`, read from its place in the transcript."""
+        with self.run.transcript_path.open("rb") as file:
+            file.seek(self._places[index - 1])
+            record = read_record(file.readline().removesuffix(b"\n"), f"transcript.jsonl: step {index}")
+        if not isinstance(record, StepRecord) or record.index != index:
+            raise ProofError(f"transcript.jsonl changed while it was audited (step {index})")
+        return record
+
+    def state(self, anchor: int) -> dict[str, Tensor]:
+        """The state kept in an anchor file; raises `ProofError` unless it is the recorded one."""
+        record = self.anchors[anchor]
+        with StateFile(self.run.path / record.file, canonical=True) as file:
+            state = {name: file.tensor(name).copy() for name in file.names}
+        if state_digest(state) != record.digest:
+            raise ProofError(f"{record.file} does not hold the state its record names")
+        return state
+
+    def add_step(self, place: int) -> None:
+        """Remember where in the transcript the next step record starts."""
+        self._places.append(place)
+
+
+def gather_evidence(run: RunDirectory, policy: Policy) -> Evidence:
+    """Read a run and recheck all of it; what does not hold is in the evidence's findings.
+
+    Raises:
+        MalformedError: a file is not what it should be.
+        UnavailableError: a file is missing or larger than the policy allows.
+    """
+    evidence = Evidence(run, run.claim(), run.spec(), run.environment())
+    findings, claim = evidence.findings, evidence.claim
+    with findings.check("claim"):
+        expected = policy.claim
+        require(expected in (None, claim.identity), f"the claim is {claim.identity}, not the expected {expected}")
+    with findings.check("spec"):
+        require(evidence.spec.identity == claim.spec, "spec.json is not the spec that the claim names")
+    with findings.check("environment"):
+        found = evidence.environment.digest("environment")
+        require(found == claim.environment, "environment.json is not the environment that the claim names")
+    with findings.check("data"):
+        _open_data(evidence)
+    _read_transcript(evidence, policy)
+    _read_trace(evidence, policy)
+    _check_tiles(evidence)
+    _check_anchors(evidence, policy)
+    return evidence
+
+
+def _open_data(evidence: Evidence) -> None:
+    spec = evidence.spec
+    require(evidence.claim.data == spec.data_root, "the claim names another data root than the spec")
+    if spec.commitment is None:
+        return
+    evidence.dataset = open_dataset(evidence.run.data_path, spec.commitment)
+    evidence.plan = batch_plan(spec, evidence.dataset)
+
+
+def _read_transcript(evidence: Evidence, policy: Policy) -> None:
+    """One pass over all records: root, order, batches, learning rates. Memory: eight bytes a record."""
+    path, chain, frontier, place = evidence.run.transcript_path, Chain(evidence.spec), Frontier.empty(), 0
+    broken: ProofError | None = None
+    for number, line in enumerate(read_lines(path)):
+        if number >= policy.records_max:
+            raise UnavailableError(f"transcript.jsonl: more than the {policy.records_max} records allowed")
+        frontier = frontier.append(leaf_hash(line))
+        record = read_record(line, f"transcript.jsonl: line {number + 1}")
+        if broken is None:
+            try:
+                chain = chain.follow(record)
+                _note_record(evidence, record, place)
+            except ProofError as error:
+                broken = error
+        place += len(line) + 1
+    with evidence.findings.check("transcript root"):
+        _check_log(frontier, evidence.claim.transcript, "transcript.jsonl")
+    with evidence.findings.check("record order"):
+        if broken is not None:
+            raise broken
+        chain.finish()
+
+
+def _note_record(evidence: Evidence, record: Record, place: int) -> None:
+    if isinstance(record, HeaderRecord):
+        require(record.environment == evidence.claim.environment, "the header names another environment")
+    elif isinstance(record, AnchorRecord):
+        require(record.file == anchor_file(record.index), f"anchor {record.index} names the file {record.file}")
+        evidence.anchors[record.index] = record
+    elif isinstance(record, FailedRecord):
+        evidence.failures += 1
+    else:
+        _check_step(evidence, record)
+        evidence.add_step(place)
+
+
+def _check_step(evidence: Evidence, record: StepRecord) -> None:
+    """The batch and the learning rate of a step follow from the spec alone."""
+    recipe, plan = evidence.spec.recipe, evidence.plan
+    if recipe is None:
+        return
+    wanted = learning_rate(recipe, record.index)
+    require(
+        abs(record.learning_rate - wanted) <= RATE_TOLERANCE * abs(wanted),
+        f"step {record.index} used learning rate {record.learning_rate}, the schedule gives {wanted}",
+    )
+    if plan is not None:
+        indices = tuple(int(position) for position in plan.indices(record.index))
+        require(
+            record.batch.split == "train" and record.batch.indices == indices,
+            f"step {record.index} consumed other examples than the data root and the seed determine",
+        )
+
+
+def _check_log(frontier: Frontier, log: Log, name: str) -> None:
+    require(frontier.size == log.size, f"{name} holds {frontier.size} records, the claim says {log.size}")
+    require(digest_from(frontier.root()) == log.root, f"{name} does not have the root that the claim names")
+
+
+def _read_trace(evidence: Evidence, policy: Policy) -> None:
+    frontier = Frontier.empty()
+    with evidence.findings.check("trace root"):
+        for number, line in enumerate(read_lines(evidence.run.trace_path)):
+            if number >= policy.records_max:
+                raise UnavailableError(f"trace.jsonl: more than the {policy.records_max} entries allowed")
+            frontier = frontier.append(leaf_hash(line))
+            entry = TraceEntry.from_bytes(line, f"trace.jsonl: line {number + 1}")
+            evidence.training_seconds += entry.seconds
+        _check_log(frontier, evidence.claim.trace, "trace.jsonl")
+
+
+def _check_tiles(evidence: Evidence) -> None:
+    """The tiles serve openings; opening the first and the last record shows that they belong to this root."""
+    log = evidence.claim.transcript
+    with evidence.findings.check("tiles"):
+        for index in sorted({0, log.size - 1}):
+            open_line(evidence.run.transcript_path, index, log.size).check(log)
+
+
+def _check_anchors(evidence: Evidence, policy: Policy) -> None:
+    for index in sorted(evidence.anchors):
+        with evidence.findings.check("anchor", f"step {index}"):
+            path = evidence.run.path / evidence.anchors[index].file
+            if path.is_file() and path.stat().st_size > policy.anchor_bytes_max:
+                raise UnavailableError(f"{path.name}: larger than the {policy.anchor_bytes_max} bytes allowed")
+            evidence.state(index)
+    with evidence.findings.check("final state"):
+        last = evidence.anchors.get(max(evidence.anchors, default=-1))
+        require(last is not None and last.digest == evidence.claim.final_state, "the last anchor is not the final state")
+
+
+def steps_between(evidence: Evidence, start: int, end: int) -> Iterator[StepRecord]:
+    """The records of steps `start + 1` … `end`."""
+    return (evidence.step(index) for index in range(start + 1, end + 1))
+

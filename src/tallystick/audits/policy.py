@@ -1,0 +1,52 @@
+"""The verifier's policy: what is sampled, what is allowed, and how much work is spent.
+
+Nothing in a run directory can change a policy; a claim that asks for more tolerance asks in vain.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from tallystick.commitments import parse
+from tallystick.errors import MalformedError
+from tallystick.store import read_document
+from tallystick.transcripts import Document
+from tallystick.transcripts.door import Count, DigestText, Positive
+
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Factor = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+
+
+class Policy(Document):
+    """What one verifier asks of a training run."""
+
+    mode: Literal["exact", "tolerant"] = "exact"
+    samples: Positive = 16
+    window: Positive = 64
+    full: bool = False
+    claim: DigestText | None = None
+    loss_band: Share = 1e-4
+    parameters_max: Positive = 2_000_000_000
+    records_max: Positive = 100_000_000
+    anchor_bytes_max: Positive = 1 << 40
+    devices: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda")
+    residual: Factor | None = None
+    worst_tensor: Factor | None = None
+    element_cap: Factor | None = None
+    mismatches: Count | None = None
+    update_floor: Share = 1e-6
+
+
+def read_policy(path: Path) -> Policy:
+    """Read a policy from TOML or JSON; raises `MalformedError` naming the field."""
+    data = read_document(path)
+    if path.suffix == ".json":
+        return Policy.from_json(parse(data, path.name), path.name)
+    try:
+        return Policy.from_json(tomllib.loads(data.decode()), path.name)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedError(f"{path.name}: no valid TOML: {error}") from None

@@ -1,0 +1,183 @@
+"""Replays a segment from its anchor and judges it twice: its trajectory and its state.
+
+Each judgement catches what the other misses: weights edited after training leave the trajectory whole, and a run
+that reaches the right state with invented losses leaves the state whole.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+
+from tallystick.audits.evidence import Evidence
+from tallystick.audits.findings import AGREES, DIFFERS, Findings
+from tallystick.audits.sampling import Segment
+from tallystick.audits.tolerant import TolerantJudge
+from tallystick.commitments import Json
+from tallystick.tensors import Tensor, tensor_digest
+from tallystick.tolerances import LossBand
+from tallystick.transcripts import StateSummary, StepRecord
+
+NUMBERS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
+
+
+@dataclass(frozen=True)
+class ReplayedStep:
+    """What the verifier's own trainer showed at one step."""
+
+    loss: float
+    gradient_norm: float
+    activation: tuple[float, float] | None
+    summary: StateSummary
+
+
+class Replayer(Protocol):
+    """A trainer of the verifier's own, rebuilt from the spec."""
+
+    def initial_state(self) -> Mapping[str, Tensor]:
+        """The seeded state before the first step."""
+        ...
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from `state`; raises `MalformedError` when it is not a state of this spec."""
+        ...
+
+    def step(self, index: int) -> ReplayedStep:
+        """Take step `index` on the batch that the spec determines."""
+        ...
+
+    def state(self) -> Mapping[str, Tensor]:
+        """The full state now."""
+        ...
+
+
+@dataclass(frozen=True)
+class SegmentReport:
+    """One replayed segment: how its trajectory and its state were judged."""
+
+    segment: Segment
+    seconds: float
+    losses: tuple[tuple[int, float, float], ...]
+    trajectory_agrees: bool
+    state_agrees: bool
+    state_compared: Literal["whole state", "summaries"]
+
+    def to_json(self) -> Json:
+        """The report as JSON values."""
+        return {
+            "from": self.segment.start,
+            "to": self.segment.end,
+            "seconds": round(self.seconds, 3),
+            "trajectory": "agrees" if self.trajectory_agrees else "differs",
+            "state": "agrees" if self.state_agrees else "differs",
+            "state_compared": self.state_compared,
+        }
+
+
+def replay_segment(
+    evidence: Evidence, segment: Segment, replayer: Replayer, loss_band: float, judge: TolerantJudge | None
+) -> SegmentReport:
+    """Replay one segment into the evidence's findings; without a `judge`, equality of bits is asked for."""
+    started, notes = time.perf_counter(), Findings()
+    start = evidence.state(segment.start)
+    replayer.restore(start)
+    band = LossBand(evidence.spec.recorded.loss_decimals, loss_band if judge else 0.0)
+    losses, agreed = [], True
+    for index in range(segment.start + 1, segment.end + 1):
+        claimed, replayed = evidence.step(index), replayer.step(index)
+        losses.append((index, as_float(claimed.loss), replayed.loss))
+        agreed &= _judge_trajectory(notes, claimed, replayed, band, exact=judge is None)
+        _judge_summaries(notes, claimed, replayed, start, replayer, judge)
+    if segment.reaches_anchor:
+        _judge_state(notes, start, evidence.state(segment.end), replayer.state(), segment, judge)
+    trajectory = [finding for finding in notes.seen if finding.name in TRAJECTORY]
+    state = [finding for finding in notes.seen if finding.name not in TRAJECTORY and not finding.advisory]
+    evidence.findings.seen.extend(notes.seen)
+    return SegmentReport(
+        segment,
+        time.perf_counter() - started,
+        tuple(losses),
+        agreed and all(finding.agrees for finding in trajectory),
+        all(finding.agrees for finding in state),
+        "whole state" if segment.reaches_anchor else "summaries",
+    )
+
+
+TRAJECTORY = frozenset({"loss", "gradient norm", "activation"})
+
+
+def as_float(value: float | str) -> float:
+    """A recorded number, its three non-finite spellings included."""
+    return NUMBERS[value] if isinstance(value, str) else value
+
+
+def _judge_trajectory(
+    notes: Findings, claimed: StepRecord, replayed: ReplayedStep, band: LossBand, exact: bool
+) -> bool:
+    subject = f"step {claimed.index}"
+    finding = band.compare_loss(claimed.loss, replayed.loss)
+    notes.note(finding, "loss", subject, f"claimed {claimed.loss}, replayed {replayed.loss:.6f}")
+    if exact and claimed.gradient_norm is not None:
+        same = as_float(claimed.gradient_norm) == round(replayed.gradient_norm, 12)
+        notes.note(AGREES if same else DIFFERS, "gradient norm", subject)
+    if exact and claimed.activation is not None and replayed.activation is not None:
+        rounded = tuple(round(value, 12) for value in replayed.activation)
+        same = tuple(as_float(value) for value in claimed.activation) == rounded
+        notes.note(AGREES if same else DIFFERS, "activation", subject)
+    return finding.agrees
+
+
+def _judge_summaries(
+    notes: Findings,
+    claimed: StepRecord,
+    replayed: ReplayedStep,
+    start: Mapping[str, Tensor],
+    replayer: Replayer,
+    judge: TolerantJudge | None,
+) -> None:
+    subject = f"step {claimed.index}"
+    if judge is not None:
+        judge.summaries(notes, claimed, start, replayer.state(), subject)
+        return
+    ours = replayed.summary.model_dump(exclude_none=True)
+    for name, value in claimed.post.model_dump(exclude_none=True).items():
+        notes.note(AGREES if ours.get(name) == value else DIFFERS, f"{name} summary", subject)
+
+
+def _judge_state(
+    notes: Findings,
+    start: Mapping[str, Tensor],
+    claimed: Mapping[str, Tensor],
+    replayed: Mapping[str, Tensor],
+    segment: Segment,
+    judge: TolerantJudge | None,
+) -> None:
+    subject = f"step {segment.end}"
+    if judge is not None:
+        judge.state(notes, start, claimed, replayed, segment)
+        return
+    differing = [name for name in sorted(claimed.keys() | replayed.keys()) if not _same(claimed, replayed, name)]
+    if not differing:
+        notes.note(AGREES, "state", subject)
+    for name in differing:
+        notes.note(DIFFERS, "state", f"{subject}, {name}", _largest_difference(claimed, replayed, name))
+
+
+def _same(claimed: Mapping[str, Tensor], replayed: Mapping[str, Tensor], name: str) -> bool:
+    if name not in claimed or name not in replayed:
+        return False
+    return tensor_digest(claimed[name]) == tensor_digest(replayed[name])
+
+
+def _largest_difference(claimed: Mapping[str, Tensor], replayed: Mapping[str, Tensor], name: str) -> str:
+    if name not in claimed or name not in replayed:
+        return "only on one side"
+    ours, theirs = replayed[name], claimed[name]
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+        return f"{theirs.dtype} {theirs.shape}, replayed {ours.dtype} {ours.shape}"
+    gap = np.abs(theirs.values().astype(np.float64) - ours.values().astype(np.float64))
+    return f"{int((gap != 0).sum())} of {gap.size} elements differ, by at most {float(np.max(gap, initial=0.0)):.3g}"

@@ -1,0 +1,79 @@
+"""Accepted, rejected or inconclusive, with everything that led there and everything that did not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tallystick.commitments import Json
+from tallystick.tolerances import Finding
+
+Outcome = Literal["accepted", "rejected", "inconclusive"]
+EXIT_CODES: dict[Outcome, int] = {"accepted": 0, "rejected": 1, "inconclusive": 3}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of an audit.
+
+    Nothing checked is inconclusive; what could not be checked is never a pass. An advisory finding is shown and
+    decides nothing.
+    """
+
+    findings: tuple[Finding, ...]
+    unavailable: tuple[str, ...] = ()
+    not_checked: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def outcome(self) -> Outcome:
+        """Rejected if any decisive finding disagrees; accepted only if some agreed and nothing was missing."""
+        decisive = [finding for finding in self.findings if not finding.advisory]
+        if any(not finding.agrees for finding in decisive):
+            return "rejected"
+        return "accepted" if decisive and not self.unavailable else "inconclusive"
+
+    @property
+    def exit_code(self) -> int:
+        """0, 1 or 3 (DESIGN §7)."""
+        return EXIT_CODES[self.outcome]
+
+    @property
+    def objections(self) -> tuple[Finding, ...]:
+        """The decisive findings that disagree."""
+        return tuple(finding for finding in self.findings if not finding.agrees and not finding.advisory)
+
+    def to_json(self) -> dict[str, Json]:
+        """The verdict as JSON values; numbers that JSON lacks are strings."""
+        return {
+            "verdict": self.outcome,
+            "findings": [finding_to_json(finding) for finding in self.findings],
+            "unavailable": list(self.unavailable),
+            "not_checked": list(self.not_checked),
+            "assumptions": list(self.assumptions),
+        }
+
+
+def finding_to_json(finding: Finding) -> Json:
+    """One finding as JSON values."""
+    return {
+        "check": finding.name,
+        "where": finding.where,
+        "distance": number(finding.distance),
+        "allowed": number(finding.allowed),
+        "agrees": finding.agrees,
+        "advisory": finding.advisory,
+        "detail": finding.detail,
+    }
+
+
+def number(value: float) -> Json:
+    """A JSON number, or the string that stands for a non-finite one."""
+    if value != value:
+        return "nan"
+    if value in (float("inf"), float("-inf")):
+        return "inf" if value > 0 else "-inf"
+    return value
+
+
+__all__ = ["EXIT_CODES", "Outcome", "Verdict", "finding_to_json", "number"]

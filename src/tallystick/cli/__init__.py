@@ -1,0 +1,1 @@
+"""The command `tally`, one file per group of commands."""

@@ -1,0 +1,67 @@
+"""The entry point: one line for whatever goes wrong, and an exit code that says whose fault it was."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+import typer
+
+from tallystick import __version__
+from tallystick.cli import attack, audit, data, demo, inspect, study, train
+from tallystick.errors import TallyError
+
+app = typer.Typer(
+    name="tally",
+    help="Make ML compute verifiable: record a training run, replay any part of it, judge the difference.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+for group in (train, audit, data, inspect, attack, study, demo):
+    group.register(app)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"tally {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Show the version."),
+) -> None:
+    """Exit codes: 0 accepted or done, 1 rejected, 2 usage, 3 inconclusive, 4 environment, input or I/O."""
+
+
+def main() -> None:
+    """Run `tally` and exit."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run `tally` with `arguments` and return its exit code."""
+    try:
+        result = app(arguments, standalone_mode=False)
+    except click.ClickException as error:
+        return _say(error.format_message(), 2)
+    except click.exceptions.Abort:
+        return _say("interrupted; a recorded run can be continued with `tally train --resume RUN`", 4)
+    except TallyError as error:
+        return _say(str(error), error.exit_code)
+    except ModuleNotFoundError as error:
+        return _say(f"{error.name} is not installed: pip install 'tallystick[torch]'", 4)
+    except KeyboardInterrupt:
+        return _say("interrupted; a recorded run can be continued with `tally train --resume RUN`", 4)
+    except OSError as error:
+        return _say(f"{error.strerror or error}: {error.filename or 'while reading or writing'}", 4)
+    return result if isinstance(result, int) else 0
+
+
+def _say(message: str, code: int) -> int:
+    print(f"tally: {message}", file=sys.stderr)
+    return code

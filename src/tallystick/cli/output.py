@@ -1,0 +1,54 @@
+"""How results are printed: data on stdout, talk on stderr."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tallystick.commitments import Json, encode
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+
+def print_json(value: Json) -> None:
+    """One canonical JSON line on stdout."""
+    sys.stdout.buffer.write(encode(value) + b"\n")
+    sys.stdout.flush()
+
+
+def talk() -> Console:
+    """The console for people, on stderr; honours NO_COLOR."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+def page() -> Console:
+    """The console for tables, on stdout."""
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
+@contextmanager
+def progress_bar() -> Iterator[Progress]:
+    """A progress bar on stderr with time spent and room for a message."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, TextColumn("{task.fields[seen]}"), console=talk(), transient=False) as bar:
+        yield bar
+
+
+def existing(path: Path, what: str) -> Path:
+    """`path`, or an `UnavailableError` that says what should have been there."""
+    from tallystick.errors import UnavailableError
+
+    if not path.exists():
+        raise UnavailableError(f"{path}: no such {what}")
+    return path

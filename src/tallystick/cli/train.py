@@ -1,0 +1,90 @@
+"""`tally train`: train by a recipe and record every step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from tallystick.errors import UsageError
+
+if TYPE_CHECKING:
+    from tallystick.recorders.training import Progress
+    from tallystick.transcripts import Claim
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this file."""
+    app.command()(train)
+
+
+def train(
+    config: Path | None = typer.Argument(None, help="The recipe, as TOML."),
+    out: Path | None = typer.Option(None, help="The run directory to write."),
+    resume: Path | None = typer.Option(None, help="An interrupted run directory to finish."),
+    threads: int = typer.Option(0, min=0, help="Threads to train with; 0 takes PyTorch's own choice."),
+    json: bool = typer.Option(False, "--json", help="Print the claim as JSON."),
+) -> None:
+    """Train on committed data and record every step into a run directory."""
+    if (resume is None) == (config is None) or (config is not None and out is None):
+        raise UsageError("`tally train CONFIG.toml --out RUN`, or `tally train --resume RUN`")
+    import torch
+
+    if threads:
+        torch.set_num_threads(threads)
+    folder = resume or out
+    assert folder is not None  # held by the usage check above
+    claim = _run(config, folder, is_new=resume is None)
+    _draw_losses(folder)
+    _report(claim, folder, json)
+
+
+def _run(config: Path | None, folder: Path, is_new: bool) -> Claim:
+    from tallystick.recorders import resume, train
+    from tallystick.recorders.config import read_config
+    from tallystick.store import RunDirectory
+
+    if is_new and config is not None:
+        recipe, source = read_config(config)
+        with _watched(recipe.training.steps) as progress:
+            return train(recipe, source, folder, progress)
+    recipe = RunDirectory(folder).spec().recipe
+    with _watched(recipe.training.steps if recipe else 0) as progress:
+        return resume(folder, progress)
+
+
+@contextmanager
+def _watched(steps: int) -> Iterator[Progress]:
+    from tallystick.cli.output import progress_bar
+    from tallystick.frameworks.torch.trainer import Observation
+
+    with progress_bar() as bar:
+        task = bar.add_task("training", total=steps, seen="")
+
+        def progress(index: int, seen: Observation, overhead: float) -> None:
+            rate = bar.tasks[0].speed or 0.0
+            text = f"loss {seen.loss:.4f}  {rate:.1f} step/s  recording {100 * overhead:.1f} %"
+            bar.update(task, completed=index, seen=text)
+
+        yield progress
+
+
+def _draw_losses(folder: Path) -> None:
+    from tallystick.recorders.curve import draw_losses
+    from tallystick.store import RunDirectory
+
+    draw_losses(RunDirectory(folder))
+
+
+def _report(claim: Claim, folder: Path, as_json: bool) -> None:
+    from tallystick.cli.output import print_json, talk
+
+    if as_json:
+        print_json({"claim": str(claim.identity), "transcript": claim.transcript.to_json()})
+        return
+    talk().print(f"{folder}: {claim.transcript.size} records; loss curve in {folder / 'loss.png'}")
+    talk().print("Publish this digest; whoever keeps it can tell a forgery that recomputes everything else:")
+    print(claim.identity)

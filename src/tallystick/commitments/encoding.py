@@ -1,0 +1,120 @@
+"""Canonical JSON (RFC 8785) and the strict parser in front of it.
+
+A value has exactly one encoding, and bytes that are not that encoding are refused, so that equality of digests
+is equality of meaning.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, NoReturn, TypeAlias, cast
+
+import rfc8785
+
+from tallystick.errors import MalformedError
+
+Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
+
+INTEGER_MAX = 2**53 - 1
+BYTES_MAX = 16 << 20
+DEPTH_MAX = 64
+
+
+def encode(value: Json) -> bytes:
+    """The canonical bytes of `value`; raises `MalformedError` where it has none.
+
+    >>> encode({"b": 1.0, "a": [True, None]})
+    b'{"a":[true,null],"b":1}'
+    """
+    try:
+        return rfc8785.dumps(cast(Any, value))
+    except (rfc8785.CanonicalizationError, UnicodeEncodeError, RecursionError) as error:
+        raise MalformedError(f"no canonical JSON: {error}") from None
+
+
+def parse(data: bytes, what: str, *, bytes_max: int = BYTES_MAX, depth_max: int = DEPTH_MAX) -> Json:
+    """Strict JSON in any layout; raises `MalformedError` naming `what`.
+
+    Refused: duplicate keys, NaN and infinities, numbers that overflow, integers beyond ±(2⁵³ − 1), a byte order
+    mark, invalid UTF-8, lone surrogates, trailing bytes, and more bytes or nesting than allowed.
+    """
+    if len(data) > bytes_max:
+        raise MalformedError(f"{what}: {len(data)} bytes, more than the {bytes_max} allowed")
+    _check_depth(data, what, depth_max)
+    try:
+        value: Json = json.loads(
+            data.decode("utf-8"),
+            object_pairs_hook=_object,
+            parse_int=_integer,
+            parse_float=_number,
+            parse_constant=_constant,
+        )
+    except (ValueError, RecursionError) as error:
+        raise MalformedError(f"{what}: no valid JSON: {error}") from None
+    _check_text(value, what)
+    return value
+
+
+def decode(data: bytes, what: str, *, bytes_max: int = BYTES_MAX, depth_max: int = DEPTH_MAX) -> Json:
+    """Canonical JSON and nothing else; raises `MalformedError` naming `what`."""
+    value = parse(data, what, bytes_max=bytes_max, depth_max=depth_max)
+    if encode(value) != data:
+        raise MalformedError(f"{what}: not canonical JSON (RFC 8785)")
+    return value
+
+
+def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"duplicate key {next(name for name in names if names.count(name) > 1)!r}")
+    return found
+
+
+def _integer(text: str) -> int:
+    if len(text) > 17 or abs(int(text)) > INTEGER_MAX:
+        raise ValueError(f"integer {text[:24]} lies beyond 2^53 - 1")
+    return int(text)
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"number {text[:24]} overflows binary64")
+    return value
+
+
+def _constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no JSON number")
+
+
+def _check_depth(data: bytes, what: str, depth_max: int) -> None:
+    """Nesting is counted before the parser recurses; brackets inside strings do not count."""
+    depth, quoted, escaped = 0, False, False
+    if data.count(b"[") + data.count(b"{") <= depth_max:
+        return
+    for byte in data:
+        if quoted:
+            quoted, escaped = byte != 0x22 or escaped, byte == 0x5C and not escaped
+        elif byte == 0x22:
+            quoted = True
+        elif byte in b"[{":
+            depth += 1
+            if depth > depth_max:
+                raise MalformedError(f"{what}: nested deeper than {depth_max}")
+        elif byte in b"]}":
+            depth -= 1
+
+
+def _check_text(value: Json, what: str) -> None:
+    if isinstance(value, str):
+        if any("\ud800" <= character <= "\udfff" for character in value):
+            raise MalformedError(f"{what}: a string holds a lone surrogate")
+    elif isinstance(value, list):
+        for item in value:
+            _check_text(item, what)
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            _check_text(name, what)
+            _check_text(item, what)

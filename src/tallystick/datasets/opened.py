@@ -1,0 +1,93 @@
+"""Opening prepared data: nothing is handed out whose digest is not the committed one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from tallystick.datasets.commitment import DatasetCommitment
+from tallystick.datasets.files import read_file
+from tallystick.datasets.prepare import EXAMPLES_FILE, SOURCE_FILES, TOKENIZER_FILE, TOKENS_FILE, encode_examples
+from tallystick.datasets.records import RecordOpening, RecordTree, prove_record
+from tallystick.datasets.samples import Dataset, ExampleDataset, TokenDataset
+from tallystick.datasets.sources import TextKind, normalize_newlines, split_records
+from tallystick.datasets.tokenizer import TOKENIZER_BYTES_MAX, Tokenizer
+from tallystick.datasets.tokens import Tokens, commit_tokens, read_tokens
+from tallystick.errors import MalformedError, ProofError
+from tallystick.tensors import read_state
+
+
+def open_dataset(folder: Path, commitment: DatasetCommitment, sequence: int = 1) -> Dataset:
+    """The samples in `folder` after a check of every digest; `sequence` tokens make one window.
+
+    Raises:
+        ProofError: naming the file whose content is not the committed one.
+        MalformedError: when a file is not what its name says.
+        UnavailableError: when a file is missing.
+    """
+    if commitment.kind == "digits":
+        return open_examples(folder, commitment)
+    read_source(folder, commitment)
+    read_tokenizer(folder, commitment)
+    return TokenDataset(open_tokens(folder, commitment), sequence)
+
+
+def read_tokenizer(folder: Path, commitment: DatasetCommitment) -> Tokenizer:
+    """The committed tokenizer in `folder`; raises `ProofError` for another one."""
+    tokenizer = Tokenizer.from_bytes(read_file(folder / TOKENIZER_FILE, TOKENIZER_BYTES_MAX))
+    if tokenizer.digest != commitment.tokenizer:
+        raise ProofError(f"{TOKENIZER_FILE}: not the committed tokenizer")
+    return tokenizer
+
+
+def open_record(folder: Path, commitment: DatasetCommitment, index: int) -> RecordOpening:
+    """Record `index` of the source with the proof that it stands there."""
+    records = _read_records(folder, commitment)
+    tree = RecordTree.of("arrays" if commitment.kind == "digits" else commitment.kind, records)
+    return prove_record(tree, index, records[index] if 0 <= index < len(records) else b"")
+
+
+def open_tokens(folder: Path, commitment: DatasetCommitment) -> Tokens:
+    """The committed tokens in `folder`; raises `ProofError` for others."""
+    tokens, vocabulary = read_tokens(folder / TOKENS_FILE)
+    if commit_tokens(tokens, vocabulary) != commitment.tokens:
+        raise ProofError(f"{TOKENS_FILE}: not the committed tokens")
+    return tokens
+
+
+def open_examples(folder: Path, commitment: DatasetCommitment) -> ExampleDataset:
+    """The committed examples in `folder`; raises `ProofError` for others."""
+    state = read_state(folder / EXAMPLES_FILE, canonical=True)
+    if {name: tensor.dtype for name, tensor in state.items()} != {"images": "F32", "labels": "I64"}:
+        raise MalformedError(f"{EXAMPLES_FILE}: holds other arrays than images F32 and labels I64")
+    images, labels = state["images"].array(), state["labels"].array()
+    if labels.ndim != 1 or images.shape[:1] != labels.shape:
+        raise MalformedError(f"{EXAMPLES_FILE}: {images.shape} images for {labels.shape} labels")
+    examples = ExampleDataset(images, labels)
+    if RecordTree.of("arrays", encode_examples(examples)).commit != commitment.source:
+        raise ProofError(f"{EXAMPLES_FILE}: not the committed examples")
+    return examples
+
+
+def read_source(folder: Path, commitment: DatasetCommitment) -> bytes:
+    """The committed source in `folder`; raises `ProofError` for another one."""
+    kind = text_kind(commitment)
+    data = read_file(folder / SOURCE_FILES[kind])
+    if normalize_newlines(kind, data) != data:
+        raise MalformedError(f"{SOURCE_FILES[kind]}: its lines do not end with LF alone")
+    if RecordTree.of(kind, split_records(kind, data)).commit != commitment.source:
+        raise ProofError(f"{SOURCE_FILES[kind]}: not the committed source")
+    return data
+
+
+def text_kind(commitment: DatasetCommitment) -> TextKind:
+    """The kind of the source of data that has a text."""
+    assert commitment.kind != "digits"
+    return commitment.kind
+
+
+def _read_records(folder: Path, commitment: DatasetCommitment) -> list[bytes]:
+    if commitment.kind == "digits":
+        return encode_examples(open_examples(folder, commitment))
+    return split_records(commitment.kind, read_source(folder, commitment))

@@ -1,0 +1,98 @@
+"""Preparing data for a run: normalised, tokenized, stored in one folder, and committed to.
+
+    source.txt | source.jsonl    the normalised source
+    tokenizer.json tokens.bin    how it was tokenized, and the tokens
+    examples.safetensors         images and labels, where the data is the digits
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from tallystick.datasets.bpe import encode_text
+from tallystick.datasets.commitment import DatasetCommitment, DatasetKind
+from tallystick.datasets.digits import load_digits
+from tallystick.datasets.files import make_folder, read_file, write_file
+from tallystick.datasets.records import RecordTree, encode_example
+from tallystick.datasets.samples import ExampleDataset
+from tallystick.datasets.sources import TextKind, normalize_newlines, read_corpus, split_records
+from tallystick.datasets.tokenizer import Tokenizer, TokenizerKind
+from tallystick.datasets.tokens import Tokens, commit_tokens, token_dtype, write_tokens
+from tallystick.errors import UsageError
+from tallystick.tensors import Tensor, write_state
+
+TrainBpe = Callable[[str, int], Tokenizer]
+SOURCE_FILES: dict[TextKind, str] = {"text": "source.txt", "jsonl": "source.jsonl"}
+TOKENIZER_FILE = "tokenizer.json"
+TOKENS_FILE = "tokens.bin"
+EXAMPLES_FILE = "examples.safetensors"
+
+
+def prepare(
+    kind: DatasetKind,
+    source: Path | None,
+    folder: Path,
+    *,
+    tokenization: TokenizerKind = "bytes",
+    vocabulary: int = 256,
+    train_bpe: TrainBpe | None = None,
+) -> DatasetCommitment:
+    """Normalise, tokenize and store `source` in `folder`, and commit to all of it.
+
+    Args:
+        kind: what the source is; the digits have none.
+        source: the text or JSONL file.
+        folder: where the files of the data are written.
+        tokenization: single bytes, or byte-pair encoding trained on the source.
+        vocabulary: the largest vocabulary that training may make.
+        train_bpe: trains a tokenizer, such as `tallystick.frameworks.tokenizers.train_bpe`.
+
+    Raises:
+        MalformedError: when the source is not of its kind.
+        UnavailableError: when a file cannot be read or written, or a library is missing.
+        UsageError: when source or trainer are missing.
+    """
+    if kind == "digits":
+        return _prepare_digits(folder)
+    if source is None:
+        raise UsageError(f"data of kind {kind} needs a source file")
+    data = normalize_newlines(kind, read_file(source))
+    records = RecordTree.of(kind, split_records(kind, data))
+    corpus = read_corpus(kind, data)
+    tokenizer = _make_tokenizer(corpus, tokenization, vocabulary, train_bpe)
+    tokens = tokenize(tokenizer, corpus)
+    write_file(folder / SOURCE_FILES[kind], data)
+    write_file(folder / TOKENIZER_FILE, tokenizer.to_bytes())
+    write_tokens(folder / TOKENS_FILE, tokens, tokenizer.vocabulary)
+    committed = commit_tokens(tokens, tokenizer.vocabulary)
+    return DatasetCommitment(kind, records.commit, tokenizer.digest, committed)
+
+
+def tokenize(tokenizer: Tokenizer, corpus: str) -> Tokens:
+    """The tokens of `corpus` in the dtype of the tokenizer's vocabulary."""
+    return encode_text(tokenizer, corpus).astype(token_dtype(tokenizer.vocabulary))
+
+
+def encode_examples(examples: ExampleDataset) -> list[bytes]:
+    """The examples as records, in their order."""
+    pairs = zip(examples.images, examples.labels, strict=True)
+    return [encode_example({"image": image, "label": np.asarray(label)}) for image, label in pairs]
+
+
+def _prepare_digits(folder: Path) -> DatasetCommitment:
+    examples = ExampleDataset(*load_digits())
+    arrays = {"images": Tensor.of(examples.images), "labels": Tensor.of(examples.labels)}
+    make_folder(folder)
+    write_state(folder / EXAMPLES_FILE, arrays)
+    return DatasetCommitment("digits", RecordTree.of("arrays", encode_examples(examples)).commit)
+
+
+def _make_tokenizer(corpus: str, kind: TokenizerKind, vocabulary: int, train_bpe: TrainBpe | None) -> Tokenizer:
+    if kind == "bytes":
+        return Tokenizer("bytes")
+    if train_bpe is None:
+        raise UsageError("byte-pair encoding needs something that trains it")
+    return train_bpe(corpus, vocabulary)

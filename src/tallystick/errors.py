@@ -1,0 +1,40 @@
+"""What can go wrong, and who is at fault.
+
+    TallyError
+    ├── UsageError         the person asked for something that makes no sense        exit 2
+    ├── MalformedError     these bytes are not what they should be                   exit 4
+    ├── ProofError         this does not show what it claims to show                 exit 1
+    └── UnavailableError   something needed could not be obtained, written or run    exit 4
+
+A mistake of our own is an `assert`, never one of these.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class TallyError(Exception):
+    """Anything that tallystick reports to a person as one clear line."""
+
+    exit_code: ClassVar[int] = 4
+
+
+class UsageError(TallyError):
+    """The request itself makes no sense; nothing was read or written."""
+
+    exit_code = 2
+
+
+class MalformedError(TallyError):
+    """These bytes are not what they should be."""
+
+
+class ProofError(TallyError):
+    """A proof, digest or record does not show what it claims to show."""
+
+    exit_code = 1
+
+
+class UnavailableError(TallyError):
+    """Something needed could not be obtained, written or run."""

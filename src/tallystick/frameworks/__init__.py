@@ -1,0 +1,1 @@
+"""The only place where PyTorch and the libraries around it are imported."""

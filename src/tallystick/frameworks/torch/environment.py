@@ -1,0 +1,73 @@
+"""The environment of this process, as far as it can be determined."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from tallystick.transcripts import Environment
+
+SWITCHES = (
+    "ATEN_CPU_CAPABILITY",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "KMP_DETERMINISTIC_REDUCTION",
+    "MKL_CBWR",
+    "NVIDIA_TF32_OVERRIDE",
+    "ONEDNN_MAX_CPU_ISA",
+    "ONEDNN_DEFAULT_FPMATH_MODE",
+    "PYTORCH_CUDA_ALLOC_CONF",
+)
+
+
+def describe_environment(device: Literal["cpu", "cuda"]) -> Environment:
+    """The stack of this process on `device`, thread count included; names no host, person or path."""
+    return Environment(
+        python=platform.python_version(),
+        system=platform.system(),
+        machine=platform.machine(),
+        cpu=_processor(),
+        capability=torch.backends.cpu.get_cpu_capability(),
+        torch=torch.__version__,
+        threads=torch.get_num_threads(),
+        device=device,
+        cuda=str(torch.version.cuda or "none"),
+        cudnn=str(torch.backends.cudnn.version() or "none"),
+        gpus=tuple(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())),
+        math_libraries=tuple(_math_libraries()),
+        variables=_variables(),
+        packages=_packages(),
+    )
+
+
+def _processor() -> str:
+    """The model name of the processor, because math libraries choose their kernels by it."""
+    information = Path("/proc/cpuinfo")
+    if not information.is_file():
+        return platform.processor() or "unknown"
+    match = re.search(r"^model name\s*:\s*(.+)$", information.read_text(errors="replace"), re.MULTILINE)
+    return match.group(1).strip() if match else platform.processor() or "unknown"
+
+
+def _math_libraries() -> list[str]:
+    lines = torch.__config__.show().splitlines()
+    named = (line.strip(" -") for line in lines)
+    return [line for line in named if re.match(r"(Intel\(R\)|OpenMP|LAPACK|CPU capability|CuDNN|Magma)", line)]
+
+
+def _variables() -> dict[str, str]:
+    switches = {name: os.environ.get(name, "") for name in SWITCHES}
+    switches["deterministic_algorithms"] = str(torch.are_deterministic_algorithms_enabled()).lower()
+    switches["float32_matmul_precision"] = torch.get_float32_matmul_precision()
+    switches["mkldnn"] = str(torch.backends.mkldnn.enabled).lower()  # type: ignore[attr-defined,unused-ignore]
+    return switches
+
+
+def _packages() -> dict[str, str]:
+    installed = ((dist.metadata["Name"], dist.version) for dist in importlib.metadata.distributions())
+    return {name.lower(): version for name, version in sorted(installed) if name}

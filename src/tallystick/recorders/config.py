@@ -1,0 +1,30 @@
+"""Reads the TOML file in which a person writes a recipe and names the source of its data."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+from tallystick.errors import MalformedError, UsageError
+from tallystick.store import read_document
+from tallystick.transcripts import Recipe
+
+
+def read_config(path: Path) -> tuple[Recipe, Path | None]:
+    """The recipe in `path`, and the file named by `data.path`, relative to the config.
+
+    Raises:
+        MalformedError: no valid TOML, or a field is unknown, missing or out of range.
+        UsageError: the kind of data needs a source and none is named.
+        UnavailableError: there is no such file.
+    """
+    try:
+        table = tomllib.loads(read_document(path).decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedError(f"{path}: no valid TOML: {error}") from None
+    data = table.get("data")
+    source = data.pop("path", None) if isinstance(data, dict) else None
+    recipe = Recipe.from_json(table, str(path))
+    if recipe.data.kind != "digits" and not isinstance(source, str):
+        raise UsageError(f"{path}: data.path: name the file to train on")
+    return recipe, path.parent / source if isinstance(source, str) else None

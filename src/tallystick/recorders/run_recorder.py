@@ -1,0 +1,153 @@
+"""Turns observed steps into a run directory: records, anchors, timeline and, at the end, the claim."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Self
+
+from tallystick.frameworks.torch.summaries import Summariser
+from tallystick.recorders.journal import Journal
+from tallystick.store import LogWriter, RunDirectory, write_atomically
+from tallystick.tensors import Tensor, state_digest, write_state
+from tallystick.tolerances import quantise
+from tallystick.transcripts import (
+    AnchorRecord,
+    Batch,
+    Claim,
+    Environment,
+    HeaderRecord,
+    Knobs,
+    Spec,
+    StateSummary,
+    StepRecord,
+    TraceEntry,
+    anchor_file,
+)
+
+State = Callable[[], Mapping[str, Tensor]]
+
+
+class RunRecorder:
+    """Records one run; `state` gives the full state of the live model whenever it is asked."""
+
+    def __init__(
+        self, run: RunDirectory, spec: Spec, environment: Environment, summariser: Summariser, state: State
+    ) -> None:
+        self.run, self.spec, self.environment = run, spec, environment
+        self.seconds_recording = 0.0
+        self._summariser, self._state = summariser, state
+        self._summary = StateSummary()
+
+    def begin(self) -> Self:
+        """Write spec, environment, header and the anchor of the initial state."""
+        write_atomically(self.run.spec_path, self.spec.to_bytes())
+        write_atomically(self.run.environment_path, self.environment.to_bytes())
+        self._open(reproduce=())
+        self._journal.add(header_of(self.spec, self.environment))
+        self._summary = self._summariser.at_anchor()
+        self._anchor(0)
+        return self
+
+    def resume(self, summary: StateSummary, to_reproduce: list[bytes]) -> Self:
+        """Continue behind an anchor in whose state `summary` was recorded."""
+        self._open(reproduce=to_reproduce)
+        self._summary = summary
+        return self
+
+    def step(
+        self,
+        index: int,
+        batch: Batch,
+        loss: float,
+        learning_rate: float,
+        gradient_norm: float | None = None,
+        activation: tuple[float, float] | None = None,
+        seconds: float = 0.0,
+        is_last: bool = False,
+        tags: tuple[str, ...] = (),
+    ) -> None:
+        """Append the record of step `index`, and its anchor where one is due."""
+        started = time.perf_counter()
+        post = self._summariser.after_step(index)
+        self._journal.add(
+            StepRecord(
+                index=index,
+                data=self.spec.data_root,
+                batch=batch,
+                pre=self._summary,
+                post=post,
+                loss=quantise(loss, self.spec.recorded.loss_decimals),
+                gradient_norm=None if gradient_norm is None else quantise(gradient_norm, 12),
+                activation=None if activation is None else (quantise(activation[0], 12), quantise(activation[1], 12)),
+                learning_rate=learning_rate,
+                tags=tags,
+            )
+        )
+        self._summary = post
+        if is_last or index % self.spec.recorded.anchor_stride == 0:
+            self._anchor(index)
+        self._time(index, seconds, time.perf_counter() - started)
+
+    def anchor(self, index: int) -> None:
+        """Keep the full state after step `index` although none is due: the end of somebody's own loop."""
+        self._anchor(index)
+
+    def fail(self, index: int, error: BaseException) -> None:
+        """Append that step `index` crashed, and close the run without a claim."""
+        self._journal.fail(index, f"{type(error).__name__}: {error}")
+        self.close()
+
+    def finish(self) -> Claim:
+        """Close the transcript and write the claim over it."""
+        transcript, trace = self._transcript.close(), self._trace.close()
+        claim = Claim(
+            spec=self.spec.identity,
+            environment=self.environment.digest("environment"),
+            data=self.spec.data_root,
+            transcript=transcript,
+            trace=trace,
+            final_state=state_digest(self._state()),
+        )
+        write_atomically(self.run.claim_path, claim.to_bytes())
+        return claim
+
+    def close(self) -> None:
+        """Close the logs; an unfinished run stays resumable."""
+        self._transcript.close()
+        self._trace.close()
+
+    def _open(self, reproduce: tuple[bytes, ...] | list[bytes]) -> None:
+        self._transcript = LogWriter(self.run.transcript_path)
+        self._trace = LogWriter(self.run.trace_path)
+        self._journal = Journal(self._transcript, reproduce)
+
+    def _anchor(self, index: int) -> None:
+        state = self._state()
+        write_state(self.run.path / anchor_file(index), state)
+        summary = self._summary if index == 0 else self._summariser.at_anchor()
+        self._journal.add(
+            AnchorRecord(index=index, file=anchor_file(index), digest=state_digest(state), summary=summary)
+        )
+        self._journal.sync()
+
+    def _time(self, index: int, seconds: float, recording: float) -> None:
+        self.seconds_recording += recording
+        entry = TraceEntry(step=index, seconds=round(seconds, 6), recording_seconds=round(recording, 6))
+        self._trace.append(entry.to_bytes())
+
+
+def header_of(spec: Spec, environment: Environment) -> HeaderRecord:
+    """The first record of a run."""
+    recorded = spec.recorded
+    return HeaderRecord(
+        spec=spec.identity,
+        environment=environment.digest("environment"),
+        data=spec.data_root,
+        knobs=Knobs(
+            bucket_mode=recorded.bucket_mode,
+            grid_eps=recorded.grid_eps,
+            loss_decimals=recorded.loss_decimals,
+            anchor_stride=recorded.anchor_stride,
+        ),
+    )

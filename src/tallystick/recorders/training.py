@@ -1,0 +1,125 @@
+"""Trains by a recipe and records every step; takes an interrupted run up again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tallystick.datasets import BatchPlan, Dataset, open_dataset, prepare
+from tallystick.errors import UnavailableError, UsageError
+from tallystick.frameworks.torch.environment import describe_environment
+from tallystick.frameworks.torch.summaries import Summariser
+from tallystick.frameworks.torch.trainer import Observation, Trainer
+from tallystick.recorders.resume import ResumePoint, find_resume_point
+from tallystick.recorders.run_recorder import RunRecorder
+from tallystick.store import RunDirectory
+from tallystick.transcripts import Batch, Claim, Recipe, Spec, batch_plan, micro_batches, projection_seed
+
+Progress = Callable[[int, Observation, float], None]
+"""Called after each step with its index, what it showed, and the share of time spent recording."""
+
+
+def silent(_index: int, _seen: Observation, _overhead: float) -> None:
+    """Report nothing."""
+
+
+class TrainingRun:
+    """One recipe, its committed data and its trainer, joined into a run directory."""
+
+    def __init__(self, run: RunDirectory, spec: Spec, trainer: Trainer | None = None) -> None:
+        commitment, recipe = spec.commitment, spec.recipe
+        assert commitment is not None  # only specs with a recipe come here
+        assert recipe is not None
+        self.run, self.spec, self.recipe = run, spec, recipe
+        self.dataset: Dataset = open_dataset(run.data_path, commitment)
+        self.plan: BatchPlan = batch_plan(spec, self.dataset)
+        self.trainer = trainer or Trainer(recipe, self.dataset.vocabulary)
+        self.recorder = self._recorder()
+
+    def record(self, progress: Progress = silent) -> Claim:
+        """Train from the seeded initial state to the last step."""
+        self.recorder.begin()
+        return self._take_steps(progress)
+
+    def resume(self, point: ResumePoint, progress: Progress = silent) -> Claim:
+        """Train on from an anchor of an interrupted run."""
+        self.trainer.restore(point.state)
+        self.recorder.resume(point.summary, point.lines_after)
+        return self._take_steps(progress)
+
+    def _take_steps(self, progress: Progress) -> Claim:
+        started = time.perf_counter()
+        try:
+            while self.trainer.index < self.recipe.training.steps:
+                seen = self._step(self.trainer.index + 1)
+                elapsed = time.perf_counter() - started
+                progress(self.trainer.index, seen, self.recorder.seconds_recording / elapsed)
+        except (RuntimeError, ArithmeticError, MemoryError) as error:
+            self.recorder.fail(self.trainer.index + 1, error)
+            raise UnavailableError(f"step {self.trainer.index + 1} crashed: {error}") from error
+        return self.recorder.finish()
+
+    def _step(self, index: int) -> Observation:
+        started = time.perf_counter()
+        indices = self.plan.indices(index)
+        seen = self.trainer.step(micro_batches(self.recipe, self.dataset, indices))
+        self.recorder.step(
+            index,
+            Batch(indices=tuple(int(position) for position in indices)),
+            loss=seen.loss,
+            learning_rate=seen.learning_rate,
+            gradient_norm=seen.gradient_norm,
+            activation=seen.activation,
+            seconds=time.perf_counter() - started,
+            is_last=index == self.recipe.training.steps,
+        )
+        return seen
+
+    def _recorder(self) -> RunRecorder:
+        trainer = self.trainer
+        summariser = Summariser(
+            self.recipe.record, projection_seed(self.spec), trainer.weights(), trainer.state, self.run.write_blob
+        )
+        environment = describe_environment(self.recipe.training.device)
+        return RunRecorder(self.run, self.spec, environment, summariser, trainer.state)
+
+
+def train(recipe: Recipe, source: Path | None, out: Path, progress: Progress = silent) -> Claim:
+    """Commit to the data, train by `recipe` and record every step under `out`.
+
+    Raises:
+        UsageError: `out` is there already and is not empty.
+        UnavailableError: the source, the device, a library or the disk is missing, or a step crashed.
+    """
+    if out.exists() and any(out.iterdir()):
+        raise UsageError(f"{out}: not empty; choose another directory, or `tally train --resume {out}`")
+    run = RunDirectory(out)
+    commitment = prepare(
+        recipe.data.kind, source, run.data_path, tokenizer=recipe.tokenizer.kind, vocabulary=recipe.tokenizer.vocabulary
+    )
+    return TrainingRun(run, Spec.of(recipe, commitment)).record(progress)
+
+
+def resume(out: Path, progress: Progress = silent) -> Claim:
+    """Finish an interrupted run; the transcript root is that of an undisturbed one on the same stack."""
+    run = RunDirectory(out)
+    if run.claim_path.exists():
+        raise UsageError(f"{out}: this run is finished; its claim is {run.claim().identity}")
+    spec = run.spec()
+    if spec.recipe is None:
+        raise UsageError(f"{out}: this run was recorded around somebody's own loop; only that loop can resume it")
+    point = find_resume_point(run)
+    training = TrainingRun(run, spec)
+    if point is None:
+        return _start_over(training, progress)
+    differences = run.environment().differences(training.recorder.environment)
+    if differences:
+        raise UnavailableError(f"resume: another stack than the interrupted run's ({differences[0]})")
+    return training.resume(point, progress)
+
+
+def _start_over(training: TrainingRun, progress: Progress) -> Claim:
+    training.run.transcript_path.unlink(missing_ok=True)
+    training.run.trace_path.unlink(missing_ok=True)
+    return training.record(progress)

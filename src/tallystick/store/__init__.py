@@ -1,0 +1,16 @@
+"""Run directories and the logs inside them."""
+
+from tallystick.store.files import read_document, write_atomically
+from tallystick.store.log import LogWriter, Opened, appending, open_line, read_lines
+from tallystick.store.run import RunDirectory
+
+__all__ = [
+    "LogWriter",
+    "Opened",
+    "RunDirectory",
+    "appending",
+    "open_line",
+    "read_document",
+    "read_lines",
+    "write_atomically",
+]

@@ -1,0 +1,159 @@
+"""An append-only log of canonical lines under an RFC 6962 root.
+
+Appending hashes O(log n) nodes and writes one line; opening one line reads one line and a few tiles.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from tallystick.commitments import (
+    Frontier,
+    Hash,
+    TileReader,
+    TileWriter,
+    check_inclusion,
+    digest_bytes,
+    digest_from,
+    leaf_hash,
+    prove_inclusion,
+)
+from tallystick.errors import MalformedError, ProofError, UnavailableError
+from tallystick.transcripts import Log
+
+LINE_BYTES_MAX = 1 << 20
+OFFSET_BYTES = 8
+
+
+class LogWriter:
+    """Appends lines to a log file, its offsets and its tiles; continues a log that is already there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.frontier = Frontier.empty()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        mend_tail(path)
+        self._tiles = TileWriter(_tiles_folder(path))
+        self._lines: IO[bytes] = path.open("ab", buffering=0)
+        self._offsets: IO[bytes] = _index_path(path).open("wb")
+        self._position = 0
+        for line in read_lines(path):
+            self._note(line)
+
+    def append(self, line: bytes) -> None:
+        """Write one line; raises `OSError` when the disk refuses it, leaving the lines before untouched."""
+        assert b"\n" not in line
+        data = line + b"\n"
+        if self._lines.write(data) != len(data):
+            raise OSError(f"{self.path.name}: the last line could not be written whole")
+        self._note(line)
+
+    def sync(self) -> None:
+        """Make everything appended so far survive a loss of power."""
+        os.fsync(self._lines.fileno())
+
+    def close(self) -> Log:
+        """Write the partial tiles, close the files, and return root and size."""
+        self._tiles.finish(self.frontier.size)
+        self._lines.close()
+        self._offsets.close()
+        return Log(root=digest_from(self.frontier.root()), size=self.frontier.size)
+
+    def _note(self, line: bytes) -> None:
+        leaf = leaf_hash(line)
+        self.frontier = self.frontier.append(leaf)
+        self._tiles.append(leaf)
+        self._offsets.write(self._position.to_bytes(OFFSET_BYTES, "little"))
+        self._position += len(line) + 1
+
+
+@contextmanager
+def appending(path: Path) -> Iterator[LogWriter]:
+    """A log writer that is closed, tiles and all, whatever happens."""
+    writer = LogWriter(path)
+    try:
+        yield writer
+    finally:
+        writer.close()
+
+
+def mend_tail(path: Path) -> None:
+    """Drop a last line that a crash left unfinished."""
+    if not path.exists():
+        return
+    with path.open("r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        if size == 0:
+            return
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            whole = data.rfind(b"\n") + 1
+        file.truncate(whole)
+
+
+def read_lines(path: Path, bytes_max: int = LINE_BYTES_MAX) -> Iterator[bytes]:
+    """The lines of a log without their line feeds; raises `MalformedError` at a truncated or endless line."""
+    if not path.is_file():
+        raise UnavailableError(f"{path.name}: not there, or not a file (looked in {path.parent})")
+    with path.open("rb") as file:
+        number = 0
+        while line := file.readline(bytes_max + 1):
+            if not line.endswith(b"\n"):
+                raise MalformedError(f"{path.name}: line {number + 1} is truncated or longer than {bytes_max} bytes")
+            yield line[:-1]
+            number += 1
+
+
+@dataclass(frozen=True)
+class Opened:
+    """One line of a log with the proof that it stands at `index`."""
+
+    index: int
+    line: bytes
+    proof: tuple[Hash, ...]
+
+    def check(self, log: Log) -> None:
+        """Raise `ProofError` unless this line is line `index` of `log`."""
+        check_inclusion(list(self.proof), leaf_hash(self.line), self.index, log.size, Hash(digest_bytes(log.root)))
+
+
+def open_line(path: Path, index: int, size: int) -> Opened:
+    """Line `index` of a log of `size` lines, with its inclusion proof from the tiles."""
+    if not 0 <= index < size:
+        raise ProofError(f"record {index} lies outside a log of {size} records")
+    proof = prove_inclusion(TileReader(_tiles_folder(path), size), index, size)
+    return Opened(index, _line_at(path, _offset(path, index)), tuple(proof))
+
+
+def _offset(path: Path, index: int) -> int:
+    offsets = _index_path(path)
+    if not offsets.is_file():
+        raise UnavailableError(f"{offsets.name}: not there; `tally fsck --repair` writes it anew")
+    with offsets.open("rb") as file:
+        file.seek(index * OFFSET_BYTES)
+        entry = file.read(OFFSET_BYTES)
+    if len(entry) != OFFSET_BYTES:
+        raise MalformedError(f"{offsets.name}: ends before record {index}")
+    return int.from_bytes(entry, "little")
+
+
+def _line_at(path: Path, offset: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(min(offset, path.stat().st_size))
+        line = file.readline(LINE_BYTES_MAX + 1)
+    if not line.endswith(b"\n"):
+        raise MalformedError(f"{path.name}: no whole line starts at byte {offset}")
+    return line[:-1]
+
+
+def _tiles_folder(path: Path) -> Path:
+    return path.with_name("tiles") / path.stem
+
+
+def _index_path(path: Path) -> Path:
+    return path.with_suffix(".index")

@@ -1,0 +1,87 @@
+"""A run directory: the portable form in which a run is kept and handed over.
+
+    claim.json spec.json environment.json      what is claimed
+    transcript.jsonl tiles/ transcript.index   the records, their tree, where each line starts
+    anchors/ blobs/                            full states, and bytes named by their digest
+    data/                                      the source, its tokenizer and its tokens
+    trace.jsonl                                how long each step took: a statement, under a root of its own
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tallystick.commitments import Digest, digest
+from tallystick.errors import ProofError
+from tallystick.store.files import read_document, write_atomically
+from tallystick.transcripts import Claim, Environment, Spec
+
+BLOB_BYTES_MAX = 1 << 30
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """Names and reads the parts of a run directory."""
+
+    path: Path
+
+    @property
+    def claim_path(self) -> Path:
+        """Where the claim stands once the run is finished."""
+        return self.path / "claim.json"
+
+    @property
+    def spec_path(self) -> Path:
+        """Where the spec stands."""
+        return self.path / "spec.json"
+
+    @property
+    def environment_path(self) -> Path:
+        """Where the environment stands."""
+        return self.path / "environment.json"
+
+    @property
+    def transcript_path(self) -> Path:
+        """Where the records stand, one canonical line each."""
+        return self.path / "transcript.jsonl"
+
+    @property
+    def trace_path(self) -> Path:
+        """Where the timeline stands."""
+        return self.path / "trace.jsonl"
+
+    @property
+    def data_path(self) -> Path:
+        """The folder of the data."""
+        return self.path / "data"
+
+    def claim(self) -> Claim:
+        """The claim; raises `UnavailableError` while the run is unfinished."""
+        return Claim.from_bytes(read_document(self.claim_path), "claim.json")
+
+    def spec(self) -> Spec:
+        """The spec as the prover wrote it."""
+        return Spec.from_bytes(read_document(self.spec_path), "spec.json")
+
+    def environment(self) -> Environment:
+        """The environment as the prover stated it."""
+        return Environment.from_bytes(read_document(self.environment_path), "environment.json")
+
+    def write_blob(self, data: bytes) -> Digest:
+        """Keep `data` under its digest."""
+        name = digest("blob", data)
+        path = self._blob_path(name)
+        if not path.exists():
+            write_atomically(path, data)
+        return name
+
+    def read_blob(self, name: Digest) -> bytes:
+        """The bytes named by `name`; raises `ProofError` when other bytes stand there."""
+        data = read_document(self._blob_path(name), BLOB_BYTES_MAX)
+        if digest("blob", data) != name:
+            raise ProofError(f"blobs/{self._blob_path(name).name} does not hold the bytes it is named after")
+        return data
+
+    def _blob_path(self, name: Digest) -> Path:
+        return self.path / "blobs" / name.removeprefix("sha256:")

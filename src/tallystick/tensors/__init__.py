@@ -1,0 +1,46 @@
+"""Tensors, their bytes, their digests and the files they are kept in."""
+
+from tallystick.tensors.digest import (
+    CHUNK_BYTES,
+    StateDigests,
+    TensorDigest,
+    digest_file,
+    digest_state,
+    digest_tensor,
+    state_digest,
+    tensor_digest,
+)
+from tallystick.tensors.dtypes import (
+    bfloat16_to_float32,
+    dtype_of,
+    item_size,
+    numpy_dtype,
+    round_to_bfloat16,
+    round_to_float16,
+)
+from tallystick.tensors.safetensors import StateFile, TensorSpec, encode_header, read_state, write_state
+from tallystick.tensors.tensor import State, Tensor
+
+__all__ = [
+    "CHUNK_BYTES",
+    "State",
+    "StateDigests",
+    "StateFile",
+    "Tensor",
+    "TensorDigest",
+    "TensorSpec",
+    "bfloat16_to_float32",
+    "digest_file",
+    "digest_state",
+    "digest_tensor",
+    "dtype_of",
+    "encode_header",
+    "item_size",
+    "numpy_dtype",
+    "read_state",
+    "round_to_bfloat16",
+    "round_to_float16",
+    "state_digest",
+    "tensor_digest",
+    "write_state",
+]

@@ -1,0 +1,72 @@
+"""Element types by their safetensors names, and rounding to the two 16-bit floats.
+
+NumPy has no bfloat16 and no 8-bit floats: their bytes are held as unsigned integers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tallystick.errors import MalformedError
+
+STORAGE: Final[dict[str, str]] = {
+    "BOOL": "|b1",
+    "U8": "|u1",
+    "I8": "|i1",
+    "F8_E4M3": "|u1",
+    "F8_E5M2": "|u1",
+    "U16": "<u2",
+    "I16": "<i2",
+    "F16": "<f2",
+    "BF16": "<u2",
+    "U32": "<u4",
+    "I32": "<i4",
+    "F32": "<f4",
+    "U64": "<u8",
+    "I64": "<i8",
+    "F64": "<f8",
+}
+_NAMES: Final = {form: name for name, form in STORAGE.items() if name not in {"BF16", "F8_E4M3", "F8_E5M2"}}
+
+
+def numpy_dtype(dtype: str) -> np.dtype[Any]:
+    """How elements are held in memory, little-endian; raises `MalformedError` for an unknown name."""
+    if dtype not in STORAGE:
+        raise MalformedError(f"dtype {dtype!r} is unknown")
+    return np.dtype(STORAGE[dtype])
+
+
+def item_size(dtype: str) -> int:
+    """Bytes per element; raises `MalformedError` for an unknown name."""
+    return numpy_dtype(dtype).itemsize
+
+
+def dtype_of(form: np.dtype[Any]) -> str:
+    """The name of a NumPy dtype; raises `MalformedError` where there is none."""
+    name = _NAMES.get(form.newbyteorder("<").str)
+    if name is None:
+        raise MalformedError(f"NumPy dtype {form} has no canonical name")
+    return name
+
+
+def round_to_float16(values: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float16]:
+    """Round to float16, nearest even; 65520 and above in magnitude become infinite (IEEE 754-2019 §4.3.1)."""
+    with np.errstate(over="ignore", under="ignore"):
+        return values.astype("<f2")
+
+
+def round_to_bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
+    """Round float32 to bfloat16 bits, nearest even; a NaN stays a NaN and becomes quiet."""
+    bits = np.ascontiguousarray(values, "<f4").view("<u4")
+    is_nan = (bits & 0x7FFFFFFF) > 0x7F800000
+    rounded = (bits.astype(np.uint64) + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    quiet = (bits >> 16) | 0x40
+    return np.where(is_nan, quiet, rounded).astype("<u2")
+
+
+def bfloat16_to_float32(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
+    """The exact float32 values of bfloat16 bits."""
+    return (np.ascontiguousarray(bits).astype("<u4") << 16).view("<f4")

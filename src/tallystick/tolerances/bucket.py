@@ -1,0 +1,160 @@
+"""Arknet's buckets: a digest of the state after rounding, made robust at the rounding edges by hints.
+
+A bucket digest alone does not survive drift (see `agreement`). With hints the prover says on which side of an edge
+its values near an edge lie, and the verifier believes it only where its own value is as near to that edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tallystick.commitments import Digest, digest, digest_bytes, encode
+from tallystick.errors import MalformedError, UsageError
+from tallystick.tensors import Tensor, tensor_digest
+from tallystick.tolerances.exact import DIGEST_BYTES, read_digest
+from tallystick.tolerances.grids import Mode, bucket_codes, in_range, nearest_edges
+from tallystick.tolerances.hints import Hints, TensorHints, encode_hints, parse_hints
+from tallystick.tolerances.streams import pieces
+from tallystick.tolerances.tolerance import (
+    Finding,
+    Replayed,
+    ReplayedState,
+    States,
+    Values,
+    as_state,
+    is_float,
+    outcome,
+)
+
+MARGIN_MAX: Final = 0.25  # further out, a value can lie near two edges at a power of two
+CODE_DTYPES: Final = {"fp16_rne": "<i2", "grid": "<i8"}
+NO_HINTS: Final[Hints] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class BucketClaim:
+    """What the prover records: the bucket digest, and the encoded hints (empty where none are logged)."""
+
+    digest: Digest
+    hints: bytes = b""
+
+    def to_bytes(self) -> bytes:
+        """The 32 bytes of the digest, then the hints."""
+        return digest_bytes(self.digest) + self.hints
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> BucketClaim:
+        """Read a claim; the hints stay unparsed. Raises `MalformedError` below 32 bytes."""
+        return cls(read_digest(data[:DIGEST_BYTES], "bucket summary"), data[DIGEST_BYTES:])
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Equality after rounding each value to float16 (`fp16_rne`) or to a multiple of `grid_eps` (`grid`).
+
+    `hint_margin` is a share of the gap between neighbouring grid points, at most ¼. A replay whose every value
+    drifts by no more than `hint_margin` gaps agrees always. Whole numbers and tensors holding a value without
+    a bucket (not finite, or beyond the range) enter by their exact digest: nothing hides behind an overflow.
+
+    >>> weights = np.array([1.0, 2.0], "<f4")
+    >>> claimed = Bucket().summarize(weights)
+    >>> Bucket().compare(claimed, Replayed((), weights + np.float32(1e-5))).agrees
+    True
+    """
+
+    mode: Mode = "fp16_rne"
+    grid_eps: float = 1e-6
+    hint_margin: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.mode not in CODE_DTYPES:
+            raise UsageError(f"bucket mode {self.mode!r} is neither fp16_rne nor grid")
+        if not 0.0 < self.grid_eps <= 1.0:
+            raise UsageError(f"grid_eps = {self.grid_eps} lies outside (0, 1]")
+        if not 0.0 <= self.hint_margin <= MARGIN_MAX:
+            raise UsageError(f"hint_margin = {self.hint_margin} lies outside [0, {MARGIN_MAX}]")
+
+    def summarize(self, value: Values | States) -> bytes:
+        """The bytes of the claim: digest and hints."""
+        return self.claim(value).to_bytes()
+
+    def claim(self, value: Values | States) -> BucketClaim:
+        """The digest and the hints that a prover logs for a tensor or a state."""
+        hints = encode_hints(self.hints(value)) if self.hint_margin else b""
+        return BucketClaim(self.digest(value), hints)
+
+    def compare(self, claimed: bytes, replayed: Replayed | ReplayedState) -> Finding:
+        """Distance 0 where the buckets agree and 1 where they differ; raises `MalformedError` for bad hints."""
+        claim = BucketClaim.from_bytes(claimed)
+        hints = parse_hints(claim.hints) if claim.hints else NO_HINTS
+        differs = claim.digest != self.digest(outcome(replayed), hints)
+        return Finding(float(differs), 0.0, f"bucket-{self.mode}")
+
+    def digest(self, value: Values | States, hints: Hints = NO_HINTS) -> Digest:
+        """The bucket digest, each hint honoured only where the value lies within the margin of its edge."""
+        state = as_state(value)
+        _check_fit(hints, state)
+        entries = [
+            [name, tensor.dtype, self._entry(tensor, hints.get(name))] for name, tensor in state.items()
+        ]
+        parameters = {"eps": self.grid_eps, "mode": self.mode} if self.mode == "grid" else {"mode": self.mode}
+        return digest("bucket", encode({**parameters, "tensors": [*entries]}))
+
+    def hints(self, value: Values | States) -> dict[str, TensorHints]:
+        """The side of every value that lies within the margin of a rounding edge, by tensor."""
+        state = as_state(value)
+        return {name: self._tensor_hints(tensor) for name, tensor in state.items() if self._has_codes(tensor)}
+
+    def codes(self, tensor: Tensor, hints: TensorHints | None = None) -> npt.NDArray[np.signedinteger]:
+        """The bucket codes of a tensor in its shape, after honouring `hints`; int16 or int64."""
+        codes = np.empty(tensor.array().size, CODE_DTYPES[self.mode])
+        start = 0
+        for values in pieces(tensor):
+            part = bucket_codes(values, self.mode, self.grid_eps)
+            if hints is not None:
+                self._honour(part, values, hints, start)
+            codes[start : start + values.size] = part
+            start += values.size
+        return codes.reshape(tensor.shape)
+
+    def _entry(self, tensor: Tensor, hints: TensorHints | None) -> dict[str, Digest]:
+        if not self._has_codes(tensor):
+            return {"exact": tensor_digest(tensor)}
+        return {"codes": tensor_digest(Tensor.of(self.codes(tensor, hints)))}
+
+    def _has_codes(self, tensor: Tensor) -> bool:
+        return is_float(tensor) and all(
+            in_range(values, self.mode, self.grid_eps).all() for values in pieces(tensor)
+        )
+
+    def _tensor_hints(self, tensor: Tensor) -> TensorHints:
+        indices, sides, start = [np.empty(0, np.int64)], [np.empty(0, bool)], 0
+        for values in pieces(tensor):
+            edges = nearest_edges(values, self.mode, self.grid_eps)
+            near = np.flatnonzero(edges.within(self.hint_margin))
+            codes = bucket_codes(values[near], self.mode, self.grid_eps)
+            indices.append(start + near)
+            sides.append(codes > edges.lower[near])
+            start += values.size
+        return TensorHints(start, np.concatenate(indices), np.concatenate(sides))
+
+    def _honour(
+        self, codes: npt.NDArray[np.int64], values: npt.NDArray[np.float64], hints: TensorHints, start: int
+    ) -> None:
+        first, last = np.searchsorted(hints.indices, [start, start + values.size])
+        places = hints.indices[first:last] - start
+        edges = nearest_edges(values[places], self.mode, self.grid_eps)
+        near = edges.within(self.hint_margin)
+        codes[places[near]] = edges.lower[near] + hints.sides[first:last][near]
+
+
+def _check_fit(hints: Hints, state: Mapping[str, Tensor]) -> None:
+    for name, entry in hints.items():
+        if name not in state or state[name].array().size != entry.size:
+            raise MalformedError(f"hints: no tensor {name!r} of {entry.size} elements in the replayed state")

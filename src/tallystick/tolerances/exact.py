@@ -1,0 +1,63 @@
+"""Equality of bytes: the strictest tolerance, for a replay on the same stack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tallystick.commitments import Digest, digest_bytes, digest_from
+from tallystick.errors import MalformedError
+from tallystick.tensors import state_digest, tensor_digest
+from tallystick.tolerances.tolerance import (
+    Finding,
+    Replayed,
+    ReplayedState,
+    States,
+    Values,
+    as_state,
+    as_tensor,
+    outcome,
+)
+
+DIGEST_BYTES = 32
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Equality of every byte: the summary is the tensor digest, or the state digest, as 32 bytes."""
+
+    def digest(self, value: Values | States) -> Digest:
+        """The digest of a tensor, or of a state with its names."""
+        return (
+            state_digest(as_state(value)) if isinstance(value, Mapping) else tensor_digest(as_tensor(value))
+        )
+
+    def summarize(self, value: Values | States) -> bytes:
+        """The 32 bytes of the digest."""
+        return digest_bytes(self.digest(value))
+
+    def compare(self, claimed: bytes, replayed: Replayed | ReplayedState) -> Finding:
+        """Distance 0 for equal bytes and 1 otherwise; raises `MalformedError` unless 32 bytes are claimed."""
+        digest = read_digest(claimed, "exact summary")
+        return Finding(float(digest != self.digest(outcome(replayed))), 0.0, "exact")
+
+    def compare_opened(self, claimed: States, replayed: ReplayedState) -> Finding:
+        """The number of tensors that differ, are missing or were added, naming the first."""
+        expected, found = as_state(replayed.end), as_state(claimed)
+        differing = [
+            name for name in sorted(expected.keys() | found.keys()) if _differs(name, found, expected)
+        ]
+        return Finding(float(len(differing)), 0.0, "exact", differing[0] if differing else "")
+
+
+def read_digest(data: bytes, what: str) -> Digest:
+    """The digest written as 32 bytes; raises `MalformedError` naming `what`."""
+    if len(data) != DIGEST_BYTES:
+        raise MalformedError(f"{what}: {len(data)} bytes instead of {DIGEST_BYTES}")
+    return digest_from(data)
+
+
+def _differs(name: str, left: States, right: States) -> bool:
+    if name not in left or name not in right:
+        return True
+    return tensor_digest(as_tensor(left[name])) != tensor_digest(as_tensor(right[name]))

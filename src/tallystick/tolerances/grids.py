@@ -1,0 +1,88 @@
+"""The two grids of Arknet's buckets: where a value is rounded to, and how near it lies to an edge.
+
+Buckets are numbered along the number line, so that neighbouring buckets have neighbouring codes and both zeros
+have code 0. With `fp16_rne` the code counts the float16 numbers from zero (1.0 has code 15360), with `grid` it is
+the multiple of eps. Every edge lies midway between two grid points, whose distance is the *gap* at this edge.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tallystick.errors import MalformedError
+
+Mode: TypeAlias = Literal["fp16_rne", "grid"]
+Codes: TypeAlias = npt.NDArray[np.int64]
+
+FLOAT16_EDGE: Final = 65520.0  # from here on, rounding to nearest even gives infinity
+FLOAT16_TOP: Final = 0x7BFF  # the code of 65504, the largest float16
+GRID_TOP: Final = 2.0**51  # below it float64 still resolves a quarter of a grid step
+
+
+@dataclass(frozen=True)
+class Edges:
+    """For each value the rounding edge nearest to it: between bucket `lower` and bucket `lower + 1`.
+
+    `offset` is the distance from the edge in gaps, within ±½; −0.5 and +0.5 lie on a grid point.
+    """
+
+    lower: Codes
+    offset: npt.NDArray[np.float64]
+
+    def within(self, margin: float) -> npt.NDArray[np.bool_]:
+        """Which values lie within `margin` gaps of their edge; with a margin of 0 none does."""
+        if margin == 0.0:
+            return np.zeros(self.offset.shape, bool)
+        return np.asarray(np.abs(self.offset) <= margin)
+
+
+def bucket_codes(values: npt.NDArray[Any], mode: Mode, eps: float = 1e-6) -> Codes:
+    """The bucket of each value, rounded to nearest with ties to even; same shape, int64.
+
+    Raises `MalformedError` where a value has no bucket: NaN, infinite, or beyond the grid's range.
+    """
+    if not in_range(values, mode, eps).all():
+        raise MalformedError(f"a value lies outside the range of {mode} buckets, or is not finite")
+    return _float16_codes(values) if mode == "fp16_rne" else np.rint(_scaled(values, eps)).astype(np.int64)
+
+
+def in_range(values: npt.NDArray[Any], mode: Mode, eps: float = 1e-6) -> npt.NDArray[np.bool_]:
+    """Which values have a bucket: |x| < 65520 for `fp16_rne`, |x / eps| ≤ 2⁵¹ for `grid`."""
+    if mode == "fp16_rne":
+        return np.asarray(np.abs(values.astype(np.float64)) < FLOAT16_EDGE)
+    return np.asarray(np.abs(_scaled(values, eps)) <= GRID_TOP)
+
+
+def nearest_edges(values: npt.NDArray[Any], mode: Mode, eps: float = 1e-6) -> Edges:
+    """The rounding edge nearest to each value, which has to be in range; exact within half a gap of the edge."""
+    if mode == "grid":
+        scaled = _scaled(values, eps)
+        below = np.floor(scaled)
+        return Edges(below.astype(np.int64), scaled - below - 0.5)
+    wide = values.astype(np.float64)
+    codes = _float16_codes(values)
+    lower = codes - (_float16_points(codes) > wide)
+    low, high = _float16_points(lower), _float16_points(lower + 1)
+    outermost = (lower == FLOAT16_TOP) | (lower == -FLOAT16_TOP - 1)  # beyond this edge there is no bucket
+    return Edges(lower, np.where(outermost, np.nan, (wide - (low + high) / 2) / (high - low)))
+
+
+def _float16_codes(values: npt.NDArray[Any]) -> Codes:
+    with np.errstate(under="ignore"):
+        bits = values.astype("<f2").view("<u2").astype(np.int64)
+    return np.where(bits < 0x8000, bits, 0x8000 - bits)
+
+
+def _float16_points(codes: Codes) -> npt.NDArray[np.float64]:
+    bits = np.abs(codes).astype("<u2")
+    sizes = np.where(bits > FLOAT16_TOP, 65536.0, bits.view("<f2").astype(np.float64))
+    return np.copysign(sizes, codes.astype(np.float64))
+
+
+def _scaled(values: npt.NDArray[Any], eps: float) -> npt.NDArray[np.float64]:
+    with np.errstate(over="ignore", under="ignore"):
+        return values.astype(np.float64) / eps

@@ -1,0 +1,43 @@
+"""Buckets as a statistic: how many elements of an opened state lie in another bucket than in the replay.
+
+The count is expected to be Λ = Σ |w′ − w| / gap (see `agreement`). Honest drift is correlated and heavy-tailed, so
+the number allowed is calibrated, never taken from a binomial.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from tallystick.tensors import Tensor
+from tallystick.tolerances.grids import Mode, bucket_codes, in_range
+from tallystick.tolerances.streams import both
+from tallystick.tolerances.tolerance import States, Values, as_state, is_float
+
+
+def count_mismatches(
+    claimed: Values | States, replayed: Values | States, mode: Mode = "fp16_rne", eps: float = 1e-6
+) -> dict[str, int]:
+    """The number of elements in another bucket, per floating-point tensor; both sides have the same shapes.
+
+    An element without a bucket on either side (not finite, or out of range) counts unless the two are equal.
+    """
+    left, right = as_state(claimed), as_state(replayed)
+    assert left.keys() == right.keys(), "states of different names cannot be counted"
+    return {name: _count(left[name], right[name], mode, eps) for name in left if is_float(left[name])}
+
+
+def count_elements(
+    claimed: npt.NDArray[np.float64],
+    replayed: npt.NDArray[np.float64],
+    mode: Mode = "fp16_rne",
+    eps: float = 1e-6,
+) -> int:
+    """The number of elements of two arrays of one shape that lie in different buckets."""
+    inside = in_range(claimed, mode, eps) & in_range(replayed, mode, eps)
+    moved = bucket_codes(claimed[inside], mode, eps) != bucket_codes(replayed[inside], mode, eps)
+    return int(np.count_nonzero(moved) + np.count_nonzero(claimed[~inside] != replayed[~inside]))
+
+
+def _count(left: Tensor, right: Tensor, mode: Mode, eps: float) -> int:
+    return sum(count_elements(a, b, mode, eps) for a, b in both(left, right))

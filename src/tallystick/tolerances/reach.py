@@ -1,0 +1,113 @@
+"""Reach: how far an optimizer can have moved the weights, given its learning rates and nothing else.
+
+A segment that moved further was not produced by the declared recipe. Both bounds are theorems about exact
+arithmetic, widened by the rounding of float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tallystick.errors import UsageError
+from tallystick.tolerances.streams import both, difference_norm, norm, ratio
+from tallystick.tolerances.tolerance import Finding, States, Values, as_state, as_tensor, is_float
+
+ROUNDING = 2.0**-22  # of one float32 step, relative to the weight: decay, update and sum, with room
+
+
+def reach_adamw(
+    before: Values,
+    after: Values,
+    learning_rates: Sequence[float],
+    betas: tuple[float, float],
+    weight_decay: float,
+    *,
+    first_step: int | None = None,
+    where: str = "",
+) -> Finding:
+    """The largest move of one weight, in units of how far AdamW can carry it; at most 1 is allowed.
+
+    With decoupled decay λ (Loshchilov & Hutter 2019), |w_S − Π(1 − ηλ)·w_0| ≤ Σ η_i · B_i · Π_{j>i}(1 − η_j λ),
+    where B is the most that |m̂| / (√v̂ + ε) can be. `first_step` is the 1-based number of the segment's first
+    step; without it the bound holds wherever the segment lies. A weight that is not finite never agrees.
+    """
+    bounds = _direction_bounds(betas, len(learning_rates), first_step)
+    decay, move = 1.0, 0.0
+    for rate, bound in zip(learning_rates, bounds, strict=True):
+        kept = abs(1.0 - rate * weight_decay)
+        decay, move = decay * (1.0 - rate * weight_decay), move * kept + rate * bound
+    distance = 0.0
+    for start, end in both(as_tensor(before), as_tensor(after)):
+        with np.errstate(all="ignore"):
+            slack = ROUNDING * len(learning_rates) * (np.abs(start) + move)
+            distance = _largest(distance, np.abs(end - decay * start), move + slack)
+    return Finding(distance, 1.0, "reach", where)
+
+
+def reach_sgd(
+    before: Values | States,
+    after: Values | States,
+    learning_rates: Sequence[float],
+    gradient_norms: Sequence[float],
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    *,
+    momentum_norm: float = 0.0,
+) -> Finding:
+    """The move of all weights together, in units of how far SGD can carry them; at most 1 is allowed.
+
+    With b_i = μ·b_{i−1} + g_i + λ·w_{i−1} and w_i = w_{i−1} − η_i·b_i, the triangle inequality bounds ‖w_S − w_0‖
+    by the recorded norms of the gradients as they were applied (after clipping). `momentum_norm` is ‖b_0‖.
+    """
+    if len(gradient_norms) != len(learning_rates):
+        raise UsageError(f"{len(gradient_norms)} gradient norms for {len(learning_rates)} learning rates")
+    first, second = ([t for t in as_state(state).values() if is_float(t)] for state in (before, after))
+    start = norm(first)
+    weights, buffer, reach = start, momentum_norm, 0.0
+    for rate, gradient in zip(learning_rates, gradient_norms, strict=True):
+        buffer = momentum * buffer + gradient + weight_decay * weights
+        reach, weights = reach + rate * buffer, weights + rate * buffer
+    slack = ROUNDING * len(learning_rates) * weights
+    return Finding(ratio(difference_norm(first, second), reach + slack), 1.0, "reach")
+
+
+def direction_bound(betas: tuple[float, float], step: int) -> float:
+    """The most that Adam's |m̂| / √v̂ can be at 1-based `step`, over all gradients (Cauchy–Schwarz).
+
+    m = (1 − β₁)·Σ β₁^i·g and v = (1 − β₂)·Σ β₂^i·g², so |m| / √v ≤ (1 − β₁) / √(1 − β₂) · √(Σ (β₁² / β₂)^i), which
+    the two bias corrections multiply by √(1 − β₂^t) / (1 − β₁^t). At step 1 this is 1.
+    """
+    return float(_direction_bound(betas, np.asarray(step, np.float64)))
+
+
+def _direction_bound(betas: tuple[float, float], step: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    beta1, beta2 = betas
+    if beta2 == 0.0:
+        return np.full(step.shape, 1.0 if beta1 == 0.0 else math.inf)
+    shrink = beta1 * beta1 / beta2
+    with np.errstate(over="ignore", under="ignore"):
+        total = step if shrink == 1.0 else (1 - shrink**step) / (1 - shrink)
+        corrections = np.sqrt(1 - beta2**step) / (1 - beta1**step)
+    return np.asarray((1 - beta1) / math.sqrt(1 - beta2) * np.sqrt(total) * corrections)
+
+
+def _direction_bounds(
+    betas: tuple[float, float], count: int, first_step: int | None
+) -> npt.NDArray[np.float64]:
+    if first_step is not None:
+        return _direction_bound(betas, np.arange(first_step, first_step + count, dtype=np.float64))
+    if betas[0] ** 2 >= betas[1] and betas[0] > 0.0:
+        return np.full(count, math.inf)  # momentum outlives the second moment: no bound for every step
+    settled = 40.0 / min(1 - betas[0], 1 - betas[1])  # by then every power is below e⁻⁴⁰
+    steps = np.unique(np.rint(np.geomspace(1.0, settled, 4096)))
+    return np.full(count, float(_direction_bound(betas, steps).max()) * (1 + 1e-3))
+
+
+def _largest(so_far: float, moves: npt.NDArray[np.float64], reach: npt.NDArray[np.float64]) -> float:
+    shares = np.divide(moves, reach, out=np.where(moves > 0, np.inf, 0.0), where=reach > 0)
+    shares[~np.isfinite(moves)] = np.inf
+    return max(so_far, float(np.max(shares, initial=0.0)))

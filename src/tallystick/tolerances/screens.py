@@ -1,0 +1,88 @@
+"""Screens: what neighbouring anchors show without a replay.
+
+A screen that disagrees names an anchor to look at; one that agrees proves nothing. `second_moment_floor` is a
+property of the optimizer itself, the profile and the cosine are calibrated habits of honest runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tallystick.tolerances.streams import both, pieces, square_sum
+from tallystick.tolerances.tolerance import Finding, Values, as_tensor
+
+FLOAT32_ROUNDOFF = 2.0**-24
+ROUNDINGS_PER_STEP = 4  # of β₂, of β₂·v, of (1 − β₂)·g², of their sum
+LEAST_MOMENT = 2.0**-120  # below it, rounding of subnormal numbers is no longer relative
+MAD_TO_SIGMA = 1.4826  # of a normal distribution
+
+
+def second_moment_floor(
+    before: Values,
+    after: Values,
+    beta2: float,
+    steps: int,
+    *,
+    roundoff: float = FLOAT32_ROUNDOFF,
+    where: str = "",
+) -> Finding:
+    """Adam's second moment forgets no faster than v′ ≥ β₂^S · v, since v′ = β₂·v + (1 − β₂)·g².
+
+    The distance is the largest relative shortfall below β₂^S · v, the rounding of S steps is allowed. A negative
+    moment or one that is not finite never agrees; an optimizer reset between two anchors falls short by 1.
+    """
+    shortfall = 0.0
+    for old, new in both(as_tensor(before), as_tensor(after)):
+        if not (np.isfinite(old).all() and np.isfinite(new).all() and (old >= 0).all() and (new >= 0).all()):
+            return Finding(math.nan, 0.0, "second-moment", where)
+        floor = old * beta2**steps
+        kept = floor > LEAST_MOMENT
+        shortfall = max(shortfall, float(np.max(1 - new[kept] / floor[kept], initial=0.0)))
+    return Finding(shortfall, ROUNDINGS_PER_STEP * steps * roundoff, "second-moment", where)
+
+
+def update_profile(norms: Sequence[float], allowed: float = 8.0) -> Finding:
+    """The segment whose update per unit of learning rate stands out most, in robust standard deviations.
+
+    Judged on logarithms: |log norm − median| / (1.4826 · MAD). A norm that is zero, negative or not finite stands
+    out without limit. `where` is the index into `norms`.
+    """
+    values = np.asarray(norms, np.float64)
+    usable = np.isfinite(values) & (values > 0)
+    if not usable.all():
+        return Finding(math.inf, allowed, "update-profile", str(int(np.argmin(usable))))
+    if values.size < 3:
+        return Finding(0.0, allowed, "update-profile")
+    gaps = _robust_gaps(np.log(values))
+    return Finding(float(gaps.max()), allowed, "update-profile", str(int(gaps.argmax())))
+
+
+def moment_cosine(
+    before: Values, after: Values, moment: Values, *, allowed: float = 1.0, where: str = ""
+) -> Finding:
+    """How far the update points away from the descent direction of the first moment: 1 + cos(Δw, m).
+
+    0 is straight down the moment, 1 at a right angle to it, 2 straight up. Meant for segments that are short
+    beside 1 / (1 − β₁) steps. Without a direction on either side the distance is NaN and never agrees.
+    """
+    first, second, third = map(as_tensor, (before, after, moment))
+    along = update = size = 0.0
+    for start, end, direction in zip(pieces(first), pieces(second), pieces(third), strict=True):
+        with np.errstate(all="ignore"):
+            along += float(np.dot(end - start, direction))
+            update += square_sum(end - start)
+            size += square_sum(direction)
+    scale = math.sqrt(update) * math.sqrt(size)
+    return Finding(1 + along / scale if scale else math.nan, allowed, "moment-cosine", where)
+
+
+def _robust_gaps(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    gaps = np.abs(values - np.median(values))
+    spread = MAD_TO_SIGMA * float(np.median(gaps))
+    if spread == 0.0:
+        return np.where(gaps > 1e-12, np.inf, 0.0)
+    return gaps / spread

@@ -1,0 +1,33 @@
+"""The claim: this spec, in this environment, gave this transcript. It is bytes with one digest."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from tallystick.commitments import Digest
+from tallystick.transcripts.door import Count, DigestText, Document
+
+
+class Log(Document):
+    """The root and the number of leaves of an RFC 6962 tree."""
+
+    root: DigestText
+    size: Count
+
+
+class Claim(Document):
+    """What a prover signs and publishes; a signature and a log entry come on top of these bytes."""
+
+    claim: Literal["training"] = "training"
+    version: Literal[1] = 1
+    spec: DigestText
+    environment: DigestText
+    data: DigestText | None = None
+    transcript: Log
+    trace: Log
+    final_state: DigestText
+
+    @property
+    def identity(self) -> Digest:
+        """The digest by which everybody names this claim."""
+        return self.digest("claim")

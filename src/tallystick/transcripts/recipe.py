@@ -1,0 +1,141 @@
+"""The recipe of a training run: everything a person decides before it starts.
+
+Every field is bounded, because a verifier reads recipes written by the prover.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from tallystick.transcripts.door import Count, Document, Positive
+
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Rate = Annotated[float, Field(ge=0.0, le=1e6, allow_inf_nan=False)]
+Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
+Small = Annotated[int, Field(ge=1, le=1 << 20)]
+Scalar = bool | int | float | str
+FORBIDDEN_CONFIG = frozenset({"auto_map", "quantization_config", "dtype", "torch_dtype", "trust_remote_code"})
+CONFIG_INTEGER_MAX = 1 << 20
+LAYERS_MAX = 256
+
+
+class DataRecipe(Document):
+    """Which kind of source is read, and how many windows or examples are kept for validation."""
+
+    kind: Literal["text", "jsonl", "digits"]
+    validation: Count = 0
+
+
+class TokenizerRecipe(Document):
+    """How text becomes tokens: single bytes, or byte-pair encoding trained on the source itself."""
+
+    kind: Literal["bytes", "bpe"] = "bytes"
+    vocabulary: Annotated[int, Field(ge=256, le=1 << 20)] = 256
+
+
+class ModelRecipe(Document):
+    """A causal language model of `transformers` built from its configuration, or the CNN classifier."""
+
+    architecture: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_\-]{0,63}$")]
+    attention: Literal["eager", "sdpa"] = "eager"
+    config: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")], Scalar | list[Scalar] | dict[str, Any]] = {}
+
+    @model_validator(mode="after")
+    def _is_bounded(self) -> Self:
+        for name, value in self.config.items():
+            if name in FORBIDDEN_CONFIG:
+                raise ValueError(f"config.{name} is not a setting of the model's shape")
+            _check_bounded(name, value)
+        return self
+
+
+def _check_bounded(name: str, value: Any) -> None:
+    if isinstance(value, dict):
+        for inner, item in value.items():
+            _check_bounded(f"{name}.{inner}", item)
+    if isinstance(value, list):
+        for item in value:
+            _check_bounded(name, item)
+    if isinstance(value, int) and not -CONFIG_INTEGER_MAX <= value <= CONFIG_INTEGER_MAX:
+        raise ValueError(f"config.{name} = {value} exceeds {CONFIG_INTEGER_MAX}")
+    if isinstance(value, int) and "layer" in name and value > LAYERS_MAX:
+        raise ValueError(f"config.{name} = {value} exceeds {LAYERS_MAX} layers")
+
+
+class OptimizerRecipe(Document):
+    """AdamW (Loshchilov & Hutter 2019) or SGD with momentum, with optional clipping of the gradient norm."""
+
+    kind: Literal["adamw", "sgd"] = "adamw"
+    learning_rate: Rate = 1e-3
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
+    eps: Annotated[float, Field(gt=0.0, le=1.0)] = 1e-8
+    weight_decay: Rate = 0.0
+    momentum: Beta = 0.0
+    clip_norm: Annotated[float, Field(gt=0.0, le=1e9)] | None = None
+
+
+class ScheduleRecipe(Document):
+    """The learning rate over the steps: a warm-up from zero, then constant, linear or cosine to `final_share`."""
+
+    kind: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: Count = 0
+    final_share: Share = 0.0
+
+
+class StepsRecipe(Document):
+    """How many steps of which shape are taken, in which precision and from which seed."""
+
+    steps: Positive
+    batch: Small
+    accumulation: Small = 1
+    sequence: Small = 1
+    dtype: Literal["fp32", "bf16"] = "fp32"
+    device: Literal["cpu", "cuda"] = "cpu"
+    seed: Count = 0
+
+
+class RecordRecipe(Document):
+    """What is recorded of every step, and how often the full state is kept as an anchor."""
+
+    anchor_stride: Positive = 20
+    summaries: tuple[Literal["exact", "bucket", "projection"], ...] = ("projection",)
+    exact_stride: Positive = 1
+    bucket_stride: Positive = 1
+    bucket_mode: Literal["fp16_rne", "grid", "both"] = "fp16_rne"
+    grid_eps: Annotated[float, Field(gt=0.0, le=1.0)] = 1e-6
+    hint_margin: Annotated[float, Field(ge=0.0, le=0.25)] = 0.0
+    projection_width: Annotated[int, Field(ge=1, le=4096)] = 16
+    loss_decimals: Annotated[int, Field(ge=0, le=12)] = 4
+    activation_checksum: bool = False
+
+    @property
+    def bucket_modes(self) -> tuple[Literal["fp16_rne", "grid"], ...]:
+        """The bucket functions in use; with both, both have to agree (Arknet §4.2, dual bucket)."""
+        return ("fp16_rne", "grid") if self.bucket_mode == "both" else (self.bucket_mode,)
+
+
+class Recipe(Document):
+    """Everything a verifier needs, besides the data, to rebuild the trainer with its own code."""
+
+    data: DataRecipe
+    tokenizer: TokenizerRecipe = TokenizerRecipe()
+    model: ModelRecipe
+    optimizer: OptimizerRecipe = OptimizerRecipe()
+    schedule: ScheduleRecipe = ScheduleRecipe()
+    training: StepsRecipe
+    record: RecordRecipe = RecordRecipe()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if (self.data.kind == "digits") != (self.model.architecture == "cnn"):
+            raise ValueError("the CNN classifier goes with the digits, and a language model with text")
+        if self.schedule.warmup_steps > self.training.steps:
+            raise ValueError("schedule.warmup_steps exceeds training.steps")
+        return self
+
+    @property
+    def examples_per_step(self) -> int:
+        """Windows or examples consumed by one step, all micro-batches together."""
+        return self.training.batch * self.training.accumulation

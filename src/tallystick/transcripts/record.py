@@ -1,0 +1,112 @@
+"""The records of a training run, in the order in which they are appended.
+
+    header · anchor 0 · step 1 · step 2 · … · anchor k · … · step n · anchor n
+
+Step `s` (1-based) turns state `s − 1` into state `s`; anchor `a` holds state `a`. A step that crashed leaves a
+`failed` record in front of the record of its successful repetition. Records carry no clock.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from tallystick.commitments import decode
+from tallystick.errors import MalformedError
+from tallystick.transcripts.door import Count, DigestText, Document, Number, Positive, explain
+from tallystick.transcripts.summary import StateSummary
+
+RECORD_BYTES_MAX = 1 << 20
+Text = Annotated[str, Field(max_length=1024)]
+
+
+class Knobs(Document):
+    """The consensus knobs (Arknet §3.3), repeated in the header so that a reader sees them first."""
+
+    bucket_mode: Literal["fp16_rne", "grid", "both"]
+    grid_eps: float
+    loss_decimals: Count
+    anchor_stride: Positive
+
+
+class HeaderRecord(Document):
+    """Record 0: what the run is bound to before its first step."""
+
+    kind: Literal["header"] = "header"
+    version: Literal[1] = 1
+    spec: DigestText
+    environment: DigestText
+    data: DigestText | None = None
+    knobs: Knobs
+
+
+class Batch(Document):
+    """Which examples a step consumed: positions in the committed data, or the digest of the tensors seen."""
+
+    split: Literal["train", "validation"] = "train"
+    indices: tuple[Count, ...] | None = None
+    digest: DigestText | None = None
+
+
+class StepRecord(Document):
+    """One optimizer step: its batch, the states around it, and what was observed on the way."""
+
+    kind: Literal["step"] = "step"
+    index: Positive
+    data: DigestText | None = None
+    batch: Batch
+    pre: StateSummary
+    post: StateSummary
+    loss: Number
+    gradient_norm: Number | None = None
+    activation: tuple[Number, Number] | None = None
+    learning_rate: float
+    tags: tuple[Annotated[str, Field(pattern=r"^[a-z0-9_\-]{1,32}$")], ...] = ()
+
+
+class AnchorRecord(Document):
+    """A full state kept as a file, with its buckets: the point from which a verifier replays."""
+
+    kind: Literal["anchor"] = "anchor"
+    index: Count
+    file: Annotated[str, Field(pattern=r"^anchors/step_[0-9]{8,}\.safetensors$")]
+    digest: DigestText
+    summary: StateSummary
+
+
+class FailedRecord(Document):
+    """A step that crashed: never a fake loss."""
+
+    kind: Literal["failed"] = "failed"
+    index: Positive
+    error: Text
+
+
+class TraceEntry(Document):
+    """How long one step took, and how much of that was recording: a statement of the prover's clock."""
+
+    step: Positive
+    seconds: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+    recording_seconds: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+
+
+Record = HeaderRecord | StepRecord | AnchorRecord | FailedRecord
+_RECORD: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
+
+
+def read_record(line: bytes, what: str) -> Record:
+    """Read one canonical record; raises `MalformedError` naming `what` and the field."""
+    value = decode(line, what, bytes_max=RECORD_BYTES_MAX)
+    try:
+        record = _RECORD.validate_python(value)
+    except ValidationError as error:
+        raise MalformedError(f"{what}: {explain(error)}") from None
+    if record.to_bytes() != line:
+        raise MalformedError(f"{what}: not in canonical form (a null or an equivalent spelling)")
+    return record
+
+
+def anchor_file(index: int) -> str:
+    """The path of anchor `index` inside a run directory."""
+    return f"anchors/step_{index:08d}.safetensors"

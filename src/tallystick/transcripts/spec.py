@@ -1,0 +1,76 @@
+"""The spec: all that is fixed before a run. A claim names it by its digest."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from tallystick.commitments import Digest
+from tallystick.datasets import DatasetCommitment
+from tallystick.errors import MalformedError
+from tallystick.transcripts.door import Document
+from tallystick.transcripts.recipe import Recipe, RecordRecipe
+
+Note = Annotated[str, Field(max_length=4096)]
+
+
+class Spec(Document):
+    """A recipe and the roots of the data it is run on.
+
+    A run recorded around somebody's own loop has no recipe that a verifier could rebuild: it carries a
+    `description` instead, and a verdict on it says that no step was replayed.
+    """
+
+    spec: Literal["training"] = "training"
+    version: Literal[1] = 1
+    recipe: Recipe | None = None
+    description: dict[Annotated[str, Field(max_length=64)], Note] | None = None
+    record: RecordRecipe | None = None
+    data: dict[str, Any] | None = None
+
+    @field_validator("data")
+    @classmethod
+    def _is_a_commitment(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        try:
+            if value is not None:
+                DatasetCommitment.from_json(value)
+        except MalformedError as error:
+            raise ValueError(str(error)) from None
+        return value
+
+    @model_validator(mode="after")
+    def _is_of_one_kind(self) -> Self:
+        rebuilt = (self.recipe is not None, self.data is not None)
+        external = (self.description is not None, self.record is not None)
+        if (all(rebuilt), any(external)) not in {(True, False)} and (any(rebuilt), all(external)) != (False, True):
+            raise ValueError("either recipe and data, or description and record")
+        return self
+
+    @classmethod
+    def of(cls, recipe: Recipe, data: DatasetCommitment) -> Spec:
+        """The spec of a run that a verifier can rebuild."""
+        return cls(recipe=recipe, data=data.to_json())
+
+    @property
+    def commitment(self) -> DatasetCommitment | None:
+        """The data roots, or `None` for a loop of somebody's own."""
+        return None if self.data is None else DatasetCommitment.from_json(self.data)
+
+    @property
+    def data_root(self) -> Digest | None:
+        """The one root that stands for the data everywhere."""
+        commitment = self.commitment
+        return None if commitment is None else commitment.root
+
+    @property
+    def recorded(self) -> RecordRecipe:
+        """What is recorded of every step."""
+        settings = self.recipe.record if self.recipe is not None else self.record
+        assert settings is not None  # held by _is_of_one_kind
+        return settings
+
+    @property
+    def identity(self) -> Digest:
+        """The digest by which the header and the claim name this spec."""
+        return self.digest("spec")

@@ -1,0 +1,57 @@
+import math
+
+import numpy as np
+import pytest
+
+from tallystick.tensors import Tensor
+from tallystick.tolerances import (
+    Bucket,
+    DualBucket,
+    Exact,
+    Finding,
+    Projection,
+    Replayed,
+    ReplayedState,
+    StateTolerance,
+    Tolerance,
+)
+from tallystick.tolerances.tolerance import as_state
+
+SEED = bytes(range(32))
+WEIGHTS = np.linspace(-1, 1, 100, dtype=np.float32)
+EVERYWHERE = [Exact(), Bucket(), Bucket("grid"), Bucket(hint_margin=0.1), DualBucket(), Projection(SEED)]
+
+
+def test_a_distance_up_to_the_allowed_one_agrees():
+    assert Finding(1.0, 1.0).agrees
+    assert not Finding(1.0000001, 1.0).agrees
+
+
+@pytest.mark.parametrize("pair", [(math.nan, 1.0), (0.0, math.nan), (math.nan, math.inf)])
+def test_nan_never_agrees(pair):
+    assert not Finding(*pair).agrees
+
+
+@pytest.mark.parametrize("tolerance", EVERYWHERE, ids=lambda each: type(each).__name__)
+def test_every_tolerance_serves_a_tensor(tolerance: Tolerance):
+    claimed = tolerance.summarize(WEIGHTS)
+    assert tolerance.compare(claimed, Replayed((np.zeros_like(WEIGHTS),), WEIGHTS.copy())).agrees
+    assert not tolerance.compare(claimed, Replayed((np.zeros_like(WEIGHTS),), WEIGHTS * 1.5)).agrees
+
+
+@pytest.mark.parametrize("tolerance", EVERYWHERE, ids=lambda each: type(each).__name__)
+def test_every_tolerance_serves_a_state_in_any_order(tolerance: StateTolerance):
+    start = {"a": np.zeros(100, np.float32), "b": np.zeros(100, np.float32)}
+    claimed = tolerance.summarize({"a": WEIGHTS, "b": -WEIGHTS})
+    assert tolerance.compare(claimed, ReplayedState(start, {"b": -WEIGHTS, "a": WEIGHTS})).agrees
+    assert not tolerance.compare(claimed, ReplayedState(start, {"a": -WEIGHTS, "b": WEIGHTS})).agrees
+
+
+def test_arrays_and_tensors_are_the_same_state():
+    tensors = {"w": Tensor.of(WEIGHTS)}
+    for tolerance in EVERYWHERE:
+        assert tolerance.summarize(tensors) == tolerance.summarize({"w": WEIGHTS})
+
+
+def test_a_lone_tensor_is_the_state_without_a_name():
+    assert list(as_state(WEIGHTS)) == [""]
