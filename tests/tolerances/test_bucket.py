@@ -22,12 +22,9 @@ def gap_below_drift(values, mode, eps):
     """The smaller gap at the two edges of each value's bucket, in the units of the values."""
     if mode == "grid":
         return np.full(values.shape, eps)
-    exponents = np.frexp(np.abs(bucket_values(values)))[1] - 1
+    rounded = np.abs(values.astype(np.float16).astype(np.float64))
+    exponents = np.where(rounded == 0, -14, np.frexp(rounded)[1] - 1)
     return np.exp2(np.maximum(exponents - 1, -14) - 10.0)  # one octave down, for a bucket at a power of two
-
-
-def bucket_values(values):
-    return values.astype(np.float16).astype(np.float64)
 
 
 def test_drift_inside_the_bucket_is_forgiven():
@@ -50,7 +47,10 @@ def test_drift_across_an_edge_is_caught_without_hints_and_forgiven_with_them():
 
 @settings(max_examples=300, deadline=None)
 @given(
-    MODES, st.sampled_from([0.001, 0.05, 0.25]), st.integers(0, 2**32), st.sampled_from([-24, -14, -6, 0, 12])
+    MODES,
+    st.sampled_from([2.0**-10, 2.0**-4, 0.25]),
+    st.integers(0, 2**32),
+    st.sampled_from([-24, -14, -6, 0, 12]),
 )
 def test_drift_up_to_the_margin_always_agrees(mode, margin, seed, exponent):
     eps = 2.0**-12  # a power of two, so that the drift in gaps is exact
@@ -148,22 +148,18 @@ def test_names_shapes_and_dtypes_are_covered(left, right):
     assert Bucket().digest(left) == Bucket().digest(dict(left))
 
 
-def test_concatenation_tells_apart_what_the_seed_does_not():
+def test_two_states_that_the_seed_concatenates_to_the_same_bytes_are_told_apart():
     def seeded(state):
         data = b"".join(name.encode() + b"\0" + state[name].astype("<f2").tobytes() for name in sorted(state))
-        return hashlib.sha256(data).hexdigest()
+        return hashlib.sha256(data).digest()
 
-    one = {"a": np.array([0.0, 1.0], np.float32)}
-    name = "a\0" + one["a"][:1].astype("<f2").tobytes().decode(
-        "latin-1"
-    )  # the first value moves into the name
-    other = (
-        {name[:-1]: one["a"][1:]}
-        if seeded({name[:-1]: one["a"][1:]}) == seeded(one)
-        else {"a": one["a"][None]}
-    )
-    assert seeded(one) == seeded(other)
-    assert Bucket().digest(one) != Bucket().digest(other)
+    name_of_b = (
+        np.array([0x0062], "<u2").view("<f2").astype(np.float32)
+    )  # its float16 bytes read "b" and 0x00
+    one = {"a": np.array([1.0, name_of_b[0], 2.0], np.float32)}
+    two = {"a": np.array([1.0], np.float32), "b": np.array([2.0], np.float32)}
+    assert seeded(one) == seeded(two)
+    assert Bucket().digest(one) != Bucket().digest(two)
 
 
 def test_mode_and_step_are_covered():

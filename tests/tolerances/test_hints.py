@@ -99,7 +99,7 @@ def test_a_well_formed_entry_is_read():
         (entry(b"", 0), "hints for"),
         (entry(b"\x00" * 11, 11), "hints for"),
         (entry(b"\x14", 1), "outside"),
-        (entry(b"\xff" * 8 + b"\x7f", 1, size=1 << 62), "outside"),
+        (entry((b"\xff" * 8 + b"\x7f") * 2, 2, size=1 << 62), "outside"),
         (entry(b"\x01", 1, size=1 << 63), "hints for"),
         (entry(b"\x01", 1)[:-1], "middle"),
         (entry(b"\x01", 1) + b"\x00", "middle"),

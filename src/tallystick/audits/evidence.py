@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from tallystick.audits.findings import Findings, require
 from tallystick.audits.policy import Policy
 from tallystick.commitments import Frontier, digest_from, leaf_hash
-from tallystick.datasets import BatchPlan, Dataset, open_dataset
+from tallystick.datasets import BatchPlan, Dataset
 from tallystick.errors import ProofError, UnavailableError
 from tallystick.store import RunDirectory, open_line, read_lines
 from tallystick.tensors import StateFile, Tensor, state_digest
@@ -28,6 +28,7 @@ from tallystick.transcripts import (
     anchor_file,
     batch_plan,
     learning_rate,
+    open_data,
     read_record,
 )
 
@@ -93,7 +94,7 @@ def gather_evidence(run: RunDirectory, policy: Policy) -> Evidence:
     with findings.check("spec"):
         require(evidence.spec.identity == claim.spec, "spec.json is not the spec that the claim names")
     with findings.check("environment"):
-        found = evidence.environment.digest("environment")
+        found = evidence.environment.digest_as("environment")
         require(found == claim.environment, "environment.json is not the environment that the claim names")
     with findings.check("data"):
         _open_data(evidence)
@@ -109,7 +110,7 @@ def _open_data(evidence: Evidence) -> None:
     require(evidence.claim.data == spec.data_root, "the claim names another data root than the spec")
     if spec.commitment is None:
         return
-    evidence.dataset = open_dataset(evidence.run.data_path, spec.commitment)
+    evidence.dataset = open_data(spec, evidence.run.data_path)
     evidence.plan = batch_plan(spec, evidence.dataset)
 
 

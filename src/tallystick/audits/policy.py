@@ -11,14 +11,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from tallystick.audits.calibration import Calibration
 from tallystick.commitments import parse
 from tallystick.errors import MalformedError
 from tallystick.store import read_document
 from tallystick.transcripts import Document
-from tallystick.transcripts.door import Count, DigestText, Positive
+from tallystick.transcripts.door import DigestText, Positive
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
-Factor = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 
 
 class Policy(Document):
@@ -29,15 +29,11 @@ class Policy(Document):
     window: Positive = 64
     full: bool = False
     claim: DigestText | None = None
-    loss_band: Share = 1e-4
     parameters_max: Positive = 2_000_000_000
     records_max: Positive = 100_000_000
     anchor_bytes_max: Positive = 1 << 40
     devices: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda")
-    residual: Factor | None = None
-    worst_tensor: Factor | None = None
-    element_cap: Factor | None = None
-    mismatches: Count | None = None
+    calibration: Calibration | None = None
     update_floor: Share = 1e-6
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
@@ -20,39 +20,9 @@ from tallystick.audits.tolerant import TolerantJudge
 from tallystick.commitments import Json
 from tallystick.tensors import Tensor, tensor_digest
 from tallystick.tolerances import LossBand
-from tallystick.transcripts import StateSummary, StepRecord
+from tallystick.transcripts import ReplayedStep, Replayer, StepRecord
 
 NUMBERS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
-
-
-@dataclass(frozen=True)
-class ReplayedStep:
-    """What the verifier's own trainer showed at one step."""
-
-    loss: float
-    gradient_norm: float
-    activation: tuple[float, float] | None
-    summary: StateSummary
-
-
-class Replayer(Protocol):
-    """A trainer of the verifier's own, rebuilt from the spec."""
-
-    def initial_state(self) -> Mapping[str, Tensor]:
-        """The seeded state before the first step."""
-        ...
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from `state`; raises `MalformedError` when it is not a state of this spec."""
-        ...
-
-    def step(self, index: int) -> ReplayedStep:
-        """Take step `index` on the batch that the spec determines."""
-        ...
-
-    def state(self) -> Mapping[str, Tensor]:
-        """The full state now."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -79,13 +49,13 @@ class SegmentReport:
 
 
 def replay_segment(
-    evidence: Evidence, segment: Segment, replayer: Replayer, loss_band: float, judge: TolerantJudge | None
+    evidence: Evidence, segment: Segment, replayer: Replayer, judge: TolerantJudge | None
 ) -> SegmentReport:
     """Replay one segment into the evidence's findings; without a `judge`, equality of bits is asked for."""
     started, notes = time.perf_counter(), Findings()
     start = evidence.state(segment.start)
     replayer.restore(start)
-    band = LossBand(evidence.spec.recorded.loss_decimals, loss_band if judge else 0.0)
+    band = LossBand(evidence.spec.recorded.loss_decimals, judge.entry.loss_band if judge else 0.0)
     losses, agreed = [], True
     for index in range(segment.start + 1, segment.end + 1):
         claimed, replayed = evidence.step(index), replayer.step(index)
@@ -119,7 +89,7 @@ def _judge_trajectory(
     notes: Findings, claimed: StepRecord, replayed: ReplayedStep, band: LossBand, exact: bool
 ) -> bool:
     subject = f"step {claimed.index}"
-    finding = band.compare_loss(claimed.loss, replayed.loss)
+    finding = band.compare(claimed.loss, replayed.loss)
     notes.note(finding, "loss", subject, f"claimed {claimed.loss}, replayed {replayed.loss:.6f}")
     if exact and claimed.gradient_norm is not None:
         same = as_float(claimed.gradient_norm) == round(replayed.gradient_norm, 12)
@@ -160,6 +130,13 @@ def _judge_state(
     if judge is not None:
         judge.state(notes, start, claimed, replayed, segment)
         return
+    judge_whole_state(notes, claimed, replayed, subject)
+
+
+def judge_whole_state(
+    notes: Findings, claimed: Mapping[str, Tensor], replayed: Mapping[str, Tensor], subject: str
+) -> None:
+    """Ask for equality of every byte; each tensor that differs is a finding of its own."""
     differing = [name for name in sorted(claimed.keys() | replayed.keys()) if not _same(claimed, replayed, name)]
     if not differing:
         notes.note(AGREES, "state", subject)

@@ -1,7 +1,7 @@
 """Canonical JSON (RFC 8785) and the strict parser in front of it.
 
-A value has exactly one encoding, and bytes that are not that encoding are refused, so that equality of digests
-is equality of meaning.
+A value has exactly one encoding, and bytes that are not that encoding are refused, so that equality of
+digests is equality of meaning.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import rfc8785
 
 from tallystick.errors import MalformedError
 
-Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 INTEGER_MAX = 2**53 - 1
 BYTES_MAX = 16 << 20
@@ -36,8 +36,9 @@ def encode(value: Json) -> bytes:
 def parse(data: bytes, what: str, *, bytes_max: int = BYTES_MAX, depth_max: int = DEPTH_MAX) -> Json:
     """Strict JSON in any layout; raises `MalformedError` naming `what`.
 
-    Refused: duplicate keys, NaN and infinities, numbers that overflow, integers beyond ±(2⁵³ − 1), a byte order
-    mark, invalid UTF-8, lone surrogates, trailing bytes, and more bytes or nesting than allowed.
+    Refused: duplicate keys, NaN and infinities, numbers that overflow, integers of 2⁵³ and more in magnitude,
+    a byte order mark, invalid UTF-8, lone surrogates, trailing bytes, and more bytes or nesting than allowed.
+    Longer digits are a float where they are its canonical spelling: RFC 8785 writes 1e20 without an exponent.
     """
     if len(data) > bytes_max:
         raise MalformedError(f"{what}: {len(data)} bytes, more than the {bytes_max} allowed")
@@ -65,17 +66,20 @@ def decode(data: bytes, what: str, *, bytes_max: int = BYTES_MAX, depth_max: int
 
 
 def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"duplicate key {next(name for name in names if names.count(name) > 1)!r}")
+    found: dict[str, Json] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"duplicate key {name[:80]!r}")
+        found[name] = value
     return found
 
 
-def _integer(text: str) -> int:
-    if len(text) > 17 or abs(int(text)) > INTEGER_MAX:
+def _integer(text: str) -> int | float:
+    if len(text) <= 17 and abs(int(text)) <= INTEGER_MAX:
+        return int(text)
+    if encode(_number(text)).decode() != text:
         raise ValueError(f"integer {text[:24]} lies beyond 2^53 - 1")
-    return int(text)
+    return float(text)
 
 
 def _number(text: str) -> float:
@@ -109,7 +113,7 @@ def _check_depth(data: bytes, what: str, depth_max: int) -> None:
 
 def _check_text(value: Json, what: str) -> None:
     if isinstance(value, str):
-        if any("\ud800" <= character <= "\udfff" for character in value):
+        if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
             raise MalformedError(f"{what}: a string holds a lone surrogate")
     elif isinstance(value, list):
         for item in value:

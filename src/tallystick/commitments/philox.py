@@ -1,7 +1,7 @@
 """Random words that are the same on every machine: Philox4x64-10, addressed by key and counter.
 
-Salmon et al., *Parallel random numbers: as easy as 1, 2, 3* (SC 2011). What is drawn from the words is defined
-here and in the spec, not by a library's generator, whose methods may change between releases.
+Salmon et al., *Parallel random numbers: as easy as 1, 2, 3* (SC 2011). What is drawn from the words is
+defined here and in the spec, not by a library's generator, whose methods may change between releases.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ KEY_BYTES: Final = 16
 
 
 def words(key: bytes, count: int, start: int = 0) -> npt.NDArray[np.uint64]:
-    """Words `start` … `start + count − 1` of the stream of `key`, uint64.
+    """The `count` words from word `start` on of the stream of `key`, uint64.
 
     Args:
         key: at least 16 bytes; the first 16 are the two little-endian words of the Philox key.
         count: how many words.
         start: the first word; block `start // 4` has the 256-bit counter `start // 4`.
     """
+    assert len(key) >= KEY_BYTES
+    assert min(count, start) >= 0
     first, skipped = divmod(start, WORDS_PER_BLOCK)
     pair = np.frombuffer(key[:KEY_BYTES], "<u8").astype(np.uint64)
     counter = (first - 1) % 2**256  # NumPy increments the counter before it makes a block
@@ -31,7 +33,7 @@ def words(key: bytes, count: int, start: int = 0) -> npt.NDArray[np.uint64]:
 
 
 def permutation(key: bytes, count: int) -> npt.NDArray[np.int64]:
-    """The numbers 0 … `count` − 1 in the order of their words; equal words keep their order."""
+    """The numbers below `count` in the order of their words; equal words keep their order."""
     return np.argsort(words(key, count), kind="stable").astype(np.int64)
 
 

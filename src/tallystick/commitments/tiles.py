@@ -1,4 +1,4 @@
-"""Tree hashes in tiles of 256, as static files (C2SP tlog-tiles): written as a log grows, read to make proofs."""
+"""Tree hashes in tiles of 256, as static files (C2SP tlog-tiles): written as a log grows, read for proofs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HASH_BYTES: Final = 32
 
 
 def tile_path(level: int, index: int, width: int = TILE_WIDTH) -> str:
-    """The path of a tile: three digits per folder, all but the last marked `x`; a partial tile names its width.
+    """The path of a tile: three digits a folder, all but the last marked `x`; a partial tile names its width.
 
     >>> tile_path(0, 1234067), tile_path(1, 2, 70)
     ('0/x001/x234/067', '1/002.p/70')
@@ -68,7 +68,10 @@ class TileWriter:
 
 
 class TileReader:
-    """Reads the tiles of a tree of `size` leaves, a `HashReader`; raises `MalformedError` at a tile of odd length."""
+    """Reads the tiles of a tree of `size` leaves; a `HashReader`.
+
+    Raises `MalformedError` at a tile of another length than its place asks for, `UnavailableError` without it.
+    """
 
     def __init__(self, folder: Path, size: int) -> None:
         self._folder = folder
@@ -78,7 +81,9 @@ class TileReader:
     def hashes(self, level: int, start: int, count: int) -> list[Hash]:
         """The roots of complete subtrees of 2^`level` leaves."""
         if start < 0 or (start + count) << level > self._size:
-            raise ProofError(f"the tree of {self._size} leaves has no {count} subtrees of level {level} at {start}")
+            raise ProofError(
+                f"the tree of {self._size} leaves has no {count} subtrees of level {level} at {start}"
+            )
         return [self._hash(level, index) for index in range(start, start + count)]
 
     def _hash(self, level: int, index: int) -> Hash:
@@ -96,10 +101,14 @@ class TileReader:
 
     def _read(self, level: int, index: int) -> bytes:
         width = min(TILE_WIDTH, (self._size >> TILE_HEIGHT * level) - index * TILE_WIDTH)
-        path = self._folder / tile_path(level, index, width)
-        if not path.is_file():
-            raise UnavailableError(f"tile {tile_path(level, index, width)} is missing")
-        data = path.read_bytes() if path.stat().st_size == width * HASH_BYTES else b""
-        if len(data) != width * HASH_BYTES:
-            raise MalformedError(f"tile {tile_path(level, index, width)}: {width} hashes should stand there")
+        name, needed = tile_path(level, index, width), width * HASH_BYTES
+        if not (self._folder / name).is_file():
+            raise UnavailableError(f"tile {name} is missing")
+        try:
+            with (self._folder / name).open("rb") as file:
+                data = file.read(needed + 1)
+        except OSError as error:
+            raise UnavailableError(f"tile {name}: {error.strerror}") from None
+        if len(data) != needed:
+            raise MalformedError(f"tile {name}: {width} hashes should stand there")
         return data

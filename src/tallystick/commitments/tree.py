@@ -104,7 +104,9 @@ def check_inclusion(proof: Sequence[Hash], leaf: Hash, index: int, size: int, ro
     _check_lengths(leaf, root, *proof)
     inner, border = _proof_shape(index, size)
     if len(proof) != inner + border:
-        raise ProofError(f"a proof of {len(proof)} hashes for record {index} of {size}; {inner + border} are needed")
+        raise ProofError(
+            f"a proof of {len(proof)} hashes for record {index} of {size}; {inner + border} are needed"
+        )
     found = _chain_inner(leaf, proof[:inner], index)
     for sibling in proof[inner:]:
         found = node_hash(sibling, found)
@@ -121,22 +123,27 @@ def prove_consistency(reader: HashReader, old_size: int, new_size: int) -> list[
     return _subproof(reader, old_size, 0, new_size, is_whole=True)
 
 
-def check_consistency(proof: Sequence[Hash], old_size: int, old_root: Hash, new_size: int, new_root: Hash) -> None:
-    """Raise `ProofError` unless the tree `old_root` is a prefix of the tree `new_root` (RFC 9162 §2.1.4.2)."""
+def check_consistency(
+    proof: Sequence[Hash], old_size: int, old_root: Hash, new_size: int, new_root: Hash
+) -> None:
+    """Raise `ProofError` unless `old_root` is a prefix of the tree `new_root` (RFC 9162 §2.1.4.2)."""
     if not 0 <= old_size <= new_size:
         raise ProofError(f"a tree of {old_size} records is no prefix of one of {new_size}")
-    _check_lengths(old_root, new_root, *proof)
     if old_size == new_size:
         _require(not proof and old_root == new_root, "trees of one size have one root and need no proof")
         _require(new_size > 0 or new_root == EMPTY_ROOT, "this is not the root of the empty tree")
         return
     _require(old_size > 0, "nothing can be shown about the empty tree")
+    _check_lengths(old_root, new_root, *proof)
     trailing = (old_size & -old_size).bit_length() - 1
     is_complete = old_size == 1 << trailing
     inner, border = _proof_shape(old_size - 1, new_size)
     start = 0 if is_complete else 1
     inner -= trailing
-    _require(len(proof) == start + inner + border, f"a consistency proof of {len(proof)} hashes has the wrong length")
+    _require(
+        len(proof) == start + inner + border,
+        f"a consistency proof of {len(proof)} hashes has the wrong length",
+    )
     seed, path = (old_root, proof) if is_complete else (proof[0], proof[1:])
     mask = (old_size - 1) >> trailing
     old, new = seed, _chain_inner(seed, path[:inner], mask)
@@ -175,7 +182,10 @@ def _subproof(reader: HashReader, old_size: int, start: int, size: int, is_whole
         return [] if is_whole else [_subtree(reader, start, size)]
     split = _left_size(size)
     if old_size <= split:
-        return [*_subproof(reader, old_size, start, split, is_whole), _subtree(reader, start + split, size - split)]
+        return [
+            *_subproof(reader, old_size, start, split, is_whole),
+            _subtree(reader, start + split, size - split),
+        ]
     rest = _subproof(reader, old_size - split, start + split, size - split, is_whole=False)
     return [*rest, _subtree(reader, start, split)]
 

@@ -1,6 +1,6 @@
 """Target accounting: how often every sample, and so every token of it, was a target of training.
 
-Windows do not overlap in their targets: token p (p ≥ 1) is a target of window (p − 1) // sequence and of no
+Windows do not overlap in their targets: token p (p ≥ 1) is a target of window (p - 1) // sequence and of no
 other, so that counting windows counts tokens.
 """
 
@@ -52,8 +52,13 @@ class TargetAccount:
 
     def to_json(self) -> Json:
         """The account in numbers, for reports."""
-        spread = {str(times): samples for times, samples in self.histogram().items()}
-        return {"most": self.most, "never_seen": self.never_seen.size, "samples_by_times": spread, "total": self.total}
+        spread: dict[str, Json] = {str(times): samples for times, samples in self.histogram().items()}
+        return {
+            "most": self.most,
+            "never_seen": self.never_seen.size,
+            "samples_by_times": spread,
+            "total": self.total,
+        }
 
 
 def count_targets(batches: Iterable[Indices], plan: BatchPlan) -> TargetAccount:

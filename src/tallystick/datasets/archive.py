@@ -14,7 +14,7 @@ from typing import BinaryIO
 from tallystick.datasets import ustar
 from tallystick.datasets.artifact import COMMIT_BYTES_MAX, ArtifactCommit, Member, check_commit, check_order
 from tallystick.datasets.chunks import ChunkHasher
-from tallystick.datasets.files import read_file, write_file
+from tallystick.datasets.files import file_size, read_file, write_file
 from tallystick.datasets.names import NameOrder, check_name, shown
 from tallystick.errors import MalformedError, UnavailableError, UsageError
 
@@ -43,6 +43,7 @@ def check_tar(tar: bytes | Path) -> ArtifactCommit:
     """The commit of a tar in canonical form; raises `MalformedError` for any other bytes."""
     if isinstance(tar, bytes):
         return _read_tar(BytesIO(tar))
+    file_size(tar)
     try:
         with tar.open("rb") as file:
             return _read_tar(file)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -56,7 +57,7 @@ def encode_text(tokenizer: Tokenizer, text: str) -> NDArray[np.uint32]:
 def merge_piece(ranks: dict[Merge, tuple[int, int]], piece: bytes) -> list[int]:
     """The tokens of one piece: the most urgent merge, the leftmost of equals, until none is left."""
     tokens = list(piece)
-    while found := [(ranks[pair], at) for at, pair in enumerate(zip(tokens, tokens[1:])) if pair in ranks]:
+    while found := [(ranks[pair], at) for at, pair in enumerate(pairwise(tokens)) if pair in ranks]:
         (_, made), at = min(found)
         tokens[at : at + 2] = [made]
     return tokens

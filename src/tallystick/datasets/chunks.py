@@ -1,4 +1,4 @@
-"""Ordered chunks: bytes of any length under one RFC 6962 root, so that any chunk can be shown at its place."""
+"""Ordered chunks: bytes of any length under one RFC 6962 root, so that each can be shown at its place."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from tallystick.errors import UnavailableError
 
 CLASSES = 10
+IMAGE_SHAPE = (1, 8, 8)
 PIXEL_MAX = 16.0
 
 
@@ -22,5 +23,5 @@ def load_digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     except ImportError:
         raise UnavailableError("the digits need scikit-learn: pip install tallystick[digits]") from None
     images, labels = datasets.load_digits(return_X_y=True)
-    scaled = (images / PIXEL_MAX).astype(np.float32).reshape(-1, 1, 8, 8)
+    scaled = (images / PIXEL_MAX).astype(np.float32).reshape(-1, *IMAGE_SHAPE)
     return scaled, labels.astype(np.int64)

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 from tallystick.errors import UnavailableError
 
-FILE_BYTES_MAX = 8 << 30
+FILE_BYTES_MAX = 2 << 30
 
 
 def read_file(path: Path, bytes_max: int = FILE_BYTES_MAX) -> bytes:
     """The bytes of a regular file; raises `UnavailableError` naming the file."""
+    size = file_size(path)
+    if size > bytes_max:
+        raise UnavailableError(f"{path}: {size} bytes, more than the {bytes_max} allowed")
     try:
-        size = path.stat().st_size
-        if not path.is_file():
-            raise UnavailableError(f"{path}: not a regular file")
-        if size > bytes_max:
-            raise UnavailableError(f"{path}: {size} bytes, more than the {bytes_max} allowed")
         return path.read_bytes()
+    except OSError as error:
+        raise UnavailableError(f"{path}: {_reason(error)}") from None
+
+
+def file_size(path: Path) -> int:
+    """The size of a regular file in bytes; raises `UnavailableError` for a missing one, or a pipe."""
+    try:
+        status = path.stat()
     except (OSError, ValueError) as error:
         raise UnavailableError(f"{path}: {_reason(error)}") from None
+    if not stat.S_ISREG(status.st_mode):
+        raise UnavailableError(f"{path}: not a regular file")
+    return status.st_size
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -33,7 +43,7 @@ def write_file(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise UnavailableError(f"{path}: {_reason(error)}") from None
 
 

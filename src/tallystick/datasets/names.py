@@ -15,7 +15,7 @@ SHOWN_MAX = 80
 
 
 def check_name(name: str) -> None:
-    r"""Refuse a name that some system reads as another place than `name` below the root.
+    """Refuse a name that some system reads as another place than `name` below the root.
 
     Refused are absolute names, `.`, `..` and empty components, backslashes, drive letters, control characters
     and text that is not UTF-8. The name of an empty directory ends with one slash.
@@ -29,7 +29,7 @@ def check_name(name: str) -> None:
         ("holds a backslash", "\\" in name),
         ("holds a control character", CONTROL.search(name) is not None),
         ("is not UTF-8", not _is_utf8(name)),
-        (f"is longer than {NAME_BYTES_MAX} bytes", len(name.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX),
+        (f"is longer than {NAME_BYTES_MAX} bytes", len(name.encode(errors="replace")) > NAME_BYTES_MAX),
         ("holds an empty, '.' or '..' component", not {"", ".", ".."}.isdisjoint(_components(name))),
     ):
         if refused:
@@ -44,7 +44,7 @@ class NameOrder:
     >>> names.add("A/c.txt")
     >>> names.add("a/b.txt")
     Traceback (most recent call last):
-    tallystick.errors.MalformedError: the names 'A' and 'a' differ in case or Unicode form only
+    tallystick.errors.MalformedError: the names 'A' and 'a' differ only in case or form
     """
 
     _last: bytes = b""
@@ -68,14 +68,14 @@ class NameOrder:
     def _claim(self, path: str, kind: str) -> None:
         first = self._spellings.setdefault(_folded(path), path)
         if first != path:
-            raise MalformedError(f"the names {shown(first)} and {shown(path)} differ in case or Unicode form only")
+            raise MalformedError(f"the names {shown(first)} and {shown(path)} differ only in case or form")
         if self._kinds.setdefault(path, kind) != kind:
             raise MalformedError(f"the name {shown(path)} is a {self._kinds[path]} and a {kind}")
 
 
 def shown(name: str) -> str:
     """A name as it is printed in a message: quoted, escaped and of limited length."""
-    return ascii(name) if len(name) <= SHOWN_MAX else f"{ascii(name[:SHOWN_MAX])}…"
+    return ascii(name) if len(name) <= SHOWN_MAX else f"{name[:SHOWN_MAX]!a}…"
 
 
 def _components(name: str) -> list[str]:

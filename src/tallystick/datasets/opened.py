@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 from tallystick.datasets.commitment import DatasetCommitment
+from tallystick.datasets.digits import CLASSES, IMAGE_SHAPE
 from tallystick.datasets.files import read_file
-from tallystick.datasets.prepare import EXAMPLES_FILE, SOURCE_FILES, TOKENIZER_FILE, TOKENS_FILE, encode_examples
+from tallystick.datasets.prepare import (
+    EXAMPLES_FILE,
+    SOURCE_FILES,
+    TOKENIZER_FILE,
+    TOKENS_FILE,
+    encode_examples,
+)
 from tallystick.datasets.records import RecordOpening, RecordTree, prove_record
 from tallystick.datasets.samples import Dataset, ExampleDataset, TokenDataset
 from tallystick.datasets.sources import TextKind, normalize_newlines, split_records
@@ -29,8 +34,13 @@ def open_dataset(folder: Path, commitment: DatasetCommitment, sequence: int = 1)
     if commitment.kind == "digits":
         return open_examples(folder, commitment)
     read_source(folder, commitment)
-    read_tokenizer(folder, commitment)
-    return TokenDataset(open_tokens(folder, commitment), sequence)
+    tokenizer = read_tokenizer(folder, commitment)
+    tokens, vocabulary = open_tokens(folder, commitment)
+    if vocabulary != tokenizer.vocabulary:
+        raise ProofError(
+            f"{TOKENS_FILE}: a vocabulary of {vocabulary}, not the tokenizer's {tokenizer.vocabulary}"
+        )
+    return TokenDataset(tokens, sequence)
 
 
 def read_tokenizer(folder: Path, commitment: DatasetCommitment) -> Tokenizer:
@@ -48,12 +58,12 @@ def open_record(folder: Path, commitment: DatasetCommitment, index: int) -> Reco
     return prove_record(tree, index, records[index] if 0 <= index < len(records) else b"")
 
 
-def open_tokens(folder: Path, commitment: DatasetCommitment) -> Tokens:
-    """The committed tokens in `folder`; raises `ProofError` for others."""
+def open_tokens(folder: Path, commitment: DatasetCommitment) -> tuple[Tokens, int]:
+    """The committed tokens in `folder` and the size of their vocabulary; raises `ProofError` for others."""
     tokens, vocabulary = read_tokens(folder / TOKENS_FILE)
     if commit_tokens(tokens, vocabulary) != commitment.tokens:
         raise ProofError(f"{TOKENS_FILE}: not the committed tokens")
-    return tokens
+    return tokens, vocabulary
 
 
 def open_examples(folder: Path, commitment: DatasetCommitment) -> ExampleDataset:
@@ -62,8 +72,10 @@ def open_examples(folder: Path, commitment: DatasetCommitment) -> ExampleDataset
     if {name: tensor.dtype for name, tensor in state.items()} != {"images": "F32", "labels": "I64"}:
         raise MalformedError(f"{EXAMPLES_FILE}: holds other arrays than images F32 and labels I64")
     images, labels = state["images"].array(), state["labels"].array()
-    if labels.ndim != 1 or images.shape[:1] != labels.shape:
-        raise MalformedError(f"{EXAMPLES_FILE}: {images.shape} images for {labels.shape} labels")
+    if labels.ndim != 1 or images.shape != (labels.size, *IMAGE_SHAPE):
+        raise MalformedError(f"{EXAMPLES_FILE}: images {images.shape} for labels {labels.shape}")
+    if labels.size and not 0 <= labels.min() <= labels.max() < CLASSES:
+        raise MalformedError(f"{EXAMPLES_FILE}: a label is not within 0 to {CLASSES - 1}")
     examples = ExampleDataset(images, labels)
     if RecordTree.of("arrays", encode_examples(examples)).commit != commitment.source:
         raise ProofError(f"{EXAMPLES_FILE}: not the committed examples")

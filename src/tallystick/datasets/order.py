@@ -12,19 +12,20 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tallystick.commitments import Digest, digest, digest_bytes, encode, permutation
-from tallystick.errors import UsageError
+from tallystick.commitments import Digest, Json, digest, digest_bytes, encode, permutation
+from tallystick.errors import MalformedError
 
 Indices = NDArray[np.int64]
 Purpose = Literal["split", "epoch"]
+SEED_MAX = 2**53 - 1
 
 
 @dataclass(frozen=True)
 class BatchPlan:
     """Which samples are kept for validation, and which ones every step trains on.
 
-    One permutation of all `count` samples is drawn; its first `validation_count` are validation. The others are
-    shuffled anew for every epoch, and batches flow over the end of one epoch into the next.
+    One permutation of all `count` samples is drawn; its first `validation_count` are validation. The others
+    are shuffled anew for every epoch, and batches flow over the end of one epoch into the next.
     """
 
     data_root: Digest
@@ -35,11 +36,13 @@ class BatchPlan:
 
     def __post_init__(self) -> None:
         if not 0 <= self.validation_count < self.count:
-            raise UsageError(
+            raise MalformedError(
                 f"{self.validation_count} of {self.count} samples for validation leave none to train on"
             )
-        if self.batch < 1:
-            raise UsageError(f"a batch of {self.batch} samples")
+        if self.batch < 1 or not 0 <= self.seed <= SEED_MAX:
+            raise MalformedError(
+                f"a batch of {self.batch} samples with seed {self.seed}: one of them is out of range"
+            )
 
     @property
     def train_count(self) -> int:
@@ -70,7 +73,7 @@ class BatchPlan:
 
     def key(self, purpose: Purpose, epoch: int = 0) -> bytes:
         """The 32 bytes that key one permutation."""
-        named = {"data_root": self.data_root, "epoch": epoch, "purpose": purpose, "seed": self.seed}
+        named: Json = {"data_root": self.data_root, "epoch": epoch, "purpose": purpose, "seed": self.seed}
         return digest_bytes(digest("permutation", encode(named)))
 
     @cached_property

@@ -1,8 +1,8 @@
 """Preparing data for a run: normalised, tokenized, stored in one folder, and committed to.
 
-    source.txt | source.jsonl    the normalised source
-    tokenizer.json tokens.bin    how it was tokenized, and the tokens
-    examples.safetensors         images and labels, where the data is the digits
+source.txt | source.jsonl    the normalised source
+tokenizer.json tokens.bin    how it was tokenized, and the tokens
+examples.safetensors         images and labels, where the data is the digits
 """
 
 from __future__ import annotations
@@ -90,7 +90,9 @@ def _prepare_digits(folder: Path) -> DatasetCommitment:
     return DatasetCommitment("digits", RecordTree.of("arrays", encode_examples(examples)).commit)
 
 
-def _make_tokenizer(corpus: str, kind: TokenizerKind, vocabulary: int, train_bpe: TrainBpe | None) -> Tokenizer:
+def _make_tokenizer(
+    corpus: str, kind: TokenizerKind, vocabulary: int, train_bpe: TrainBpe | None
+) -> Tokenizer:
     if kind == "bytes":
         return Tokenizer("bytes")
     if train_bpe is None:

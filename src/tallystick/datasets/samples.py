@@ -35,9 +35,12 @@ class TokenDataset:
     tokens: Tokens
     sequence: int
 
+    def __post_init__(self) -> None:
+        assert self.sequence >= 1
+
     @property
     def count(self) -> int:
-        """The number of windows: (T − 1) // sequence."""
+        """The number of windows: (T - 1) // sequence."""
         return max(self.tokens.size - 1, 0) // self.sequence
 
     def batch(self, indices: Indices) -> Arrays:

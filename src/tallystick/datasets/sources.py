@@ -14,10 +14,10 @@ TEXT_FIELD: Final = "text"
 
 
 def normalize_newlines(kind: TextKind, data: bytes) -> bytes:
-    """The bytes with CRLF and CR written as LF; the last line of JSONL always ends with one.
+    r"""The bytes with CRLF and CR written as LF; the last line of JSONL always ends with one.
 
-    >>> normalize_newlines("text", b"a\\r\\nb\\rc")
-    b'a\\nb\\nc'
+    >>> normalize_newlines("text", b"a\r\nb\rc")
+    b'a\nb\nc'
     """
     lines = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     unfinished = kind == "jsonl" and lines and not lines.endswith(b"\n")

@@ -1,7 +1,7 @@
-r"""Tokenizers: single bytes, or byte-pair encoding over bytes, each defined by a few lines of JSON.
+"""Tokenizers: single bytes, or byte-pair encoding over bytes, each defined by a few lines of JSON.
 
-Tokens 0 to 255 are the bytes; every merge of two tokens makes the next one. Text is first cut into pieces by a
-fixed rule (`PIECES`) that knows ASCII only: it needs no Unicode tables, which change with every Unicode version.
+Tokens 0 to 255 are the bytes; every merge of two tokens makes the next one. Text is first cut into pieces by
+a fixed rule that knows ASCII only: it needs no Unicode tables, which change with every Unicode version.
 """
 
 from __future__ import annotations
@@ -65,7 +65,12 @@ class Tokenizer:
         """The definition as JSON values."""
         if self.kind == "bytes":
             return {"kind": "bytes", "version": 1}
-        return {"kind": "bpe", "merges": [list(pair) for pair in self.merges], "pieces": PIECE_RULE, "version": 1}
+        return {
+            "kind": "bpe",
+            "merges": [list(pair) for pair in self.merges],
+            "pieces": PIECE_RULE,
+            "version": 1,
+        }
 
     def to_bytes(self) -> bytes:
         """Canonical JSON (RFC 8785), the content of `tokenizer.json`."""

@@ -1,4 +1,4 @@
-"""Tokens in a binary file: 24 bytes of header, then little-endian unsigned integers, under a root of their own.
+"""Tokens in a binary file: 24 bytes of header, then little-endian integers, under a root of their own.
 
     8 bytes   tallytk1
     8 bytes   size of the vocabulary, little-endian
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tallystick.commitments import Digest, Hash, Json, digest, encode
 from tallystick.datasets.chunks import CHUNK_BYTES, ChunkHasher, Chunks
 from tallystick.datasets.fields import fields, hash_field, integer
-from tallystick.datasets.files import write_file
+from tallystick.datasets.files import file_size, write_file
 from tallystick.datasets.tokenizer import VOCABULARY_MAX
 from tallystick.errors import MalformedError, UnavailableError
 
@@ -58,7 +58,9 @@ class TokensCommit:
         parts = fields(value, ("chunk_bytes", "count", "root", "vocabulary"), what)
         integer(parts["chunk_bytes"], f"{what}.chunk_bytes", CHUNK_BYTES, CHUNK_BYTES)
         vocabulary = integer(parts["vocabulary"], f"{what}.vocabulary", 1, VOCABULARY_MAX)
-        return cls(integer(parts["count"], f"{what}.count"), vocabulary, hash_field(parts["root"], f"{what}.root"))
+        return cls(
+            integer(parts["count"], f"{what}.count"), vocabulary, hash_field(parts["root"], f"{what}.root")
+        )
 
 
 def token_dtype(vocabulary: int) -> np.dtype[Any]:
@@ -85,10 +87,10 @@ def read_tokens(path: Path) -> tuple[Tokens, int]:
         MalformedError: when the file is not in the one form that its header allows, or a token lies outside.
         UnavailableError: when there is no such file.
     """
+    size = file_size(path)
     try:
         with path.open("rb") as file:
             header = file.read(HEADER.size)
-        size = path.stat().st_size
     except OSError as error:
         raise UnavailableError(f"{path}: {error.strerror}") from None
     vocabulary, count = _read_header(header, size, path.name)
@@ -103,7 +105,7 @@ def read_tokens(path: Path) -> tuple[Tokens, int]:
 
 
 def chunk_tokens(tokens: Tokens) -> Chunks:
-    """The chunks of the tokens' bytes, header left out: token p lies in chunk p × width // 1 MiB."""
+    """The chunks of the tokens' bytes, header left out: token p lies in chunk p * width // 1 MiB."""
     hasher = ChunkHasher()
     step = CHUNK_BYTES // tokens.itemsize
     for start in range(0, tokens.size, step):

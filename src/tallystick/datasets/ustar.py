@@ -1,7 +1,7 @@
 """The canonical USTAR archive of a directory: one tree of files has one sequence of bytes.
 
-POSIX.1-1988 `ustar`, as Python's `tarfile` writes it: members sorted by the bytes of their names; mode 0644 (an
-empty directory 0755), owner, group and time zero, no owner names; zeros up to a multiple of 10,240 bytes.
+POSIX.1-1988 `ustar`, as Python's `tarfile` writes it: members sorted by the bytes of their names; mode 0644
+(an empty directory 0755), owner, group and time zero, no owner names; zeros up to a multiple of 10,240 bytes.
 Directories that hold something are implied by the names of what they hold.
 """
 
@@ -29,7 +29,7 @@ def encode_header(name: str, size: int) -> bytes:
         MalformedError: when the name or the size does not fit into USTAR.
     """
     if size > MEMBER_BYTES_MAX:
-        raise MalformedError(f"{shown(name)}: {size} bytes, more than the {MEMBER_BYTES_MAX} of a USTAR member")
+        raise MalformedError(f"{shown(name)}: {size} bytes, more than USTAR can hold ({MEMBER_BYTES_MAX})")
     blank = _pack(name, size, b" " * 8)
     return _pack(name, size, b"%06o\0 " % sum(blank))
 

@@ -55,7 +55,7 @@ def check_tokens(claimed: Tokens, replayed: Tokens) -> None:
         at = int(different[0])
         raise ProofError(f"token {at} is {claimed[at]}, but the source gives {replayed[at]}")
     if claimed.size != replayed.size:
-        raise ProofError(f"token {shared}: there are {claimed.size} tokens, but the source gives {replayed.size}")
+        raise ProofError(f"token {shared}: {claimed.size} tokens, but the source gives {replayed.size}")
 
 
 def _check_training(claimed: Tokenizer, trained: Tokenizer) -> None:

@@ -68,7 +68,7 @@ def _name(token: bytes) -> str:
 
 
 def _byte_characters() -> list[str]:
-    """The character by which the library writes each byte: itself where it prints, else one from U+0100 on."""
+    """The character by which the library writes each byte: itself if it prints, else one from U+0100 on."""
     printing = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return [chr(byte if byte in printing else next(others)) for byte in range(BYTE_TOKENS)]

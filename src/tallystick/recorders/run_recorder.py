@@ -103,7 +103,7 @@ class RunRecorder:
         transcript, trace = self._transcript.close(), self._trace.close()
         claim = Claim(
             spec=self.spec.identity,
-            environment=self.environment.digest("environment"),
+            environment=self.environment.digest_as("environment"),
             data=self.spec.data_root,
             transcript=transcript,
             trace=trace,
@@ -142,7 +142,7 @@ def header_of(spec: Spec, environment: Environment) -> HeaderRecord:
     recorded = spec.recorded
     return HeaderRecord(
         spec=spec.identity,
-        environment=environment.digest("environment"),
+        environment=environment.digest_as("environment"),
         data=spec.data_root,
         knobs=Knobs(
             bucket_mode=recorded.bucket_mode,

@@ -6,15 +6,26 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tallystick.datasets import BatchPlan, Dataset, open_dataset, prepare
+from tallystick.datasets import BatchPlan, Dataset, prepare
 from tallystick.errors import UnavailableError, UsageError
+from tallystick.frameworks.tokenizers import train_bpe
 from tallystick.frameworks.torch.environment import describe_environment
 from tallystick.frameworks.torch.summaries import Summariser
 from tallystick.frameworks.torch.trainer import Observation, Trainer
 from tallystick.recorders.resume import ResumePoint, find_resume_point
 from tallystick.recorders.run_recorder import RunRecorder
 from tallystick.store import RunDirectory
-from tallystick.transcripts import Batch, Claim, Recipe, Spec, batch_plan, micro_batches, projection_seed
+from tallystick.transcripts import (
+    Batch,
+    Claim,
+    Recipe,
+    Spec,
+    batch_plan,
+    classes,
+    micro_batches,
+    open_data,
+    projection_seed,
+)
 
 Progress = Callable[[int, Observation, float], None]
 """Called after each step with its index, what it showed, and the share of time spent recording."""
@@ -28,13 +39,12 @@ class TrainingRun:
     """One recipe, its committed data and its trainer, joined into a run directory."""
 
     def __init__(self, run: RunDirectory, spec: Spec, trainer: Trainer | None = None) -> None:
-        commitment, recipe = spec.commitment, spec.recipe
-        assert commitment is not None  # only specs with a recipe come here
-        assert recipe is not None
+        recipe = spec.recipe
+        assert recipe is not None  # only specs with a recipe come here
         self.run, self.spec, self.recipe = run, spec, recipe
-        self.dataset: Dataset = open_dataset(run.data_path, commitment)
+        self.dataset: Dataset = open_data(spec, run.data_path)
         self.plan: BatchPlan = batch_plan(spec, self.dataset)
-        self.trainer = trainer or Trainer(recipe, self.dataset.vocabulary)
+        self.trainer = trainer or Trainer(recipe, classes(spec))
         self.recorder = self._recorder()
 
     def record(self, progress: Progress = silent) -> Claim:
@@ -96,7 +106,12 @@ def train(recipe: Recipe, source: Path | None, out: Path, progress: Progress = s
         raise UsageError(f"{out}: not empty; choose another directory, or `tally train --resume {out}`")
     run = RunDirectory(out)
     commitment = prepare(
-        recipe.data.kind, source, run.data_path, tokenizer=recipe.tokenizer.kind, vocabulary=recipe.tokenizer.vocabulary
+        recipe.data.kind,
+        source,
+        run.data_path,
+        tokenization=recipe.tokenizer.kind,
+        vocabulary=recipe.tokenizer.vocabulary,
+        train_bpe=train_bpe,
     )
     return TrainingRun(run, Spec.of(recipe, commitment)).record(progress)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from tallystick.commitments import Digest, Hash, digest, encode, leaf_hash, tree_root
 from tallystick.commitments.tree import LEAF_PREFIX
@@ -17,7 +17,12 @@ from tallystick.tensors.safetensors import StateFile
 from tallystick.tensors.tensor import State, Tensor
 
 CHUNK_BYTES: Final = 1 << 20
-GROUP_CHUNKS: Final = 16  # what one thread is handed at a time; less, and the threads wait for each other
+GROUP_BYTES: Final = (
+    16 * CHUNK_BYTES
+)  # what one thread is handed at a time; less, and threads wait for each other
+
+Release: TypeAlias = Callable[[str, int, int], None]
+"""Told that the bytes from … to … of the tensor of this name will not be read again."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +85,8 @@ def digest_state(
 ) -> StateDigests:
     """The trees of all tensors of a state, by as many threads as there are cores.
 
-    Given the `previous` digests and the names that `changed` since, the chunks of all other tensors are not read
-    again; a tensor with another dtype or shape is always hashed.
+    Given the `previous` digests and the names that `changed` since, the chunks of all other tensors are not
+    read again; a tensor with another dtype or shape is always hashed.
     """
     known = dict(previous.entries) if previous is not None and changed is not None else {}
     kept = {
@@ -97,47 +102,52 @@ def digest_state(
 
 
 def digest_file(path: Path, threads: int | None = None) -> StateDigests:
-    """The digests of a safetensors file over its mapping; pages are given back as soon as they are hashed.
+    """The digests of a safetensors file over its mapping.
+
+    Every chunk's pages are given back as soon as they are hashed, so that about a mebibyte a thread is
+    resident, however large the file or a tensor in it.
 
     Raises:
         MalformedError: the file is no safetensors file.
         UnavailableError: there is no such file.
     """
     with StateFile(path) as file:
-        entries = []
-        for name in file.names:
-            entries.append((name, digest_tensor(file.tensor(name), threads)))
-            file.release()
-        return StateDigests(tuple(entries))
+        state = {name: file.tensor(name) for name in file.names}
+        return StateDigests(tuple(_digest_all(state, threads, file.release).items()))
 
 
-def _digest_all(state: State, threads: int | None) -> dict[str, TensorDigest]:
-    jobs = [(name, group) for name, tensor in state.items() for group in _groups(memoryview(tensor.data))]
+def _keep(_name: str, _begin: int, _end: int) -> None:
+    """What is in memory anyway is not given back."""
+
+
+def _digest_all(state: State, threads: int | None, release: Release = _keep) -> dict[str, TensorDigest]:
+    jobs = [(name, begin) for name, tensor in state.items() for begin in range(0, tensor.nbytes, GROUP_BYTES)]
+
+    def hash_group(job: tuple[str, int]) -> list[Hash]:
+        name, begin = job
+        return _hash_group(name, memoryview(state[name].data).cast("B"), begin, release)
+
     chunks: dict[str, list[Hash]] = {name: [] for name in state}
-    workers = threads or os.cpu_count() or 1
-    if workers == 1 or len(jobs) < 2:
-        hashed: Iterable[list[Hash]] = map(_hash_group, (group for _, group in jobs))
-        _collect(chunks, jobs, hashed)
+    workers = min(threads or os.cpu_count() or 1, len(jobs))
+    if workers < 2:
+        for job in jobs:
+            chunks[job[0]].extend(hash_group(job))
     else:
         with ThreadPoolExecutor(workers) as pool:
-            _collect(chunks, jobs, pool.map(_hash_group, (group for _, group in jobs)))
-    return {name: TensorDigest(tensor.dtype, tensor.shape, tuple(chunks[name])) for name, tensor in state.items()}
+            for (name, _), hashes in zip(jobs, pool.map(hash_group, jobs), strict=True):
+                chunks[name].extend(hashes)
+    return {
+        name: TensorDigest(tensor.dtype, tensor.shape, tuple(chunks[name])) for name, tensor in state.items()
+    }
 
 
-def _collect(
-    chunks: dict[str, list[Hash]], jobs: list[tuple[str, memoryview]], hashed: Iterable[list[Hash]]
-) -> None:
-    for (name, _), hashes in zip(jobs, hashed, strict=True):
-        chunks[name].extend(hashes)
-
-
-def _groups(data: memoryview) -> Iterator[memoryview]:
-    flat, width = data.cast("B") if data.nbytes else data, GROUP_CHUNKS * CHUNK_BYTES
-    return (flat[start : start + width] for start in range(0, data.nbytes, width))
-
-
-def _hash_group(group: memoryview) -> list[Hash]:
-    return [_hash_chunk(group[start : start + CHUNK_BYTES]) for start in range(0, group.nbytes, CHUNK_BYTES)]
+def _hash_group(name: str, data: memoryview, begin: int, release: Release) -> list[Hash]:
+    hashes = []
+    for start in range(begin, min(begin + GROUP_BYTES, data.nbytes), CHUNK_BYTES):
+        end = min(start + CHUNK_BYTES, data.nbytes)
+        hashes.append(_hash_chunk(data[start:end]))
+        release(name, start, end)
+    return hashes
 
 
 def _hash_chunk(chunk: memoryview) -> Hash:

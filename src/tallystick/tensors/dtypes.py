@@ -35,7 +35,7 @@ _NAMES: Final = {form: name for name, form in STORAGE.items() if name not in {"B
 def numpy_dtype(dtype: str) -> np.dtype[Any]:
     """How elements are held in memory, little-endian; raises `MalformedError` for an unknown name."""
     if dtype not in STORAGE:
-        raise MalformedError(f"dtype {dtype!r} is unknown")
+        raise MalformedError(f"dtype {dtype[:40]!r} is unknown")
     return np.dtype(STORAGE[dtype])
 
 
@@ -60,13 +60,13 @@ def round_to_float16(values: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.fl
 
 def round_to_bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
     """Round float32 to bfloat16 bits, nearest even; a NaN stays a NaN and becomes quiet."""
-    bits = np.ascontiguousarray(values, "<f4").view("<u4")
+    bits = np.asarray(values, "<f4").view("<u4")
     is_nan = (bits & 0x7FFFFFFF) > 0x7F800000
     rounded = (bits.astype(np.uint64) + 0x7FFF + ((bits >> 16) & 1)) >> 16
     quiet = (bits >> 16) | 0x40
-    return np.where(is_nan, quiet, rounded).astype("<u2")
+    return np.asarray(np.where(is_nan, quiet, rounded), "<u2")
 
 
 def bfloat16_to_float32(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
     """The exact float32 values of bfloat16 bits."""
-    return (np.ascontiguousarray(bits).astype("<u4") << 16).view("<f4")
+    return np.asarray(np.asarray(bits, "<u4") << 16, "<u4").view("<f4")

@@ -1,12 +1,11 @@
 """Safetensors files: written in one canonical way, read through one strict door.
 
-Layout: eight bytes with the length N of the header, N bytes of JSON, and the bytes of the tensors without holes.
-A hole or a tail could hide a second document in the file; both are refused.
+Layout: eight bytes with the length N of the header, N bytes of JSON, and the bytes of the tensors without
+holes. A hole or a tail could hide a second document in the file; both are refused.
 """
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import unicodedata
@@ -14,7 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import BinaryIO, Final, Self
+
+import numpy as np
 
 from tallystick.commitments import Json, encode, parse
 from tallystick.errors import MalformedError, UnavailableError
@@ -25,11 +26,12 @@ HEADER_BYTES_MAX: Final = 16 << 20
 LENGTH_BYTES: Final = 8
 ALIGNMENT: Final = 8
 DIMENSIONS_MAX: Final = 64
+METADATA: Final = "__metadata__"
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """Where a tensor lies in a file: dtype, shape, first byte and the byte behind the last, from the data's start."""
+    """Where a tensor lies in a file: its first byte and the one behind its last, from the data's start."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -38,10 +40,14 @@ class TensorSpec:
 
 
 def encode_header(state: State) -> bytes:
-    """The canonical header of a state: RFC 8785 JSON in sorted order, padded with spaces to eight bytes."""
+    """The canonical header of a state: RFC 8785 JSON in sorted order, padded with spaces to eight bytes.
+
+    Raises `MalformedError` where a name is not one that a state may have.
+    """
     entries: dict[str, Json] = {}
     position = 0
     for name in sorted(state):
+        _check_name(name)
         tensor, end = state[name], position + state[name].nbytes
         entries[name] = {"data_offsets": [position, end], "dtype": tensor.dtype, "shape": list(tensor.shape)}
         position = end
@@ -50,20 +56,28 @@ def encode_header(state: State) -> bytes:
 
 
 def write_state(path: Path, state: State) -> None:
-    """Write a state so that the same tensors give the same bytes, and a crash leaves the old file or the new one."""
+    """Write a state: the same tensors give the same bytes, and a crash leaves the old file or the new one.
+
+    Raises:
+        MalformedError: a name is not one that a state may have, or a boolean is neither 0 nor 1.
+        UnavailableError: the disk refused it; the old file, if any, is still there.
+    """
     header = encode_header(state)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.draft")
-    with draft.open("wb") as file:
-        file.write(len(header).to_bytes(LENGTH_BYTES, "little") + header)
-        for name in sorted(state):
-            file.write(state[name].data)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    os.fsync(folder)
-    os.close(folder)
+    for name, tensor in state.items():
+        _check_booleans(name, tensor)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{path.name}.draft")
+        with draft.open("wb") as file:
+            file.write(len(header).to_bytes(LENGTH_BYTES, "little") + header)
+            for name in sorted(state):
+                file.write(state[name].data)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise UnavailableError(f"{path.name}: could not be written: {error.strerror}") from error
 
 
 class StateFile:
@@ -76,23 +90,18 @@ class StateFile:
         UnavailableError: there is no such file.
     """
 
-    def __init__(self, path: Path, *, header_bytes_max: int = HEADER_BYTES_MAX, canonical: bool = False) -> None:
+    def __init__(
+        self, path: Path, *, header_bytes_max: int = HEADER_BYTES_MAX, canonical: bool = False
+    ) -> None:
         self._path = path
         if not path.is_file():
             raise UnavailableError(f"{path.name}: not there, or not a file (looked in {path.parent})")
-        size = path.stat().st_size
-        if size < LENGTH_BYTES:
-            raise MalformedError(f"{path.name}: {size} bytes are too few for a safetensors file")
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(LENGTH_BYTES), "little")
-            if length > header_bytes_max:
-                raise MalformedError(f"{path.name}: a header of {length} bytes, more than the {header_bytes_max} allowed")
-            if LENGTH_BYTES + length > size:
-                raise MalformedError(f"{path.name}: the header ends behind the file")
-            header = file.read(length)
-            self._start = LENGTH_BYTES + length
-            self.specs = read_header(header, path.name, size - self._start)
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        try:
+            with path.open("rb") as file:
+                header = self._read_header(file, header_bytes_max)
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise UnavailableError(f"{path.name}: could not be read: {error.strerror}") from None
         if canonical:
             self._check_canonical(header)
 
@@ -107,9 +116,11 @@ class StateFile:
         data = memoryview(self._map)[self._start + spec.begin : self._start + spec.end]
         return Tensor(spec.dtype, spec.shape, data)
 
-    def release(self) -> None:
-        """Give the pages that were read back to the system; they are read again when asked for."""
-        self._map.madvise(mmap.MADV_DONTNEED)
+    def release(self, name: str, begin: int, end: int) -> None:
+        """Give the pages under bytes `begin` … `end` of a tensor back; they are read again when asked for."""
+        first = self._start + self.specs[name].begin + begin
+        aligned = first - first % mmap.PAGESIZE
+        self._map.madvise(mmap.MADV_DONTNEED, aligned, first + end - begin - aligned)
 
     def __enter__(self) -> Self:
         return self
@@ -120,14 +131,34 @@ class StateFile:
         # Views handed out may outlive the block; the mapping then closes with the last of them.
         del self._map
 
+    def _read_header(self, file: BinaryIO, header_bytes_max: int) -> bytes:
+        what, size = self._path.name, os.fstat(file.fileno()).st_size
+        if size < LENGTH_BYTES:
+            raise MalformedError(f"{what}: {size} bytes are too few for a safetensors file")
+        length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+        if length > header_bytes_max:
+            raise MalformedError(
+                f"{what}: a header of {length} bytes, more than the {header_bytes_max} allowed"
+            )
+        if LENGTH_BYTES + length > size:
+            raise MalformedError(f"{what}: the header ends behind the file")
+        header = file.read(length)
+        self._start = LENGTH_BYTES + length
+        self.specs = read_header(header, what, size - self._start)
+        return header
+
     def _check_canonical(self, header: bytes) -> None:
         state = {name: self.tensor(name) for name in self.names}
-        if encode_header(state) != header:
-            raise MalformedError(f"{self._path.name}: not in canonical form (order, layout or padding)")
-        for name, tensor in state.items():
-            _check_canonical_name(name, self._path.name)
-            if tensor.dtype == "BOOL" and set(bytes(tensor.data)) - {0, 1}:
-                raise MalformedError(f"{self._path.name}: {name}: a boolean is neither 0 nor 1")
+        try:
+            is_canonical = encode_header(state) == header
+            for name, tensor in state.items():
+                _check_booleans(name, tensor)
+        except MalformedError as error:
+            raise MalformedError(f"{self._path.name}: {error}") from None
+        if not is_canonical:
+            raise MalformedError(
+                f"{self._path.name}: not in canonical form (order, layout, metadata or padding)"
+            )
 
 
 def read_state(path: Path, *, canonical: bool = False) -> dict[str, Tensor]:
@@ -142,7 +173,7 @@ def read_header(header: bytes, what: str, data_bytes: int) -> dict[str, TensorSp
         raise MalformedError(f"{what}: the header does not begin with {{")
     entries = parse(header.rstrip(b" "), what, bytes_max=len(header) + 1)
     assert isinstance(entries, dict)  # it begins with a brace and was parsed
-    _check_metadata(entries.pop("__metadata__", {}), what)
+    _check_metadata(entries.pop(METADATA, {}), what)
     specs = {name: _read_spec(name, entry, what) for name, entry in entries.items()}
     _check_layout(specs, what, data_bytes)
     return specs
@@ -154,19 +185,20 @@ def _check_metadata(metadata: Json, what: str) -> None:
 
 
 def _read_spec(name: str, entry: Json, what: str) -> TensorSpec:
+    what = f"{what}: {_shown(name)}"
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        raise MalformedError(f"{what}: {name}: dtype, shape and data_offsets are needed, and nothing else")
+        raise MalformedError(f"{what}: dtype, shape and data_offsets are needed, and nothing else")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in STORAGE:
-        raise MalformedError(f"{what}: {name}: dtype {dtype!r} is unknown")
-    sides, bounds = _naturals(shape, f"{what}: {name}: shape"), _naturals(offsets, f"{what}: {name}: data_offsets")
+        raise MalformedError(f"{what}: dtype {str(dtype)[:40]!a} is unknown")
+    sides, bounds = _naturals(shape, f"{what}: shape"), _naturals(offsets, f"{what}: data_offsets")
     if len(bounds) != 2 or bounds[0] > bounds[1]:
-        raise MalformedError(f"{what}: {name}: data_offsets are no interval")
+        raise MalformedError(f"{what}: data_offsets are no interval")
     needed = item_size(dtype)
     for side in sides:
         needed *= side
     if needed != bounds[1] - bounds[0]:
-        raise MalformedError(f"{what}: {name}: {bounds[1] - bounds[0]} bytes for a tensor of {needed}")
+        raise MalformedError(f"{what}: {bounds[1] - bounds[0]} bytes for a tensor of {needed}")
     return TensorSpec(dtype, sides, bounds[0], bounds[1])
 
 
@@ -183,12 +215,31 @@ def _check_layout(specs: Mapping[str, TensorSpec], what: str, data_bytes: int) -
     for name, spec in sorted(specs.items(), key=lambda item: (item[1].begin, item[1].end)):
         if spec.begin != position:
             problem = "overlaps the tensor before it" if spec.begin < position else "leaves a hole before it"
-            raise MalformedError(f"{what}: {name}: {problem}")
+            raise MalformedError(f"{what}: {_shown(name)}: {problem}")
         position = spec.end
     if position != data_bytes:
         raise MalformedError(f"{what}: {data_bytes} bytes of data where the header describes {position}")
 
 
-def _check_canonical_name(name: str, what: str) -> None:
-    if not name.isprintable() or unicodedata.normalize("NFC", name) != name or "/" in name or "\\" in name:
-        raise MalformedError(f"{what}: the name {json.dumps(name)[:80]} is not one a state may have")
+def _check_name(name: str) -> None:
+    is_plain = name.isprintable() and unicodedata.normalize("NFC", name) == name
+    if not is_plain or "/" in name or "\\" in name or name == METADATA:
+        raise MalformedError(f"the name {_shown(name)} is not one a state may have")
+
+
+def _check_booleans(name: str, tensor: Tensor) -> None:
+    if tensor.dtype == "BOOL" and np.any(np.frombuffer(tensor.data, np.uint8) > 1):
+        raise MalformedError(f"{_shown(name)}: a boolean is neither 0 nor 1")
+
+
+def _shown(name: str) -> str:
+    """A name as one line of printable ASCII: it was chosen by whoever wrote the file."""
+    return ascii(name if len(name) <= 80 else name[:79] + "…")
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -16,7 +16,7 @@ from tallystick.tensors.dtypes import bfloat16_to_float32, dtype_of, item_size, 
 
 @dataclass(frozen=True)
 class Tensor:
-    """The bytes of a multi-dimensional array; −0.0 and NaN payloads are bytes like any other.
+    """The bytes of a multi-dimensional array; -0.0 and NaN payloads are bytes like any other.
 
     Raises `MalformedError` where dtype, shape and number of bytes do not belong together.
     """
@@ -30,7 +30,9 @@ class Tensor:
             raise MalformedError(f"shape {list(self.shape)} has a negative side")
         needed = math.prod(self.shape) * item_size(self.dtype)
         if needed != self.nbytes:
-            raise MalformedError(f"{self.nbytes} bytes for {self.dtype} {list(self.shape)}, which takes {needed}")
+            raise MalformedError(
+                f"{self.nbytes} bytes for {self.dtype} {list(self.shape)}, which takes {needed}"
+            )
 
     @classmethod
     def of(cls, array: npt.NDArray[Any], dtype: str | None = None) -> Tensor:
@@ -47,7 +49,7 @@ class Tensor:
     def values(self) -> npt.NDArray[Any]:
         """The elements as numbers NumPy computes with: 16-bit floats become float32."""
         if self.dtype == "BF16":
-            return bfloat16_to_float32(self.array()).reshape(self.shape)
+            return bfloat16_to_float32(self.array())
         return self.array().astype("<f4") if self.dtype == "F16" else self.array()
 
     def copy(self) -> Tensor:

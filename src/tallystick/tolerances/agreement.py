@@ -1,10 +1,10 @@
-"""How often an honest replay has equal bucket hashes: P(agree) = exp(−Λ).
+"""How often an honest replay has equal bucket hashes: P(agree) = exp(-Λ).
 
-Two honest values fall into different buckets when an edge lies between them, which has probability |drift| / gap.
-Over a model this adds up to Λ = Σ |w′ᵢ − wᵢ| / gapᵢ, the expected number of differing buckets. For weights
-~ N(0, σ²) and a drift that is a share of each weight, Λ is proportional to the number of weights: 1176·r·N for
-`fp16_rne` with σ = 0.02 and Gaussian drift. A value within the hint margin m of an edge is covered by a hint, so
-with D = |drift| / gap only min(D, 2·(D − m)⁺) is left.
+Two honest values fall into different buckets when an edge lies between them, which has probability |drift| /
+gap. Over a model this adds up to Λ = Σ |w'ᵢ - wᵢ| / gapᵢ, the expected number of differing buckets. For
+weights ~ N(0, sigma²) and a drift that is a share of each weight, Λ is proportional to the number of weights:
+1176·r·N for `fp16_rne` with sigma = 0.02 and Gaussian drift. A value within the hint margin m of an edge is
+covered by a hint, so with D = |drift| / gap only min(D, 2·(D - m)⁺) is left.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tallystick.tolerances.grids import Mode
 
 Drift = Literal["gaussian", "constant"]
 Array = npt.NDArray[np.float64]
-OCTAVES: Final = np.linspace(-30.0, 3.5, 8193)  # |w| / σ as powers of two
+OCTAVES: Final = np.linspace(-30.0, 3.5, 8193)  # |w| / sigma as powers of two
 _complementary_error = np.vectorize(math.erfc, otypes=[float])
 
 
@@ -68,4 +68,5 @@ def _excess(moves: Array, margin: float, drift: Drift) -> Array:
     with np.errstate(under="ignore"):
         peak = np.exp(-(np.minimum(scaled, 1e150) ** 2) / 2) * math.sqrt(2 / math.pi)
         tail = _complementary_error(scaled / math.sqrt(2))
-    return np.maximum(moves * peak - margin * tail, 0.0)
+    excess: Array = np.maximum(moves * peak - margin * tail, 0.0)
+    return excess

@@ -1,7 +1,7 @@
 """Arknet's buckets: a digest of the state after rounding, made robust at the rounding edges by hints.
 
-A bucket digest alone does not survive drift (see `agreement`). With hints the prover says on which side of an edge
-its values near an edge lie, and the verifier believes it only where its own value is as near to that edge.
+A bucket digest alone does not survive drift (see `agreement`). With hints the prover says on which side of an
+edge its values near an edge lie, and the verifier believes it only where its own value is as near to it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.commitments import Digest, digest, digest_bytes, encode
+from tallystick.commitments import Digest, Json, digest, digest_bytes, encode
 from tallystick.errors import MalformedError, UsageError
 from tallystick.tensors import Tensor, tensor_digest
 from tallystick.tolerances.exact import DIGEST_BYTES, read_digest
@@ -58,9 +58,10 @@ class BucketClaim:
 class Bucket:
     """Equality after rounding each value to float16 (`fp16_rne`) or to a multiple of `grid_eps` (`grid`).
 
-    `hint_margin` is a share of the gap between neighbouring grid points, at most ¼. A replay whose every value
-    drifts by no more than `hint_margin` gaps agrees always. Whole numbers and tensors holding a value without
-    a bucket (not finite, or beyond the range) enter by their exact digest: nothing hides behind an overflow.
+    `hint_margin` is a share of the gap between neighbouring grid points, at most ¼. A replay whose every
+    value drifts by no more than `hint_margin` gaps (the smaller one beside it) agrees always. Whole numbers
+    and tensors holding a value without a bucket (not finite, or beyond the range) enter by their exact
+    digest: nothing hides behind an overflow.
 
     >>> weights = np.array([1.0, 2.0], "<f4")
     >>> claimed = Bucket().summarize(weights)
@@ -90,7 +91,7 @@ class Bucket:
         return BucketClaim(self.digest(value), hints)
 
     def compare(self, claimed: bytes, replayed: Replayed | ReplayedState) -> Finding:
-        """Distance 0 where the buckets agree and 1 where they differ; raises `MalformedError` for bad hints."""
+        """Distance 0 for equal buckets and 1 otherwise; raises `MalformedError` for hints that are none."""
         claim = BucketClaim.from_bytes(claimed)
         hints = parse_hints(claim.hints) if claim.hints else NO_HINTS
         differs = claim.digest != self.digest(outcome(replayed), hints)
@@ -100,11 +101,13 @@ class Bucket:
         """The bucket digest, each hint honoured only where the value lies within the margin of its edge."""
         state = as_state(value)
         _check_fit(hints, state)
-        entries = [
+        entries: list[Json] = [
             [name, tensor.dtype, self._entry(tensor, hints.get(name))] for name, tensor in state.items()
         ]
-        parameters = {"eps": self.grid_eps, "mode": self.mode} if self.mode == "grid" else {"mode": self.mode}
-        return digest("bucket", encode({**parameters, "tensors": [*entries]}))
+        parameters: dict[str, Json] = {"mode": self.mode, "tensors": entries}
+        if self.mode == "grid":
+            parameters["eps"] = self.grid_eps
+        return digest("bucket", encode(parameters))
 
     def hints(self, value: Values | States) -> dict[str, TensorHints]:
         """The side of every value that lies within the margin of a rounding edge, by tensor."""
@@ -123,7 +126,7 @@ class Bucket:
             start += values.size
         return codes.reshape(tensor.shape)
 
-    def _entry(self, tensor: Tensor, hints: TensorHints | None) -> dict[str, Digest]:
+    def _entry(self, tensor: Tensor, hints: TensorHints | None) -> Json:
         if not self._has_codes(tensor):
             return {"exact": tensor_digest(tensor)}
         return {"codes": tensor_digest(Tensor.of(self.codes(tensor, hints)))}

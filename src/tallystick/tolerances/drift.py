@@ -17,7 +17,7 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class TensorDrift:
-    """Sums over the elements of one tensor, with d = claimed − replayed end and Δ = replayed end − start."""
+    """Sums over the elements of one tensor, with d = claimed - replayed end and Δ = replayed end - start."""
 
     name: str = ""
     size: int = 0
@@ -43,7 +43,7 @@ class TensorDrift:
 
     @property
     def claimed_update(self) -> float:
-        """The norm of the claimed update, ‖claimed − start‖."""
+        """The norm of the claimed update, ‖claimed - start‖."""
         return math.sqrt(self.claimed_update_squares)
 
     @property

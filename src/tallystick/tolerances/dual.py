@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from tallystick.errors import MalformedError
@@ -15,10 +15,10 @@ LENGTH: Final = struct.Struct("<Q")
 
 @dataclass(frozen=True)
 class DualBucket:
-    """Agreement of two buckets at once: harder to slip through, and harder to meet honestly (their Λ add up)."""
+    """Agreement of two buckets at once: harder to slip through, and to meet honestly (their Λ add up)."""
 
-    first: Bucket = Bucket("fp16_rne")
-    second: Bucket = Bucket("grid")
+    first: Bucket = field(default_factory=lambda: Bucket("fp16_rne"))
+    second: Bucket = field(default_factory=lambda: Bucket("grid"))
 
     def summarize(self, value: Values | States) -> bytes:
         """The length of the first claim (u64, little-endian), the first claim, the second claim."""

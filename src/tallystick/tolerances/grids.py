@@ -1,8 +1,9 @@
 """The two grids of Arknet's buckets: where a value is rounded to, and how near it lies to an edge.
 
-Buckets are numbered along the number line, so that neighbouring buckets have neighbouring codes and both zeros
-have code 0. With `fp16_rne` the code counts the float16 numbers from zero (1.0 has code 15360), with `grid` it is
-the multiple of eps. Every edge lies midway between two grid points, whose distance is the *gap* at this edge.
+Buckets are numbered along the number line, so that neighbouring buckets have neighbouring codes and both
+zeros have code 0. With `fp16_rne` the code counts the float16 numbers from zero (1.0 has code 15360), with
+`grid` it is the multiple of eps. Every edge lies midway between two grid points, whose distance is the *gap*
+at this edge.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ GRID_TOP: Final = 2.0**51  # below it float64 still resolves a quarter of a grid
 class Edges:
     """For each value the rounding edge nearest to it: between bucket `lower` and bucket `lower + 1`.
 
-    `offset` is the distance from the edge in gaps, within ±½; −0.5 and +0.5 lie on a grid point.
+    `offset` is the distance from the edge in gaps, within ±½; -0.5 and +0.5 lie on a grid point.
     """
 
     lower: Codes
@@ -58,7 +59,7 @@ def in_range(values: npt.NDArray[Any], mode: Mode, eps: float = 1e-6) -> npt.NDA
 
 
 def nearest_edges(values: npt.NDArray[Any], mode: Mode, eps: float = 1e-6) -> Edges:
-    """The rounding edge nearest to each value, which has to be in range; exact within half a gap of the edge."""
+    """The rounding edge nearest to each value in range; exact within a quarter of a gap of the edge."""
     if mode == "grid":
         scaled = _scaled(values, eps)
         below = np.floor(scaled)

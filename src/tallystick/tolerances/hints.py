@@ -4,8 +4,9 @@ Layout, after the line `tallystick/hints/v1`: the tensors in ascending order of 
 
     name length (u16) · name · element count (u64) · hint count (u64) · byte count (u64) · hints
 
-little-endian. A hint is a base-128 number (seven bits per byte, low bits first, high bit set on all but the last
-byte) holding 2 · (index − previous index − 1) + side; the first previous index is −1. Side 1 is the upper bucket.
+little-endian. A hint is a base-128 number (seven bits per byte, low bits first, high bit set on all but the
+last byte) holding 2 · (index - previous index - 1) + side; the first previous index is -1. Side 1 is the
+upper bucket.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def encode_hints(hints: Hints) -> bytes:
 
 
 def parse_hints(data: bytes, what: str = "hints", *, bytes_max: int = BYTES_MAX) -> dict[str, TensorHints]:
-    """The hints written in `data`; raises `MalformedError` naming `what` unless they are in canonical form."""
+    """The hints written in `data`; raises `MalformedError` naming `what` unless they are canonical."""
     if len(data) > bytes_max:
         raise MalformedError(f"{what}: {len(data)} bytes exceed the limit of {bytes_max}")
     if not data.startswith(MAGIC):

@@ -1,7 +1,7 @@
 """A quantised loss, compared within a stated band.
 
-Rounding has edges: two honest losses a hair apart can round to neighbouring values, with probability
-|Δ| / 10^−decimals per step. So the replayed loss is compared with the recorded one as a number, never as a string.
+Rounding has edges: two honest losses a hair apart can round to neighbouring values, with probability |Δ| /
+10^-decimals per step. So the replayed loss is compared with the recorded one as a number, never as a string.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def quantise(loss: float, decimals: int) -> Quantised:
 class LossBand:
     """Agreement of a replayed loss with a recorded one within half a unit of the last decimal plus a band.
 
-    |Δ| ≤ ½ · 10^−decimals + band · max(1, |loss|). Losses that are not finite agree only where
+    |Δ| ≤ ½ · 10^-decimals + band · max(1, |loss|). Losses that are not finite agree only where
     `permits_non_finite` says so and both are of the same kind.
     """
 

@@ -1,7 +1,7 @@
 """Buckets as a statistic: how many elements of an opened state lie in another bucket than in the replay.
 
-The count is expected to be Λ = Σ |w′ − w| / gap (see `agreement`). Honest drift is correlated and heavy-tailed, so
-the number allowed is calibrated, never taken from a binomial.
+The count is expected to be Λ = Σ |w' - w| / gap (see `agreement`). Honest drift is correlated and
+heavy-tailed, so the number allowed is calibrated, never taken from a binomial.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """A seeded sketch of the state: cheap enough for every step, and only a screen.
 
-The seed is fixed in the spec, so the prover knows the projection beforehand and can forge it exactly: adding a
-correction to one row per column gives any state any sketch. It therefore binds nothing. It shows accidents and
-careless edits at once, and on one stack it is an equality check of the arithmetic; digests and residuals judge.
+The seed is fixed in the spec, so the prover knows the projection beforehand and can forge it exactly: adding
+a correction to one row per column gives any state any sketch. It therefore binds nothing. It shows accidents
+and careless edits at once, and on one stack it is an equality check of the arithmetic; digests and residuals
+judge.
 """
 
 from __future__ import annotations
@@ -37,12 +38,13 @@ Sketch = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Projection:
-    """The block-signed sum of every floating-point tensor with at least one axis, `width` numbers in all.
+    """The block-signed sum of every floating-point tensor of a state, `width` numbers in all.
 
-    A tensor, flattened and padded with zeros to rows of `width`, adds signs · rows; the signs are ±1 from Philox,
-    keyed by (seed, tensor name, width). The squared norm of the sketch is on average that of the state. The
-    summary is `width` little-endian float32. The distance is relative to the segment's own update, or to the
-    share `update_floor` of the state where the update is smaller than float32 sums resolve.
+    Give it the weights: beside a step counter among them their update would drown. A tensor, flattened and
+    padded with zeros to rows of `width`, adds signs · rows; the signs are ±1 from Philox, keyed by (seed,
+    tensor name, width). The squared norm of the sketch is on average that of the state. The summary is
+    `width` little-endian float32. The distance is relative to the segment's own update, or to the share
+    `update_floor` of the state where the update is smaller than float32 sums resolve.
     """
 
     seed: bytes
@@ -57,7 +59,7 @@ class Projection:
             raise UsageError(f"projection width {self.width} lies outside 1 … {WIDTH_MAX}")
 
     def signs(self, name: str, count: int) -> npt.NDArray[np.int8]:
-        """The signs of the first `count` rows of tensor `name`: bit i of the words, low bits first; 1 is −1."""
+        """The signs of the first `count` rows of tensor `name`: bit i of the words, a set bit is -1."""
         key = digest_bytes(digest("projection", encode([self.seed.hex(), name, self.width])))
         drawn = words(key, -(-count // 64)).astype("<u8", copy=False)
         bits = np.unpackbits(drawn.view(np.uint8), count=count, bitorder="little")
@@ -67,7 +69,7 @@ class Projection:
         """The sketch in float64, shape (width,); tensors are added in the order of their names."""
         total = np.zeros(self.width)
         for name, tensor in as_state(value).items():
-            if is_float(tensor) and tensor.shape:
+            if is_float(tensor):
                 total += self._sketch_tensor(name, tensor)
         return total
 

@@ -31,9 +31,10 @@ def reach_adamw(
 ) -> Finding:
     """The largest move of one weight, in units of how far AdamW can carry it; at most 1 is allowed.
 
-    With decoupled decay λ (Loshchilov & Hutter 2019), |w_S − Π(1 − ηλ)·w_0| ≤ Σ η_i · B_i · Π_{j>i}(1 − η_j λ),
-    where B is the most that |m̂| / (√v̂ + ε) can be. `first_step` is the 1-based number of the segment's first
-    step; without it the bound holds wherever the segment lies. A weight that is not finite never agrees.
+    With decoupled decay λ (Loshchilov & Hutter 2019), |w_S - Π(1 - ηλ)·w_0| ≤ Σ η_i · B_i · Π_{j>i}(1 - η_j
+    λ), where B is the most that |m̂| / (√v̂ + ε) can be. `first_step` is the 1-based number of the segment's
+    first step; without it the bound holds wherever the segment lies. A weight that is not finite never
+    agrees.
     """
     bounds = _direction_bounds(betas, len(learning_rates), first_step)
     decay, move = 1.0, 0.0
@@ -60,8 +61,9 @@ def reach_sgd(
 ) -> Finding:
     """The move of all weights together, in units of how far SGD can carry them; at most 1 is allowed.
 
-    With b_i = μ·b_{i−1} + g_i + λ·w_{i−1} and w_i = w_{i−1} − η_i·b_i, the triangle inequality bounds ‖w_S − w_0‖
-    by the recorded norms of the gradients as they were applied (after clipping). `momentum_norm` is ‖b_0‖.
+    With b_i = μ·b_{i-1} + g_i + λ·w_{i-1} and w_i = w_{i-1} - η_i·b_i, the triangle inequality bounds ‖w_S -
+    w_0‖ by the recorded norms of the gradients as they were applied (after clipping). `momentum_norm` is
+    ‖b_0‖.
     """
     if len(gradient_norms) != len(learning_rates):
         raise UsageError(f"{len(gradient_norms)} gradient norms for {len(learning_rates)} learning rates")
@@ -76,10 +78,10 @@ def reach_sgd(
 
 
 def direction_bound(betas: tuple[float, float], step: int) -> float:
-    """The most that Adam's |m̂| / √v̂ can be at 1-based `step`, over all gradients (Cauchy–Schwarz).
+    """The most that Adam's |m̂| / √v̂ can be at 1-based `step`, over all gradients (Cauchy-Schwarz).
 
-    m = (1 − β₁)·Σ β₁^i·g and v = (1 − β₂)·Σ β₂^i·g², so |m| / √v ≤ (1 − β₁) / √(1 − β₂) · √(Σ (β₁² / β₂)^i), which
-    the two bias corrections multiply by √(1 − β₂^t) / (1 − β₁^t). At step 1 this is 1.
+    m = (1 - β₁)·Σ β₁^i·g and v = (1 - β₂)·Σ β₂^i·g², so |m| / √v ≤ (1 - β₁) / √(1 - β₂) · √(Σ (β₁² / β₂)^i),
+    which the two bias corrections multiply by √(1 - β₂^t) / (1 - β₁^t). At step 1 this is 1.
     """
     return float(_direction_bound(betas, np.asarray(step, np.float64)))
 

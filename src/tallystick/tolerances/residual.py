@@ -1,15 +1,15 @@
 """The update-relative residual: an opened state against its replay, in units of what the segment changed.
 
-u = ‖w′ − w‖ / ‖Δ‖, with w′ claimed, w replayed and Δ the replayed update. An absolute distance passes any forger
-who moves in infinitesimal steps (Fang et al., EuroS&P 2023); measured against its own update, such a step is wrong
-by 100 %. Limits are calibrated per optimizer, dtype, window and hardware pair.
+u = ‖w' - w‖ / ‖Δ‖, with w' claimed, w replayed and Δ the replayed update. An absolute distance passes any
+forger who moves in infinitesimal steps (Fang et al., EuroS&P 2023); measured against its own update, such a
+step is wrong by 100 %. Limits are calibrated per optimizer, dtype, window and hardware pair.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 from tallystick.tensors import Tensor, tensor_digest
@@ -22,10 +22,10 @@ from tallystick.tolerances.tolerance import Finding, ReplayedState, States, as_s
 class ResidualLimits:
     """What honest drift may amount to; the first four come from a calibration.
 
-    `overall` and `worst_tensor` are in units of the update, `mismatch_share` is the share of weights whose float16
-    bucket differs, `element` the largest single difference in units of the learning rate. `update_floor` is the
-    least update, as a share of the weights' norm, that a residual says anything about. `stretch` bounds how much
-    longer or shorter the claimed update is along the replayed one.
+    `overall` and `worst_tensor` are in units of the update, `mismatch_share` is the share of weights whose
+    float16 bucket differs, `element` the largest single difference in units of the learning rate.
+    `update_floor` is the least update, as a share of the weights' norm, that a residual says anything about.
+    `stretch` bounds how much longer or shorter the claimed update is along the replayed one.
     """
 
     overall: float
@@ -41,8 +41,9 @@ class ResidualLimits:
 class Residual:
     """The comparison of opened weights with replayed ones under `limits`.
 
-    Give it the weights; the optimizer's moments, where wanted, by a second call with limits of their own. Tensors
-    without an axis (step counters) take part per tensor and not in the overall norm. Whole numbers must be equal.
+    Give it the weights; the optimizer's moments, where wanted, by a second call with limits of their own.
+    Tensors without an axis (step counters) take part per tensor and not in the overall norm. Whole numbers
+    must be equal.
     """
 
     limits: ResidualLimits
@@ -62,11 +63,12 @@ class Residual:
     def advise(self, claimed: States, replayed: ReplayedState) -> Finding:
         """The bias of the residual in its most biased tensor, in standard errors: advice, never a verdict.
 
-        An edit aligned over many elements shows here long before it shows in a norm; so does correlated honest
-        drift, which is why a person has to look.
+        An edit aligned over many elements shows here long before it shows in a norm; so does correlated
+        honest drift, which is why a person has to look.
         """
         drifts = _measure(*map(as_state, (claimed, replayed.start, replayed.end)))
-        return _worst("bias", ((drift.bias, drift.name) for drift in drifts), self.limits.bias)
+        biases = ((drift.bias, drift.name) for drift in drifts)
+        return replace(_worst("bias", biases, self.limits.bias), advisory=True)
 
     def _judge(self, drifts: list[TensorDrift], learning_rate: float) -> tuple[Finding, ...]:
         limits, total = self.limits, reduce(TensorDrift.plus, drifts, TensorDrift())

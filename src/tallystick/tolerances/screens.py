@@ -16,7 +16,7 @@ from tallystick.tolerances.streams import both, pieces, square_sum
 from tallystick.tolerances.tolerance import Finding, Values, as_tensor
 
 FLOAT32_ROUNDOFF = 2.0**-24
-ROUNDINGS_PER_STEP = 4  # of β₂, of β₂·v, of (1 − β₂)·g², of their sum
+ROUNDINGS_PER_STEP = 4  # of β₂, of β₂·v, of (1 - β₂)·g², of their sum
 LEAST_MOMENT = 2.0**-120  # below it, rounding of subnormal numbers is no longer relative
 MAD_TO_SIGMA = 1.4826  # of a normal distribution
 
@@ -30,10 +30,11 @@ def second_moment_floor(
     roundoff: float = FLOAT32_ROUNDOFF,
     where: str = "",
 ) -> Finding:
-    """Adam's second moment forgets no faster than v′ ≥ β₂^S · v, since v′ = β₂·v + (1 − β₂)·g².
+    """Adam's second moment forgets no faster than v' ≥ β₂^S · v, since v' = β₂·v + (1 - β₂)·g².
 
-    The distance is the largest relative shortfall below β₂^S · v, the rounding of S steps is allowed. A negative
-    moment or one that is not finite never agrees; an optimizer reset between two anchors falls short by 1.
+    The distance is the largest relative shortfall below β₂^S · v, the rounding of S steps is allowed. A
+    negative moment or one that is not finite never agrees; an optimizer reset between two anchors falls short
+    by 1.
     """
     shortfall = 0.0
     for old, new in both(as_tensor(before), as_tensor(after)):
@@ -48,8 +49,8 @@ def second_moment_floor(
 def update_profile(norms: Sequence[float], allowed: float = 8.0) -> Finding:
     """The segment whose update per unit of learning rate stands out most, in robust standard deviations.
 
-    Judged on logarithms: |log norm − median| / (1.4826 · MAD). A norm that is zero, negative or not finite stands
-    out without limit. `where` is the index into `norms`.
+    Judged on logarithms: |log norm - median| / (1.4826 · MAD). A norm that is zero, negative or not finite
+    stands out without limit. `where` is the index into `norms`.
     """
     values = np.asarray(norms, np.float64)
     usable = np.isfinite(values) & (values > 0)
@@ -67,7 +68,7 @@ def moment_cosine(
     """How far the update points away from the descent direction of the first moment: 1 + cos(Δw, m).
 
     0 is straight down the moment, 1 at a right angle to it, 2 straight up. Meant for segments that are short
-    beside 1 / (1 − β₁) steps. Without a direction on either side the distance is NaN and never agrees.
+    beside 1 / (1 - β₁) steps. Without a direction on either side the distance is NaN and never agrees.
     """
     first, second, third = map(as_tensor, (before, after, moment))
     along = update = size = 0.0

@@ -32,7 +32,7 @@ def norm(tensors: Iterable[Tensor]) -> float:
 
 
 def difference_norm(left: Iterable[Tensor], right: Iterable[Tensor]) -> float:
-    """The Euclidean norm of `left − right`, tensor by tensor; both hold the same shapes in the same order."""
+    """The Euclidean norm of `left - right`, tensor by tensor; both hold the same shapes in the same order."""
     return math.sqrt(
         math.fsum(square_sum(a - b) for pair in zip(left, right, strict=True) for a, b in both(*pair))
     )

@@ -20,8 +20,8 @@ FLOAT_DTYPES = frozenset({"F16", "BF16", "F32", "F64"})
 class Finding:
     """What one comparison showed: the distance found and the distance allowed, in the same unit.
 
-    `name` says which check it was, `where` the tensor, element or step with the largest distance, `detail` what a
-    person should know besides. An `advisory` finding is shown and decides nothing.
+    `name` says which check it was, `where` the tensor, element or step with the largest distance, `detail`
+    what a person should know besides. An `advisory` finding is shown and decides nothing.
     """
 
     distance: float

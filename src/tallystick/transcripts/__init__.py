@@ -4,7 +4,7 @@ from tallystick.transcripts.chain import Chain
 from tallystick.transcripts.claim import Claim, Log
 from tallystick.transcripts.door import Document
 from tallystick.transcripts.environment import Environment
-from tallystick.transcripts.plan import batch_plan, micro_batches, projection_seed
+from tallystick.transcripts.plan import batch_plan, classes, micro_batches, open_data, projection_seed
 from tallystick.transcripts.recipe import Recipe, RecordRecipe
 from tallystick.transcripts.record import (
     AnchorRecord,
@@ -18,9 +18,10 @@ from tallystick.transcripts.record import (
     anchor_file,
     read_record,
 )
+from tallystick.transcripts.replayer import ReplayedStep, Replayer
 from tallystick.transcripts.schedule import learning_rate
 from tallystick.transcripts.spec import Spec
-from tallystick.transcripts.summary import BucketSummary, StateSummary
+from tallystick.transcripts.summary import BucketSummary, StateSummary, decode_sketch, encode_sketch
 
 __all__ = [
     "AnchorRecord",
@@ -37,14 +38,20 @@ __all__ = [
     "Recipe",
     "Record",
     "RecordRecipe",
+    "ReplayedStep",
+    "Replayer",
     "Spec",
     "StateSummary",
     "StepRecord",
     "TraceEntry",
     "anchor_file",
     "batch_plan",
+    "classes",
+    "decode_sketch",
+    "encode_sketch",
     "learning_rate",
     "micro_batches",
+    "open_data",
     "projection_seed",
     "read_record",
 ]

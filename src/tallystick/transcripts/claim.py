@@ -30,4 +30,4 @@ class Claim(Document):
     @property
     def identity(self) -> Digest:
         """The digest by which everybody names this claim."""
-        return self.digest("claim")
+        return self.digest_as("claim")

@@ -43,7 +43,7 @@ class Document(BaseModel):
         """Canonical JSON (RFC 8785)."""
         return encode(self.to_json())
 
-    def digest(self, noun: str) -> Digest:
+    def digest_as(self, noun: str) -> Digest:
         """The digest of the canonical bytes under the domain of `noun`."""
         return digest(noun, self.to_bytes())
 
@@ -59,7 +59,7 @@ class Document(BaseModel):
     def from_json(cls, value: Json, what: str) -> Self:
         """Read parsed JSON; raises `MalformedError` naming `what` and the field."""
         try:
-            return cls.model_validate(value)
+            return cls.model_validate_json(encode(value))
         except ValidationError as error:
             raise MalformedError(f"{what}: {explain(error)}") from None
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
 from tallystick.commitments import digest_bytes
-from tallystick.datasets import BatchPlan, Dataset
+from tallystick.datasets import BatchPlan, Dataset, open_dataset
 from tallystick.transcripts.recipe import Recipe
 from tallystick.transcripts.spec import Spec
+
+DIGIT_CLASSES = 10
 
 
 def batch_plan(spec: Spec, dataset: Dataset) -> BatchPlan:
@@ -20,16 +23,31 @@ def batch_plan(spec: Spec, dataset: Dataset) -> BatchPlan:
     return BatchPlan(
         root,
         recipe.training.seed,
-        dataset.count(recipe.training.sequence),
+        dataset.count,
         recipe.data.validation,
         recipe.examples_per_step,
     )
 
 
+def open_data(spec: Spec, folder: Path) -> Dataset:
+    """The committed data of a run, cut into the windows of its recipe; raises what `open_dataset` raises."""
+    recipe, commitment = spec.recipe, spec.commitment
+    assert recipe is not None  # only a recipe has data
+    assert commitment is not None
+    return open_dataset(folder, commitment, recipe.training.sequence)
+
+
+def classes(spec: Spec) -> int:
+    """How many tokens or labels the model of a recipe tells apart."""
+    commitment = spec.commitment
+    assert commitment is not None
+    return DIGIT_CLASSES if commitment.tokens is None else commitment.tokens.vocabulary
+
+
 def micro_batches(recipe: Recipe, dataset: Dataset, indices: np.ndarray) -> Iterator[dict[str, np.ndarray]]:
     """The batches of one step in the order in which their gradients are summed."""
     for part in np.split(indices, recipe.training.accumulation):
-        yield dataset.batch(part, recipe.training.sequence)
+        yield dataset.batch(part)
 
 
 def projection_seed(spec: Spec) -> bytes:

@@ -97,9 +97,9 @@ _RECORD: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator
 
 def read_record(line: bytes, what: str) -> Record:
     """Read one canonical record; raises `MalformedError` naming `what` and the field."""
-    value = decode(line, what, bytes_max=RECORD_BYTES_MAX)
+    decode(line, what, bytes_max=RECORD_BYTES_MAX)
     try:
-        record = _RECORD.validate_python(value)
+        record = _RECORD.validate_json(line)
     except ValidationError as error:
         raise MalformedError(f"{what}: {explain(error)}") from None
     if record.to_bytes() != line:

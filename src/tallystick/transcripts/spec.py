@@ -73,4 +73,4 @@ class Spec(Document):
     @property
     def identity(self) -> Digest:
         """The digest by which the header and the claim name this spec."""
-        return self.digest("spec")
+        return self.digest_as("spec")

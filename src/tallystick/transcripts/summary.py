@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Annotated
 
 from pydantic import Field
 
+from tallystick.errors import MalformedError
 from tallystick.transcripts.door import DigestText, Document
 
 
@@ -28,3 +30,16 @@ class StateSummary(Document):
     def is_empty(self) -> bool:
         """Whether nothing at all was recorded of this state."""
         return not self.model_dump(exclude_none=True)
+
+
+def encode_sketch(sketch: bytes) -> str:
+    """A sketch as it stands in a record."""
+    return base64.b64encode(sketch).decode()
+
+
+def decode_sketch(text: str) -> bytes:
+    """The bytes of a recorded sketch; raises `MalformedError` where they are no base64."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        raise MalformedError("a projection summary is no base64") from None

@@ -88,7 +88,8 @@ def _classifier_shape(config: dict[str, Any]) -> tuple[int, float]:
 
 def _language_model(recipe: Recipe, vocabulary: int) -> nn.Module:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     architecture = recipe.model.architecture
     if architecture not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:

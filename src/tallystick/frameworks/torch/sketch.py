@@ -6,13 +6,13 @@ the weights. On one stack it is reproduced bit for bit; elsewhere it agrees with
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 
 import numpy as np
 import torch
 
 from tallystick.tolerances import Projection
+from tallystick.transcripts import encode_sketch
 
 
 class Sketcher:
@@ -34,7 +34,7 @@ class Sketcher:
         """The projection of the current weights: `width` little-endian float32 values in base64."""
         parts = [self._project(weight, signs) for weight, signs in zip(self._weights, self._signs, strict=True)]
         total = torch.stack(parts).sum(0, dtype=torch.float64).to(torch.float32)
-        return base64.b64encode(total.cpu().numpy().astype("<f4").tobytes()).decode()
+        return encode_sketch(total.cpu().numpy().astype("<f4").tobytes())
 
     def _rows(self, weight: torch.Tensor) -> int:
         return -(-weight.numel() // self._width)

@@ -55,8 +55,8 @@ class Summariser:
         return {mode: self._bucket(bucket, weights) for mode, bucket in buckets_of(self._recorded).items()}
 
     def _bucket(self, bucket: Bucket, weights: Mapping[str, np.ndarray]) -> BucketSummary:
-        found, hints = bucket.summarize_state(weights)
-        return BucketSummary(digest=found, hints=self._keep(hints) if hints else None)
+        claim = bucket.claim(weights)
+        return BucketSummary(digest=claim.digest, hints=self._keep(claim.hints) if claim.hints else None)
 
 
 def buckets_of(recorded: RecordRecipe) -> dict[str, Bucket]:

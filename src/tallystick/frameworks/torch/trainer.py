@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from tallystick.errors import UnavailableError
-from tallystick.frameworks.torch.models import build_model, labels_of, logits_of
+from tallystick.frameworks.torch.models import PARAMETERS_MAX, build_model, labels_of, logits_of
 from tallystick.frameworks.torch.optimizers import build_optimizer
 from tallystick.frameworks.torch.state import (
     check_names,
@@ -43,13 +43,15 @@ class Trainer:
     Raises `UnavailableError` when the recipe asks for a device that is not there.
     """
 
-    def __init__(self, recipe: Recipe, vocabulary: int, device: str | None = None) -> None:
+    def __init__(
+        self, recipe: Recipe, vocabulary: int, device: str | None = None, parameters_max: int = PARAMETERS_MAX
+    ) -> None:
         self.recipe = recipe
         self.device = device or recipe.training.device
         if self.device == "cuda" and not torch.cuda.is_available():
             raise UnavailableError("the recipe trains on cuda, and there is no CUDA device here")
         torch.manual_seed(recipe.training.seed % 2**63)
-        self.model = build_model(recipe, vocabulary).to(self.device).train()
+        self.model = build_model(recipe, vocabulary, parameters_max).to(self.device).train()
         self.optimizer = build_optimizer(recipe, self.model)
         self.index = 0
 

@@ -1,0 +1,171 @@
+"""Replay-free screens over neighbouring anchors: what no honest run of the declared recipe can show.
+
+Invariants and bounds are theorems and decide; profile and direction are statistics and advise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tallystick.audits.evidence import Evidence
+from tallystick.audits.findings import Findings
+from tallystick.audits.replay import as_float
+from tallystick.errors import MalformedError, ProofError
+from tallystick.tensors import Tensor
+from tallystick.tolerances import (
+    Finding,
+    Projection,
+    moment_cosine,
+    reach_adamw,
+    reach_sgd,
+    second_moment_floor,
+    update_profile,
+)
+from tallystick.transcripts import Recipe, decode_sketch, learning_rate, projection_seed
+
+SKETCH_ROUNDING = 1e-5
+"""Float32 sums of a sketch against its float64 definition, relative to the state's norm (n of measurements: docs)."""
+
+State = Mapping[str, Tensor]
+
+
+def screen_anchors(evidence: Evidence) -> None:
+    """Run every screen over every pair of neighbouring anchors; holds two states at a time."""
+    recipe = evidence.spec.recipe
+    marks = sorted(evidence.anchors)
+    previous: State | None = None
+    moves: list[float] = []
+    for start, mark in zip([marks[0], *marks], marks, strict=False):
+        try:
+            state = evidence.state(mark)
+        except ProofError:
+            return  # the anchor itself was rejected already
+        _screen_finite(evidence.findings, state, mark)
+        _screen_continuity(evidence, state, mark)
+        if previous is not None and recipe is not None:
+            _screen_segment(evidence, recipe, previous, state, start, mark)
+            moves.append(_move_per_rate(recipe, previous, state, start, mark))
+        previous = state
+    if len(moves) >= 3:
+        finding = update_profile(moves)
+        named = replace(finding, where=f"segment {finding.where}" if finding.where else "")
+        evidence.findings.note(named, "update profile", advisory=True)
+
+
+def _screen_segment(
+    evidence: Evidence, recipe: Recipe, before: State, after: State, start: int, end: int
+) -> None:
+    rates = _rates(recipe, start, end)
+    findings, subject = evidence.findings, f"steps {start + 1}–{end}"
+    try:
+        screened = list(_screens(evidence, recipe, before, after, rates, start, end))
+    except (KeyError, MalformedError, ValueError) as error:
+        raise MalformedError(f"anchor of step {end}: not a state of this recipe ({error})") from None
+    for finding in screened:
+        findings.note(finding, finding.name.replace("-", " "), subject)
+
+
+def _screens(
+    evidence: Evidence, recipe: Recipe, before: State, after: State, rates: Sequence[float], start: int, end: int
+) -> Iterator[Finding]:
+    if recipe.optimizer.kind == "sgd":
+        yield _reach_of_sgd(evidence, recipe, before, after, rates, start, end)
+        return
+    yield worst(_second_moments(recipe, before, after, end - start))
+    yield worst(_reach_of_adamw(recipe, before, after, rates, start))
+    if end - start <= 0.5 / (1 - recipe.optimizer.betas[0]):
+        yield replace(worst(_directions(before, after)), advisory=True)
+
+
+def _second_moments(recipe: Recipe, before: State, after: State, steps: int) -> Iterator[Finding]:
+    for name in (name for name in before if name.endswith(".exp_avg_sq")):
+        yield second_moment_floor(before[name], after[name], recipe.optimizer.betas[1], steps, where=name)
+
+
+def _reach_of_adamw(
+    recipe: Recipe, before: State, after: State, rates: Sequence[float], start: int
+) -> Iterator[Finding]:
+    settings = recipe.optimizer
+    for name in (name for name in before if name.startswith("weights.")):
+        yield reach_adamw(
+            before[name], after[name], rates, settings.betas, settings.weight_decay, first_step=start + 1, where=name
+        )
+
+
+def _reach_of_sgd(
+    evidence: Evidence, recipe: Recipe, before: State, after: State, rates: Sequence[float], start: int, end: int
+) -> Finding:
+    settings, limit = recipe.optimizer, recipe.optimizer.clip_norm or np.inf
+    norms = [_gradient_norm(evidence, step) for step in range(start + 1, end + 1)]
+    momenta = [before[name].values() for name in before if name.endswith(".momentum_buffer")]
+    return reach_sgd(
+        weights_of(before),
+        weights_of(after),
+        rates,
+        [min(limit, norm) for norm in norms],
+        settings.momentum,
+        settings.weight_decay,
+        momentum_norm=float(np.sqrt(sum(float(np.square(m, dtype=np.float64).sum()) for m in momenta))),
+    )
+
+
+def _gradient_norm(evidence: Evidence, step: int) -> float:
+    recorded = evidence.step(step).gradient_norm
+    return np.inf if recorded is None else as_float(recorded)
+
+
+def _directions(before: State, after: State) -> Iterator[Finding]:
+    for name in (name for name in before if name.startswith("weights.")):
+        moment = f"optimizer.{name.removeprefix('weights.')}.exp_avg"
+        yield moment_cosine(before[name], after[name], after[moment], where=name)
+
+
+def _screen_finite(findings: Findings, state: State, mark: int) -> None:
+    bad = [name for name, tensor in state.items() if tensor.dtype.startswith("F") and not _is_finite(tensor)]
+    where = f"step {mark}" + (f", {bad[0]}" if bad else "")
+    findings.note(Finding(float(len(bad)), 0.0), "finite state", where)
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    return bool(np.isfinite(tensor.values()).all())
+
+
+def _screen_continuity(evidence: Evidence, state: State, mark: int) -> None:
+    """The sketch recorded with a step has to be that of the anchor that claims to follow it."""
+    anchor = evidence.anchors[mark].summary.projection
+    step = evidence.step(mark).post.projection if mark else anchor
+    if step is None:
+        return
+    projection = Projection(projection_seed(evidence.spec), evidence.spec.recorded.projection_width)
+    found = projection.sketch(weights_of(state))
+    claimed = projection.decode(decode_sketch(step))
+    norm = float(np.sqrt(sum(np.square(t.values(), dtype=np.float64).sum() for t in weights_of(state).values())))
+    with np.errstate(all="ignore"):
+        distance = float(np.linalg.norm(found - claimed)) / max(norm, 1e-30)
+    evidence.findings.note(Finding(distance, SKETCH_ROUNDING), "anchor continuity", f"step {mark}")
+
+
+def weights_of(state: State) -> dict[str, Tensor]:
+    """The trainable tensors of a state."""
+    return {name: tensor for name, tensor in state.items() if name.startswith("weights.")}
+
+
+def worst(findings: Iterator[Finding]) -> Finding:
+    """The finding that lies furthest beyond what is allowed."""
+    seen = list(findings)
+    disagreeing = [finding for finding in seen if not finding.agrees]
+    return max(disagreeing or seen, key=lambda finding: finding.distance / (finding.allowed or 1.0))
+
+
+def _rates(recipe: Recipe, start: int, end: int) -> list[float]:
+    return [learning_rate(recipe, step) for step in range(start + 1, end + 1)]
+
+
+def _move_per_rate(recipe: Recipe, before: State, after: State, start: int, end: int) -> float:
+    old, new = weights_of(before), weights_of(after)
+    squares = sum(float(np.square(new[n].values() - old[n].values(), dtype=np.float64).sum()) for n in old)
+    total = sum(_rates(recipe, start, end))
+    return float(np.sqrt(squares)) / total if total else float("nan")

@@ -1,0 +1,88 @@
+"""Judging a replay on another stack: update-relative residuals within calibrated limits.
+
+Hashes of rounded weights do not survive honest drift (docs/bucket_agreement.md), so buckets are compared as the
+seed describes them and shown, and decide nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tallystick.audits.calibration import Entry
+from tallystick.audits.findings import AGREES, DIFFERS, Findings
+from tallystick.audits.sampling import Segment
+from tallystick.store import RunDirectory
+from tallystick.tensors import Tensor
+from tallystick.tolerances import Bucket, BucketClaim, Finding, Projection, ReplayedState, Residual
+from tallystick.transcripts import BucketSummary, Spec, StepRecord, decode_sketch, learning_rate, projection_seed
+
+State = Mapping[str, Tensor]
+MEMORY = ("optimizer.", "buffers.")
+
+
+@dataclass(frozen=True)
+class TolerantJudge:
+    """Judges one segment by the limits of one calibration entry."""
+
+    run: RunDirectory
+    spec: Spec
+    entry: Entry
+    update_floor: float
+    compares_generators: bool
+
+    def state(self, notes: Findings, start: State, claimed: State, replayed: State, segment: Segment) -> None:
+        """Compare an opened anchor with its replay: weights, then optimizer and buffers, then generators."""
+        subject = f"step {segment.end}"
+        for group, limits in (("weights", self.entry.weights), ("memory", self.entry.memory)):
+            residual = Residual(limits.residual_limits(self.update_floor if group == "weights" else 0.0))
+            moved = ReplayedState(part(start, group), part(replayed, group))
+            theirs = part(claimed, group)
+            for finding in residual.compare(theirs, moved, self._peak_rate(segment)):
+                notes.note(finding, f"{group} {finding.name}", subject)
+            if group == "weights":
+                notes.note(residual.advise(theirs, moved), "weights bias", subject, advisory=True)
+        self._names(notes, claimed, replayed, subject)
+
+    def summaries(self, notes: Findings, claimed: StepRecord, start: State, replayed: State, subject: str) -> None:
+        """Compare the summaries of one step: the sketch decides within its limit, the buckets are shown."""
+        moved = ReplayedState(part(start, "weights"), part(replayed, "weights"))
+        if claimed.post.projection is not None:
+            notes.note(self._sketch(claimed.post.projection, moved), "projection summary", subject)
+        for mode in self.spec.recorded.bucket_modes:
+            found: BucketSummary | None = getattr(claimed.post, mode)
+            if found is not None:
+                notes.note(self._bucket(mode, found, moved), f"{mode} summary", subject, advisory=True)
+
+    def _sketch(self, text: str, moved: ReplayedState) -> Finding:
+        claimed = decode_sketch(text)
+        projection = Projection(projection_seed(self.spec), self.spec.recorded.projection_width)
+        return replace(projection.compare(claimed, moved), allowed=self.entry.projection)
+
+    def _bucket(self, mode: str, found: BucketSummary, moved: ReplayedState) -> Finding:
+        settings = self.spec.recorded
+        bucket = Bucket("grid" if mode == "grid" else "fp16_rne", settings.grid_eps, settings.hint_margin)
+        hints = self.run.read_blob(found.hints) if found.hints is not None else b""
+        return bucket.compare(BucketClaim(found.digest, hints).to_bytes(), moved)
+
+    def _names(self, notes: Findings, claimed: State, replayed: State, subject: str) -> None:
+        names = claimed.keys() ^ replayed.keys()
+        for name in sorted(name for name in names if not name.startswith("rng.torch_cuda")):
+            notes.note(DIFFERS, "state names", f"{subject}, {name}", "only on one side")
+        exact = [name for name in sorted(claimed.keys() & replayed.keys()) if name.startswith(("rng.", "position."))]
+        for name in exact:
+            if name.startswith("rng.") and not self.compares_generators:
+                continue
+            same = bytes(claimed[name].data) == bytes(replayed[name].data)
+            notes.note(AGREES if same else DIFFERS, "state exact", f"{subject}, {name}")
+
+    def _peak_rate(self, segment: Segment) -> float:
+        recipe = self.spec.recipe
+        assert recipe is not None  # only a recipe is replayed
+        return max(learning_rate(recipe, step) for step in range(segment.start + 1, segment.end + 1))
+
+
+def part(state: State, group: str) -> dict[str, Tensor]:
+    """The weights of a state, or its optimizer memory and buffers."""
+    prefixes = ("weights.",) if group == "weights" else MEMORY
+    return {name: tensor for name, tensor in state.items() if name.startswith(prefixes)}

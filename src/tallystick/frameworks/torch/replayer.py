@@ -1,0 +1,51 @@
+"""The verifier's trainer: rebuilt from the spec, fed from the committed data, stepping like the prover's should have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tallystick.commitments import Digest, digest
+from tallystick.datasets import BatchPlan, Dataset
+from tallystick.frameworks.torch.models import PARAMETERS_MAX
+from tallystick.frameworks.torch.summaries import Summariser
+from tallystick.frameworks.torch.trainer import Trainer
+from tallystick.tensors import Tensor
+from tallystick.transcripts import ReplayedStep, Spec, classes, micro_batches, projection_seed
+
+
+class TorchReplayer:
+    """Replays steps with PyTorch on `device`; implements `transcripts.Replayer`."""
+
+    def __init__(
+        self, spec: Spec, dataset: Dataset, plan: BatchPlan, device: str | None = None, parameters_max: int = PARAMETERS_MAX
+    ) -> None:
+        recipe = spec.recipe
+        assert recipe is not None  # only a recipe is rebuilt
+        self._recipe, self._dataset, self._plan = recipe, dataset, plan
+        self._trainer = Trainer(recipe, classes(spec), device, parameters_max)
+        self._initial = {name: tensor.copy() for name, tensor in self._trainer.state().items()}
+        self._summariser = Summariser(
+            recipe.record, projection_seed(spec), self._trainer.weights(), self._trainer.state, _name_blob
+        )
+
+    def initial_state(self) -> Mapping[str, Tensor]:
+        """The seeded state before the first step."""
+        return self._initial
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from `state`."""
+        self._trainer.restore(state)
+
+    def step(self, index: int) -> ReplayedStep:
+        """Take step `index`."""
+        assert index == self._trainer.index + 1
+        seen = self._trainer.step(micro_batches(self._recipe, self._dataset, self._plan.indices(index)))
+        return ReplayedStep(seen.loss, seen.gradient_norm, seen.activation, self._summariser.after_step(index))
+
+    def state(self) -> Mapping[str, Tensor]:
+        """The full state now; shares memory with the live tensors."""
+        return self._trainer.state()
+
+
+def _name_blob(data: bytes) -> Digest:
+    return digest("blob", data)
