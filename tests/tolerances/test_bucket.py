@@ -153,9 +153,7 @@ def test_two_states_that_the_seed_concatenates_to_the_same_bytes_are_told_apart(
         data = b"".join(name.encode() + b"\0" + state[name].astype("<f2").tobytes() for name in sorted(state))
         return hashlib.sha256(data).digest()
 
-    name_of_b = (
-        np.array([0x0062], "<u2").view("<f2").astype(np.float32)
-    )  # its float16 bytes read "b" and 0x00
+    name_of_b = np.array([0x0062], "<u2").view("<f2").astype(np.float32)  # the bytes of "b" and 0x00
     one = {"a": np.array([1.0, name_of_b[0], 2.0], np.float32)}
     two = {"a": np.array([1.0], np.float32), "b": np.array([2.0], np.float32)}
     assert seeded(one) == seeded(two)

@@ -29,7 +29,9 @@ class Findings:
         else:
             self.seen.append(replace(AGREES, name=name, where=subject))
 
-    def note(self, finding: Finding, check: str = "", subject: str = "", detail: str = "", advisory: bool = False) -> None:
+    def note(
+        self, finding: Finding, check: str = "", subject: str = "", detail: str = "", advisory: bool = False
+    ) -> None:
         """Note a comparison."""
         named = replace(
             finding,

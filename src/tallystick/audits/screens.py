@@ -69,7 +69,13 @@ def _screen_segment(
 
 
 def _screens(
-    evidence: Evidence, recipe: Recipe, before: State, after: State, rates: Sequence[float], start: int, end: int
+    evidence: Evidence,
+    recipe: Recipe,
+    before: State,
+    after: State,
+    rates: Sequence[float],
+    start: int,
+    end: int,
 ) -> Iterator[Finding]:
     if recipe.optimizer.kind == "sgd":
         yield _reach_of_sgd(evidence, recipe, before, after, rates, start, end)
@@ -91,12 +97,24 @@ def _reach_of_adamw(
     settings = recipe.optimizer
     for name in (name for name in before if name.startswith("weights.")):
         yield reach_adamw(
-            before[name], after[name], rates, settings.betas, settings.weight_decay, first_step=start + 1, where=name
+            before[name],
+            after[name],
+            rates,
+            settings.betas,
+            settings.weight_decay,
+            first_step=start + 1,
+            where=name,
         )
 
 
 def _reach_of_sgd(
-    evidence: Evidence, recipe: Recipe, before: State, after: State, rates: Sequence[float], start: int, end: int
+    evidence: Evidence,
+    recipe: Recipe,
+    before: State,
+    after: State,
+    rates: Sequence[float],
+    start: int,
+    end: int,
 ) -> Finding:
     settings, limit = recipe.optimizer, recipe.optimizer.clip_norm or np.inf
     norms = [_gradient_norm(evidence, step) for step in range(start + 1, end + 1)]
@@ -142,7 +160,9 @@ def _screen_continuity(evidence: Evidence, state: State, mark: int) -> None:
     projection = Projection(projection_seed(evidence.spec), evidence.spec.recorded.projection_width)
     found = projection.sketch(weights_of(state))
     claimed = projection.decode(decode_sketch(step))
-    norm = float(np.sqrt(sum(np.square(t.values(), dtype=np.float64).sum() for t in weights_of(state).values())))
+    norm = float(
+        np.sqrt(sum(np.square(t.values(), dtype=np.float64).sum() for t in weights_of(state).values()))
+    )
     with np.errstate(all="ignore"):
         distance = float(np.linalg.norm(found - claimed)) / max(norm, 1e-30)
     evidence.findings.note(Finding(distance, SKETCH_ROUNDING), "anchor continuity", f"step {mark}")

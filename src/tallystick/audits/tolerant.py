@@ -15,7 +15,14 @@ from tallystick.audits.sampling import Segment
 from tallystick.store import RunDirectory
 from tallystick.tensors import Tensor
 from tallystick.tolerances import Bucket, BucketClaim, Finding, Projection, ReplayedState, Residual
-from tallystick.transcripts import BucketSummary, Spec, StepRecord, decode_sketch, learning_rate, projection_seed
+from tallystick.transcripts import (
+    BucketSummary,
+    Spec,
+    StepRecord,
+    decode_sketch,
+    learning_rate,
+    projection_seed,
+)
 
 State = Mapping[str, Tensor]
 MEMORY = ("optimizer.", "buffers.")
@@ -44,7 +51,9 @@ class TolerantJudge:
                 notes.note(residual.advise(theirs, moved), "weights bias", subject, advisory=True)
         self._names(notes, claimed, replayed, subject)
 
-    def summaries(self, notes: Findings, claimed: StepRecord, start: State, replayed: State, subject: str) -> None:
+    def summaries(
+        self, notes: Findings, claimed: StepRecord, start: State, replayed: State, subject: str
+    ) -> None:
         """Compare the summaries of one step: the sketch decides within its limit, the buckets are shown."""
         moved = ReplayedState(part(start, "weights"), part(replayed, "weights"))
         if claimed.post.projection is not None:
@@ -69,7 +78,11 @@ class TolerantJudge:
         names = claimed.keys() ^ replayed.keys()
         for name in sorted(name for name in names if not name.startswith("rng.torch_cuda")):
             notes.note(DIFFERS, "state names", f"{subject}, {name}", "only on one side")
-        exact = [name for name in sorted(claimed.keys() & replayed.keys()) if name.startswith(("rng.", "position."))]
+        exact = [
+            name
+            for name in sorted(claimed.keys() & replayed.keys())
+            if name.startswith(("rng.", "position."))
+        ]
         for name in exact:
             if name.startswith("rng.") and not self.compares_generators:
                 continue

@@ -92,7 +92,11 @@ class Report:
 
 
 def audit_training(
-    run: RunDirectory, policy: Policy, nonce: bytes, workplace: Workplace, progress: Progress = lambda *_: None
+    run: RunDirectory,
+    policy: Policy,
+    nonce: bytes,
+    workplace: Workplace,
+    progress: Progress = lambda *_: None,
 ) -> Report:
     """Audit a finished run under `policy` with a nonce drawn after its claim.
 
@@ -106,7 +110,12 @@ def audit_training(
 
 
 def verify_segment(
-    run: RunDirectory, policy: Policy, start: int, end: int, workplace: Workplace, progress: Progress = lambda *_: None
+    run: RunDirectory,
+    policy: Policy,
+    start: int,
+    end: int,
+    workplace: Workplace,
+    progress: Progress = lambda *_: None,
 ) -> Report:
     """Replay the segment between two anchors and ask for equality of every bit of the state.
 
@@ -195,7 +204,9 @@ def _replay(
 def _replayer(evidence: Evidence, policy: Policy, workplace: Workplace) -> Replayer:
     spec, dataset, plan = evidence.spec, evidence.dataset, evidence.plan
     if spec.recipe is None or dataset is None or plan is None:
-        raise UnavailableError("no step was replayed: the run was recorded around a loop that no recipe describes")
+        raise UnavailableError(
+            "no step was replayed: the run was recorded around a loop that no recipe describes"
+        )
     if spec.recipe.training.device not in policy.devices:
         raise UnavailableError(f"the policy accepts no run on {spec.recipe.training.device}")
     differences = workplace.environment.differences(evidence.environment)
@@ -204,7 +215,9 @@ def _replayer(evidence: Evidence, policy: Policy, workplace: Workplace) -> Repla
     return workplace.replayer(spec, dataset, plan)
 
 
-def _judge(evidence: Evidence, policy: Policy, workplace: Workplace, segment: Segment) -> TolerantJudge | None:
+def _judge(
+    evidence: Evidence, policy: Policy, workplace: Workplace, segment: Segment
+) -> TolerantJudge | None:
     if policy.mode == "exact":
         return None
     recipe = evidence.spec.recipe
@@ -213,7 +226,9 @@ def _judge(evidence: Evidence, policy: Policy, workplace: Workplace, segment: Se
     entry = table.entry_for(recipe.optimizer.kind, recipe.training.dtype, segment.steps)
     if entry is None:
         what = f"{recipe.optimizer.kind} in {recipe.training.dtype} over {segment.steps} steps"
-        raise UnavailableError(f"no limits are calibrated for {what}; steps {segment.start + 1}–{segment.end} are open")
+        raise UnavailableError(
+            f"no limits are calibrated for {what}; steps {segment.start + 1}–{segment.end} are open"
+        )
     same_device = workplace.environment.device == evidence.environment.device == "cpu"
     return TolerantJudge(evidence.run, evidence.spec, entry, policy.update_floor, same_device)
 
@@ -263,4 +278,3 @@ def _assumptions(policy: Policy, nonce: bytes) -> Iterable[str]:
     if policy.mode == "tolerant":
         yield "honest stacks differ by no more than those the limits were calibrated on"
     yield "training seconds are the prover's statement; only the cost ratio uses them"
-

@@ -11,35 +11,13 @@ from tallystick.errors import MalformedError
 Digest = NewType("Digest", str)
 """`sha256:` and 64 lower-case hexadecimal digits."""
 
-NOUNS: Final = frozenset(
-    # fmt: off
-    {
-        "artifact",
-        "batch",
-        "blob",
-        "bucket",
-        "calibration",
-        "claim",
-        "dataset",
-        "environment",
-        "graph",
-        "header",
-        "nonce",
-        "permutation",
-        "policy",
-        "projection",
-        "record",
-        "report",
-        "sample",
-        "spec",
-        "state",
-        "summary",
-        "tensor",
-        "tokenizer",
-        "tokens",
-    }
-    # fmt: on
-)
+# fmt: off
+NOUNS: Final = frozenset({
+    "artifact", "batch", "blob", "bucket", "calibration", "claim", "dataset", "environment", "graph", "header",
+    "nonce", "permutation", "policy", "projection", "record", "report", "sample", "spec", "state", "summary",
+    "tensor", "tokenizer", "tokens",
+})
+# fmt: on
 PREFIX: Final = "sha256:"
 _FORM: Final = re.compile(r"sha256:[0-9a-f]{64}")
 

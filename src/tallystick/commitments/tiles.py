@@ -70,7 +70,7 @@ class TileWriter:
 class TileReader:
     """Reads the tiles of a tree of `size` leaves; a `HashReader`.
 
-    Raises `MalformedError` at a tile of another length than its place asks for, `UnavailableError` without it.
+    Raises `MalformedError` at a tile that is too short or too long, `UnavailableError` at a missing one.
     """
 
     def __init__(self, folder: Path, size: int) -> None:

@@ -1,10 +1,10 @@
 """Records somebody's own PyTorch loop; three lines of it change.
 
-    import tallystick
-    with tallystick.record_training("run", model, optimizer) as recorder:
-        for inputs, targets in loader:
-            loss = ...; loss.backward(); optimizer.step()
-            recorder.step(loss, batch=(inputs, targets))
+import tallystick
+with tallystick.record_training("run", model, optimizer) as recorder:
+for inputs, targets in loader:
+loss = ...; loss.backward(); optimizer.step()
+recorder.step(loss, batch=(inputs, targets))
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ class OwnLoopRecorder:
     def finish(self) -> None:
         """Keep the last state and write the claim."""
         if self.index == 0:
-            raise UsageError("no step was recorded: call `recorder.step(loss, batch)` after each optimizer step")
+            raise UsageError(
+                "no step was recorded: call `recorder.step(loss, batch)` after each optimizer step"
+            )
         if self.index % self._recorded.anchor_stride:
             self.recorder.anchor(self.index)
         self.recorder.finish()

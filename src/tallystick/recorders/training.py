@@ -89,7 +89,11 @@ class TrainingRun:
     def _recorder(self) -> RunRecorder:
         trainer = self.trainer
         summariser = Summariser(
-            self.recipe.record, projection_seed(self.spec), trainer.weights(), trainer.state, self.run.write_blob
+            self.recipe.record,
+            projection_seed(self.spec),
+            trainer.weights(),
+            trainer.state,
+            self.run.write_blob,
         )
         environment = describe_environment(self.recipe.training.device)
         return RunRecorder(self.run, self.spec, environment, summariser, trainer.state)
@@ -123,7 +127,9 @@ def resume(out: Path, progress: Progress = silent) -> Claim:
         raise UsageError(f"{out}: this run is finished; its claim is {run.claim().identity}")
     spec = run.spec()
     if spec.recipe is None:
-        raise UsageError(f"{out}: this run was recorded around somebody's own loop; only that loop can resume it")
+        raise UsageError(
+            f"{out}: this run was recorded around somebody's own loop; only that loop can resume it"
+        )
     point = find_resume_point(run)
     training = TrainingRun(run, spec)
     if point is None:

@@ -17,9 +17,7 @@ from tallystick.tensors.safetensors import StateFile
 from tallystick.tensors.tensor import State, Tensor
 
 CHUNK_BYTES: Final = 1 << 20
-GROUP_BYTES: Final = (
-    16 * CHUNK_BYTES
-)  # what one thread is handed at a time; less, and threads wait for each other
+GROUP_BYTES: Final = 16 << 20  # what one thread is handed at a time; with less, threads wait for each other
 
 Release: TypeAlias = Callable[[str, int, int], None]
 """Told that the bytes from … to … of the tensor of this name will not be read again."""

@@ -38,7 +38,7 @@ class Tensor:
     def of(cls, array: npt.NDArray[Any], dtype: str | None = None) -> Tensor:
         """The tensor of an array; shares its memory where that is contiguous and little-endian."""
         held = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-        return cls(dtype or dtype_of(array.dtype), array.shape, memoryview(held.reshape(-1).view(np.uint8)))
+        return cls(dtype or dtype_of(array.dtype), array.shape, held.reshape(-1).view(np.uint8).data)
 
     def array(self) -> npt.NDArray[Any]:
         """The elements in their storage type (bfloat16 as uint16), read-only."""

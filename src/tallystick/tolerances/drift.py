@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tallystick.tensors import Tensor
 from tallystick.tolerances.mismatches import count_elements
-from tallystick.tolerances.streams import PIECE, pieces, square_sum
+from tallystick.tolerances.streams import PIECE, side_by_side, square_sum
 
 Array = npt.NDArray[np.float64]
 
@@ -79,9 +79,8 @@ class TensorDrift:
 
 def measure_drift(name: str, claimed: Tensor, start: Tensor, end: Tensor, piece: int = PIECE) -> TensorDrift:
     """The drift of a tensor; the three have one shape, and memory stays within a few pieces."""
-    assert claimed.shape == start.shape == end.shape
     total = TensorDrift(name)
-    for parts in zip(pieces(claimed, piece), pieces(start, piece), pieces(end, piece), strict=True):
+    for parts in side_by_side(claimed, start, end, piece=piece):
         total = total.plus(_measure_piece(*parts))
     return total
 

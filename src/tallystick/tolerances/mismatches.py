@@ -9,21 +9,23 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from tallystick.errors import MalformedError
 from tallystick.tensors import Tensor
 from tallystick.tolerances.grids import Mode, bucket_codes, in_range
-from tallystick.tolerances.streams import both
+from tallystick.tolerances.streams import side_by_side
 from tallystick.tolerances.tolerance import States, Values, as_state, is_float
 
 
 def count_mismatches(
     claimed: Values | States, replayed: Values | States, mode: Mode = "fp16_rne", eps: float = 1e-6
 ) -> dict[str, int]:
-    """The number of elements in another bucket, per floating-point tensor; both sides have the same shapes.
+    """The number of elements in another bucket, per floating-point tensor.
 
-    An element without a bucket on either side (not finite, or out of range) counts unless the two are equal.
+    Raises `MalformedError` unless both sides hold the same names and shapes. An element without a bucket on either side (not finite, or out of range) counts unless the two are equal.
     """
     left, right = as_state(claimed), as_state(replayed)
-    assert left.keys() == right.keys(), "states of different names cannot be counted"
+    if left.keys() != right.keys():
+        raise MalformedError("the states do not hold the same tensors")
     return {name: _count(left[name], right[name], mode, eps) for name in left if is_float(left[name])}
 
 
@@ -40,4 +42,4 @@ def count_elements(
 
 
 def _count(left: Tensor, right: Tensor, mode: Mode, eps: float) -> int:
-    return sum(count_elements(a, b, mode, eps) for a, b in both(left, right))
+    return sum(count_elements(a, b, mode, eps) for a, b in side_by_side(left, right))

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.errors import UsageError
-from tallystick.tolerances.streams import both, difference_norm, norm, ratio
+from tallystick.tolerances.streams import difference_norm, norm, ratio, side_by_side
 from tallystick.tolerances.tolerance import Finding, States, Values, as_state, as_tensor, is_float
 
 ROUNDING = 2.0**-22  # of one float32 step, relative to the weight: decay, update and sum, with room
@@ -42,7 +42,7 @@ def reach_adamw(
         kept = abs(1.0 - rate * weight_decay)
         decay, move = decay * (1.0 - rate * weight_decay), move * kept + rate * bound
     distance = 0.0
-    for start, end in both(as_tensor(before), as_tensor(after)):
+    for start, end in side_by_side(as_tensor(before), as_tensor(after)):
         with np.errstate(all="ignore"):
             slack = ROUNDING * len(learning_rates) * (np.abs(start) + move)
             distance = _largest(distance, np.abs(end - decay * start), move + slack)

@@ -66,7 +66,8 @@ class Residual:
         An edit aligned over many elements shows here long before it shows in a norm; so does correlated
         honest drift, which is why a person has to look.
         """
-        drifts = _measure(*map(as_state, (claimed, replayed.start, replayed.end)))
+        states = tuple(map(as_state, (claimed, replayed.start, replayed.end)))
+        drifts = [] if _unlike(*states) else _measure(*states)
         biases = ((drift.bias, drift.name) for drift in drifts)
         return replace(_worst("bias", biases, self.limits.bias), advisory=True)
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.tolerances.streams import both, pieces, square_sum
+from tallystick.tolerances.streams import side_by_side, square_sum
 from tallystick.tolerances.tolerance import Finding, Values, as_tensor
 
 FLOAT32_ROUNDOFF = 2.0**-24
@@ -37,12 +37,13 @@ def second_moment_floor(
     by 1.
     """
     shortfall = 0.0
-    for old, new in both(as_tensor(before), as_tensor(after)):
+    for old, new in side_by_side(as_tensor(before), as_tensor(after)):
         if not (np.isfinite(old).all() and np.isfinite(new).all() and (old >= 0).all() and (new >= 0).all()):
             return Finding(math.nan, 0.0, "second-moment", where)
         floor = old * beta2**steps
         kept = floor > LEAST_MOMENT
-        shortfall = max(shortfall, float(np.max(1 - new[kept] / floor[kept], initial=0.0)))
+        with np.errstate(over="ignore"):
+            shortfall = max(shortfall, float(np.max(1 - new[kept] / floor[kept], initial=0.0)))
     return Finding(shortfall, ROUNDINGS_PER_STEP * steps * roundoff, "second-moment", where)
 
 
@@ -70,9 +71,8 @@ def moment_cosine(
     0 is straight down the moment, 1 at a right angle to it, 2 straight up. Meant for segments that are short
     beside 1 / (1 - β₁) steps. Without a direction on either side the distance is NaN and never agrees.
     """
-    first, second, third = map(as_tensor, (before, after, moment))
     along = update = size = 0.0
-    for start, end, direction in zip(pieces(first), pieces(second), pieces(third), strict=True):
+    for start, end, direction in side_by_side(*map(as_tensor, (before, after, moment))):
         with np.errstate(all="ignore"):
             along += float(np.dot(end - start, direction))
             update += square_sum(end - start)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from tallystick.errors import MalformedError
 from tallystick.tensors import Tensor
 
 PIECE = 1 << 18
@@ -18,7 +18,9 @@ def pieces(tensor: Tensor, piece: int = PIECE) -> Iterator[npt.NDArray[np.float6
     """The elements in row-major order as float64, at most `piece` at a time; every dtype widens exactly."""
     flat = tensor.array().reshape(-1)
     for start in range(0, flat.size, piece):
-        yield Tensor.of(flat[start : start + piece], tensor.dtype).values().astype(np.float64)
+        part = Tensor.of(flat[start : start + piece], tensor.dtype)
+        with np.errstate(invalid="ignore"):  # a signalling NaN stays a NaN
+            yield part.values().astype(np.float64)
 
 
 def element_count(tensors: Iterable[Tensor]) -> int:
@@ -31,17 +33,20 @@ def norm(tensors: Iterable[Tensor]) -> float:
     return math.sqrt(math.fsum(square_sum(part) for tensor in tensors for part in pieces(tensor)))
 
 
-def difference_norm(left: Iterable[Tensor], right: Iterable[Tensor]) -> float:
-    """The Euclidean norm of `left - right`, tensor by tensor; both hold the same shapes in the same order."""
-    return math.sqrt(
-        math.fsum(square_sum(a - b) for pair in zip(left, right, strict=True) for a, b in both(*pair))
-    )
+def difference_norm(left: Sequence[Tensor], right: Sequence[Tensor]) -> float:
+    """The Euclidean norm of `left - right`; raises `MalformedError` unless they are tensors of like shapes."""
+    if len(left) != len(right):
+        raise MalformedError(f"{len(left)} tensors beside {len(right)}")
+    pairs = zip(left, right, strict=True)
+    return math.sqrt(math.fsum(square_sum(a - b) for pair in pairs for a, b in side_by_side(*pair)))
 
 
-def both(left: Tensor, right: Tensor) -> Iterator[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
-    """Two tensors of one shape, read side by side."""
-    assert left.shape == right.shape, f"{left.shape} beside {right.shape}"
-    return zip(pieces(left), pieces(right), strict=True)
+def side_by_side(*tensors: Tensor, piece: int = PIECE) -> Iterator[tuple[npt.NDArray[np.float64], ...]]:
+    """Tensors of one shape, read in step; raises `MalformedError` where the shapes differ."""
+    shapes = [tensor.shape for tensor in tensors]
+    if any(shape != shapes[0] for shape in shapes):
+        raise MalformedError(f"tensors of unlike shapes {', '.join(str(list(shape)) for shape in shapes)}")
+    return zip(*(pieces(tensor, piece) for tensor in tensors), strict=True)
 
 
 def square_sum(values: npt.NDArray[np.float64]) -> float:
@@ -55,8 +60,3 @@ def ratio(part: float, whole: float) -> float:
     if whole == 0.0:
         return math.nan if math.isnan(part) else math.inf if part else 0.0
     return part / whole
-
-
-def is_finite(values: npt.NDArray[Any]) -> bool:
-    """Whether no element is NaN or infinite."""
-    return bool(np.isfinite(values).all())

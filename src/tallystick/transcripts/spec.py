@@ -43,7 +43,10 @@ class Spec(Document):
     def _is_of_one_kind(self) -> Self:
         rebuilt = (self.recipe is not None, self.data is not None)
         external = (self.description is not None, self.record is not None)
-        if (all(rebuilt), any(external)) not in {(True, False)} and (any(rebuilt), all(external)) != (False, True):
+        if (all(rebuilt), any(external)) not in {(True, False)} and (any(rebuilt), all(external)) != (
+            False,
+            True,
+        ):
             raise ValueError("either recipe and data, or description and record")
         return self
 

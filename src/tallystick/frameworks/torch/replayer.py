@@ -17,7 +17,12 @@ class TorchReplayer:
     """Replays steps with PyTorch on `device`; implements `transcripts.Replayer`."""
 
     def __init__(
-        self, spec: Spec, dataset: Dataset, plan: BatchPlan, device: str | None = None, parameters_max: int = PARAMETERS_MAX
+        self,
+        spec: Spec,
+        dataset: Dataset,
+        plan: BatchPlan,
+        device: str | None = None,
+        parameters_max: int = PARAMETERS_MAX,
     ) -> None:
         recipe = spec.recipe
         assert recipe is not None  # only a recipe is rebuilt
@@ -40,7 +45,9 @@ class TorchReplayer:
         """Take step `index`."""
         assert index == self._trainer.index + 1
         seen = self._trainer.step(micro_batches(self._recipe, self._dataset, self._plan.indices(index)))
-        return ReplayedStep(seen.loss, seen.gradient_norm, seen.activation, self._summariser.after_step(index))
+        return ReplayedStep(
+            seen.loss, seen.gradient_norm, seen.activation, self._summariser.after_step(index)
+        )
 
     def state(self) -> Mapping[str, Tensor]:
         """The full state now; shares memory with the live tensors."""

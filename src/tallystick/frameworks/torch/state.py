@@ -1,6 +1,6 @@
 """The full state of a training run as named tensors, out of live objects and back into them.
 
-    weights.<name>  buffers.<name>  optimizer.<name>.<slot>  rng.<generator>  position.<counter>
+weights.<name>  buffers.<name>  optimizer.<name>.<slot>  rng.<generator>  position.<counter>
 """
 
 from __future__ import annotations
@@ -85,7 +85,9 @@ def check_names(expected: Set[str], found: Set[str]) -> None:
     """Raise `MalformedError` unless exactly the expected tensors are there."""
     missing, unknown = sorted(expected - found), sorted(found - expected)
     if missing or unknown:
-        raise MalformedError(f"anchor: lacks {missing[:3] or 'nothing'} and holds unknown {unknown[:3] or 'nothing'}")
+        raise MalformedError(
+            f"anchor: lacks {missing[:3] or 'nothing'} and holds unknown {unknown[:3] or 'nothing'}"
+        )
 
 
 @torch.no_grad()
