@@ -162,9 +162,7 @@ def artifact_vector(files: dict[str, str]) -> dict[str, Any]:
     with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for name in sorted(files, key=str.encode):
             info = tarfile.TarInfo(name.removesuffix("/"))
-            info.type, info.mode = (
-                (tarfile.DIRTYPE, 0o755) if name.endswith("/") else (tarfile.REGTYPE, 0o644)
-            )
+            info.type, info.mode = (tarfile.DIRTYPE, 0o755) if name.endswith("/") else (tarfile.REGTYPE, 0o644)
             info.size = len(files[name].encode())
             tar.addfile(info, io.BytesIO(files[name].encode()))
     data = out.getvalue()

@@ -3,8 +3,8 @@
 
 Usage: python scripts/vectors.py vectors
 
-Each value here is a regression anchor. What an independent party computed stands beside them, in the published
-suites that `vectors/README.md` lists.
+Each value here is a regression anchor. What independent parties computed stands beside them, in the
+published suites that `vectors/README.md` lists.
 """
 
 from __future__ import annotations
@@ -100,19 +100,14 @@ def own_vectors() -> dict[str, bytes]:
         "anchor/anchors.json": anchor_vectors(),
         "philox/words.json": philox_vectors(),
     }
-    pages = {
-        path: json.dumps(value, indent=1, sort_keys=True).encode() + b"\n"
-        for path, value in documents.items()
-    }
+    pages = {path: json.dumps(value, indent=1, sort_keys=True).encode() + b"\n" for path, value in documents.items()}
     return pages | {"anchor/small.safetensors": anchor_bytes(small_state())}
 
 
 def encoding_vectors() -> Json:
     """Values with their bytes, and bytes that are refused with the reason."""
     return {
-        "canonical": [
-            {"canonical": encode(value).hex(), "value": value, "why": why} for why, value in VALUES.items()
-        ],
+        "canonical": [{"canonical": encode(value).hex(), "value": value, "why": why} for why, value in VALUES.items()],
         "refused": [{"input": text.encode().hex(), "why": why} for why, text in REFUSED.items()],
         "uncanonical": [{"input": text.encode().hex(), "why": why} for why, text in UNCANONICAL.items()],
     }
@@ -145,7 +140,7 @@ def tree_vectors() -> Json:
 
 
 def tile_vectors() -> Json:
-    """The files of a tree of 70,000 records (decimal text of i): path, length and SHA-256 of the root-most ones."""
+    """A tree of 70,000 records: the length and leaf hash of every tile but the full ones of level 0."""
     size = 70_000
     with tempfile.TemporaryDirectory() as folder:
         writer = TileWriter(Path(folder))
@@ -153,9 +148,7 @@ def tile_vectors() -> Json:
             writer.append(leaf)
         writer.finish(size)
         files = {
-            path.relative_to(folder).as_posix(): path.read_bytes()
-            for path in Path(folder).rglob("*")
-            if path.is_file()
+            path.relative_to(folder).as_posix(): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()
         }
     kept = {path: data for path, data in files.items() if not path.startswith("0/") or ".p/" in path}
     return {
@@ -197,7 +190,7 @@ def state_vectors() -> Json:
         "empty": {},
         "one": {"weight": one},
         "another name": {"weights": one},
-        "order by code point": {"\ufb33": one, "\U0001f600": one, "a": one, "B": one},
+        "order by code point": {"\uff61": one, "\U0001f600": one, "a": one, "B": one},
         "small": small_state(),
     }
     return [
@@ -212,7 +205,7 @@ def state_vectors() -> Json:
 
 def anchor_vectors() -> Json:
     """The header and the digest of whole files."""
-    unordered = {"\ufb33": _counting(2), "\U0001f600": _counting(3), "b": _counting(1), "a": _counting(0)}
+    unordered = {"\uff61": _counting(2), "\U0001f600": _counting(3), "b": _counting(1), "a": _counting(0)}
     states: Mapping[str, State] = {"empty": {}, "small": small_state(), "order": unordered}
     return [
         {
@@ -244,7 +237,7 @@ def philox_vectors() -> Json:
 
 
 def small_state() -> dict[str, Tensor]:
-    """A state of a few bytes that shows signed zero, NaN payloads, a scalar, an empty tensor and three dtypes."""
+    """A state of a few bytes that shows signed zero, NaN payloads, a scalar and an empty tensor."""
     floats = struct.pack("<4I", 0x3F800000, 0x80000000, 0x7FC00001, 0xFF800000)
     return {
         "layer.weight": Tensor("F32", (2, 2), floats),

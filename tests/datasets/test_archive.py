@@ -31,9 +31,7 @@ MANIFEST = json.loads((VECTORS / "archives" / "manifest.json").read_bytes())
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     root = tmp_path / "data"
-    write(
-        root, {"a.txt": b"x", "d/b.txt": b"y", "d-e": b"z" * 3000, ".hidden": b"", "__pycache__/c": b"kept"}
-    )
+    write(root, {"a.txt": b"x", "d/b.txt": b"y", "d-e": b"z" * 3000, ".hidden": b"", "__pycache__/c": b"kept"})
     (root / "empty").mkdir()
     return root
 
@@ -53,9 +51,7 @@ def tar_of(root: Path) -> bytes:
     with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for name in sorted(names, key=str.encode):
             info = tarfile.TarInfo(name.removesuffix("/"))
-            info.type, info.mode = (
-                (tarfile.DIRTYPE, 0o755) if name.endswith("/") else (tarfile.REGTYPE, 0o644)
-            )
+            info.type, info.mode = (tarfile.DIRTYPE, 0o755) if name.endswith("/") else (tarfile.REGTYPE, 0o644)
             content = b"" if name.endswith("/") else (root / name).read_bytes()
             info.size = len(content)
             tar.addfile(info, io.BytesIO(content))

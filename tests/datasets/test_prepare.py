@@ -80,9 +80,7 @@ def test_every_preparation_has_a_root_of_its_own(prepared: dict[str, Prepared]) 
     assert len({commitment.root for _, commitment in prepared.values()}) == 4
 
 
-def test_the_same_source_prepared_twice_has_the_same_bytes(
-    prepared: dict[str, Prepared], tmp_path: Path
-) -> None:
+def test_the_same_source_prepared_twice_has_the_same_bytes(prepared: dict[str, Prepared], tmp_path: Path) -> None:
     folder, commitment = prepared["bpe"]
     (tmp_path / "text").write_bytes(TEXT.replace(b"\r\n", b"\n"))
     again = prepare(
@@ -134,9 +132,7 @@ def test_every_changed_byte_of_the_data_is_refused(
         open_dataset(tmp_path / "copy", commitment)
 
 
-def recommit(
-    folder: Path, commitment: DatasetCommitment, change: Callable[[np.ndarray], np.ndarray]
-) -> Prepared:
+def recommit(folder: Path, commitment: DatasetCommitment, change: Callable[[np.ndarray], np.ndarray]) -> Prepared:
     """What a forger does: change the tokens, then commit to the changed ones."""
     tokens, vocabulary = read_tokens(folder / "tokens.bin")
     write_tokens(folder / "tokens.bin", change(np.array(tokens)), vocabulary)
@@ -179,9 +175,7 @@ def test_a_tokenizer_that_was_not_trained_on_the_source_is_named(tmp_path: Path)
         verify_data(tmp_path / "out", commitment, train_bpe)
 
 
-def test_a_vocabulary_that_is_not_the_tokenizers_is_refused(
-    prepared: dict[str, Prepared], tmp_path: Path
-) -> None:
+def test_a_vocabulary_that_is_not_the_tokenizers_is_refused(prepared: dict[str, Prepared], tmp_path: Path) -> None:
     folder, commitment = prepared["bytes"]
     shutil.copytree(folder, tmp_path / "copy")
     tokens, _ = read_tokens(folder / "tokens.bin")

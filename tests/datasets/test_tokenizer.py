@@ -65,9 +65,7 @@ def test_malformed_definitions_are_refused(change: dict[str, object], message: s
         read({**DEFINITION, **change})
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"[]", b"null", b"{}", b'{"kind":"bytes"}', b'{"kind":"bytes","version":1} ']
-)
+@pytest.mark.parametrize("data", [b"", b"[]", b"null", b"{}", b'{"kind":"bytes"}', b'{"kind":"bytes","version":1} '])
 def test_other_bytes_are_no_tokenizer(data: bytes) -> None:
     with pytest.raises(MalformedError, match="tokenizer"):
         Tokenizer.from_bytes(data)

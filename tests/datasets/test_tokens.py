@@ -27,9 +27,7 @@ Factory = pytest.TempPathFactory
 
 @given(st.lists(st.integers(0, 299), max_size=40), st.sampled_from([300, 65_536, 65_537]))
 @settings(deadline=None, max_examples=40)
-def test_tokens_round_trip(
-    tmp_path_factory: pytest.TempPathFactory, values: list[int], vocabulary: int
-) -> None:
+def test_tokens_round_trip(tmp_path_factory: pytest.TempPathFactory, values: list[int], vocabulary: int) -> None:
     path = tmp_path_factory.mktemp("tokens") / "tokens.bin"
     write_tokens(path, np.array(values, np.int64), vocabulary)
     tokens, read_vocabulary = read_tokens(path)
@@ -66,9 +64,7 @@ def test_a_changed_header_is_refused(tmp_path: Path, place: int, value: bytes, m
 
 @given(st.binary(max_size=40) | st.binary(max_size=24).map(lambda tail: b"tallytk1" + tail))
 @settings(deadline=None)
-def test_no_bytes_make_the_reader_fail_otherwise(
-    tmp_path_factory: pytest.TempPathFactory, data: bytes
-) -> None:
+def test_no_bytes_make_the_reader_fail_otherwise(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.mktemp("tokens") / "tokens.bin"
     path.write_bytes(data)
     try:

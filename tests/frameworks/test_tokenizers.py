@@ -22,9 +22,7 @@ print(train_bpe(open(sys.argv[1], encoding="utf-8").read(), 600).digest)
 @pytest.mark.parametrize("threads", ["1", "2"])
 def test_training_does_not_depend_on_process_or_threads(threads: str) -> None:
     environment = os.environ | {"RAYON_NUM_THREADS": threads, "PYTHONHASHSEED": threads}
-    run = subprocess.run(
-        [sys.executable, "-c", TRAIN, TOPICS], env=environment, capture_output=True, check=True
-    )
+    run = subprocess.run([sys.executable, "-c", TRAIN, TOPICS], env=environment, capture_output=True, check=True)
     assert run.stdout.decode().strip() == train_bpe(TOPICS.read_text("utf-8"), 600).digest
 
 

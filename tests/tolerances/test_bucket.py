@@ -88,9 +88,7 @@ def test_a_hint_inside_the_margin_moves_the_value_across_that_edge_only():
     bucket = Bucket(hint_margin=0.1)
     values = np.array([1 + 2**-11 + 2**-16])  # just above the edge between 1 and its successor
     down = TensorHints(1, np.array([0]), np.array([False]))
-    assert (
-        bucket.codes(Tensor.of(values), down).tolist() == bucket_codes(np.array([1.0]), "fp16_rne").tolist()
-    )
+    assert bucket.codes(Tensor.of(values), down).tolist() == bucket_codes(np.array([1.0]), "fp16_rne").tolist()
 
 
 def test_no_margin_honours_no_hint_even_on_the_edge():
@@ -170,9 +168,7 @@ def test_mode_and_step_are_covered():
     assert len(digests) == 3
 
 
-@pytest.mark.parametrize(
-    "settings", [{"mode": "fp8"}, {"grid_eps": 0.0}, {"grid_eps": 2.0}, {"hint_margin": 0.26}]
-)
+@pytest.mark.parametrize("settings", [{"mode": "fp8"}, {"grid_eps": 0.0}, {"grid_eps": 2.0}, {"hint_margin": 0.26}])
 def test_settings_without_a_meaning_are_refused(settings):
     with pytest.raises(UsageError):
         Bucket(**settings)

@@ -17,9 +17,7 @@ def tensor_hints(draw):
     return TensorHints(size, np.array(indices, np.int64), np.array(sides, bool))
 
 
-HINTS = st.dictionaries(
-    st.text(st.characters(exclude_categories=["Cs"]), max_size=8), tensor_hints(), max_size=4
-)
+HINTS = st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), tensor_hints(), max_size=4)
 
 
 def plain(hints):

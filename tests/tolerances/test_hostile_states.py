@@ -52,12 +52,16 @@ def three_alike(draw):
 @given(three_alike())
 def test_any_bits_have_a_summary_that_agrees_with_themselves_if_they_are_finite(tensors):
     start, end, _ = tensors
-    values = end.values().astype(np.float64, copy=True) if end.dtype in DTYPES[:4] else np.zeros(1)
+    sane = end.dtype not in DTYPES[:4] or all(is_moderate(tensor) for tensor in (start, end))
     for tolerance in TOLERANCES:
         claimed = tolerance.summarize({"w": end})
         agrees = tolerance.compare(claimed, ReplayedState({"w": start}, {"w": end})).agrees
-        if not isinstance(tolerance, Projection) or (np.abs(values) < 1e30).all():
-            assert agrees
+        assert agrees or (isinstance(tolerance, Projection) and not sane)
+
+
+def is_moderate(tensor):
+    with np.errstate(invalid="ignore"):
+        return bool((np.abs(tensor.values()) < 1e30).all())
 
 
 @settings(max_examples=150, deadline=None)

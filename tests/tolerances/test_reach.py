@@ -40,9 +40,7 @@ def test_the_direction_bound_is_reached_by_the_steepest_gradients(betas, steps):
 
 def test_the_first_step_moves_by_one_learning_rate():
     assert direction_bound((0.9, 0.999), 1) == pytest.approx(1.0)
-    assert direction_bound((0.9, 0.999), 10**7) == pytest.approx(
-        0.1 / math.sqrt(0.001) / math.sqrt(1 - 0.81 / 0.999)
-    )
+    assert direction_bound((0.9, 0.999), 10**7) == pytest.approx(0.1 / math.sqrt(0.001) / math.sqrt(1 - 0.81 / 0.999))
 
 
 @settings(max_examples=60, deadline=None)
@@ -101,9 +99,7 @@ def sgd(weights, gradients, rate, momentum, decay):
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    st.integers(0, 2**32), st.integers(1, 30), st.integers(0, 10), st.sampled_from([0.0, 0.9]), st.booleans()
-)
+@given(st.integers(0, 2**32), st.integers(1, 30), st.integers(0, 10), st.sampled_from([0.0, 0.9]), st.booleans())
 def test_honest_sgd_in_float32_stays_within_reach(seed, steps, warm, momentum, aligned):
     rng = np.random.default_rng(seed)
     gradients = rng.normal(size=(warm + steps, 20)).astype(np.float32)

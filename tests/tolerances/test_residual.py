@@ -19,11 +19,7 @@ def segment(seed=0):
         "bias": rng.normal(0, 0.02, 300).astype(np.float32),
         "rng": rng.integers(0, 255, 16, dtype=np.uint8),
     }
-    end = {
-        k: v + RATE * np.sign(rng.normal(size=v.shape)).astype(v.dtype)
-        for k, v in start.items()
-        if k != "rng"
-    }
+    end = {k: v + RATE * np.sign(rng.normal(size=v.shape)).astype(v.dtype) for k, v in start.items() if k != "rng"}
     return ReplayedState(start, {**end, "rng": start["rng"] + np.uint8(1)})
 
 
@@ -54,9 +50,7 @@ def test_honest_drift_is_forgiven():
 
 
 def test_an_equal_state_has_no_distance():
-    assert {each.distance for name, each in findings(segment().end).items() if name != "update-floor"} == {
-        0.0
-    }
+    assert {each.distance for name, each in findings(segment().end).items() if name != "update-floor"} == {0.0}
 
 
 def test_a_learning_rate_raised_by_a_thousandth_is_caught():
@@ -109,9 +103,7 @@ def test_one_edited_tensor_is_named():
 
 def test_one_edited_element_hides_in_the_norms_and_meets_the_cap():
     residual = Residual(ResidualLimits(overall=0.1, worst_tensor=0.1, mismatch_share=1.0, element=0.1))
-    state = edited(
-        "w", lambda values: np.where(np.arange(values.size).reshape(values.shape) == 7, 0.03, values)
-    )
+    state = edited("w", lambda values: np.where(np.arange(values.size).reshape(values.shape) == 7, 0.03, values))
     assert objections(state, residual=residual) == {"element"}
     assert findings(state, residual=residual)["element"].where == "w"
 
@@ -173,9 +165,7 @@ def test_a_state_of_another_make_is_a_finding_and_not_a_crash(change):
 def test_an_aligned_edit_shows_in_the_bias_and_symmetric_noise_does_not():
     replayed = segment()
     assert RESIDUAL.advise(drifted(replayed.end, 1e-6), replayed).agrees
-    aligned = {
-        k: v if v.dtype == np.uint8 else v + np.float32(2e-7) for k, v in drifted(replayed.end, 1e-6).items()
-    }
+    aligned = {k: v if v.dtype == np.uint8 else v + np.float32(2e-7) for k, v in drifted(replayed.end, 1e-6).items()}
     advice = RESIDUAL.advise(aligned, replayed)
     assert (advice.where, advice.advisory, advice.agrees) == ("w", True, False)
 

@@ -1,3 +1,5 @@
+import doctest
+import importlib
 import math
 
 import numpy as np
@@ -55,3 +57,10 @@ def test_arrays_and_tensors_are_the_same_state():
 
 def test_a_lone_tensor_is_the_state_without_a_name():
     assert list(as_state(WEIGHTS)) == [""]
+
+
+@pytest.mark.parametrize("module", ["bucket", "loss"])
+def test_the_examples_in_the_docstrings_run(module):
+    found = doctest.testmod(importlib.import_module(f"tallystick.tolerances.{module}"))
+    assert found.attempted
+    assert not found.failed

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 
-import click
 import typer
 
 from tallystick import __version__
-from tallystick.cli import attack, audit, data, demo, inspect, study, train
+from tallystick.cli import audit, data, inspect, train
 from tallystick.errors import TallyError
 
 app = typer.Typer(
@@ -21,7 +20,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for group in (train, audit, data, inspect, attack, study, demo):
+for group in (train, audit, data, inspect):
     group.register(app)
 
 
@@ -49,16 +48,14 @@ def run(arguments: list[str]) -> int:
     """Run `tally` with `arguments` and return its exit code."""
     try:
         result = app(arguments, standalone_mode=False)
-    except click.ClickException as error:
-        return _say(error.format_message(), 2)
-    except click.exceptions.Abort:
-        return _say("interrupted; a recorded run can be continued with `tally train --resume RUN`", 4)
     except TallyError as error:
         return _say(str(error), error.exit_code)
     except ModuleNotFoundError as error:
         return _say(f"{error.name} is not installed: pip install 'tallystick[torch]'", 4)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         return _say("interrupted; a recorded run can be continued with `tally train --resume RUN`", 4)
+    except typer.TyperException as error:
+        return _say(f"{error}; see `tally {' '.join(arguments[:1])} --help`", 2)
     except OSError as error:
         return _say(f"{error.strerror or error}: {error.filename or 'while reading or writing'}", 4)
     return result if isinstance(result, int) else 0

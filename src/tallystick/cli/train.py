@@ -51,8 +51,8 @@ def _run(config: Path | None, folder: Path, is_new: bool) -> Claim:
         recipe, source = read_config(config)
         with _watched(recipe.training.steps) as progress:
             return train(recipe, source, folder, progress)
-    recipe = RunDirectory(folder).spec().recipe
-    with _watched(recipe.training.steps if recipe else 0) as progress:
+    interrupted = RunDirectory(folder).spec().recipe
+    with _watched(interrupted.training.steps if interrupted else 0) as progress:
         return resume(folder, progress)
 
 

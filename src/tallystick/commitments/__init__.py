@@ -3,6 +3,7 @@
 from tallystick.commitments.digest import Digest, digest, digest_bytes, digest_from, parse_digest
 from tallystick.commitments.encoding import Json, decode, encode, parse
 from tallystick.commitments.philox import permutation, sample, words
+from tallystick.commitments.subtree import check_subtree, check_subtree_inclusion, is_subtree, prove_subtree
 from tallystick.commitments.tiles import TILE_WIDTH, TileReader, TileWriter, tile_path
 from tallystick.commitments.tree import (
     EMPTY_ROOT,
@@ -32,11 +33,14 @@ __all__ = [
     "TileWriter",
     "check_consistency",
     "check_inclusion",
+    "check_subtree",
+    "check_subtree_inclusion",
     "decode",
     "digest",
     "digest_bytes",
     "digest_from",
     "encode",
+    "is_subtree",
     "leaf_hash",
     "node_hash",
     "parse",
@@ -44,6 +48,7 @@ __all__ = [
     "permutation",
     "prove_consistency",
     "prove_inclusion",
+    "prove_subtree",
     "sample",
     "tile_path",
     "tree_root",

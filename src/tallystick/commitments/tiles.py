@@ -81,9 +81,7 @@ class TileReader:
     def hashes(self, level: int, start: int, count: int) -> list[Hash]:
         """The roots of complete subtrees of 2^`level` leaves."""
         if start < 0 or (start + count) << level > self._size:
-            raise ProofError(
-                f"the tree of {self._size} leaves has no {count} subtrees of level {level} at {start}"
-            )
+            raise ProofError(f"the tree of {self._size} leaves has no {count} subtrees of level {level} at {start}")
         return [self._hash(level, index) for index in range(start, start + count)]
 
     def _hash(self, level: int, index: int) -> Hash:

@@ -104,9 +104,7 @@ def check_inclusion(proof: Sequence[Hash], leaf: Hash, index: int, size: int, ro
     _check_lengths(leaf, root, *proof)
     inner, border = _proof_shape(index, size)
     if len(proof) != inner + border:
-        raise ProofError(
-            f"a proof of {len(proof)} hashes for record {index} of {size}; {inner + border} are needed"
-        )
+        raise ProofError(f"a proof of {len(proof)} hashes for record {index} of {size}; {inner + border} are needed")
     found = _chain_inner(leaf, proof[:inner], index)
     for sibling in proof[inner:]:
         found = node_hash(sibling, found)
@@ -123,9 +121,7 @@ def prove_consistency(reader: HashReader, old_size: int, new_size: int) -> list[
     return _subproof(reader, old_size, 0, new_size, is_whole=True)
 
 
-def check_consistency(
-    proof: Sequence[Hash], old_size: int, old_root: Hash, new_size: int, new_root: Hash
-) -> None:
+def check_consistency(proof: Sequence[Hash], old_size: int, old_root: Hash, new_size: int, new_root: Hash) -> None:
     """Raise `ProofError` unless `old_root` is a prefix of the tree `new_root` (RFC 9162 §2.1.4.2)."""
     if not 0 <= old_size <= new_size:
         raise ProofError(f"a tree of {old_size} records is no prefix of one of {new_size}")
@@ -171,36 +167,37 @@ def _chain_inner(seed: Hash, siblings: Sequence[Hash], index: int) -> Hash:
 def _path(reader: HashReader, index: int, start: int, size: int) -> list[Hash]:
     if size == 1:
         return []
-    split = _left_size(size)
+    split = left_size(size)
     if index < split:
-        return [*_path(reader, index, start, split), _subtree(reader, start + split, size - split)]
-    return [*_path(reader, index - split, start + split, size - split), _subtree(reader, start, split)]
+        return [*_path(reader, index, start, split), subtree_root(reader, start + split, size - split)]
+    return [*_path(reader, index - split, start + split, size - split), subtree_root(reader, start, split)]
 
 
 def _subproof(reader: HashReader, old_size: int, start: int, size: int, is_whole: bool) -> list[Hash]:
     if old_size == size:
-        return [] if is_whole else [_subtree(reader, start, size)]
-    split = _left_size(size)
+        return [] if is_whole else [subtree_root(reader, start, size)]
+    split = left_size(size)
     if old_size <= split:
         return [
             *_subproof(reader, old_size, start, split, is_whole),
-            _subtree(reader, start + split, size - split),
+            subtree_root(reader, start + split, size - split),
         ]
     rest = _subproof(reader, old_size - split, start + split, size - split, is_whole=False)
-    return [*rest, _subtree(reader, start, split)]
+    return [*rest, subtree_root(reader, start, split)]
 
 
-def _subtree(reader: HashReader, start: int, size: int) -> Hash:
+def subtree_root(reader: HashReader, start: int, size: int) -> Hash:
     """The root over `size` leaves from `start`, which is a multiple of every subtree it splits into."""
     if size & (size - 1) == 0:
         level = size.bit_length() - 1
         return reader.hashes(level, start >> level, 1)[0]
-    split = _left_size(size)
-    return node_hash(_subtree(reader, start, split), _subtree(reader, start + split, size - split))
+    split = left_size(size)
+    return node_hash(subtree_root(reader, start, split), subtree_root(reader, start + split, size - split))
 
 
-def _left_size(size: int) -> int:
-    return 1 << (size - 1).bit_length() - 1  # the largest power of two below `size`
+def left_size(size: int) -> int:
+    """How many leaves stand left of the root: the largest power of two below `size`."""
+    return 1 << (size - 1).bit_length() - 1
 
 
 def _check_lengths(*hashes: bytes) -> None:

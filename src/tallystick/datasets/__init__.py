@@ -17,7 +17,7 @@ from tallystick.datasets.commitment import DatasetCommitment, DatasetKind
 from tallystick.datasets.digits import load_digits
 from tallystick.datasets.opened import open_dataset, open_record, read_tokenizer
 from tallystick.datasets.order import BatchPlan
-from tallystick.datasets.prepare import prepare
+from tallystick.datasets.prepare import commit_source, prepare
 from tallystick.datasets.records import RecordCommit, RecordOpening, RecordTree, check_record, prove_record
 from tallystick.datasets.samples import Dataset, ExampleDataset, TokenDataset
 from tallystick.datasets.tokenizer import Tokenizer
@@ -46,6 +46,7 @@ __all__ = [
     "check_tar",
     "commit_directory",
     "commit_path",
+    "commit_source",
     "commit_tokens",
     "count_targets",
     "decode_tokens",

@@ -37,9 +37,7 @@ def open_dataset(folder: Path, commitment: DatasetCommitment, sequence: int = 1)
     tokenizer = read_tokenizer(folder, commitment)
     tokens, vocabulary = open_tokens(folder, commitment)
     if vocabulary != tokenizer.vocabulary:
-        raise ProofError(
-            f"{TOKENS_FILE}: a vocabulary of {vocabulary}, not the tokenizer's {tokenizer.vocabulary}"
-        )
+        raise ProofError(f"{TOKENS_FILE}: a vocabulary of {vocabulary}, not of {tokenizer.vocabulary}")
     return TokenDataset(tokens, sequence)
 
 

@@ -40,9 +40,7 @@ class BatchPlan:
                 f"{self.validation_count} of {self.count} samples for validation leave none to train on"
             )
         if self.batch < 1 or not 0 <= self.seed <= SEED_MAX:
-            raise MalformedError(
-                f"a batch of {self.batch} samples with seed {self.seed}: one of them is out of range"
-            )
+            raise MalformedError(f"a batch of {self.batch} samples with seed {self.seed}: one of them is out of range")
 
     @property
     def train_count(self) -> int:

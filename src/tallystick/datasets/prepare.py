@@ -16,7 +16,7 @@ from tallystick.datasets.bpe import encode_text
 from tallystick.datasets.commitment import DatasetCommitment, DatasetKind
 from tallystick.datasets.digits import load_digits
 from tallystick.datasets.files import make_folder, read_file, write_file
-from tallystick.datasets.records import RecordTree, encode_example
+from tallystick.datasets.records import RecordCommit, RecordTree, encode_example
 from tallystick.datasets.samples import ExampleDataset
 from tallystick.datasets.sources import TextKind, normalize_newlines, read_corpus, split_records
 from tallystick.datasets.tokenizer import Tokenizer, TokenizerKind
@@ -71,6 +71,11 @@ def prepare(
     return DatasetCommitment(kind, records.commit, tokenizer.digest, committed)
 
 
+def commit_source(kind: TextKind, path: Path) -> RecordCommit:
+    """The root and the number of the records of a text or JSONL file; raises what `prepare` raises."""
+    return RecordTree.of(kind, split_records(kind, normalize_newlines(kind, read_file(path)))).commit
+
+
 def tokenize(tokenizer: Tokenizer, corpus: str) -> Tokens:
     """The tokens of `corpus` in the dtype of the tokenizer's vocabulary."""
     return encode_text(tokenizer, corpus).astype(token_dtype(tokenizer.vocabulary))
@@ -90,9 +95,7 @@ def _prepare_digits(folder: Path) -> DatasetCommitment:
     return DatasetCommitment("digits", RecordTree.of("arrays", encode_examples(examples)).commit)
 
 
-def _make_tokenizer(
-    corpus: str, kind: TokenizerKind, vocabulary: int, train_bpe: TrainBpe | None
-) -> Tokenizer:
+def _make_tokenizer(corpus: str, kind: TokenizerKind, vocabulary: int, train_bpe: TrainBpe | None) -> Tokenizer:
     if kind == "bytes":
         return Tokenizer("bytes")
     if train_bpe is None:

@@ -57,9 +57,7 @@ class RecordCommit:
         kind = text(parts["kind"], f"{what}.kind")
         if kind not in RECORD_KINDS:
             raise MalformedError(f"{what}.kind: {kind[:64]!r} is none of {', '.join(RECORD_KINDS)}")
-        return cls(
-            kind, integer(parts["count"], f"{what}.count", least=1), hash_field(parts["root"], f"{what}.root")
-        )
+        return cls(kind, integer(parts["count"], f"{what}.count", least=1), hash_field(parts["root"], f"{what}.root"))
 
 
 @dataclass(frozen=True)
@@ -113,9 +111,7 @@ def prove_record(tree: RecordTree, index: int, record: bytes) -> RecordOpening:
         raise UsageError(f"record {index} does not exist: there are {len(tree.leaves)}, counted from 0")
     if leaf_hash(record) != tree.leaves[index]:
         raise UsageError(f"these bytes are not record {index}")
-    return RecordOpening(
-        index, record, tuple(prove_inclusion(LeafHashes(tree.leaves), index, len(tree.leaves)))
-    )
+    return RecordOpening(index, record, tuple(prove_inclusion(LeafHashes(tree.leaves), index, len(tree.leaves))))
 
 
 def check_record(opening: RecordOpening, commit: RecordCommit) -> None:

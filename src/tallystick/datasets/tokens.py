@@ -58,9 +58,7 @@ class TokensCommit:
         parts = fields(value, ("chunk_bytes", "count", "root", "vocabulary"), what)
         integer(parts["chunk_bytes"], f"{what}.chunk_bytes", CHUNK_BYTES, CHUNK_BYTES)
         vocabulary = integer(parts["vocabulary"], f"{what}.vocabulary", 1, VOCABULARY_MAX)
-        return cls(
-            integer(parts["count"], f"{what}.count"), vocabulary, hash_field(parts["root"], f"{what}.root")
-        )
+        return cls(integer(parts["count"], f"{what}.count"), vocabulary, hash_field(parts["root"], f"{what}.root"))
 
 
 def token_dtype(vocabulary: int) -> np.dtype[Any]:

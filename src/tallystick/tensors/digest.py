@@ -134,9 +134,7 @@ def _digest_all(state: State, threads: int | None, release: Release = _keep) -> 
         with ThreadPoolExecutor(workers) as pool:
             for (name, _), hashes in zip(jobs, pool.map(hash_group, jobs), strict=True):
                 chunks[name].extend(hashes)
-    return {
-        name: TensorDigest(tensor.dtype, tensor.shape, tuple(chunks[name])) for name, tensor in state.items()
-    }
+    return {name: TensorDigest(tensor.dtype, tensor.shape, tuple(chunks[name])) for name, tensor in state.items()}
 
 
 def _hash_group(name: str, data: memoryview, begin: int, release: Release) -> list[Hash]:

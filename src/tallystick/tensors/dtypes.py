@@ -53,9 +53,15 @@ def dtype_of(form: np.dtype[Any]) -> str:
 
 
 def round_to_float16(values: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float16]:
-    """Round to float16, nearest even; 65520 and above in magnitude become infinite (IEEE 754-2019 §4.3.1)."""
-    with np.errstate(over="ignore", under="ignore"):
-        return values.astype("<f2")
+    """Round to float16, nearest even; 65520 and above in magnitude become infinite (IEEE 754-2019 §4.3.1).
+
+    Every NaN becomes the quiet NaN 0x7E00: what is left of a payload differs from one processor to the next.
+    """
+    values = np.asarray(values)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        rounded = values.astype("<f2")
+    rounded[np.isnan(values)] = np.nan
+    return rounded
 
 
 def round_to_bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:

@@ -19,13 +19,12 @@ import numpy as np
 
 from tallystick.commitments import Json, encode, parse
 from tallystick.errors import MalformedError, UnavailableError
-from tallystick.tensors.dtypes import STORAGE, item_size
-from tallystick.tensors.tensor import State, Tensor
+from tallystick.tensors.dtypes import STORAGE
+from tallystick.tensors.tensor import DIMENSIONS_MAX, State, Tensor, byte_count
 
 HEADER_BYTES_MAX: Final = 16 << 20
 LENGTH_BYTES: Final = 8
 ALIGNMENT: Final = 8
-DIMENSIONS_MAX: Final = 64
 METADATA: Final = "__metadata__"
 
 
@@ -90,13 +89,11 @@ class StateFile:
         UnavailableError: there is no such file.
     """
 
-    def __init__(
-        self, path: Path, *, header_bytes_max: int = HEADER_BYTES_MAX, canonical: bool = False
-    ) -> None:
+    def __init__(self, path: Path, *, header_bytes_max: int = HEADER_BYTES_MAX, canonical: bool = False) -> None:
         self._path = path
-        if not path.is_file():
-            raise UnavailableError(f"{path.name}: not there, or not a file (looked in {path.parent})")
         try:
+            if not path.is_file():
+                raise UnavailableError(f"{path.name}: not there, or not a file (looked in {path.parent})")
             with path.open("rb") as file:
                 header = self._read_header(file, header_bytes_max)
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -111,7 +108,12 @@ class StateFile:
         return tuple(sorted(self.specs))
 
     def tensor(self, name: str) -> Tensor:
-        """One tensor over the mapping; copy it to keep it beyond the file."""
+        """One tensor over the mapping; copy it to keep it beyond the file.
+
+        Raises `UnavailableError` where the file holds no tensor of this name.
+        """
+        if name not in self.specs:
+            raise UnavailableError(f"{self._path.name}: holds no tensor {_shown(name)}")
         spec = self.specs[name]
         data = memoryview(self._map)[self._start + spec.begin : self._start + spec.end]
         return Tensor(spec.dtype, spec.shape, data)
@@ -137,9 +139,7 @@ class StateFile:
             raise MalformedError(f"{what}: {size} bytes are too few for a safetensors file")
         length = int.from_bytes(file.read(LENGTH_BYTES), "little")
         if length > header_bytes_max:
-            raise MalformedError(
-                f"{what}: a header of {length} bytes, more than the {header_bytes_max} allowed"
-            )
+            raise MalformedError(f"{what}: a header of {length} bytes, more than the {header_bytes_max} allowed")
         if LENGTH_BYTES + length > size:
             raise MalformedError(f"{what}: the header ends behind the file")
         header = file.read(length)
@@ -156,9 +156,7 @@ class StateFile:
         except MalformedError as error:
             raise MalformedError(f"{self._path.name}: {error}") from None
         if not is_canonical:
-            raise MalformedError(
-                f"{self._path.name}: not in canonical form (order, layout, metadata or padding)"
-            )
+            raise MalformedError(f"{self._path.name}: not in canonical form (order, layout, metadata or padding)")
 
 
 def read_state(path: Path, *, canonical: bool = False) -> dict[str, Tensor]:
@@ -194,9 +192,10 @@ def _read_spec(name: str, entry: Json, what: str) -> TensorSpec:
     sides, bounds = _naturals(shape, f"{what}: shape"), _naturals(offsets, f"{what}: data_offsets")
     if len(bounds) != 2 or bounds[0] > bounds[1]:
         raise MalformedError(f"{what}: data_offsets are no interval")
-    needed = item_size(dtype)
-    for side in sides:
-        needed *= side
+    try:
+        needed = byte_count(dtype, sides)
+    except MalformedError as error:
+        raise MalformedError(f"{what}: {error}") from None
     if needed != bounds[1] - bounds[0]:
         raise MalformedError(f"{what}: {bounds[1] - bounds[0]} bytes for a tensor of {needed}")
     return TensorSpec(dtype, sides, bounds[0], bounds[1])

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from tallystick.errors import MalformedError
 from tallystick.tensors.dtypes import bfloat16_to_float32, dtype_of, item_size, numpy_dtype
+
+DIMENSIONS_MAX: Final = 64
+SPAN_BYTES_MAX: Final = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -26,13 +29,9 @@ class Tensor:
     data: bytes | memoryview
 
     def __post_init__(self) -> None:
-        if any(side < 0 for side in self.shape):
-            raise MalformedError(f"shape {list(self.shape)} has a negative side")
-        needed = math.prod(self.shape) * item_size(self.dtype)
+        needed = byte_count(self.dtype, self.shape)
         if needed != self.nbytes:
-            raise MalformedError(
-                f"{self.nbytes} bytes for {self.dtype} {list(self.shape)}, which takes {needed}"
-            )
+            raise MalformedError(f"{self.nbytes} bytes for {self.dtype} {list(self.shape)}, which takes {needed}")
 
     @classmethod
     def of(cls, array: npt.NDArray[Any], dtype: str | None = None) -> Tensor:
@@ -60,6 +59,20 @@ class Tensor:
     def nbytes(self) -> int:
         """The number of bytes."""
         return memoryview(self.data).nbytes
+
+
+def byte_count(dtype: str, shape: tuple[int, ...]) -> int:
+    """How many bytes a tensor takes; raises `MalformedError` for a shape that no array can have.
+
+    An empty tensor may not have enormous sides either: array libraries multiply them all the same.
+    """
+    if len(shape) > DIMENSIONS_MAX:
+        raise MalformedError(f"{len(shape)} dimensions, more than {DIMENSIONS_MAX}")
+    if any(side < 0 for side in shape):
+        raise MalformedError(f"shape {list(shape)} has a negative side")
+    if math.prod(side or 1 for side in shape) * item_size(dtype) > SPAN_BYTES_MAX:
+        raise MalformedError(f"shape {list(shape)} is larger than any array")
+    return math.prod(shape) * item_size(dtype)
 
 
 State: TypeAlias = Mapping[str, Tensor]

@@ -132,9 +132,7 @@ class Bucket:
         return {"codes": tensor_digest(Tensor.of(self.codes(tensor, hints)))}
 
     def _has_codes(self, tensor: Tensor) -> bool:
-        return is_float(tensor) and all(
-            in_range(values, self.mode, self.grid_eps).all() for values in pieces(tensor)
-        )
+        return is_float(tensor) and all(in_range(values, self.mode, self.grid_eps).all() for values in pieces(tensor))
 
     def _tensor_hints(self, tensor: Tensor) -> TensorHints:
         indices, sides, start = [np.empty(0, np.int64)], [np.empty(0, bool)], 0

@@ -17,9 +17,7 @@ def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> tu
     assert trials >= 1
     tail = (1.0 - confidence) / 2
     low = 0.0 if successes == 0 else _crossing(lambda p: at_least(successes, trials, p) > tail)
-    high = (
-        1.0 if successes == trials else _crossing(lambda p: 1.0 - at_least(successes + 1, trials, p) < tail)
-    )
+    high = 1.0 if successes == trials else _crossing(lambda p: 1.0 - at_least(successes + 1, trials, p) < tail)
     return low, high
 
 

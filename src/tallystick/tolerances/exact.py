@@ -28,9 +28,7 @@ class Exact:
 
     def digest(self, value: Values | States) -> Digest:
         """The digest of a tensor, or of a state with its names."""
-        return (
-            state_digest(as_state(value)) if isinstance(value, Mapping) else tensor_digest(as_tensor(value))
-        )
+        return state_digest(as_state(value)) if isinstance(value, Mapping) else tensor_digest(as_tensor(value))
 
     def summarize(self, value: Values | States) -> bytes:
         """The 32 bytes of the digest."""
@@ -44,9 +42,7 @@ class Exact:
     def compare_opened(self, claimed: States, replayed: ReplayedState) -> Finding:
         """The number of tensors that differ, are missing or were added, naming the first."""
         expected, found = as_state(replayed.end), as_state(claimed)
-        differing = [
-            name for name in sorted(expected.keys() | found.keys()) if _differs(name, found, expected)
-        ]
+        differing = [name for name in sorted(expected.keys() | found.keys()) if _differs(name, found, expected)]
         return Finding(float(len(differing)), 0.0, "exact", differing[0] if differing else "")
 
 

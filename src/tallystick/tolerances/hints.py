@@ -69,9 +69,7 @@ def _encode_tensor(name: bytes, entry: TensorHints) -> bytes:
     assert len(name) <= NAME_BYTES_MAX
     steps = np.diff(entry.indices, prepend=-1) - 1
     numbers = (steps.astype(np.uint64) << np.uint64(1)) | entry.sides.astype(np.uint64)
-    body = b"".join(
-        _encode_numbers(numbers[start : start + BATCH]) for start in range(0, numbers.size, BATCH)
-    )
+    body = b"".join(_encode_numbers(numbers[start : start + BATCH]) for start in range(0, numbers.size, BATCH))
     counts = COUNTS.pack(entry.size, entry.indices.size, len(body))
     return struct.pack("<H", len(name)) + name + counts + body
 
@@ -120,11 +118,7 @@ def _encode_numbers(numbers: npt.NDArray[np.uint64]) -> bytes:
     more[:, :-1] = shifted[:, 1:] > 0
     written = np.ones(shifted.shape, bool)
     written[:, 1:] = shifted[:, 1:] > 0
-    return (
-        ((shifted & np.uint64(0x7F)) | (more.astype(np.uint64) << np.uint64(7)))
-        .astype(np.uint8)[written]
-        .tobytes()
-    )
+    return ((shifted & np.uint64(0x7F)) | (more.astype(np.uint64) << np.uint64(7))).astype(np.uint8)[written].tobytes()
 
 
 def _parse_numbers(body: Bytes, count: int, what: str) -> npt.NDArray[np.uint64]:

@@ -21,7 +21,8 @@ def count_mismatches(
 ) -> dict[str, int]:
     """The number of elements in another bucket, per floating-point tensor.
 
-    Raises `MalformedError` unless both sides hold the same names and shapes. An element without a bucket on either side (not finite, or out of range) counts unless the two are equal.
+    An element without a bucket on either side (not finite, or out of range) counts unless the two are equal.
+    Raises `MalformedError` unless both sides hold the same names and shapes.
     """
     left, right = as_state(claimed), as_state(replayed)
     if left.keys() != right.keys():

@@ -97,9 +97,7 @@ def _direction_bound(betas: tuple[float, float], step: npt.NDArray[np.float64]) 
     return np.asarray((1 - beta1) / math.sqrt(1 - beta2) * np.sqrt(total) * corrections)
 
 
-def _direction_bounds(
-    betas: tuple[float, float], count: int, first_step: int | None
-) -> npt.NDArray[np.float64]:
+def _direction_bounds(betas: tuple[float, float], count: int, first_step: int | None) -> npt.NDArray[np.float64]:
     if first_step is not None:
         return _direction_bound(betas, np.arange(first_step, first_step + count, dtype=np.float64))
     if betas[0] ** 2 >= betas[1] and betas[0] > 0.0:

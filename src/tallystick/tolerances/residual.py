@@ -105,11 +105,7 @@ class Residual:
 def _measure(
     claimed: Mapping[str, Tensor], start: Mapping[str, Tensor], end: Mapping[str, Tensor]
 ) -> list[TensorDrift]:
-    return [
-        measure_drift(name, claimed[name], start[name], tensor)
-        for name, tensor in end.items()
-        if is_float(tensor)
-    ]
+    return [measure_drift(name, claimed[name], start[name], tensor) for name, tensor in end.items() if is_float(tensor)]
 
 
 def _unlike(*states: Mapping[str, Tensor]) -> list[str]:

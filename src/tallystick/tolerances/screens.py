@@ -63,9 +63,7 @@ def update_profile(norms: Sequence[float], allowed: float = 8.0) -> Finding:
     return Finding(float(gaps.max()), allowed, "update-profile", str(int(gaps.argmax())))
 
 
-def moment_cosine(
-    before: Values, after: Values, moment: Values, *, allowed: float = 1.0, where: str = ""
-) -> Finding:
+def moment_cosine(before: Values, after: Values, moment: Values, *, allowed: float = 1.0, where: str = "") -> Finding:
     """How far the update points away from the descent direction of the first moment: 1 + cos(Δw, m).
 
     0 is straight down the moment, 1 at a right angle to it, 2 straight up. Meant for segments that are short

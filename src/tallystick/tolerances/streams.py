@@ -34,7 +34,7 @@ def norm(tensors: Iterable[Tensor]) -> float:
 
 
 def difference_norm(left: Sequence[Tensor], right: Sequence[Tensor]) -> float:
-    """The Euclidean norm of `left - right`; raises `MalformedError` unless they are tensors of like shapes."""
+    """The Euclidean norm of `left - right`; raises `MalformedError` for unlike shapes."""
     if len(left) != len(right):
         raise MalformedError(f"{len(left)} tensors beside {len(right)}")
     pairs = zip(left, right, strict=True)

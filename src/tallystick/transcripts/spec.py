@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import Field, field_validator, model_validator
 
@@ -53,7 +53,7 @@ class Spec(Document):
     @classmethod
     def of(cls, recipe: Recipe, data: DatasetCommitment) -> Spec:
         """The spec of a run that a verifier can rebuild."""
-        return cls(recipe=recipe, data=data.to_json())
+        return cls(recipe=recipe, data=cast("dict[str, Any]", data.to_json()))
 
     @property
     def commitment(self) -> DatasetCommitment | None:

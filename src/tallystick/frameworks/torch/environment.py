@@ -37,7 +37,7 @@ def describe_environment(device: Literal["cpu", "cuda"]) -> Environment:
         threads=torch.get_num_threads(),
         device=device,
         cuda=str(torch.version.cuda or "none"),
-        cudnn=str(torch.backends.cudnn.version() or "none"),
+        cudnn=str(torch.backends.cudnn.version() or "none"),  # type: ignore[no-untyped-call]
         gpus=tuple(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())),
         math_libraries=tuple(_math_libraries()),
         variables=_variables(),

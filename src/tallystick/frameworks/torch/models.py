@@ -97,7 +97,7 @@ def _language_model(recipe: Recipe, vocabulary: int) -> nn.Module:
             f"model.architecture: {architecture!r} is no causal language model of transformers"
         )
     settings = {"vocab_size": vocabulary, "use_cache": False} | recipe.model.config
-    if settings["vocab_size"] < vocabulary:
+    if not isinstance(size := settings["vocab_size"], int) or size < vocabulary:
         raise MalformedError(f"model.config.vocab_size: smaller than the tokenizer's {vocabulary}")
     try:
         config = AutoConfig.for_model(architecture, **_without_special_tokens(settings, architecture))

@@ -34,7 +34,7 @@ def from_tensor(tensor: Tensor) -> torch.Tensor:
 
 def live_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     """Every tensor that a step reads and writes, by its name in the state; tied weights appear once."""
-    named = dict(model.named_parameters())
+    named: dict[str, torch.Tensor] = dict(model.named_parameters())
     tensors = {f"weights.{name}": value for name, value in named.items()}
     tensors |= {f"buffers.{name}": value for name, value in model.named_buffers()}
     return tensors | dict(_optimizer_slots(named, optimizer))

@@ -38,17 +38,20 @@ class Summariser:
         """The summaries due after step `index`."""
         wanted, recorded = self._recorded.summaries, self._recorded
         exact = "exact" in wanted and index % recorded.exact_stride == 0
-        bucket = "bucket" in wanted and index % recorded.bucket_stride == 0
+        bucketed = "bucket" in wanted and index % recorded.bucket_stride == 0
+        buckets = self._buckets() if bucketed else {}
         return StateSummary(
             exact=state_digest(self._state()) if exact else None,
             projection=self._sketcher.sketch() if "projection" in wanted else None,
-            **(self._buckets() if bucket else {}),
+            fp16_rne=buckets.get("fp16_rne"),
+            grid=buckets.get("grid"),
         )
 
     def at_anchor(self) -> StateSummary:
         """The summaries kept beside an anchor: always its buckets, and the projection where steps record it."""
         projected = "projection" in self._recorded.summaries
-        return StateSummary(projection=self._sketcher.sketch() if projected else None, **self._buckets())
+        sketch, buckets = self._sketcher.sketch() if projected else None, self._buckets()
+        return StateSummary(projection=sketch, fp16_rne=buckets.get("fp16_rne"), grid=buckets.get("grid"))
 
     def _buckets(self) -> dict[str, BucketSummary]:
         weights = {name: value.detach().float().cpu().numpy() for name, value in self._weights.items()}

@@ -1,0 +1,18 @@
+.PHONY: setup demo test bench lock
+setup:
+	@scripts/bootstrap.sh
+
+demo: setup
+	.venv/bin/tally demo
+
+test: setup
+	.venv/bin/ruff check -q .
+	.venv/bin/ruff format --check -q .
+	.venv/bin/mypy --no-error-summary
+	.venv/bin/python -m pytest -q -n 2 --dist loadscope
+
+bench: setup
+	.venv/bin/python -m benchmarks
+
+lock: setup
+	scripts/lock.sh

@@ -1,0 +1,122 @@
+"""`tally commit`, `tally verify-data`, `tally record-proof`, `tally targets`: data and what is known about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from tallystick.commitments import Digest
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this file."""
+    app.command()(commit)
+    app.command(name="verify-data")(verify_data)
+    app.command(name="prove-data")(prove_data)
+    app.command()(targets)
+
+
+def commit(
+    path: Path = typer.Argument(help="A directory, a JSONL file or a text file."),
+    out: Path | None = typer.Option(None, help="Where the commitment goes; commit.json beside PATH by default."),
+    verify: Path | None = typer.Option(None, "--verify", help="A commitment to check PATH against."),
+) -> None:
+    """Commit to an artifact by one digest, a Merkle root over ordered chunks and a count, or check it."""
+    from tallystick.cli.output import existing, talk
+
+    target = out or path.absolute().parent / "commit.json"
+    digest = (_commit_directory if existing(path, "file or directory").is_dir() else _commit_file)(path, target, verify)
+    talk().print(f"{path}: agrees with {verify}" if verify else f"{path}: committed in {target}")
+    print(digest)
+
+
+def _commit_directory(path: Path, target: Path, verify: Path | None) -> Digest:
+    from tallystick.datasets import check_commit, commit_directory, read_commit, write_commit
+
+    found = commit_directory(path)
+    if verify is not None:
+        check_commit(read_commit(verify), found)
+    else:
+        write_commit(found, path, target)
+    return found.digest
+
+
+def _commit_file(path: Path, target: Path, verify: Path | None) -> Digest:
+    from tallystick.commitments import decode, encode
+    from tallystick.datasets import RecordCommit, commit_source
+    from tallystick.errors import ProofError
+    from tallystick.store import read_document, write_atomically
+
+    found = commit_source("jsonl" if path.suffix == ".jsonl" else "text", path)
+    if verify is None:
+        write_atomically(target, encode(found.to_json()) + b"\n")
+    elif (claimed := RecordCommit.from_json(decode(read_document(verify).removesuffix(b"\n"), str(verify)))) != found:
+        raise ProofError(f"{path}: {found.count} records under another root than the {claimed.count} committed")
+    return found.digest
+
+
+def verify_data(run: Path = typer.Argument(help="A run directory.")) -> None:
+    """Tokenize the committed source again and compare every token."""
+    from tallystick.cli.output import talk
+    from tallystick.datasets import verify_data
+    from tallystick.errors import UsageError
+    from tallystick.frameworks.tokenizers import train_bpe
+    from tallystick.store import RunDirectory
+
+    directory = RunDirectory(run)
+    commitment = directory.spec().commitment
+    if commitment is None:
+        raise UsageError(f"{run}: recorded around somebody's own loop; it commits to batches, not to a source")
+    verify_data(directory.data_path, commitment, train_bpe)
+    talk().print(f"{run}: source, tokenizer and {commitment.count} tokens or examples agree")
+    print(commitment.root)
+
+
+def prove_data(
+    run: Path = typer.Argument(help="A run directory."),
+    index: int = typer.Option(..., min=0, help="The record's position, from 0."),
+) -> None:
+    """Show that a record stands at a position of the committed data, with its inclusion proof."""
+    from tallystick.cli.output import print_json
+    from tallystick.datasets import check_record, open_record
+    from tallystick.errors import UsageError
+    from tallystick.store import RunDirectory
+
+    directory = RunDirectory(run)
+    commitment = directory.spec().commitment
+    if commitment is None:
+        raise UsageError(f"{run}: recorded around somebody's own loop; it commits to batches, not to a source")
+    opening = open_record(directory.data_path, commitment, index)
+    check_record(opening, commitment.source)
+    print_json(opening.to_json())
+
+
+def targets(
+    run: Path = typer.Argument(help="A run directory."),
+    json: bool = typer.Option(False, "--json", help="Print the account as JSON."),
+) -> None:
+    """Count from the records how often each window or example of the data was trained on."""
+    import numpy as np
+
+    from tallystick.cli.output import page, print_json
+    from tallystick.datasets import count_targets
+    from tallystick.errors import UsageError
+    from tallystick.store import RunDirectory, read_lines
+    from tallystick.transcripts import StepRecord, batch_plan, open_data, read_record
+
+    directory = RunDirectory(run)
+    spec = directory.spec()
+    if spec.recipe is None:
+        raise UsageError(f"{run}: recorded around somebody's own loop; its records hold no positions")
+    plan = batch_plan(spec, open_data(spec, directory.data_path))
+    records = (read_record(line, "transcript.jsonl") for line in read_lines(directory.transcript_path))
+    batches = (np.asarray(r.batch.indices or (), np.int64) for r in records if isinstance(r, StepRecord))
+    account = count_targets(batches, plan)
+    if json:
+        print_json(account.to_json())
+        return
+    for times, windows in sorted(account.histogram.items()):
+        page().print(f"{windows} windows were targets {times} times")

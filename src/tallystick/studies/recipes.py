@@ -1,0 +1,85 @@
+"""What is trained in the study: two small models, two optimizers, two precisions, some seeds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tallystick.transcripts import Recipe
+
+STRIDE = 8
+STEPS = 64
+WINDOWS = (1, 8, 32)
+Optimizer = Literal["adamw", "sgd"]
+Precision = Literal["fp32", "bf16"]
+MODELS: dict[str, dict[str, Any]] = {
+    "llama": {
+        "architecture": "llama",
+        "config": {
+            "hidden_size": 96,
+            "intermediate_size": 256,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 64,
+            "tie_word_embeddings": True,
+        },
+    },
+    "cnn": {"architecture": "cnn", "config": {"channels": 16}},
+}
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "adamw": {"kind": "adamw", "learning_rate": 2e-3, "weight_decay": 0.01, "clip_norm": 1.0},
+    "sgd": {"kind": "sgd", "learning_rate": 5e-2, "momentum": 0.9, "weight_decay": 1e-4, "clip_norm": 1.0},
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One training run of the study."""
+
+    model: Literal["llama", "cnn"]
+    optimizer: Optimizer
+    dtype: Precision
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The name of its run directory."""
+        return f"{self.model}-{self.optimizer}-{self.dtype}-{self.seed}"
+
+    def recipe(self) -> Recipe:
+        """Its recipe: a warm-up from zero, then a cosine; an anchor every `STRIDE` steps."""
+        language = self.model == "llama"
+        table = {
+            "data": {"kind": "text" if language else "digits", "validation": 64},
+            "model": MODELS[self.model],
+            "optimizer": OPTIMIZERS[self.optimizer],
+            "schedule": {"kind": "cosine", "warmup_steps": 10, "final_share": 0.1},
+            "training": {
+                "steps": STEPS,
+                "batch": 8 if language else 32,
+                "sequence": 32 if language else 1,
+                "dtype": self.dtype,
+                "seed": self.seed,
+            },
+            "record": {"anchor_stride": STRIDE, "loss_decimals": 6},
+        }
+        return Recipe.from_json(table, self.name)
+
+
+def cases(seeds: int) -> list[Case]:
+    """Every model, optimizer and precision with `seeds` seeds each."""
+    return [
+        Case(model, optimizer, dtype, seed)
+        for model in ("llama", "cnn")
+        for optimizer in ("adamw", "sgd")
+        for dtype in ("fp32", "bf16")
+        for seed in range(seeds)
+    ]
+
+
+def corpus() -> str:
+    """The text that the language models train on: the language reference topics that come with CPython (PSF licence)."""
+    from pydoc_data.topics import topics
+
+    return "\n".join(topics[name] for name in sorted(topics))

@@ -1,0 +1,30 @@
+"""Records the runs of the study in a process of its own: `python -m tallystick.studies.recording STACK JOB.json`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from tallystick.recorders.training import train
+from tallystick.studies.recipes import Case, corpus
+from tallystick.studies.stacks import enter, stack_named
+
+
+def record_runs(job: dict[str, Any]) -> None:
+    """Record every case of the job into a run directory of its name; a finished one is left as it is."""
+    folder = Path(job["folder"])
+    source = folder / "corpus.txt"
+    folder.mkdir(parents=True, exist_ok=True)
+    source.write_text(corpus(), encoding="utf-8")
+    for fields in job["cases"]:
+        case = Case(**fields)
+        out = folder / case.name
+        if not (out / "claim.json").exists():
+            train(case.recipe(), source if case.model == "llama" else None, out)
+
+
+if __name__ == "__main__":
+    enter(stack_named(sys.argv[1]))
+    record_runs(json.loads(Path(sys.argv[2]).read_text()))

@@ -1,0 +1,196 @@
+"""The layers hold: imports go upward only, heavy libraries stay where they belong, surfaces are listed."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "src" / "tallystick"
+LAYERS = [
+    *("errors", "commitments", "tensors", "tolerances", "datasets", "transcripts", "store"),
+    *("frameworks", "recorders", "audits", "attacks", "cli"),
+]
+HEAVY = {"torch": {"frameworks", "recorders"}}
+HEAVY |= dict.fromkeys(
+    ("transformers", "tokenizers", "sklearn", "matplotlib", "safetensors"), {"frameworks", "recorders"}
+)
+FORBIDDEN_TO_AUDITS = {"recorders", "attacks", "cli", "web"}
+UNLOADED_AT_IMPORT = ("torch", "pydantic", "matplotlib", "transformers", "tokenizers", "sklearn", "typer", "rich")
+
+
+class Import(NamedTuple):
+    """One import: what it names, and whether it runs when its module is loaded."""
+
+    module: str
+    is_immediate: bool
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def imports_of(code: str) -> list[Import]:
+    """The imports of `code`, those under `TYPE_CHECKING` left out."""
+    return list(_walk(ast.parse(code), is_immediate=True))
+
+
+def _walk(node: ast.AST, is_immediate: bool) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            continue
+        if isinstance(child, ast.Import):
+            yield from (Import(alias.name, is_immediate) for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            assert child.level == 0, "imports are absolute here"
+            yield from (Import(f"{child.module}.{alias.name}", is_immediate) for alias in child.names)
+        is_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        yield from _walk(child, is_immediate and not is_function)
+
+
+def own_module(imported: str) -> str:
+    """The module of this package that an import reaches: the name itself, or what it is taken from."""
+    return imported if imported in MODULES else imported.rpartition(".")[0]
+
+
+def layer_of(module: str) -> str:
+    """The layer of a module; the package itself stands above all of them."""
+    return module.split(".")[1] if "." in module else "tallystick"
+
+
+def edges_of(modules: Mapping[str, Path]) -> dict[str, set[str]]:
+    return {
+        name: {own_module(found.module) for found in imports_of(path.read_text()) if is_own(found.module)} - {name}
+        for name, path in modules.items()
+    }
+
+
+def is_own(module: str) -> bool:
+    return module.split(".")[0] == "tallystick" and module != "tallystick.__version__"
+
+
+def downward(edges: Mapping[str, Iterable[str]]) -> list[str]:
+    """The imports that reach a layer above their own."""
+    ranks = {layer: rank for rank, layer in enumerate([*LAYERS, "tallystick"])}
+    return sorted(
+        f"{name} -> {target}"
+        for name, targets in edges.items()
+        for target in targets
+        if ranks[layer_of(target)] > ranks[layer_of(name)]
+    )
+
+
+def reached_from(layer: str, edges: Mapping[str, Iterable[str]]) -> set[str]:
+    """The layers that the modules of `layer` reach by any chain of imports."""
+    seen: set[str] = set()
+    waiting = [name for name in edges if layer_of(name) == layer]
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            waiting.extend(edges.get(name, ()))
+    return {layer_of(name) for name in seen} - {layer}
+
+
+def misplaced(layer: str, code: str) -> list[str]:
+    """The heavy libraries that `code`, a module of `layer`, loads as soon as it is loaded itself."""
+    loaded = {found.module.split(".")[0] for found in imports_of(code) if found.is_immediate}
+    return sorted(library for library in loaded if layer not in HEAVY.get(library, {layer}))
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Those of `UNLOADED_AT_IMPORT` that a fresh interpreter has loaded after `statement`."""
+    code = f"import sys\n{statement}\nprint(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(run.stdout.split()) & set(UNLOADED_AT_IMPORT)
+
+
+def test_every_module_has_a_layer() -> None:
+    assert {layer_of(name) for name in MODULES} <= {*LAYERS, "tallystick"}
+
+
+def test_imports_go_upward_only() -> None:
+    assert downward(edges_of(MODULES)) == []
+
+
+def test_imports_have_no_cycles() -> None:
+    list(TopologicalSorter(edges_of(MODULES)).static_order())
+
+
+def test_audits_reach_neither_recorders_nor_attacks_nor_the_command() -> None:
+    assert reached_from("audits", edges_of(MODULES)) & FORBIDDEN_TO_AUDITS == set()
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_heavy_libraries_are_loaded_only_where_they_belong(name: str) -> None:
+    assert misplaced(layer_of(name), MODULES[name].read_text()) == []
+
+
+def test_importing_the_package_loads_numpy_at_most() -> None:
+    assert loaded_by("import tallystick") == set()
+
+
+def test_importing_commitments_and_tensors_loads_numpy_at_most() -> None:
+    assert loaded_by("import tallystick.commitments, tallystick.tensors, tallystick.tolerances") == set()
+
+
+@pytest.mark.parametrize("name", [name for name, path in MODULES.items() if path.name == "__init__.py"])
+def test_every_surface_is_sorted_and_real(name: str) -> None:
+    names = listed(MODULES[name].read_text())
+    assert names == sorted(names, key=_isort_key)
+    assert len(names) == len(set(names))
+    module = importlib.import_module(name)
+    assert [missing for missing in names if not hasattr(module, missing)] == []
+
+
+def listed(code: str) -> list[str]:
+    """The names in `__all__`, none where there is none."""
+    for node in ast.parse(code).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            names: list[str] = ast.literal_eval(node.value)
+            return names
+    return []
+
+
+def _isort_key(name: str) -> tuple[int, str]:
+    """Constants, then classes, then functions; each alphabetically."""
+    kind = 0 if name.isupper() else 1 if name[:1].isupper() else 2
+    return kind, name
+
+
+def test_the_checks_see_what_they_forbid() -> None:
+    assert downward({"tallystick.tensors.digest": {"tallystick.audits.verdict"}})
+    assert not downward({"tallystick.audits.verdict": {"tallystick.tensors.digest"}})
+    chain = {"tallystick.audits.a": {"tallystick.store.b"}, "tallystick.store.b": {"tallystick.recorders.c"}}
+    assert reached_from("audits", chain) == {"store", "recorders"}
+    with pytest.raises(CycleError):
+        list(TopologicalSorter({"a": {"b"}, "b": {"a"}}).static_order())
+    assert loaded_by("import pydantic, tallystick") == {"pydantic"}
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("import torch", ["torch"]),
+        ("from torch.nn import Module", ["torch"]),
+        ("try:\n    import sklearn.datasets\nexcept ImportError:\n    pass", ["sklearn"]),
+        ("class A:\n    import transformers", ["transformers"]),
+        ("def run():\n    import torch", []),
+        ("if TYPE_CHECKING:\n    import torch", []),
+        ("import numpy", []),
+    ],
+)
+def test_only_what_is_loaded_at_once_counts_as_loaded(code: str, expected: list[str]) -> None:
+    assert misplaced("audits", code) == expected
+    assert misplaced("frameworks", code) == []
