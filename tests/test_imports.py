@@ -18,10 +18,8 @@ LAYERS = [
     *("errors", "commitments", "tensors", "tolerances", "datasets", "transcripts", "store"),
     *("frameworks", "recorders", "audits", "attacks", "cli"),
 ]
-HEAVY = {"torch": {"frameworks", "recorders"}}
-HEAVY |= dict.fromkeys(
-    ("transformers", "tokenizers", "sklearn", "matplotlib", "safetensors"), {"frameworks", "recorders"}
-)
+HEAVY = {"torch", "transformers", "tokenizers", "sklearn", "matplotlib", "safetensors"}
+AT_HOME_WITH_HEAVY = {"frameworks", "recorders"}
 FORBIDDEN_TO_AUDITS = {"recorders", "attacks", "cli", "web"}
 UNLOADED_AT_IMPORT = ("torch", "pydantic", "matplotlib", "transformers", "tokenizers", "sklearn", "typer", "rich")
 
@@ -106,7 +104,7 @@ def reached_from(layer: str, edges: Mapping[str, Iterable[str]]) -> set[str]:
 def misplaced(layer: str, code: str) -> list[str]:
     """The heavy libraries that `code`, a module of `layer`, loads as soon as it is loaded itself."""
     loaded = {found.module.split(".")[0] for found in imports_of(code) if found.is_immediate}
-    return sorted(library for library in loaded if layer not in HEAVY.get(library, {layer}))
+    return [] if layer in AT_HOME_WITH_HEAVY else sorted(loaded & HEAVY)
 
 
 def loaded_by(statement: str) -> set[str]:

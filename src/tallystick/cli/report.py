@@ -89,12 +89,15 @@ def sections(report: Report) -> Iterable[tuple[str, tuple[str, ...]]]:
 
 
 def _figures(report: Report) -> str:
-    ratio = "unknown" if report.cost_ratio is None else f"{report.cost_ratio:.2f}"
-    chances = ", ".join(f"{100 * chance:.0f} % if {100 * float(share):g} % of the steps were bad"
-                        for share, chance in report.detection().items())
-    again = f"\nrepeat with --nonce {report.nonce.hex()}" if report.nonce else ""
-    return (
-        f"replayed {report.replayed_steps} of {report.steps} steps (sample of {len(report.selection.sampled)}); "
-        f"cost {ratio} of the training time\n"
-        f"chance that the sample held a bad step: {chances}{again}"
-    )
+    ratio = "an unknown share" if report.cost_ratio is None else f"{report.cost_ratio:.2f}"
+    lines = [f"replayed {report.replayed_steps} of {report.steps} steps; cost {ratio} of the training time"]
+    if report.segments:
+        lines.append(f"chance that the sample of {len(report.selection.sampled)} held a bad step: {_chances(report)}")
+    if report.nonce:
+        lines.append(f"repeat with --nonce {report.nonce.hex()}")
+    return "\n".join(lines)
+
+
+def _chances(report: Report) -> str:
+    chances = report.detection().items()
+    return ", ".join(f"{100 * chance:.0f} % if {100 * float(share):g} % of the steps were bad" for share, chance in chances)

@@ -64,7 +64,7 @@ class OwnLoopRecorder:
         self.recorder.step(
             self.index,
             describe_batch(batch),
-            loss=float(loss),
+            loss=float(loss.detach() if isinstance(loss, torch.Tensor) else loss),
             learning_rate=float(self._optimizer.param_groups[0]["lr"]),
             gradient_norm=gradient_norm,
             seconds=now - self._last_step,

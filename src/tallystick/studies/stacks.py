@@ -82,7 +82,7 @@ def stacks_for(architecture: str) -> tuple[Stack, ...]:
 def variables_of(stack: Stack) -> dict[str, str]:
     """The environment of a process on `stack`: this one's, its own switches taken out."""
     kept = {name: value for name, value in os.environ.items() if name not in SWITCHES}
-    return kept | {"HF_HUB_OFFLINE": "1", "PYTHONHASHSEED": "0"} | dict(stack.variables)
+    return kept | {"HF_HUB_OFFLINE": "1", "OPENBLAS_NUM_THREADS": "1"} | dict(stack.variables)
 
 
 def start_on(stack: Stack, module: str, job: Path) -> subprocess.Popen[bytes]:

@@ -1,0 +1,180 @@
+"""What forgers have in common: copying a run, editing its records, and making everything hang together again.
+
+`seal` is what separates a clumsy forger from a careful one: after it, roots, tiles, offsets and claim are those of
+the edited records, and nothing but a replay, a screen or a kept claim digest can object.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tallystick.errors import UsageError
+from tallystick.frameworks.torch.summaries import Summariser
+from tallystick.frameworks.torch.trainer import Trainer
+from tallystick.recorders.run_recorder import header_of
+from tallystick.store import LogWriter, RunDirectory, read_lines, write_atomically
+from tallystick.tensors import State, Tensor, read_state, state_digest, write_state
+from tallystick.transcripts import (
+    AnchorRecord,
+    Claim,
+    Environment,
+    HeaderRecord,
+    Log,
+    Recipe,
+    Record,
+    Spec,
+    StateSummary,
+    StepRecord,
+    anchor_file,
+    classes,
+    projection_seed,
+    read_record,
+)
+
+SHORTEST_SEGMENT = 4
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Where in a run a forger strikes: in the segment that starts at the middle anchor."""
+
+    before: int
+    middle: int
+    after: int
+    last: int
+
+    @property
+    def step(self) -> int:
+        """A step in the middle of the segment, with recorded steps of the same segment on both sides."""
+        return (self.middle + self.after) // 2
+
+
+def find_scene(run: RunDirectory) -> Scene:
+    """The scene of a run; raises `UsageError` where the run is too short to be forged in its middle."""
+    marks = [record.index for record in read_records(run) if isinstance(record, AnchorRecord)]
+    middle = len(marks) // 2
+    if len(marks) < 3 or marks[middle + 1 if middle + 1 < len(marks) else middle] - marks[middle - 1] < SHORTEST_SEGMENT:
+        raise UsageError(f"{run.path}: too short to be forged; three anchors and segments of four steps are needed")
+    return Scene(marks[middle - 1], marks[middle], marks[min(middle + 1, len(marks) - 1)], marks[-1])
+
+
+def copy_run(run: Path, out: Path) -> RunDirectory:
+    """A copy of a finished run to work on; raises `UsageError` where `out` is not empty."""
+    RunDirectory(run).claim()
+    _check_empty(out)
+    shutil.copytree(run, out, dirs_exist_ok=True)
+    return RunDirectory(out)
+
+
+def copy_data(run: Path, out: Path) -> RunDirectory:
+    """A run directory that holds the data of `run` and nothing else yet."""
+    _check_empty(out)
+    shutil.copytree(RunDirectory(run).data_path, RunDirectory(out).data_path)
+    return RunDirectory(out)
+
+
+def recipe_of(spec: Spec) -> Recipe:
+    """The recipe of a spec; raises `UsageError` for a run recorded around somebody's own loop."""
+    if spec.recipe is None:
+        raise UsageError("a run recorded around somebody's own loop has no recipe to train by dishonestly")
+    return spec.recipe
+
+
+def read_records(run: RunDirectory) -> list[Record]:
+    """All records of a run, in order."""
+    return [read_record(line, "transcript.jsonl") for line in read_lines(run.transcript_path)]
+
+
+def edit_lines(run: RunDirectory, edit: Callable[[list[bytes]], Iterable[bytes]]) -> None:
+    """Rewrite the transcript and nothing else: what a clumsy forger does."""
+    lines = edit(list(read_lines(run.transcript_path)))
+    run.transcript_path.write_bytes(b"".join(line + b"\n" for line in lines))
+
+
+def write_records(run: RunDirectory, records: Iterable[Record]) -> Claim:
+    """Rewrite the transcript, each step starting where the one before it ended, and seal the run."""
+    lines = [record.to_bytes() for record in relink(records)]
+    run.transcript_path.write_bytes(b"".join(line + b"\n" for line in lines))
+    return seal(run)
+
+
+def seal(run: RunDirectory) -> Claim:
+    """Write tiles, offsets and the claim anew, as the recorder would have written them over these records."""
+    spec, environment = run.spec(), run.environment()
+    shutil.rmtree(run.path / "tiles", ignore_errors=True)
+    anchors = [record for record in read_records(run) if isinstance(record, AnchorRecord)]
+    claim = Claim(
+        spec=spec.identity,
+        environment=environment.digest_as("environment"),
+        data=spec.data_root,
+        transcript=_log(run.transcript_path),
+        trace=_log(run.trace_path),
+        final_state=anchors[-1].digest if anchors else run.claim().final_state,
+    )
+    write_atomically(run.claim_path, claim.to_bytes())
+    return claim
+
+
+def relink(records: Iterable[Record]) -> list[Record]:
+    """The records with every `pre` summary set to the `post` of the step before it."""
+    linked: list[Record] = []
+    summary: StateSummary | None = None
+    for record in records:
+        if isinstance(record, StepRecord):
+            assert summary is not None  # an anchor stands before the first step
+            linked.append(record.model_copy(update={"pre": summary}))
+            summary = record.post
+        else:
+            linked.append(record)
+            if isinstance(record, AnchorRecord) and summary is None:
+                summary = record.summary
+    return linked
+
+
+def replace_environment(run: RunDirectory, environment: Environment) -> None:
+    """State another environment, in its file, in the header and in the claim."""
+    write_atomically(run.environment_path, environment.to_bytes())
+    header = header_of(run.spec(), environment)
+    write_records(run, [header if isinstance(record, HeaderRecord) else record for record in read_records(run)])
+
+
+def read_anchor(run: RunDirectory, mark: int) -> dict[str, Tensor]:
+    """The state kept in anchor `mark`."""
+    return dict(read_state(run.path / anchor_file(mark)))
+
+
+def replace_anchor(run: RunDirectory, mark: int, state: State) -> None:
+    """Put another state into anchor `mark`: its file, its record, all summaries of it, roots and claim."""
+    write_state(run.path / anchor_file(mark), state)
+    scribe = summariser_of(run, state)
+    at_step, at_anchor = scribe.after_step(max(1, mark)), scribe.at_anchor()
+    digest = state_digest(state)
+
+    def replaced(record: Record) -> Record:
+        if isinstance(record, AnchorRecord) and record.index == mark:
+            return record.model_copy(update={"digest": digest, "summary": at_anchor})
+        if isinstance(record, StepRecord) and record.index == mark:
+            return record.model_copy(update={"post": at_step})
+        return record
+
+    write_records(run, [replaced(record) for record in read_records(run)])
+
+
+def summariser_of(run: RunDirectory, state: State) -> Summariser:
+    """What the recorder would have written about a model in `state`."""
+    spec = run.spec()
+    trainer = Trainer(recipe_of(spec), classes(spec))
+    trainer.restore(state)
+    return Summariser(spec.recorded, projection_seed(spec), trainer.weights(), trainer.state, run.write_blob)
+
+
+def _log(path: Path) -> Log:
+    return LogWriter(path).close()
+
+
+def _check_empty(out: Path) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"{out}: not an empty directory; choose another one")
