@@ -16,11 +16,11 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "tallystick"
 LAYERS = [
     *("errors", "commitments", "tensors", "tolerances", "datasets", "transcripts", "store"),
-    *("frameworks", "recorders", "audits", "attacks", "cli"),
+    *("frameworks", "recorders", "audits", "attacks", "studies", "cli"),
 ]
 HEAVY = {"torch", "transformers", "tokenizers", "sklearn", "matplotlib", "safetensors"}
 AT_HOME_WITH_HEAVY = {"frameworks", "recorders"}
-FORBIDDEN_TO_AUDITS = {"recorders", "attacks", "cli", "web"}
+FORBIDDEN_TO_AUDITS = {"recorders", "attacks", "studies", "cli", "web"}
 UNLOADED_AT_IMPORT = ("torch", "pydantic", "matplotlib", "transformers", "tokenizers", "sklearn", "typer", "rich")
 
 
@@ -36,7 +36,8 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+EXAMPLES = PACKAGE / "examples"  # shipped beside the package, no part of it
+MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py")) if EXAMPLES not in path.parents}
 
 
 def imports_of(code: str) -> list[Import]:

@@ -132,8 +132,8 @@ def test_no_subtree_beyond_the_tree_is_read(tiles: Path) -> None:
 
 def test_a_missing_tile_is_unavailable(tiles: Path) -> None:
     assert TileReader(tiles, SIZE).hashes(0, 0, 1)
-    with pytest.raises(UnavailableError, match=r"tile 0/000\.p/100 is missing"):
-        TileReader(tiles, 100).hashes(0, 0, 1)
+    with pytest.raises(UnavailableError, match=r"tile 0/002\.p/45 is missing"):
+        TileReader(tiles, SIZE + 1).hashes(0, SIZE, 1)
 
 
 @pytest.mark.parametrize("change", [lambda data: data[:-1], lambda data: data + b"\0", lambda data: b""])
@@ -178,3 +178,13 @@ def test_a_flipped_bit_in_a_tile_never_leads_to_the_root(index: int, bit: int) -
 def test_finishing_another_size_is_our_own_mistake(tmp_path: Path) -> None:
     with pytest.raises(AssertionError):
         TileWriter(tmp_path).finish(1)
+
+
+def test_a_full_tile_stands_in_for_a_partial_one_that_was_removed(tmp_path: Path) -> None:
+    write_tiles(tmp_path, TILE_WIDTH)
+    assert TileReader(tmp_path, 70).hashes(0, 0, 70) == leaves(70)
+    with pytest.raises(ProofError):
+        TileReader(tmp_path, 70).hashes(0, 70, 1)
+    (tmp_path / tile_path(0, 0)).unlink()
+    with pytest.raises(UnavailableError, match=r"tile 0/000\.p/70 is missing"):
+        TileReader(tmp_path, 70).hashes(0, 0, 70)

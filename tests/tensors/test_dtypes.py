@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -73,7 +74,7 @@ def test_every_nan_becomes_one_and_the_same_float16(wide: type) -> None:
     inexact = np.float32 if wide is np.uint32 else np.float64
     infinity = int(np.array(np.inf, inexact).view(wide))
     sign = 1 << 8 * np.dtype(wide).itemsize - 1
-    nans = np.array([infinity + 1, infinity | sign | 1, sign - 1, 2 * sign - 1], wide).view(inexact)
+    nans: Any = np.array([infinity + 1, infinity | sign | 1, sign - 1, 2 * sign - 1], wide).view(inexact)
     assert round_to_float16(nans).view("<u2").tolist() == [0x7E00] * 4
 
 

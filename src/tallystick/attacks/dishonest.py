@@ -19,7 +19,16 @@ from tallystick.recorders import TrainingRun
 from tallystick.recorders.resume import ResumePoint
 from tallystick.store import RunDirectory, read_lines, write_atomically
 from tallystick.tensors import State, Tensor, read_state
-from tallystick.transcripts import AnchorRecord, Recipe, Spec, StepRecord, anchor_file, classes, learning_rate, read_record
+from tallystick.transcripts import (
+    AnchorRecord,
+    Recipe,
+    Spec,
+    StepRecord,
+    anchor_file,
+    classes,
+    learning_rate,
+    read_record,
+)
 
 Batches = Iterable[Mapping[str, np.ndarray]]
 

@@ -34,7 +34,7 @@ from tallystick.transcripts import (
     read_record,
 )
 
-SHORTEST_SEGMENT = 4
+SEGMENT_STEPS_MIN = 4
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ class Scene:
 def find_scene(run: RunDirectory) -> Scene:
     """The scene of a run; raises `UsageError` where the run is too short to be forged in its middle."""
     marks = [record.index for record in read_records(run) if isinstance(record, AnchorRecord)]
-    middle = len(marks) // 2
-    if len(marks) < 3 or marks[middle + 1 if middle + 1 < len(marks) else middle] - marks[middle - 1] < SHORTEST_SEGMENT:
-        raise UsageError(f"{run.path}: too short to be forged; three anchors and segments of four steps are needed")
-    return Scene(marks[middle - 1], marks[middle], marks[min(middle + 1, len(marks) - 1)], marks[-1])
+    place = (len(marks) - 1) // 2
+    if len(marks) < 3 or marks[place + 1] - marks[place] < SEGMENT_STEPS_MIN:
+        raise UsageError(f"{run.path}: too short to be forged; it takes three anchors, four steps apart")
+    return Scene(marks[place - 1], marks[place], marks[place + 1], marks[-1])
 
 
 def copy_run(run: Path, out: Path) -> RunDirectory:
@@ -86,6 +86,12 @@ def recipe_of(spec: Spec) -> Recipe:
 def read_records(run: RunDirectory) -> list[Record]:
     """All records of a run, in order."""
     return [read_record(line, "transcript.jsonl") for line in read_lines(run.transcript_path)]
+
+
+def place_of_step(records: Iterable[Record], step: int) -> int:
+    """The place of step `step` among the records."""
+    places = (place for place, r in enumerate(records) if isinstance(r, StepRecord) and r.index == step)
+    return next(places)
 
 
 def edit_lines(run: RunDirectory, edit: Callable[[list[bytes]], Iterable[bytes]]) -> None:

@@ -66,9 +66,7 @@ class Calibration(Document):
 
     def entry_for(self, optimizer: str, dtype: str, steps: int) -> Entry | None:
         """The entry of the smallest window that holds `steps`, or `None` where nothing was calibrated."""
-        fitting = [
-            e for e in self.entries if (e.optimizer, e.dtype) == (optimizer, dtype) and e.window >= steps
-        ]
+        fitting = [e for e in self.entries if (e.optimizer, e.dtype) == (optimizer, dtype) and e.window >= steps]
         return min(fitting, key=lambda entry: entry.window, default=None)
 
 

@@ -90,9 +90,7 @@ def gather_evidence(run: RunDirectory, policy: Policy) -> Evidence:
     findings, claim = evidence.findings, evidence.claim
     with findings.check("claim"):
         expected = policy.claim
-        require(
-            expected in (None, claim.identity), f"the claim is {claim.identity}, not the expected {expected}"
-        )
+        require(expected in (None, claim.identity), f"the claim is {claim.identity}, not the expected {expected}")
     with findings.check("spec"):
         require(evidence.spec.identity == claim.spec, "spec.json is not the spec that the claim names")
     with findings.check("environment"):
@@ -144,9 +142,7 @@ def _note_record(evidence: Evidence, record: Record, place: int) -> None:
     if isinstance(record, HeaderRecord):
         require(record.environment == evidence.claim.environment, "the header names another environment")
     elif isinstance(record, AnchorRecord):
-        require(
-            record.file == anchor_file(record.index), f"anchor {record.index} names the file {record.file}"
-        )
+        require(record.file == anchor_file(record.index), f"anchor {record.index} names the file {record.file}")
         evidence.anchors[record.index] = record
     elif isinstance(record, FailedRecord):
         evidence.failures += 1
@@ -203,9 +199,7 @@ def _check_anchors(evidence: Evidence, policy: Policy) -> None:
         with evidence.findings.check("anchor", f"step {index}"):
             path = evidence.run.path / evidence.anchors[index].file
             if path.is_file() and path.stat().st_size > policy.anchor_bytes_max:
-                raise UnavailableError(
-                    f"{path.name}: larger than the {policy.anchor_bytes_max} bytes allowed"
-                )
+                raise UnavailableError(f"{path.name}: larger than the {policy.anchor_bytes_max} bytes allowed")
             evidence.state(index)
     with evidence.findings.check("final state"):
         last = evidence.anchors.get(max(evidence.anchors, default=-1))

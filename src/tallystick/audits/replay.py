@@ -137,9 +137,7 @@ def judge_whole_state(
     notes: Findings, claimed: Mapping[str, Tensor], replayed: Mapping[str, Tensor], subject: str
 ) -> None:
     """Ask for equality of every byte; each tensor that differs is a finding of its own."""
-    differing = [
-        name for name in sorted(claimed.keys() | replayed.keys()) if not _same(claimed, replayed, name)
-    ]
+    differing = [name for name in sorted(claimed.keys() | replayed.keys()) if not _same(claimed, replayed, name)]
     if not differing:
         notes.note(AGREES, "state", subject)
     for name in differing:

@@ -6,6 +6,7 @@ import math
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tallystick.commitments import Digest, digest, digest_bytes, encode, sample
 from tallystick.errors import UsageError
@@ -80,7 +81,7 @@ def select_segments(sampled: Iterable[int], anchors: Iterable[int], window: int)
 def unreachable_share(anchors: Iterable[int], steps: int, window: int) -> float:
     """The share of steps that no audit with this window can replay."""
     marks = sorted(anchors)
-    gaps = [b - a for a, b in zip(marks, marks[1:], strict=False)]
+    gaps = [b - a for a, b in pairwise(marks)]
     return sum(max(0, gap - window) for gap in gaps) / steps if steps else 0.0
 
 

@@ -55,9 +55,7 @@ def screen_anchors(evidence: Evidence) -> None:
         evidence.findings.note(named, "update profile", advisory=True)
 
 
-def _screen_segment(
-    evidence: Evidence, recipe: Recipe, before: State, after: State, start: int, end: int
-) -> None:
+def _screen_segment(evidence: Evidence, recipe: Recipe, before: State, after: State, start: int, end: int) -> None:
     rates = _rates(recipe, start, end)
     findings, subject = evidence.findings, f"steps {start + 1}–{end}"
     try:
@@ -160,9 +158,7 @@ def _screen_continuity(evidence: Evidence, state: State, mark: int) -> None:
     projection = Projection(projection_seed(evidence.spec), evidence.spec.recorded.projection_width)
     found = projection.sketch(weights_of(state))
     claimed = projection.decode(decode_sketch(step))
-    norm = float(
-        np.sqrt(sum(np.square(t.values(), dtype=np.float64).sum() for t in weights_of(state).values()))
-    )
+    norm = float(np.sqrt(sum(np.square(t.values(), dtype=np.float64).sum() for t in weights_of(state).values())))
     with np.errstate(all="ignore"):
         distance = float(np.linalg.norm(found - claimed)) / max(norm, 1e-30)
     evidence.findings.note(Finding(distance, SKETCH_ROUNDING), "anchor continuity", f"step {mark}")

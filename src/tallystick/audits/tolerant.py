@@ -51,9 +51,7 @@ class TolerantJudge:
                 notes.note(residual.advise(theirs, moved), "weights bias", subject, advisory=True)
         self._names(notes, claimed, replayed, subject)
 
-    def summaries(
-        self, notes: Findings, claimed: StepRecord, start: State, replayed: State, subject: str
-    ) -> None:
+    def summaries(self, notes: Findings, claimed: StepRecord, start: State, replayed: State, subject: str) -> None:
         """Compare the summaries of one step: the sketch decides within its limit, the buckets are shown."""
         moved = ReplayedState(part(start, "weights"), part(replayed, "weights"))
         if claimed.post.projection is not None:
@@ -78,11 +76,7 @@ class TolerantJudge:
         names = claimed.keys() ^ replayed.keys()
         for name in sorted(name for name in names if not name.startswith("rng.torch_cuda")):
             notes.note(DIFFERS, "state names", f"{subject}, {name}", "only on one side")
-        exact = [
-            name
-            for name in sorted(claimed.keys() & replayed.keys())
-            if name.startswith(("rng.", "position."))
-        ]
+        exact = [name for name in sorted(claimed.keys() & replayed.keys()) if name.startswith(("rng.", "position."))]
         for name in exact:
             if name.startswith("rng.") and not self.compares_generators:
                 continue

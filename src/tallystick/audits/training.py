@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tallystick.audits.calibration import shipped_calibration
 from tallystick.audits.evidence import Evidence, gather_evidence
@@ -147,7 +148,7 @@ def every_segment(evidence: Evidence, policy: Policy, nonce: bytes) -> Selection
 
 def _between(marks: list[int], start: int, end: int) -> Iterable[Segment]:
     inside = [mark for mark in marks if start <= mark <= end]
-    return (Segment(a, b, True) for a, b in zip(inside, inside[1:], strict=False))
+    return (Segment(a, b, True) for a, b in pairwise(inside))
 
 
 def _audit(
@@ -204,9 +205,7 @@ def _replay(
 def _replayer(evidence: Evidence, policy: Policy, workplace: Workplace) -> Replayer:
     spec, dataset, plan = evidence.spec, evidence.dataset, evidence.plan
     if spec.recipe is None or dataset is None or plan is None:
-        raise UnavailableError(
-            "no step was replayed: the run was recorded around a loop that no recipe describes"
-        )
+        raise UnavailableError("no step was replayed: the run was recorded around a loop that no recipe describes")
     if spec.recipe.training.device not in policy.devices:
         raise UnavailableError(f"the policy accepts no run on {spec.recipe.training.device}")
     differences = workplace.environment.differences(evidence.environment)
@@ -215,9 +214,7 @@ def _replayer(evidence: Evidence, policy: Policy, workplace: Workplace) -> Repla
     return workplace.replayer(spec, dataset, plan)
 
 
-def _judge(
-    evidence: Evidence, policy: Policy, workplace: Workplace, segment: Segment
-) -> TolerantJudge | None:
+def _judge(evidence: Evidence, policy: Policy, workplace: Workplace, segment: Segment) -> TolerantJudge | None:
     if policy.mode == "exact":
         return None
     recipe = evidence.spec.recipe
@@ -226,9 +223,7 @@ def _judge(
     entry = table.entry_for(recipe.optimizer.kind, recipe.training.dtype, segment.steps)
     if entry is None:
         what = f"{recipe.optimizer.kind} in {recipe.training.dtype} over {segment.steps} steps"
-        raise UnavailableError(
-            f"no limits are calibrated for {what}; steps {segment.start + 1}–{segment.end} are open"
-        )
+        raise UnavailableError(f"no limits are calibrated for {what}; steps {segment.start + 1}–{segment.end} are open")
     same_device = workplace.environment.device == evidence.environment.device == "cpu"
     return TolerantJudge(evidence.run, evidence.spec, entry, policy.update_floor, same_device)
 

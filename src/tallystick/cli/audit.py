@@ -14,6 +14,7 @@ from tallystick.errors import UsageError
 if TYPE_CHECKING:
     from tallystick.audits import Policy, Report, Workplace
     from tallystick.audits.training import Progress
+    from tallystick.store import RunDirectory
 
 RUN = typer.Argument(help="A finished run directory.")
 POLICY = typer.Option(None, help="The verifier's policy, as TOML or JSON.")
@@ -50,7 +51,7 @@ def audit(
     asked = _policy(policy, chosen | {"mode": "tolerant" if tolerant else None})
     drawn = draw_nonce() if nonce is None else parse_nonce(nonce)
     directory = RunDirectory(run)
-    workplace = _workplace(directory, device, asked)
+    workplace = workplace_for(directory, device, asked)
     with _watched() as progress:
         report = audit_training(directory, asked, drawn, workplace, progress)
     return _show(report, html, json)
@@ -71,7 +72,7 @@ def verify_segment(
 
     asked = _policy(None, {"claim": claim})
     directory = RunDirectory(run)
-    workplace = _workplace(directory, device, asked)
+    workplace = workplace_for(directory, device, asked)
     with _watched() as progress:
         report = verify_segment(directory, asked, start, end, workplace, progress)
     return _show(report, html, json)
@@ -89,7 +90,7 @@ def _policy(path: Path | None, chosen: dict[str, Any]) -> Policy:
         raise UsageError(str(error)) from None
 
 
-def _workplace(run: Any, device: str | None, policy: Policy) -> Workplace:
+def workplace_for(run: RunDirectory, device: str | None, policy: Policy) -> Workplace:
     """This machine, set to as many threads as the run states: a matter of speed and of the last bits."""
     import torch
 

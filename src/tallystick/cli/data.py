@@ -118,5 +118,5 @@ def targets(
     if json:
         print_json(account.to_json())
         return
-    for times, windows in sorted(account.histogram.items()):
+    for times, windows in sorted(account.histogram().items()):
         page().print(f"{windows} windows were targets {times} times")

@@ -20,17 +20,21 @@ def render_page(report: Report) -> str:
 
     template = resources.files("tallystick.cli").joinpath("templates/report.html").read_text()
     objections = report.verdict.objections
-    return Environment(autoescape=True).from_string(template).render(
-        report=report,
-        outcome=report.verdict.outcome,
-        figures=_figures(report),
-        objections=[describe(finding) for finding in objections[:OBJECTIONS_SHOWN]],
-        more=max(0, len(objections) - OBJECTIONS_SHOWN),
-        sections=list(sections(report)),
-        segments=report.segments,
-        plot=_plot(report) if report.segments else "",
-        checks=summarise_checks(report.verdict.findings),
-        version=__version__,
+    return (
+        Environment(autoescape=True)
+        .from_string(template)
+        .render(
+            report=report,
+            outcome=report.verdict.outcome,
+            figures=_figures(report),
+            objections=[describe(finding) for finding in objections[:OBJECTIONS_SHOWN]],
+            more=max(0, len(objections) - OBJECTIONS_SHOWN),
+            sections=list(sections(report)),
+            segments=report.segments,
+            plot=_plot(report) if report.segments else "",
+            checks=summarise_checks(report.verdict.findings),
+            version=__version__,
+        )
     )
 
 

@@ -76,7 +76,9 @@ def describe(finding: Finding) -> str:
     """One finding as a line: check, place, distance in its unit, and what it means."""
     place = f" at {finding.where}" if finding.where else ""
     detail = f": {finding.detail}" if finding.detail else ""
-    size = "" if finding.allowed == 0 and finding.distance == 1 else f" ({finding.distance:.3g} of {finding.allowed:.3g})"
+    size = (
+        "" if finding.allowed == 0 and finding.distance == 1 else f" ({finding.distance:.3g} of {finding.allowed:.3g})"
+    )
     return f"{finding.name}{place}{size}{detail}"
 
 
@@ -100,4 +102,6 @@ def _figures(report: Report) -> str:
 
 def _chances(report: Report) -> str:
     chances = report.detection().items()
-    return ", ".join(f"{100 * chance:.0f} % if {100 * float(share):g} % of the steps were bad" for share, chance in chances)
+    return ", ".join(
+        f"{100 * chance:.0f} % if {100 * float(share):g} % of the steps were bad" for share, chance in chances
+    )

@@ -99,14 +99,18 @@ class TileReader:
 
     def _read(self, level: int, index: int) -> bytes:
         width = min(TILE_WIDTH, (self._size >> TILE_HEIGHT * level) - index * TILE_WIDTH)
-        name, needed = tile_path(level, index, width), width * HASH_BYTES
-        if not (self._folder / name).is_file():
-            raise UnavailableError(f"tile {name} is missing")
+        for stored in (width, TILE_WIDTH):  # C2SP tlog-tiles: a partial tile may go when the full one is there
+            name = tile_path(level, index, stored)
+            if (self._folder / name).is_file():
+                return self._read_whole(name, stored)[: width * HASH_BYTES]
+        raise UnavailableError(f"tile {tile_path(level, index, width)} is missing")
+
+    def _read_whole(self, name: str, width: int) -> bytes:
         try:
             with (self._folder / name).open("rb") as file:
-                data = file.read(needed + 1)
+                data = file.read(width * HASH_BYTES + 1)
         except OSError as error:
             raise UnavailableError(f"tile {name}: {error.strerror}") from None
-        if len(data) != needed:
+        if len(data) != width * HASH_BYTES:
             raise MalformedError(f"tile {name}: {width} hashes should stand there")
         return data

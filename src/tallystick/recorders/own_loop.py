@@ -74,9 +74,7 @@ class OwnLoopRecorder:
     def finish(self) -> None:
         """Keep the last state and write the claim."""
         if self.index == 0:
-            raise UsageError(
-                "no step was recorded: call `recorder.step(loss, batch)` after each optimizer step"
-            )
+            raise UsageError("no step was recorded: call `recorder.step(loss, batch)` after each optimizer step")
         if self.index % self._recorded.anchor_stride:
             self.recorder.anchor(self.index)
         self.recorder.finish()

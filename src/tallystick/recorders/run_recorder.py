@@ -79,9 +79,7 @@ class RunRecorder:
                 post=post,
                 loss=quantise(loss, self.spec.recorded.loss_decimals),
                 gradient_norm=None if gradient_norm is None else quantise(gradient_norm, 12),
-                activation=None
-                if activation is None
-                else (quantise(activation[0], 12), quantise(activation[1], 12)),
+                activation=None if activation is None else (quantise(activation[0], 12), quantise(activation[1], 12)),
                 learning_rate=learning_rate,
                 tags=tags,
             )

@@ -127,9 +127,7 @@ def resume(out: Path, progress: Progress = silent) -> Claim:
         raise UsageError(f"{out}: this run is finished; its claim is {run.claim().identity}")
     spec = run.spec()
     if spec.recipe is None:
-        raise UsageError(
-            f"{out}: this run was recorded around somebody's own loop; only that loop can resume it"
-        )
+        raise UsageError(f"{out}: this run was recorded around somebody's own loop; only that loop can resume it")
     point = find_resume_point(run)
     training = TrainingRun(run, spec)
     if point is None:

@@ -104,9 +104,7 @@ def read_lines(path: Path, bytes_max: int = LINE_BYTES_MAX) -> Iterator[bytes]:
         number = 0
         while line := file.readline(bytes_max + 1):
             if not line.endswith(b"\n"):
-                raise MalformedError(
-                    f"{path.name}: line {number + 1} is truncated or longer than {bytes_max} bytes"
-                )
+                raise MalformedError(f"{path.name}: line {number + 1} is truncated or longer than {bytes_max} bytes")
             yield line[:-1]
             number += 1
 
@@ -121,9 +119,7 @@ class Opened:
 
     def check(self, log: Log) -> None:
         """Raise `ProofError` unless this line is line `index` of `log`."""
-        check_inclusion(
-            list(self.proof), leaf_hash(self.line), self.index, log.size, Hash(digest_bytes(log.root))
-        )
+        check_inclusion(list(self.proof), leaf_hash(self.line), self.index, log.size, Hash(digest_bytes(log.root)))
 
 
 def open_line(path: Path, index: int, size: int) -> Opened:

@@ -67,9 +67,7 @@ class Outcome:
     sketch: str
 
 
-def measure(
-    start: State, claimed: Outcome, replayed: Outcome, rate: float, projection: Projection
-) -> Drift:
+def measure(start: State, claimed: Outcome, replayed: Outcome, rate: float, projection: Projection) -> Drift:
     """The drift of `claimed` from `replayed`; both left `start`, with learning rates of at most `rate`."""
     weights, floor = _distances(NO_LIMITS, start, claimed.state, replayed.state, rate, "weights")
     memory, _ = _distances(NO_MEMORY_LIMITS, start, claimed.state, replayed.state, rate, "memory")

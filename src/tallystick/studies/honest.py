@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from tallystick.studies.drift import Drift
-from tallystick.studies.recipes import STEPS, STRIDE, Case
+from tallystick.studies.recipes import STEPS, Case
 from tallystick.studies.stacks import BASE, Stack, finish, stack_named, stacks_for, start_on
 
 Tell = Callable[[str], None]
 AT_ONCE = 2
-FULL_STRETCHES = ((0, (1, 8, 32)), (32, (33, 40, 64)))
-EIGHTS = (16, 48)
+LONG = ((0, (1, 8, 32)), (32, (33, 40, 64)))
 
 
 @dataclass(frozen=True)
@@ -35,12 +34,13 @@ class Sample:
         return self.end - self.start
 
 
-def stretches() -> list[tuple[int, tuple[int, ...]]]:
-    """Two stretches of 32 steps, two of 8, and one step from every other anchor."""
-    started = {start for start, _ in FULL_STRETCHES}
-    others = (start for start in range(0, STEPS, STRIDE) if start not in started)
-    short = [(start, (start + 1, start + 8) if start in EIGHTS else (start + 1,)) for start in others]
-    return [*FULL_STRETCHES, *short]
+def stretches(stack: Stack) -> list[tuple[int, tuple[int, ...]]]:
+    """Stretches of 32 and 8 steps, and single ones: from every state where cheats are held against the stack."""
+    keeps_all = stack == BASE or stack.held_out
+    eights = [(start, (start + 1, start + 8)) for start in range(8, STEPS, 8 if keeps_all else 16) if start != 32]
+    started = {start for start, _ in (*LONG, *eights)}
+    singles = [(start, (start + 1,)) for start in range(0, STEPS, 1 if keeps_all else 4) if start not in started]
+    return [*LONG, *eights, *singles]
 
 
 def record(folder: Path, cases: list[Case]) -> None:
@@ -89,7 +89,7 @@ def _job(folder: Path, cases: list[Case], stack: Stack) -> Path:
     runs = [
         {
             "path": str(folder / case.name),
-            "stretches": stretches(),
+            "stretches": stretches(stack),
             "claims": None if stack == BASE else str(ends_folder(folder, BASE, case)),
             "keep": str(ends_folder(folder, stack, case)) if stack == BASE or stack.held_out else None,
         }

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from tallystick.transcripts import Recipe
 
-STRIDE = 8
 STEPS = 64
 WINDOWS = (1, 8, 32)
 Optimizer = Literal["adamw", "sgd"]
@@ -48,7 +47,7 @@ class Case:
         return f"{self.model}-{self.optimizer}-{self.dtype}-{self.seed}"
 
     def recipe(self) -> Recipe:
-        """Its recipe: a warm-up from zero, then a cosine; an anchor every `STRIDE` steps."""
+        """Its recipe: a warm-up from zero, then a cosine; every state is kept."""
         language = self.model == "llama"
         table = {
             "data": {"kind": "text" if language else "digits", "validation": 64},
@@ -62,7 +61,7 @@ class Case:
                 "dtype": self.dtype,
                 "seed": self.seed,
             },
-            "record": {"anchor_stride": STRIDE, "loss_decimals": 6},
+            "record": {"anchor_stride": 1, "loss_decimals": 6},
         }
         return Recipe.from_json(table, self.name)
 

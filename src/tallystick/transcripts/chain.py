@@ -73,9 +73,7 @@ class Chain:
         if record.data != self.spec.data_root:
             raise ProofError(f"step {record.index} names another data root than the spec")
         if record.pre != self.summary:
-            raise ProofError(
-                f"step {record.index} does not start from the state in which step {self.state} ended"
-            )
+            raise ProofError(f"step {record.index} does not start from the state in which step {self.state} ended")
         anchored = record.index % self.spec.recorded.anchor_stride == 0 or record.index == self._last()
         return replace(self, state=record.index, summary=record.post, awaits_anchor=anchored)
 

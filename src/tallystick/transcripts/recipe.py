@@ -40,9 +40,7 @@ class ModelRecipe(Document):
 
     architecture: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_\-]{0,63}$")]
     attention: Literal["eager", "sdpa"] = "eager"
-    config: dict[
-        Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")], Scalar | list[Scalar] | dict[str, Any]
-    ] = {}
+    config: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")], Scalar | list[Scalar] | dict[str, Any]] = {}
 
     @model_validator(mode="after")
     def _is_bounded(self) -> Self:

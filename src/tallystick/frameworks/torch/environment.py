@@ -57,9 +57,7 @@ def _processor() -> str:
 def _math_libraries() -> list[str]:
     lines = torch.__config__.show().splitlines()
     named = (line.strip(" -") for line in lines)
-    return [
-        line for line in named if re.match(r"(Intel\(R\)|OpenMP|LAPACK|CPU capability|CuDNN|Magma)", line)
-    ]
+    return [line for line in named if re.match(r"(Intel\(R\)|OpenMP|LAPACK|CPU capability|CuDNN|Magma)", line)]
 
 
 def _variables() -> dict[str, str]:

@@ -93,22 +93,16 @@ def _language_model(recipe: Recipe, vocabulary: int) -> nn.Module:
 
     architecture = recipe.model.architecture
     if architecture not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        raise MalformedError(
-            f"model.architecture: {architecture!r} is no causal language model of transformers"
-        )
+        raise MalformedError(f"model.architecture: {architecture!r} is no causal language model of transformers")
     settings = {"vocab_size": vocabulary, "use_cache": False} | recipe.model.config
     if not isinstance(size := settings["vocab_size"], int) or size < vocabulary:
         raise MalformedError(f"model.config.vocab_size: smaller than the tokenizer's {vocabulary}")
     try:
         config = AutoConfig.for_model(architecture, **_without_special_tokens(settings, architecture))
-        model: nn.Module = AutoModelForCausalLM.from_config(
-            config, attn_implementation=recipe.model.attention
-        )
+        model: nn.Module = AutoModelForCausalLM.from_config(config, attn_implementation=recipe.model.attention)
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, ZeroDivisionError) as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise MalformedError(
-            f"model.config: transformers cannot build a {architecture}: {reason[0][:200]}"
-        ) from None
+        raise MalformedError(f"model.config: transformers cannot build a {architecture}: {reason[0][:200]}") from None
     return model
 
 

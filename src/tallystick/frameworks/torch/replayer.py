@@ -1,4 +1,4 @@
-"""The verifier's trainer: rebuilt from the spec, fed from the committed data, stepping like the prover's should have."""
+"""The verifier's trainer, rebuilt from the spec and fed from the committed data."""
 
 from __future__ import annotations
 
@@ -45,9 +45,7 @@ class TorchReplayer:
         """Take step `index`."""
         assert index == self._trainer.index + 1
         seen = self._trainer.step(micro_batches(self._recipe, self._dataset, self._plan.indices(index)))
-        return ReplayedStep(
-            seen.loss, seen.gradient_norm, seen.activation, self._summariser.after_step(index)
-        )
+        return ReplayedStep(seen.loss, seen.gradient_norm, seen.activation, self._summariser.after_step(index))
 
     def state(self) -> Mapping[str, Tensor]:
         """The full state now; shares memory with the live tensors."""

@@ -32,9 +32,7 @@ class Sketcher:
     @torch.no_grad()
     def sketch(self) -> str:
         """The projection of the current weights: `width` little-endian float32 values in base64."""
-        parts = [
-            self._project(weight, signs) for weight, signs in zip(self._weights, self._signs, strict=True)
-        ]
+        parts = [self._project(weight, signs) for weight, signs in zip(self._weights, self._signs, strict=True)]
         total = torch.stack(parts).sum(0, dtype=torch.float64).to(torch.float32)
         return encode_sketch(total.cpu().numpy().astype("<f4").tobytes())
 

@@ -15,6 +15,8 @@ from torch import nn
 from tallystick.errors import MalformedError
 from tallystick.tensors import Tensor
 
+CUDA_GENERATORS = "rng.torch_cuda_"
+
 
 def to_tensor(value: torch.Tensor) -> Tensor:
     """A tensor of canonical bytes; shares memory with `value` where it lies contiguous on the CPU."""
@@ -56,7 +58,7 @@ def generator_state(device: str, foreign: bool = False) -> dict[str, Tensor]:
     states = {"rng.torch_cpu": Tensor.of(torch.get_rng_state().numpy())}
     if device == "cuda":
         states |= {
-            f"rng.torch_cuda_{index}": Tensor.of(state.numpy())
+            f"{CUDA_GENERATORS}{index}": Tensor.of(state.numpy())
             for index, state in enumerate(torch.cuda.get_rng_state_all())
         }
     if foreign:
@@ -75,19 +77,21 @@ def restore_generators(state: Mapping[str, Tensor], device: str) -> None:
     try:
         torch.set_rng_state(from_tensor(state["rng.torch_cpu"]))
         if device == "cuda":
-            names = sorted(name for name in state if name.startswith("rng.torch_cuda_"))
+            names = sorted(name for name in state if name.startswith(CUDA_GENERATORS))
             torch.cuda.set_rng_state_all([from_tensor(state[name]) for name in names])
     except (RuntimeError, TypeError) as error:
         raise MalformedError(f"anchor: rng state refused: {str(error).splitlines()[0]}") from None
 
 
 def check_names(expected: Set[str], found: Set[str]) -> None:
-    """Raise `MalformedError` unless exactly the expected tensors are there."""
-    missing, unknown = sorted(expected - found), sorted(found - expected)
+    """Raise `MalformedError` unless exactly the expected tensors are there.
+
+    The generators of CUDA devices belong to the machine: a replay on another one has more, fewer or none of them.
+    """
+    differing = {name for name in expected ^ found if not name.startswith(CUDA_GENERATORS)}
+    missing, unknown = sorted(differing & expected), sorted(differing & found)
     if missing or unknown:
-        raise MalformedError(
-            f"anchor: lacks {missing[:3] or 'nothing'} and holds unknown {unknown[:3] or 'nothing'}"
-        )
+        raise MalformedError(f"anchor: lacks {missing[:3] or 'nothing'} and holds unknown {unknown[:3] or 'nothing'}")
 
 
 @torch.no_grad()

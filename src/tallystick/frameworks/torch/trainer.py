@@ -89,10 +89,7 @@ class Trainer:
         return Observation(float(torch.stack(losses).mean()), float(norm), rate, activation)
 
     def _accumulate(self, batch: Mapping[str, np.ndarray]) -> tuple[torch.Tensor, tuple[float, float] | None]:
-        inputs = {
-            name: torch.from_numpy(np.ascontiguousarray(value)).to(self.device)
-            for name, value in batch.items()
-        }
+        inputs = {name: torch.from_numpy(np.ascontiguousarray(value)).to(self.device) for name, value in batch.items()}
         with self._precision():
             logits = logits_of(self.model, inputs)
             loss = functional.cross_entropy(logits.float(), labels_of(inputs))

@@ -1,0 +1,251 @@
+"""A training step with recording ÷ the same step without, for every kind of summary.
+
+All arms step one and the same trainer; a recording arm then hands the step to its own recorder, which takes the
+summary, encodes the record, appends it to the log under its tree and notes the time. Counted are hashing, encoding,
+log, trace, tiles and anchors; opening and closing a run (anchor of the initial state, claim) are spread over a run of
+1,000 steps. An anchor is measured on its own rounds and weighed into a whole period: ((N − 1) · projection + anchor) ÷
+(N · bare). `inside` is the time spent in the recorder, read directly, over the time of the bare step; the figure is
+whichever of median, ratio of sums and `inside` has the largest upper end.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean, median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from benchmarks.figure import Figure, Goal
+from benchmarks.measure import (
+    CLOCKS,
+    Arm,
+    Clock,
+    Interval,
+    Round,
+    Spent,
+    Statistic,
+    interval,
+    median_ratio,
+    spin,
+    stopwatch,
+    take_rounds,
+    total,
+    total_ratio,
+)
+from benchmarks.workload import SEQUENCE, prepare_text, training_recipe
+from tallystick.datasets import DatasetCommitment
+from tallystick.frameworks.torch.environment import describe_environment
+from tallystick.frameworks.torch.summaries import Summariser
+from tallystick.frameworks.torch.trainer import Observation, Trainer
+from tallystick.recorders.run_recorder import RunRecorder
+from tallystick.store import RunDirectory
+from tallystick.transcripts import Batch, Recipe, RecordRecipe, Spec, batch_plan, micro_batches, open_data, projection_seed
+
+GOAL = Goal(1.003)
+PLANTED = 0.003
+RUN_STEPS = 1000
+NEVER = 1 << 40
+STRIDES = (20, 100, 200, 1000)
+CHEAP: dict[str, dict[str, Any]] = {
+    "none": {"summaries": []},
+    "projection": {"summaries": ["projection"]},
+    "projection+anchor": {"summaries": ["projection"], "anchor_stride": 1},
+}
+COSTLY: dict[str, dict[str, Any]] = {
+    "bucket fp16_rne": {"summaries": ["bucket"]},
+    "bucket grid": {"summaries": ["bucket"], "bucket_mode": "grid"},
+    "bucket fp16_rne with hints": {"summaries": ["bucket"], "hint_margin": 0.05},
+    "exact": {"summaries": ["exact"]},
+}
+
+
+@dataclass
+class RecordingArm:
+    """A step that is recorded; its anchors are deleted outside the clocks."""
+
+    loop: Loop
+    run: RunDirectory
+    recorder: RunRecorder
+    steps: int = 0
+    inside: list[Spent] = field(default_factory=list)
+
+    def __call__(self) -> None:
+        seen, indices = self.loop.step()
+        elapsed = stopwatch()
+        self.steps += 1
+        self.recorder.step(
+            self.steps,
+            Batch(indices=indices),
+            loss=seen.loss,
+            learning_rate=seen.learning_rate,
+            gradient_norm=seen.gradient_norm,
+            seconds=0.5,
+        )
+        self.inside.append(elapsed())
+
+    def tidy(self) -> None:
+        """Delete the anchors written so far."""
+        for path in (self.run.path / "anchors").glob("*"):
+            path.unlink()
+
+
+class Loop:
+    """One trainer on committed data, shared by all arms."""
+
+    def __init__(self, recipe: Recipe, folder: Path) -> None:
+        self.folder, self.recipe = folder, recipe
+        self.commitment: DatasetCommitment = prepare_text(folder / "data")
+        spec = Spec.of(recipe, self.commitment)
+        self.dataset = open_data(spec, folder / "data")
+        self.plan = batch_plan(spec, self.dataset)
+        assert self.commitment.tokens is not None
+        self.trainer = Trainer(recipe, self.commitment.tokens.vocabulary)
+        self.environment = describe_environment("cpu")
+
+    def step(self) -> tuple[Observation, tuple[int, ...]]:
+        """The bare step."""
+        indices = self.plan.indices(self.trainer.index + 1)
+        seen = self.trainer.step(micro_batches(self.recipe, self.dataset, indices))
+        return seen, tuple(int(position) for position in indices)
+
+    def arm(self, name: str, settings: dict[str, Any]) -> RecordingArm:
+        """An arm that records into a run of its own."""
+        recorded = RecordRecipe.from_json({"anchor_stride": NEVER, **settings}, name)
+        spec = Spec.of(self.recipe.model_copy(update={"record": recorded}), self.commitment)
+        run, trainer = RunDirectory(self.folder / name.replace(" ", "-")), self.trainer
+        summariser = Summariser(recorded, projection_seed(spec), trainer.weights(), trainer.state, run.write_blob)
+        return RecordingArm(self, run, RunRecorder(run, spec, self.environment, summariser, trainer.state).begin())
+
+
+def figures(quick: bool) -> Iterator[Figure]:
+    torch.set_num_threads(1)
+    recipe = training_recipe(batch=2, hidden=64, layers=2) if quick else training_recipe(batch=16, hidden=256, layers=6)
+    with TemporaryDirectory() as folder:
+        loop = Loop(recipe, Path(folder))
+        yield from _cheap_kinds(loop, 8 if quick else 60)
+        yield from _costly_kinds(loop, 4 if quick else 8)
+
+
+def _cheap_kinds(loop: Loop, count: int) -> Iterator[Figure]:
+    rng = random.Random(1)
+    arms = {name: loop.arm(name, settings) for name, settings in CHEAP.items()}
+    planted = PLANTED * _typical(loop)
+    controls: dict[str, Arm] = {"bare": loop.step, "bare again": loop.step, "planted": lambda: (loop.step(), spin(planted))}
+    rounds = take_rounds(controls | arms, count, rng, between=arms["projection+anchor"].tidy)
+    ends = _ends(loop)
+    shared = _controls(rounds, rng) | _unit(loop, rounds)
+    for name in ("none", "projection"):
+        yield _figure(name, rounds, arms[name].inside[-count:], shared, rng)
+    for stride in STRIDES:
+        yield _with_anchors(stride, rounds, arms, ends, shared, rng)
+
+
+def _costly_kinds(loop: Loop, count: int) -> Iterator[Figure]:
+    rng = random.Random(2)
+    arms = {name: loop.arm(name, settings) for name, settings in COSTLY.items()}
+    rounds = take_rounds({"bare": loop.step, "bare again": loop.step} | arms, count, rng)
+    for name, arm in arms.items():
+        yield _figure(name, rounds, arm.inside[-count:], _unit(loop, rounds), rng)
+
+
+def _figure(
+    name: str, rounds: Sequence[Round], inside: Sequence[Spent], shared: dict[str, Any], rng: random.Random
+) -> Figure:
+    estimates = {
+        f"{kind} {clock}": interval(rounds, statistic(name, "bare", clock), rng)
+        for clock in CLOCKS
+        for kind, statistic in (("median", median_ratio), ("total", total_ratio))
+    }
+    timed = _beside(rounds, {"inside": inside})
+    estimates |= {f"inside {clock}": interval(timed, _inside(clock), rng) for clock in CLOCKS}
+    return _judged(name, f"a step with {name} every step ÷ a bare step", estimates, len(rounds), shared, None)
+
+
+def _with_anchors(
+    stride: int,
+    rounds: Sequence[Round],
+    arms: dict[str, RecordingArm],
+    ends: Spent,
+    shared: dict[str, Any],
+    rng: random.Random,
+) -> Figure:
+    count = len(rounds)
+    inside = {f"inside {name}": arms[name].inside[-count:] for name in ("projection", "projection+anchor")}
+    timed = _beside(rounds, inside)
+    estimates = {}
+    for clock in CLOCKS:
+        end = getattr(ends, clock) / RUN_STEPS
+        estimates[f"total {clock}"] = interval(rounds, _period(stride, end, "", clock), rng)
+        estimates[f"inside {clock}"] = interval(timed, _period(stride, end, "inside ", clock), rng)
+    what = f"a step with projection every step and an anchor every {stride} steps ÷ a bare step"
+    return _judged(f"projection, anchor every {stride}", what, estimates, count, shared, GOAL)
+
+
+def _judged(
+    name: str, what: str, estimates: dict[str, Interval], count: int, shared: dict[str, Any], goal: Goal | None
+) -> Figure:
+    """CPU time decides; of its estimates, the one with the largest upper end."""
+    kind = max((kind for kind in estimates if kind.endswith("cpu")), key=lambda kind: estimates[kind].high)
+    is_void = "bare ÷ bare" in shared and (1.0 not in shared["bare ÷ bare"] or 1 + PLANTED not in shared["planted"])
+    details = {**estimates, **shared}
+    return Figure(f"train_commit: {name}", what, estimates[kind], count, f"CPU ({kind.split()[0]})", "×", goal, is_void, details)
+
+
+def _period(stride: int, ends: float, prefix: str, clock: Clock) -> Statistic:
+    """One anchor period over as many bare steps; with `inside`, the bare steps are added to the recorder's time."""
+
+    def ratio(rounds: Sequence[Round]) -> float:
+        bare = total(rounds, "bare", clock)
+        steps = (stride - 1) * total(rounds, f"{prefix}projection", clock)
+        period = steps + total(rounds, f"{prefix}projection+anchor", clock) + stride * len(rounds) * ends
+        return period / (stride * bare) + (1.0 if prefix else 0.0)
+
+    return ratio
+
+
+def _inside(clock: Clock) -> Statistic:
+    return lambda rounds: 1.0 + total(rounds, "inside", clock) / total(rounds, "bare", clock)
+
+
+def _beside(rounds: Sequence[Round], inside: dict[str, Sequence[Spent]]) -> list[Round]:
+    return [{**spent, **{name: seen[i] for name, seen in inside.items()}} for i, spent in enumerate(rounds)]
+
+
+def _controls(rounds: Sequence[Round], rng: random.Random) -> dict[str, Any]:
+    return {
+        "bare ÷ bare": interval(rounds, median_ratio("bare again", "bare", "cpu"), rng),
+        "planted": interval(rounds, median_ratio("planted", "bare", "cpu"), rng),
+    }
+
+
+def _unit(loop: Loop, rounds: Sequence[Round]) -> dict[str, Any]:
+    tensors = loop.trainer.state().values()
+    return {
+        "unit_ms": 1e3 * median(spent["bare"].cpu for spent in rounds),
+        "parameters": sum(parameter.numel() for parameter in loop.trainer.model.parameters()),
+        "tokens_per_step": loop.recipe.training.batch * SEQUENCE,
+        "state_mib": sum(tensor.nbytes for tensor in tensors) / 2**20,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _typical(loop: Loop) -> float:
+    """The CPU seconds of a bare step once it is warm."""
+    seconds = []
+    for _ in range(5):
+        elapsed = stopwatch()
+        loop.step()
+        seconds.append(elapsed().cpu)
+    return mean(sorted(seconds)[:3])
+
+
+def _ends(loop: Loop) -> Spent:
+    """What it costs to open and to close a run."""
+    elapsed = stopwatch()
+    loop.arm("ends", CHEAP["projection"]).recorder.finish()
+    return elapsed()

@@ -1,0 +1,71 @@
+"""An anchor in the middle is another one than the training went through."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tallystick.attacks.attack import Attack, accepted, rejected
+from tallystick.attacks.forging import copy_run, find_scene, read_anchor, read_records, replace_anchor, write_records
+from tallystick.attacks.weights_edited import shake
+from tallystick.store import RunDirectory
+from tallystick.transcripts import AnchorRecord, Record, anchor_file
+
+
+def forge(run: Path, out: Path) -> None:
+    """Edit the weights of the middle anchor, and every record that speaks of them."""
+    forged = copy_run(run, out)
+    middle = find_scene(forged).middle
+    replace_anchor(forged, middle, shake(read_anchor(forged, middle)))
+
+
+def forge_file_only(run: Path, out: Path) -> None:
+    """Put the next anchor's file in the place of the middle one."""
+    forged = copy_run(run, out)
+    scene = find_scene(forged)
+    (forged.path / anchor_file(scene.middle)).write_bytes((forged.path / anchor_file(scene.after)).read_bytes())
+
+
+def forge_file_and_record(run: Path, out: Path) -> None:
+    """Let the middle anchor be a copy of the next one, in its file and in its record."""
+    forge_file_only(run, out)
+    forged = RunDirectory(out)
+    scene = find_scene(forged)
+    records = read_records(forged)
+    other = next(r for r in records if isinstance(r, AnchorRecord) and r.index == scene.after)
+
+    def replaced(record: Record) -> Record:
+        if isinstance(record, AnchorRecord) and record.index == scene.middle:
+            return record.model_copy(update={"digest": other.digest, "summary": other.summary})
+        return record
+
+    write_records(forged, [replaced(record) for record in records])
+
+
+ATTACKS = (
+    Attack(
+        name="anchor-replaced",
+        change="the weights of a middle anchor are edited; its record, its summaries, roots and claim are made anew",
+        forge=forge,
+        screens=accepted("the edit is smaller than what the learning rate allows in a segment"),
+        exact=rejected("state", "projection summary"),
+        tolerant=rejected("weights residual"),
+    ),
+    Attack(
+        name="anchor-swapped",
+        change="the file of one anchor stands in the place of another",
+        forge=forge_file_only,
+        screens=rejected("anchor"),
+        exact=rejected("anchor"),
+        tolerant=rejected("anchor"),
+        claim=rejected("anchor"),
+    ),
+    Attack(
+        name="anchor-swapped-resealed",
+        change="the file and the record of one anchor stand in the place of another; roots and claim are made anew",
+        forge=forge_file_and_record,
+        screens=rejected("anchor"),
+        exact=rejected("anchor"),
+        tolerant=rejected("anchor"),
+        claim=rejected("claim", "anchor"),
+    ),
+)

@@ -1,0 +1,64 @@
+"""Every attack there is, by name."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from tallystick.attacks import (
+    anchor_replaced,
+    bad_seed,
+    broken_seal,
+    data_recommitted,
+    data_substituted,
+    environment_forged,
+    fabricated,
+    gradient_noise,
+    hidden_batch,
+    honest_twins,
+    implausible,
+    nonce_ground,
+    optimizer_reset,
+    out_of_reach,
+    record_edited,
+    record_inserted,
+    record_removed,
+    record_swapped,
+    runs_spliced,
+    weights_edited,
+    wrong_recipe,
+)
+from tallystick.attacks.attack import Attack
+from tallystick.errors import UsageError
+
+FILES = (
+    honest_twins,
+    bad_seed,
+    gradient_noise,
+    weights_edited,
+    broken_seal,
+    record_inserted,
+    record_removed,
+    record_swapped,
+    record_edited,
+    data_substituted,
+    data_recommitted,
+    wrong_recipe,
+    fabricated,
+    runs_spliced,
+    optimizer_reset,
+    anchor_replaced,
+    environment_forged,
+    nonce_ground,
+    hidden_batch,
+    out_of_reach,
+    implausible,
+)
+
+ATTACKS: dict[str, Attack] = {attack.name: attack for attack in chain.from_iterable(file.ATTACKS for file in FILES)}
+
+
+def find_attack(name: str) -> Attack:
+    """The attack of this name; raises `UsageError` listing all names where there is none."""
+    if name not in ATTACKS:
+        raise UsageError(f"{name}: no such attack; there are {', '.join(ATTACKS)}")
+    return ATTACKS[name]

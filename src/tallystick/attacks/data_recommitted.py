@@ -1,0 +1,62 @@
+"""The run is made anew on other data and is consistent in itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tallystick.attacks.attack import Attack, accepted, rejected
+from tallystick.attacks.forging import copy_data, recipe_of
+from tallystick.attacks.token_files import commit_again, forge_tokens
+from tallystick.datasets import DatasetCommitment
+from tallystick.errors import UsageError
+from tallystick.recorders import TrainingRun, train
+from tallystick.store import RunDirectory
+from tallystick.transcripts import Spec
+
+
+def forge(run: Path, out: Path) -> None:
+    """Train honestly by the same recipe on a text whose lines stand in another order."""
+    honest = RunDirectory(run)
+    source = next(honest.data_path.glob("source.*"), None)
+    if source is None:
+        raise UsageError("this forgery rewrites a source, and the data of this run is not text")
+    lines = source.read_bytes().splitlines(keepends=True)
+    with TemporaryDirectory() as folder:
+        other = Path(folder) / source.name
+        other.write_bytes(b"".join(reversed(lines)))
+        train(recipe_of(honest.spec()), other, out)
+
+
+def forge_tokens_only(run: Path, out: Path) -> None:
+    """Train honestly on tokens that do not come from the source that is committed to beside them."""
+    spec = RunDirectory(run).spec()
+    forged = copy_data(run, out)
+    forge_tokens(forged.data_path, lambda tokens: tokens[::-1])
+    commitment = spec.commitment
+    assert isinstance(commitment, DatasetCommitment)  # forge_tokens refused everything else
+    TrainingRun(forged, Spec.of(recipe_of(spec), commit_again(forged.data_path, commitment))).record()
+
+
+OTHER_RUN = "it is an honest run on the data it names; only whoever knows which data was agreed on can object"
+NOT_DERIVED = "a sampled audit checks the digest of the tokens and does not derive them from the source"
+
+ATTACKS = (
+    Attack(
+        name="data-recommitted",
+        change="the whole run is made anew on another text, to which it commits",
+        forge=forge,
+        screens=accepted(OTHER_RUN),
+        exact=accepted(OTHER_RUN),
+        tolerant=accepted(OTHER_RUN),
+    ),
+    Attack(
+        name="tokens-not-of-the-source",
+        change="the run is made anew on tokens that do not come from the source it commits to",
+        forge=forge_tokens_only,
+        screens=accepted(NOT_DERIVED),
+        exact=accepted(NOT_DERIVED),
+        full=rejected("tokens of the source"),
+        tolerant=accepted(NOT_DERIVED),
+    ),
+)

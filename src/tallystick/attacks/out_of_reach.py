@@ -1,0 +1,33 @@
+"""The fraud lies so far behind its anchor that no sampled replay reaches it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tallystick.attacks.attack import Attack, accepted, inconclusive, rejected
+from tallystick.attacks.dishonest import retrain
+from tallystick.attacks.forging import find_scene, recipe_of
+from tallystick.attacks.gradient_noise import NoisyTrainer
+from tallystick.store import RunDirectory
+
+
+def forge(run: Path, out: Path) -> None:
+    """Declare one anchor for the whole run, and add noise to the last step."""
+    honest = RunDirectory(run)
+    last, recipe = find_scene(honest).last, recipe_of(honest.spec())
+    record = recipe.record.model_copy(update={"anchor_stride": last})
+    spec = honest.spec().model_copy(update={"recipe": recipe.model_copy(update={"record": record})})
+    retrain(run, out, NoisyTrainer(spec, last), spec)
+
+
+ATTACKS = (
+    Attack(
+        name="fraud-out-of-reach",
+        change="the spec declares no anchor between the first and the last state, and the last step is noisy",
+        forge=forge,
+        screens=accepted("the step is as long and as smooth as an honest one"),
+        exact=inconclusive("the sampled steps lie further from the anchor than the window, and the report says so"),
+        full=rejected("projection summary", "state"),
+        tolerant=inconclusive("as in the exact audit"),
+    ),
+)

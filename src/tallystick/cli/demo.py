@@ -1,0 +1,133 @@
+"""`tally demo`: train, audit, then commit six frauds and show each rejected with its reason."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from tallystick.audits import Report
+
+FRAUDS = (
+    "bad-seed",
+    "gradient-noise",
+    "weights-edited",
+    "broken-seal",
+    "record-removed-resealed",
+    "data-substituted",
+)
+
+
+@dataclass(frozen=True)
+class Act:
+    """One run of the demo: what was done to it, what should come out, and what came out."""
+
+    title: str
+    expected: str
+    found: str
+    reason: str
+    seconds: float
+
+    @property
+    def as_expected(self) -> bool:
+        """Whether the audit said what it should have said."""
+        return self.expected == self.found
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this file."""
+    app.command()(demo)
+
+
+def demo(
+    out: Path | None = typer.Option(None, help="Keep all runs in this directory; by default they are thrown away."),
+) -> int:
+    """Train a small language model, audit it, then commit six frauds and show each one caught."""
+    from tallystick.errors import UsageError
+
+    if out is not None and out.exists() and any(out.iterdir()):
+        raise UsageError(f"{out}: not empty; choose another directory")
+    with _stage(out) as stage:
+        acts = list(_play(stage))
+    _print(acts)
+    return 0 if all(act.as_expected for act in acts) else 1
+
+
+@contextmanager
+def _stage(out: Path | None) -> Iterator[Path]:
+    if out is not None:
+        yield out
+        return
+    with tempfile.TemporaryDirectory(prefix="tally-demo-") as folder:
+        yield Path(folder)
+
+
+def _play(stage: Path) -> Iterator[Act]:
+    from tallystick.attacks import find_attack
+    from tallystick.cli.output import talk
+
+    honest = stage / "honest"
+    talk().print("Training a small Llama-style model on the Python language reference …")
+    _train(honest)
+    yield _judge("honest run", honest, "accepted")
+    for name in FRAUDS:
+        attack = find_attack(name)
+        talk().print(f"Fraud: {attack.change} …")
+        attack.forge(honest, stage / name)
+        yield _judge(name, stage / name, "rejected")
+
+
+def _train(out: Path) -> None:
+    from importlib import resources
+
+    from tallystick.recorders import train
+    from tallystick.recorders.config import read_config
+
+    with resources.as_file(resources.files("tallystick") / "examples") as examples:
+        recipe, source = read_config(examples / "demo.toml")
+        train(recipe, source, out)
+
+
+def _judge(title: str, run: Path, expected: str) -> Act:
+    from tallystick.audits import Policy, audit_training, draw_nonce
+    from tallystick.cli.audit import workplace_for
+    from tallystick.store import RunDirectory
+
+    started, directory, policy = time.perf_counter(), RunDirectory(run), Policy(full=True)
+    report = audit_training(directory, policy, draw_nonce(), workplace_for(directory, None, policy))
+    return Act(title, expected, report.verdict.outcome, _reason(report), time.perf_counter() - started)
+
+
+def _reason(report: Report) -> str:
+    from tallystick.cli.report import describe
+
+    if report.verdict.objections:
+        return describe(report.verdict.objections[0])
+    if report.verdict.unavailable:
+        return report.verdict.unavailable[0]
+    return f"all {report.replayed_steps} steps replayed bit for bit"
+
+
+def _print(acts: list[Act]) -> None:
+    from rich.table import Table
+
+    from tallystick.cli.output import page
+    from tallystick.cli.report import COLOURS
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("run", "verdict", "reason", "audit"):
+        table.add_column(heading, overflow="fold", justify="right" if heading == "audit" else "left")
+    for act in acts:
+        mark = "" if act.as_expected else f" [bold red]expected {act.expected}[/]"
+        verdict = f"[{COLOURS[act.found]}]{act.found}[/]{mark}" if act.found in COLOURS else act.found
+        table.add_row(act.title, verdict, act.reason, f"{act.seconds:.1f} s")
+    page().print(table)
+    good = sum(act.as_expected for act in acts)
+    page().print(f"{good} of {len(acts)} verdicts as expected.")

@@ -1,0 +1,159 @@
+"""One tiny honest run, trained once, and short ways to train, audit and tamper with copies of it."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TEXT = "\n".join(f"Notch {number}: the stick is split, {number * number} and the halves must match." for number in range(90))
+
+TINY: dict[str, Any] = {
+    "data": {"kind": "text", "validation": 8},
+    "model": {
+        "architecture": "llama",
+        "attention": "eager",
+        "config": {
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "max_position_embeddings": 32,
+            "tie_word_embeddings": True,
+            "attention_dropout": 0.1,
+        },
+    },
+    "optimizer": {"kind": "adamw", "learning_rate": 3e-3, "weight_decay": 0.01, "clip_norm": 1.0},
+    "schedule": {"kind": "cosine", "warmup_steps": 3},
+    "training": {"steps": 12, "batch": 4, "sequence": 16, "seed": 11},
+    "record": {
+        "anchor_stride": 4,
+        "summaries": ["exact", "bucket", "projection"],
+        "exact_stride": 2,
+        "bucket_stride": 3,
+        "bucket_mode": "both",
+        "hint_margin": 0.001,
+        "activation_checksum": True,
+    },
+}
+
+FAST = {"record": {"anchor_stride": 4, "summaries": ["exact", "projection"]}}
+"""Overrides for a run that records no buckets: what most tests of training need."""
+
+
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with `changes` laid over it; lists and the section `record` are replaced, other tables merged."""
+    result = copy.deepcopy(dict(base))
+    for name, value in changes.items():
+        if isinstance(value, Mapping) and isinstance(result.get(name), dict) and name not in {"record", "config"}:
+            result[name] = merged(result[name], value)
+        else:
+            result[name] = copy.deepcopy(value)
+    return result
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_network() -> Iterator[None]:
+    """Any connection beyond this machine fails the test that opens it: nothing is ever fetched."""
+
+    def refuse(*arguments: object) -> None:
+        raise AssertionError(f"a test tried to reach the network: {arguments[-1]!r}")
+
+    held = socket.socket.connect, socket.getaddrinfo
+    socket.socket.connect, socket.getaddrinfo = refuse, refuse  # type: ignore[assignment,method-assign]
+    yield
+    socket.socket.connect, socket.getaddrinfo = held  # type: ignore[method-assign]
+
+
+@pytest.fixture(scope="session")
+def one_thread() -> None:
+    """Tiny models are fastest on one thread, and a forked child may not meet a pool of its parent's."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A text of a few kilobytes."""
+    path = tmp_path_factory.mktemp("source") / "text.txt"
+    path.write_text(TEXT)
+    return path
+
+
+@pytest.fixture(scope="session")
+def recipe_of() -> Callable[..., Any]:
+    """The tiny recipe with some of its fields replaced: `recipe_of({"training": {"steps": 4}})`."""
+    from tallystick.transcripts import Recipe
+
+    def build(*changes: Mapping[str, Any]) -> Recipe:
+        table: Mapping[str, Any] = TINY
+        for change in changes:
+            table = merged(table, change)
+        return Recipe.from_json(dict(table), "recipe")
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def trained(one_thread: None, source: Path, recipe_of: Callable[..., Any]) -> Callable[..., Any]:
+    """Train the tiny recipe with changes into a directory and return its claim."""
+    from tallystick.recorders import train
+
+    def run(out: Path, *changes: Mapping[str, Any]) -> Any:
+        return train(recipe_of(*changes), source, out)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def honest(trained: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The finished honest run. Shared by all tests: read it, and never write into it."""
+    out = tmp_path_factory.mktemp("honest") / "run"
+    trained(out)
+    return out
+
+
+@pytest.fixture
+def run(honest: Path, tmp_path: Path) -> Path:
+    """A copy of the honest run to tamper with."""
+    return Path(shutil.copytree(honest, tmp_path / "run"))
+
+
+@pytest.fixture(scope="session")
+def plain(trained: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run without buckets and blobs, for tests that train it again. Never write into it."""
+    out = tmp_path_factory.mktemp("plain") / "run"
+    trained(out, FAST)
+    return out
+
+
+@pytest.fixture(scope="session")
+def fast() -> Mapping[str, Any]:
+    """The changes that make `plain` out of the tiny recipe."""
+    return FAST
+
+
+@pytest.fixture(scope="session")
+def audited(one_thread: None) -> Callable[..., Any]:
+    """Audit a run directory on this machine; keyword arguments are the fields of the policy."""
+    from tallystick.audits import Policy, Workplace, audit_training
+    from tallystick.frameworks.torch.environment import describe_environment
+    from tallystick.frameworks.torch.replayer import TorchReplayer
+    from tallystick.store import RunDirectory
+
+    def audit(path: Path, *, nonce: bytes = bytes(32), device: str = "cpu", **policy: Any) -> Any:
+        def replayer(spec: Any, dataset: Any, plan: Any) -> Any:
+            return TorchReplayer(spec, dataset, plan, device)
+
+        environment = describe_environment("cuda" if device == "cuda" else "cpu")
+        asked = Policy.from_json(policy, "policy")
+        return audit_training(RunDirectory(path), asked, nonce, Workplace(environment, replayer))
+
+    return audit
