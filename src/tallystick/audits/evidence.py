@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tallystick.audits.findings import Findings, require
@@ -152,10 +152,16 @@ def _note_record(evidence: Evidence, record: Record, place: int) -> None:
 
 
 def _check_step(evidence: Evidence, record: StepRecord) -> None:
-    """The batch and the learning rate of a step follow from the spec alone."""
+    """What is recorded of a step, its batch and its learning rate follow from the spec alone."""
     recipe, plan = evidence.spec.recipe, evidence.plan
+    found = record.post.model_dump(exclude_none=True).keys()
+    wrong = sorted(found ^ evidence.spec.recorded.summaries_due(record.index))
+    require(not wrong, f"step {record.index} lacks a summary that the spec asks for, or has another: {wrong}")
     if recipe is None:
         return
+    require(record.gradient_norm is not None, f"step {record.index} lacks its gradient norm")
+    checksummed = record.activation is not None
+    require(checksummed == recipe.record.activation_checksum, f"step {record.index}: activation checksum")
     wanted = learning_rate(recipe, record.index)
     require(
         abs(record.learning_rate - wanted) <= RATE_TOLERANCE * abs(wanted),
@@ -200,13 +206,19 @@ def _check_anchors(evidence: Evidence, policy: Policy) -> None:
             path = evidence.run.path / evidence.anchors[index].file
             if path.is_file() and path.stat().st_size > policy.anchor_bytes_max:
                 raise UnavailableError(f"{path.name}: larger than the {policy.anchor_bytes_max} bytes allowed")
-            evidence.state(index)
+            require(_position(evidence.state(index)) == index, f"{path.name} is not the state after step {index}")
     with evidence.findings.check("final state"):
         last = evidence.anchors.get(max(evidence.anchors, default=-1))
         require(
             last is not None and last.digest == evidence.claim.final_state,
             "the last anchor is not the final state",
         )
+
+
+def _position(state: Mapping[str, Tensor]) -> int | None:
+    """The number of steps taken, as a state holds it."""
+    held = state.get("position.step")
+    return int(held.array().flat[0]) if held is not None and (held.dtype, held.shape) == ("I64", ()) else None
 
 
 def steps_between(evidence: Evidence, start: int, end: int) -> Iterator[StepRecord]:

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from tallystick.audits.evidence import Evidence
-from tallystick.audits.findings import Findings
+from tallystick.audits.findings import Findings, require
 from tallystick.audits.replay import as_float
+from tallystick.commitments import digest
 from tallystick.errors import MalformedError, ProofError
 from tallystick.tensors import Tensor
 from tallystick.tolerances import (
+    Bucket,
     Finding,
     Projection,
     moment_cosine,
@@ -24,12 +27,21 @@ from tallystick.tolerances import (
     second_moment_floor,
     update_profile,
 )
-from tallystick.transcripts import Recipe, decode_sketch, learning_rate, projection_seed
+from tallystick.transcripts import (
+    BucketSummary,
+    Recipe,
+    RecordRecipe,
+    StateSummary,
+    decode_sketch,
+    learning_rate,
+    projection_seed,
+)
 
 SKETCH_ROUNDING = 1e-5
 """Float32 sums of a sketch against its float64 definition, relative to the state's norm (n of measurements: docs)."""
 
 State = Mapping[str, Tensor]
+Weights: TypeAlias = Mapping[str, np.ndarray[Any, np.dtype[Any]]]
 
 
 def screen_anchors(evidence: Evidence) -> None:
@@ -38,13 +50,14 @@ def screen_anchors(evidence: Evidence) -> None:
     marks = sorted(evidence.anchors)
     previous: State | None = None
     moves: list[float] = []
-    for start, mark in zip([marks[0], *marks], marks, strict=False):
+    for start, mark in zip([*marks[:1], *marks], marks, strict=False):
         try:
             state = evidence.state(mark)
         except ProofError:
             return  # the anchor itself was rejected already
         _screen_finite(evidence.findings, state, mark)
         _screen_continuity(evidence, state, mark)
+        _screen_summary(evidence, state, mark)
         if previous is not None and recipe is not None:
             _screen_segment(evidence, recipe, previous, state, start, mark)
             moves.append(_move_per_rate(recipe, previous, state, start, mark))
@@ -162,6 +175,24 @@ def _screen_continuity(evidence: Evidence, state: State, mark: int) -> None:
     with np.errstate(all="ignore"):
         distance = float(np.linalg.norm(found - claimed)) / max(norm, 1e-30)
     evidence.findings.note(Finding(distance, SKETCH_ROUNDING), "anchor continuity", f"step {mark}")
+
+
+def _screen_summary(evidence: Evidence, state: State, mark: int) -> None:
+    """The buckets recorded beside an anchor have to be those of its weights; rounding is the same everywhere."""
+    recorded, summary = evidence.spec.recorded, evidence.anchors[mark].summary
+    projection = evidence.step(mark).post.projection if mark else summary.projection
+    weights = {name: tensor.values().astype(np.float32) for name, tensor in weights_of(state).items()}
+    wanted = StateSummary(
+        projection=projection,
+        **{mode: _bucket(recorded, mode, weights) for mode in recorded.bucket_modes},
+    )
+    with evidence.findings.check("anchor summary", f"step {mark}"):
+        require(summary == wanted, f"anchor {mark} records other summaries than those of its weights")
+
+
+def _bucket(recorded: RecordRecipe, mode: Literal["fp16_rne", "grid"], weights: Weights) -> BucketSummary:
+    claim = Bucket(mode, recorded.grid_eps, recorded.hint_margin).claim(weights)
+    return BucketSummary(digest=claim.digest, hints=digest("blob", claim.hints) if claim.hints else None)
 
 
 def weights_of(state: State) -> dict[str, Tensor]:

@@ -24,7 +24,7 @@ from tallystick.audits.screens import screen_anchors
 from tallystick.audits.tolerant import TolerantJudge
 from tallystick.audits.verdict import Verdict
 from tallystick.commitments import Digest, Json
-from tallystick.datasets import BatchPlan, Dataset
+from tallystick.datasets import BatchPlan, Dataset, verify_data
 from tallystick.errors import UnavailableError, UsageError
 from tallystick.store import RunDirectory
 from tallystick.transcripts import Environment, Replayer, Spec
@@ -161,6 +161,8 @@ def _audit(
 ) -> Report:
     started = time.perf_counter()
     screen_anchors(evidence)
+    if policy.full:
+        _derive_tokens(evidence)
     unavailable = list(_out_of_reach(selection, policy))
     segments: list[SegmentReport] = []
     try:
@@ -228,6 +230,14 @@ def _judge(evidence: Evidence, policy: Policy, workplace: Workplace, segment: Se
     return TolerantJudge(evidence.run, evidence.spec, entry, policy.update_floor, same_device)
 
 
+def _derive_tokens(evidence: Evidence) -> None:
+    """Tokenize the source again: the digests of source and tokens do not show that one comes from the other."""
+    commitment = evidence.spec.commitment
+    if commitment is not None and commitment.tokens is not None and evidence.dataset is not None:
+        with evidence.findings.check("tokens of the source"):
+            verify_data(evidence.run.data_path, commitment)
+
+
 def _judge_initial_state(evidence: Evidence, replayer: Replayer) -> None:
     """The chain has to begin at the seeded state: drawing it again costs no training."""
     notes = Findings()
@@ -260,6 +270,8 @@ def _not_checked(
         )
     if policy.claim is None:
         yield "whether this is the claim that was published: give its digest with --claim"
+    if not policy.full:
+        yield "whether the tokens are those of the source: `tally verify-data`, or --full"
     if evidence.failures:
         yield f"{evidence.failures} steps crashed and were repeated; the crashes themselves were not replayed"
     yield "who made the claim and when: it carries no signature yet"

@@ -109,7 +109,7 @@ def workplace_for(run: RunDirectory, device: str | None, policy: Policy) -> Work
     )
 
 
-THREADS_MAX = 1024
+THREADS_MAX = 256
 
 
 @contextmanager

@@ -116,6 +116,7 @@ def _reason(report: Report) -> str:
 
 
 def _print(acts: list[Act]) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     from tallystick.cli.output import page
@@ -127,7 +128,7 @@ def _print(acts: list[Act]) -> None:
     for act in acts:
         mark = "" if act.as_expected else f" [bold red]expected {act.expected}[/]"
         verdict = f"[{COLOURS[act.found]}]{act.found}[/]{mark}" if act.found in COLOURS else act.found
-        table.add_row(act.title, verdict, act.reason, f"{act.seconds:.1f} s")
+        table.add_row(act.title, verdict, escape(act.reason), f"{act.seconds:.1f} s")
     page().print(table)
     good = sum(act.as_expected for act in acts)
     page().print(f"{good} of {len(acts)} verdicts as expected.")

@@ -60,5 +60,6 @@ def run(arguments: list[str]) -> int:
 
 
 def _say(message: str, code: int) -> int:
-    print(f"tally: {message}", file=sys.stderr)
+    line = "".join(character if character.isprintable() else "\ufffd" for character in message)
+    print(f"tally: {line}", file=sys.stderr)
     return code

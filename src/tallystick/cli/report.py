@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from rich.markup import escape
 from rich.table import Table
 
 from tallystick.audits import Report
@@ -48,12 +49,12 @@ def print_report(report: Report) -> None:
     console.print(f"[bold {COLOURS[outcome]}]{outcome.upper()}[/]  claim {report.claim}")
     console.print(_table(report))
     for finding in report.verdict.objections[:OBJECTIONS_SHOWN]:
-        console.print(f"[red]objection[/] {describe(finding)}", soft_wrap=True, markup=True)
+        console.print(f"[red]objection[/] {escape(describe(finding))}", soft_wrap=True)
     if (more := len(report.verdict.objections) - OBJECTIONS_SHOWN) > 0:
         console.print(f"… and {more} more; --json lists all of them")
     for title, lines in sections(report):
         for line in lines:
-            console.print(f"[bold]{title}[/] {line}", soft_wrap=True)
+            console.print(f"[bold]{title}[/] {escape(printable(line))}", soft_wrap=True)
     console.print(_figures(report), soft_wrap=True)
 
 
@@ -79,7 +80,12 @@ def describe(finding: Finding) -> str:
     size = (
         "" if finding.allowed == 0 and finding.distance == 1 else f" ({finding.distance:.3g} of {finding.allowed:.3g})"
     )
-    return f"{finding.name}{place}{size}{detail}"
+    return printable(f"{finding.name}{place}{size}{detail}")
+
+
+def printable(text: str) -> str:
+    """Text from a run, without what a terminal would obey."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
 def sections(report: Report) -> Iterable[tuple[str, tuple[str, ...]]]:

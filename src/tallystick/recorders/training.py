@@ -11,7 +11,7 @@ from tallystick.errors import UnavailableError, UsageError
 from tallystick.frameworks.tokenizers import train_bpe
 from tallystick.frameworks.torch.environment import describe_environment
 from tallystick.frameworks.torch.summaries import Summariser
-from tallystick.frameworks.torch.trainer import Observation, Trainer
+from tallystick.frameworks.torch.trainer import CRASHES, Observation, Trainer, first_line
 from tallystick.recorders.resume import ResumePoint, find_resume_point
 from tallystick.recorders.run_recorder import RunRecorder
 from tallystick.store import RunDirectory
@@ -65,9 +65,9 @@ class TrainingRun:
                 seen = self._step(self.trainer.index + 1)
                 elapsed = time.perf_counter() - started
                 progress(self.trainer.index, seen, self.recorder.seconds_recording / elapsed)
-        except (RuntimeError, ArithmeticError, MemoryError) as error:
+        except CRASHES as error:
             self.recorder.fail(self.trainer.index + 1, error)
-            raise UnavailableError(f"step {self.trainer.index + 1} crashed: {error}") from error
+            raise UnavailableError(f"step {self.trainer.index + 1} crashed: {first_line(error)}") from error
         return self.recorder.finish()
 
     def _step(self, index: int) -> Observation:

@@ -16,7 +16,13 @@ Rate = Annotated[float, Field(ge=0.0, le=1e6, allow_inf_nan=False)]
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
 Small = Annotated[int, Field(ge=1, le=1 << 20)]
 Scalar = bool | int | float | str
-FORBIDDEN_CONFIG = frozenset({"auto_map", "quantization_config", "dtype", "torch_dtype", "trust_remote_code"})
+FORBIDDEN_CONFIG = frozenset(
+    "attn_implementation auto_map dtype experts_implementation quantization_config torch_dtype trust_remote_code "
+    "use_kernels".split()
+)
+"""Settings that would fetch or load code, or change the precision behind the recipe's back."""
+EXAMPLES_PER_STEP_MAX = 1 << 16
+TOKENS_PER_BATCH_MAX = 1 << 24
 CONFIG_INTEGER_MAX = 1 << 20
 LAYERS_MAX = 256
 
@@ -45,19 +51,19 @@ class ModelRecipe(Document):
     @model_validator(mode="after")
     def _is_bounded(self) -> Self:
         for name, value in self.config.items():
-            if name in FORBIDDEN_CONFIG:
-                raise ValueError(f"config.{name} is not a setting of the model's shape")
-            _check_bounded(name, value)
+            _check_setting(name, value)
         return self
 
 
-def _check_bounded(name: str, value: Any) -> None:
+def _check_setting(name: str, value: Any) -> None:
+    if name.rpartition(".")[2].lstrip("_") in FORBIDDEN_CONFIG:
+        raise ValueError(f"config.{name} is not a setting of the model's shape")
     if isinstance(value, dict):
         for inner, item in value.items():
-            _check_bounded(f"{name}.{inner}", item)
+            _check_setting(f"{name}.{inner}", item)
     if isinstance(value, list):
         for item in value:
-            _check_bounded(name, item)
+            _check_setting(name, item)
     if isinstance(value, int) and not -CONFIG_INTEGER_MAX <= value <= CONFIG_INTEGER_MAX:
         raise ValueError(f"config.{name} = {value} exceeds {CONFIG_INTEGER_MAX}")
     if isinstance(value, int) and "layer" in name and value > LAYERS_MAX:
@@ -115,6 +121,13 @@ class RecordRecipe(Document):
         """The bucket functions in use; with both, both have to agree (Arknet §4.2, dual bucket)."""
         return ("fp16_rne", "grid") if self.bucket_mode == "both" else (self.bucket_mode,)
 
+    def summaries_due(self, step: int) -> frozenset[str]:
+        """The fields of the state summary that the record of `step` has, no more and no less."""
+        exact = {"exact"} if "exact" in self.summaries and step % self.exact_stride == 0 else set()
+        bucketed = "bucket" in self.summaries and step % self.bucket_stride == 0
+        projected = {"projection"} if "projection" in self.summaries else set()
+        return frozenset(exact | projected | set(self.bucket_modes if bucketed else ()))
+
 
 class Recipe(Document):
     """Everything a verifier needs, besides the data, to rebuild the trainer with its own code."""
@@ -133,6 +146,10 @@ class Recipe(Document):
             raise ValueError("the CNN classifier goes with the digits, and a language model with text")
         if self.schedule.warmup_steps > self.training.steps:
             raise ValueError("schedule.warmup_steps exceeds training.steps")
+        if self.examples_per_step > EXAMPLES_PER_STEP_MAX:
+            raise ValueError(f"training: {self.examples_per_step} examples a step exceed {EXAMPLES_PER_STEP_MAX}")
+        if self.training.batch * self.training.sequence > TOKENS_PER_BATCH_MAX:
+            raise ValueError(f"training: more than {TOKENS_PER_BATCH_MAX} tokens in a micro-batch")
         return self
 
     @property

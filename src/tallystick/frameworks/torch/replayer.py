@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 from tallystick.commitments import Digest, digest
 from tallystick.datasets import BatchPlan, Dataset
+from tallystick.errors import UnavailableError
 from tallystick.frameworks.torch.models import PARAMETERS_MAX
 from tallystick.frameworks.torch.summaries import Summariser
-from tallystick.frameworks.torch.trainer import Trainer
+from tallystick.frameworks.torch.trainer import CRASHES, Trainer, first_line
 from tallystick.tensors import Tensor
 from tallystick.transcripts import ReplayedStep, Spec, classes, micro_batches, projection_seed
 
@@ -42,9 +43,12 @@ class TorchReplayer:
         self._trainer.restore(state)
 
     def step(self, index: int) -> ReplayedStep:
-        """Take step `index`."""
+        """Take step `index`; raises `UnavailableError` when the model of the spec does not run."""
         assert index == self._trainer.index + 1
-        seen = self._trainer.step(micro_batches(self._recipe, self._dataset, self._plan.indices(index)))
+        try:
+            seen = self._trainer.step(micro_batches(self._recipe, self._dataset, self._plan.indices(index)))
+        except CRASHES as error:
+            raise UnavailableError(f"step {index} does not run here: {first_line(error)}") from error
         return ReplayedStep(seen.loss, seen.gradient_norm, seen.activation, self._summariser.after_step(index))
 
     def state(self) -> Mapping[str, Tensor]:

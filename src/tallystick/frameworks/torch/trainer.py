@@ -25,6 +25,8 @@ from tallystick.tensors import Tensor
 from tallystick.transcripts import Recipe, learning_rate
 
 POSITION = "position.step"
+CRASHES = (RuntimeError, ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError)
+"""What a model raises whose configuration builds and does not run."""
 
 
 @dataclass(frozen=True)
@@ -116,3 +118,9 @@ class Trainer:
 def _moments(logits: torch.Tensor) -> tuple[float, float]:
     values = logits.double()
     return float(values.mean()), float(values.square().mean().sqrt())
+
+
+def first_line(error: BaseException) -> str:
+    """The kind of an error and the first line of what it says."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__

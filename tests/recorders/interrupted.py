@@ -1,0 +1,96 @@
+"""A workshop process: it imports PyTorch once and forks a child for every job, which may be killed in the middle.
+
+Each line on stdin is a job, each line on stdout its outcome:
+
+    {"do": "train" | "resume", "recipe": {…}, "source": path, "out": path, "kill_at": event}
+    {"events": how many, "signal": 9 or 0, "error": text}
+
+An event is an instant around a write: before and after every appended line, in the middle of it, and before every
+file under `out` is opened for writing, renamed or truncated. The child kills itself with SIGKILL at `kill_at`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import tallystick.frameworks.torch.trainer  # noqa: F401  # imported once, in the parent
+from tallystick.errors import TallyError
+from tallystick.recorders import resume, train
+from tallystick.store import LogWriter
+from tallystick.transcripts import Recipe
+
+WRITES = os.O_WRONLY | os.O_RDWR
+
+
+class Executioner:
+    """Counts events and ends this process without warning at the chosen one."""
+
+    def __init__(self, out: str, kill_at: int) -> None:
+        self.out, self.kill_at, self.events = out, kill_at, 0
+
+    def event(self) -> None:
+        self.events += 1
+        if self.events == self.kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def watch(self) -> None:
+        sys.addaudithook(self._on_audit)
+        append = LogWriter.append
+
+        def watched(log: LogWriter, line: bytes) -> None:
+            self.event()
+            if self.events + 1 == self.kill_at:
+                log._lines.write(line[: len(line) // 2])
+            self.event()
+            append(log, line)
+            self.event()
+
+        LogWriter.append = watched  # type: ignore[method-assign]
+
+    def _on_audit(self, name: str, arguments: tuple[Any, ...]) -> None:
+        is_write = name == "open" and isinstance(arguments[2], int) and arguments[2] & WRITES
+        if (is_write or name in {"os.rename", "os.truncate"}) and str(arguments[0]).startswith(self.out):
+            self.event()
+
+
+def perform(job: dict[str, Any], answer: int) -> None:
+    executioner = Executioner(job["out"], job["kill_at"])
+    executioner.watch()
+    error = ""
+    try:
+        if job["do"] == "train":
+            train(Recipe.from_json(job["recipe"], "recipe"), Path(job["source"]), Path(job["out"]))
+        else:
+            resume(Path(job["out"]))
+    except TallyError as caught:
+        error = f"{type(caught).__name__}: {caught}"
+    os.write(answer, json.dumps({"events": executioner.events, "error": error}).encode())
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    for line in sys.stdin:
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            perform(json.loads(line), write)
+            os._exit(0)
+        os.close(write)
+        with os.fdopen(read) as pipe:
+            said = json.loads(pipe.read() or "{}")
+        status = os.waitpid(child, 0)[1]
+        outcome = {"events": 0, "error": "", "signal": status & 127} | said
+        if status >> 8:
+            outcome["error"] = f"exit {status >> 8}"
+        print(json.dumps(outcome), flush=True)
+
+
+if __name__ == "__main__":
+    main()
