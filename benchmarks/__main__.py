@@ -36,7 +36,12 @@ def run(name: str, quick: bool) -> dict[str, Any]:
     for figure in module.figures(quick):
         print_figure(figure)
         seen.append(figure.to_json())
-    return {"how": (module.__doc__ or "").strip(), "load": [before, load()], "machine": describe_machine(), "figures": seen}
+    return {
+        "how": (module.__doc__ or "").strip(),
+        "load": [before, load()],
+        "machine": describe_machine(),
+        "figures": seen,
+    }
 
 
 def keep(name: str, result: dict[str, Any]) -> None:

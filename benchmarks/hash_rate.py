@@ -49,19 +49,50 @@ def figures(quick: bool) -> Iterator[Figure]:
         rounds = take_rounds(arms, count, rng)
     rates = {f"{name}, GB/s": size / 1e9 / min(spent[name].wall for spent in rounds) for name in arms}
     for name, bare, what, goal in (
-        ("tensors, all cores", "hashlib, one thread", "rate of the state digest by all cores ÷ hashlib in one thread", GOAL),
-        ("file", "hashlib over the mapping", "rate of a file's digest by all cores ÷ hashlib over the mapping in one thread", GOAL),
-        ("tensors, one thread", "hashlib, one thread", "rate of the state digest in one thread ÷ hashlib in one thread", PER_CORE),
-        ("hashlib, all cores", "hashlib, one thread", "rate of plain hashlib by all cores ÷ in one thread: what the machine gives", None),
+        (
+            "tensors, all cores",
+            "hashlib, one thread",
+            "rate of the state digest by all cores ÷ hashlib in one thread",
+            GOAL,
+        ),
+        (
+            "file",
+            "hashlib over the mapping",
+            "rate of a file's digest by all cores ÷ hashlib over the mapping in one thread",
+            GOAL,
+        ),
+        (
+            "tensors, one thread",
+            "hashlib, one thread",
+            "rate of the state digest in one thread ÷ hashlib in one thread",
+            PER_CORE,
+        ),
+        (
+            "hashlib, all cores",
+            "hashlib, one thread",
+            "rate of plain hashlib by all cores ÷ in one thread: what the machine gives",
+            None,
+        ),
     ):
         value = interval(rounds, median_ratio(bare, name, "wall"), rng)
-        yield Figure(f"hash_rate: {name}", what, value, count, "wall", "×", goal, details={**rates, "cores": CORES, "bytes": size})
+        yield Figure(
+            f"hash_rate: {name}",
+            what,
+            value,
+            count,
+            "wall",
+            "×",
+            goal,
+            details={**rates, "cores": CORES, "bytes": size},
+        )
 
 
 def _hash_in_parts(data: memoryview) -> list[bytes]:
     part = data.nbytes // CORES
     with ThreadPoolExecutor(CORES) as pool:
-        return list(pool.map(lambda start: hashlib.sha256(data[start : start + part]).digest(), range(0, data.nbytes, part)))
+        return list(
+            pool.map(lambda start: hashlib.sha256(data[start : start + part]).digest(), range(0, data.nbytes, part))
+        )
 
 
 def _hash_mapping(path: Path) -> bytes:

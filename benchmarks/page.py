@@ -58,7 +58,9 @@ def _asides(figures: list[dict[str, Any]]) -> list[str]:
     standard = {"name", "what", "value", "unit", "goal", "outcome", "rounds", "clock"}
     details = [{key: value for key, value in figure.items() if key not in standard} for figure in figures]
     shared = {
-        key: value for key, value in (details[0] if details else {}).items() if all(d.get(key) == value for d in details)
+        key: value
+        for key, value in (details[0] if details else {}).items()
+        if all(d.get(key) == value for d in details)
     }
     lines = [_aside(figure["name"], detail, shared) for figure, detail in zip(figures, details, strict=True)]
     common = [f"All: {_listed(shared)}.\n"] if shared else []

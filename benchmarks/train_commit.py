@@ -44,7 +44,16 @@ from tallystick.frameworks.torch.summaries import Summariser
 from tallystick.frameworks.torch.trainer import Observation, Trainer
 from tallystick.recorders.run_recorder import RunRecorder
 from tallystick.store import RunDirectory
-from tallystick.transcripts import Batch, Recipe, RecordRecipe, Spec, batch_plan, micro_batches, open_data, projection_seed
+from tallystick.transcripts import (
+    Batch,
+    Recipe,
+    RecordRecipe,
+    Spec,
+    batch_plan,
+    micro_batches,
+    open_data,
+    projection_seed,
+)
 
 GOAL = Goal(1.003)
 PLANTED = 0.003
@@ -135,7 +144,11 @@ def _cheap_kinds(loop: Loop, count: int) -> Iterator[Figure]:
     rng = random.Random(1)
     arms = {name: loop.arm(name, settings) for name, settings in CHEAP.items()}
     planted = PLANTED * _typical(loop)
-    controls: dict[str, Arm] = {"bare": loop.step, "bare again": loop.step, "planted": lambda: (loop.step(), spin(planted))}
+    controls: dict[str, Arm] = {
+        "bare": loop.step,
+        "bare again": loop.step,
+        "planted": lambda: (loop.step(), spin(planted)),
+    }
     rounds = take_rounds(controls | arms, count, rng, between=arms["projection+anchor"].tidy)
     ends = _ends(loop)
     shared = _controls(rounds, rng) | _unit(loop, rounds)
@@ -193,7 +206,9 @@ def _judged(
     kind = max((kind for kind in estimates if kind.endswith("cpu")), key=lambda kind: estimates[kind].high)
     is_void = "bare ÷ bare" in shared and (1.0 not in shared["bare ÷ bare"] or 1 + PLANTED not in shared["planted"])
     details = {**estimates, **shared}
-    return Figure(f"train_commit: {name}", what, estimates[kind], count, f"CPU ({kind.split()[0]})", "×", goal, is_void, details)
+    return Figure(
+        f"train_commit: {name}", what, estimates[kind], count, f"CPU ({kind.split()[0]})", "×", goal, is_void, details
+    )
 
 
 def _period(stride: int, ends: float, prefix: str, clock: Clock) -> Statistic:

@@ -16,7 +16,7 @@ for folder in $("$venv/bin/pip" config get global.find-links 2>/dev/null || true
   if compgen -G "$folder/torch-2.13.0+cpu-*.whl" >/dev/null; then torch=(--find-links "$folder"); fi
 done
 install=("$venv/bin/uv" pip install -q --python "$venv/bin/python")
-"${install[@]}" --require-hashes "${torch[@]}" -r requirements/lock.txt
+"${install[@]}" --compile-bytecode --require-hashes "${torch[@]}" -r requirements/lock.txt
 "${install[@]}" --no-deps --no-build-isolation -e .       # setuptools comes from the lock (torch needs it)
 rm -f "$venv"/.locked-*
 touch "$stamp"

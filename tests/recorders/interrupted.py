@@ -20,8 +20,9 @@ from typing import Any
 
 import torch
 
-import tallystick.frameworks.torch.trainer  # noqa: F401  # imported once, in the parent
 from tallystick.errors import TallyError
+from tallystick.frameworks.torch.environment import describe_environment
+from tallystick.frameworks.torch.models import build_model
 from tallystick.recorders import resume, train
 from tallystick.store import LogWriter
 from tallystick.transcripts import Recipe
@@ -76,7 +77,9 @@ def perform(job: dict[str, Any], answer: int) -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
+    describe_environment("cpu")
     for line in sys.stdin:
+        build_model(Recipe.from_json(json.loads(line)["recipe"], "recipe"), 256)  # imports what a child then has
         read, write = os.pipe()
         child = os.fork()
         if child == 0:

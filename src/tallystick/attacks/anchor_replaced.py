@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tallystick.attacks.attack import Attack, accepted, rejected
 from tallystick.attacks.forging import copy_run, find_scene, read_anchor, read_records, replace_anchor, write_records
-from tallystick.attacks.weights_edited import shake
+from tallystick.attacks.weights_edited import take_back
 from tallystick.store import RunDirectory
 from tallystick.transcripts import AnchorRecord, Record, anchor_file
 
@@ -14,8 +14,9 @@ from tallystick.transcripts import AnchorRecord, Record, anchor_file
 def forge(run: Path, out: Path) -> None:
     """Edit the weights of the middle anchor, and every record that speaks of them."""
     forged = copy_run(run, out)
-    middle = find_scene(forged).middle
-    replace_anchor(forged, middle, shake(read_anchor(forged, middle)))
+    scene = find_scene(forged)
+    states = (read_anchor(forged, mark) for mark in (scene.before, scene.middle, scene.after))
+    replace_anchor(forged, scene.middle, take_back(*states))
 
 
 def forge_file_only(run: Path, out: Path) -> None:
@@ -46,7 +47,7 @@ ATTACKS = (
         name="anchor-replaced",
         change="the weights of a middle anchor are edited; its record, its summaries, roots and claim are made anew",
         forge=forge,
-        screens=accepted("the edit is smaller than what the learning rate allows in a segment"),
+        screens=accepted("only weights that turned around there are edited, so that both moves stay within reach"),
         exact=rejected("state", "projection summary"),
         tolerant=rejected("weights residual"),
     ),

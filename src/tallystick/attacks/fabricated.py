@@ -11,12 +11,14 @@ from tallystick.attacks.dishonest import FabricatingTrainer, interpolate, retrai
 from tallystick.attacks.forging import Scene, find_scene, read_anchor, read_records, recipe_of
 from tallystick.store import RunDirectory
 from tallystick.tensors import Tensor
-from tallystick.transcripts import Spec, StepRecord
+from tallystick.tolerances.reach import direction_bound
+from tallystick.transcripts import Recipe, Spec, StepRecord, learning_rate
 from tallystick.transcripts.recipe import OptimizerRecipe
 
 Losses = dict[int, float]
 TINY_RATE = 1e-12
 NORM = 0.5
+CAUTION = 0.8
 
 
 def forge_skipped(run: Path, out: Path) -> None:
@@ -45,11 +47,12 @@ def forge_tiny_rate(run: Path, out: Path) -> None:
 def onward(run: RunDirectory, scene: Scene) -> Callable[[int], dict[str, Tensor] | None]:
     """The states of the middle segment, extrapolated from the two anchors before it."""
     before, middle = read_anchor(run, scene.before), read_anchor(run, scene.middle)
+    recipe = recipe_of(run.spec())
 
     def state(step: int) -> dict[str, Tensor] | None:
         if not scene.middle < step <= scene.after:
             return None
-        share = (step - scene.before) / (scene.middle - scene.before)
+        share = 1.0 + CAUTION * travelled(recipe, scene.middle, step) / travelled(recipe, scene.before, scene.middle)
         moved = interpolate(before, middle, share, step)
         kept = interpolate(middle, middle, 0.0, step)
         return {name: moved[name] if name.startswith("weights.") else kept[name] for name in moved}
@@ -70,14 +73,26 @@ def recorded_losses(run: RunDirectory) -> Losses:
 
 
 def _inventor(run: RunDirectory, spec: Spec) -> FabricatingTrainer:
-    last = find_scene(run).last
+    last, recipe = find_scene(run).last, recipe_of(run.spec())
     losses = recorded_losses(run)
     start, end = read_anchor(run, 0), read_anchor(run, last)
 
     def lose(step: int) -> float:
         return losses[last] + (losses[1] - losses[last]) * math.exp(-4.0 * (step - 1) / last)
 
-    return FabricatingTrainer(spec, lambda step: interpolate(start, end, step / last, step), lose, NORM)
+    def state(step: int) -> dict[str, Tensor]:
+        return interpolate(start, end, travelled(recipe, 0, step) / travelled(recipe, 0, last), step)
+
+    return FabricatingTrainer(spec, state, lose, NORM)
+
+
+def travelled(recipe: Recipe, start: int, end: int) -> float:
+    """How far steps `start + 1` … `end` can carry a weight: a careful forger keeps pace with the reach screen."""
+    return sum(learning_rate(recipe, step) * _stride(recipe, step) for step in range(start + 1, end + 1))
+
+
+def _stride(recipe: Recipe, step: int) -> float:
+    return direction_bound(recipe.optimizer.betas, step) if recipe.optimizer.kind == "adamw" else 1.0
 
 
 ATTACKS = (

@@ -152,6 +152,11 @@ def read_anchor(run: RunDirectory, mark: int) -> dict[str, Tensor]:
     return dict(read_state(run.path / anchor_file(mark)))
 
 
+def anchor_before(run: RunDirectory, mark: int) -> int:
+    """The last anchor in front of anchor `mark`."""
+    return max(r.index for r in read_records(run) if isinstance(r, AnchorRecord) and r.index < mark)
+
+
 def replace_anchor(run: RunDirectory, mark: int, state: State) -> None:
     """Put another state into anchor `mark`: its file, its record, all summaries of it, roots and claim."""
     write_state(run.path / anchor_file(mark), state)

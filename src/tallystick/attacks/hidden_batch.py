@@ -13,7 +13,9 @@ from tallystick.attacks.dishonest import Batches, DishonestTrainer, train_on
 from tallystick.attacks.forging import find_scene
 from tallystick.frameworks.torch.trainer import Observation
 from tallystick.store import RunDirectory
-from tallystick.transcripts import Spec
+from tallystick.transcripts import Spec, learning_rate
+
+PACE = 0.1
 
 
 class MoonlightingTrainer(DishonestTrainer):
@@ -38,11 +40,33 @@ class MoonlightingTrainer(DishonestTrainer):
                 slots["step"] -= 1
 
 
+class CarefulTrainer(MoonlightingTrainer):
+    """Moves the weights a little way down the gradient of the undeclared batch, and leaves every moment alone."""
+
+    def _learn_secretly(self, batches: list[Mapping[str, np.ndarray]]) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        for batch in batches:
+            self._accumulate(backwards(0, batch))
+        pace = PACE * learning_rate(self.declared, self.index + 1)
+        for weight in self.model.parameters():
+            if weight.grad is not None:
+                weight.data.sub_(weight.grad, alpha=pace / max(1e-12, float(weight.grad.abs().max())))
+
+
 def forge(run: Path, out: Path) -> None:
-    """Take one undeclared step in the middle of a segment."""
+    """Take one undeclared step of the optimizer in the middle of a segment."""
+    _forge_by(MoonlightingTrainer, run, out)
+
+
+def forge_carefully(run: Path, out: Path) -> None:
+    """Follow the gradient of an undeclared batch for a tenth of a step, past the optimizer."""
+    _forge_by(CarefulTrainer, run, out)
+
+
+def _forge_by(trainer: type[MoonlightingTrainer], run: Path, out: Path) -> None:
     honest = RunDirectory(run)
     scene = find_scene(honest)
-    train_on(run, out, scene.middle, MoonlightingTrainer(honest.spec(), scene.step))
+    train_on(run, out, scene.middle, trainer(honest.spec(), scene.step))
 
 
 ATTACKS = (
@@ -50,8 +74,16 @@ ATTACKS = (
         name="hidden-batch",
         change="an undeclared batch is learned between two recorded steps; all counters stay right",
         forge=forge,
-        screens=accepted("one more step is well within reach of a segment"),
+        screens=rejected("second moment"),
         exact=rejected("loss", "projection summary", "state"),
+        tolerant=rejected("weights residual"),
+    ),
+    Attack(
+        name="hidden-batch-careful",
+        change="an undeclared batch moves the weights by a tenth of a step at most, past the optimizer's moments",
+        forge=forge_carefully,
+        screens=accepted("moments are untouched and the weights stay within reach"),
+        exact=rejected("projection summary", "state"),
         tolerant=rejected("weights residual"),
     ),
 )

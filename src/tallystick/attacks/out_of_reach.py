@@ -12,18 +12,18 @@ from tallystick.store import RunDirectory
 
 
 def forge(run: Path, out: Path) -> None:
-    """Declare one anchor for the whole run, and add noise to the last step."""
+    """Declare one anchor for the whole run, and add noise to a step behind the window."""
     honest = RunDirectory(run)
-    last, recipe = find_scene(honest).last, recipe_of(honest.spec())
-    record = recipe.record.model_copy(update={"anchor_stride": last})
+    scene, recipe = find_scene(honest), recipe_of(honest.spec())
+    record = recipe.record.model_copy(update={"anchor_stride": scene.last})
     spec = honest.spec().model_copy(update={"recipe": recipe.model_copy(update={"record": record})})
-    retrain(run, out, NoisyTrainer(spec, last), spec)
+    retrain(run, out, NoisyTrainer(spec, scene.step), spec)
 
 
 ATTACKS = (
     Attack(
         name="fraud-out-of-reach",
-        change="the spec declares no anchor between the first and the last state, and the last step is noisy",
+        change="the spec declares no anchor between the first and the last state, and a step far from both is noisy",
         forge=forge,
         screens=accepted("the step is as long and as smooth as an honest one"),
         exact=inconclusive("the sampled steps lie further from the anchor than the window, and the report says so"),

@@ -143,7 +143,7 @@ ATTACKS = (
         name="wrong-schedule",
         change="the second half is trained at the peak learning rate instead of the declared schedule",
         forge=forge_schedule,
-        screens=accepted(POSSIBLE),
+        screens=rejected("reach"),
         exact=rejected("projection summary", "state"),
         tolerant=rejected("weights residual"),
     ),

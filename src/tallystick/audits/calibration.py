@@ -14,10 +14,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from tallystick.tolerances import ResidualLimits
-from tallystick.transcripts import Document
-from tallystick.transcripts.door import Positive
+from tallystick.transcripts import Document, Recipe
+from tallystick.transcripts.door import Count, Positive
 
 Distance = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+Family = Literal["language", "image"]
 
 
 class Limits(Document):
@@ -26,32 +27,43 @@ class Limits(Document):
     overall: Distance
     worst_tensor: Distance
     mismatch_share: Distance
-    element: Distance
+    element: Distance | None = None
     stretch: Distance | None = None
 
     def residual_limits(self, update_floor: float) -> ResidualLimits:
-        """The limits as the tolerance takes them; an absent `stretch` is no limit."""
+        """The limits as the tolerance takes them; an absent `element` or `stretch` is no limit."""
         return ResidualLimits(
             self.overall,
             self.worst_tensor,
             self.mismatch_share,
-            self.element,
+            math.inf if self.element is None else self.element,
             update_floor,
             math.inf if self.stretch is None else self.stretch,
         )
 
 
 class Entry(Document):
-    """Limits for segments of at most `window` steps: weights, then optimizer memory and buffers, then sketches."""
+    """Limits for segments of at most `window` steps that start at `from_step` or later.
 
+    They hold for weights, for optimizer memory and buffers, for sketches and for losses. `honest_max` and
+    `held_out_max` are the largest distances seen on the stacks and seeds that were calibrated on, and on those
+    that were not; `withdrawn` names the cheats that these limits do not tell from honest drift.
+    """
+
+    family: Family
     optimizer: Literal["adamw", "sgd"]
     dtype: Literal["fp32", "bf16"]
     window: Positive
+    from_step: Count
     weights: Limits
     memory: Limits
     projection: Distance
     loss_band: Distance
     honest_segments: Positive
+    held_out_segments: Count
+    honest_max: dict[str, Distance]
+    held_out_max: dict[str, Distance]
+    withdrawn: tuple[str, ...]
 
 
 class Calibration(Document):
@@ -64,10 +76,22 @@ class Calibration(Document):
     held_out: tuple[str, ...]
     entries: tuple[Entry, ...]
 
-    def entry_for(self, optimizer: str, dtype: str, steps: int) -> Entry | None:
-        """The entry of the smallest window that holds `steps`, or `None` where nothing was calibrated."""
-        fitting = [e for e in self.entries if (e.optimizer, e.dtype) == (optimizer, dtype) and e.window >= steps]
-        return min(fitting, key=lambda entry: entry.window, default=None)
+    def entry_for(self, recipe: Recipe, start: int, steps: int) -> Entry | None:
+        """The entry of the smallest window that holds `steps` from state `start`, or `None` if none was calibrated."""
+        wanted = (family_of(recipe), recipe.optimizer.kind, recipe.training.dtype)
+        fitting = [
+            entry
+            for entry in self.entries
+            if (entry.family, entry.optimizer, entry.dtype) == wanted
+            and entry.window >= steps
+            and entry.from_step <= start
+        ]
+        return min(fitting, key=lambda entry: (entry.window, -entry.from_step), default=None)
+
+
+def family_of(recipe: Recipe) -> Family:
+    """Which family of models a recipe belongs to; each drifts in its own way."""
+    return "image" if recipe.model.architecture == "cnn" else "language"
 
 
 @cache

@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 from tallystick.audits.calibration import Entry
 from tallystick.audits.findings import AGREES, DIFFERS, Findings
 from tallystick.audits.sampling import Segment
+from tallystick.audits.spacing import spacing_shares
+from tallystick.audits.undetermined import Mask, find_undetermined, judge_share, settle, share_of_update
 from tallystick.store import RunDirectory
 from tallystick.tensors import Tensor
-from tallystick.tolerances import Bucket, BucketClaim, Finding, Projection, ReplayedState, Residual
+from tallystick.tolerances import Bucket, BucketClaim, Finding, Projection, ReplayedState, Residual, ResidualLimits
 from tallystick.transcripts import (
     BucketSummary,
     Spec,
@@ -26,6 +28,7 @@ from tallystick.transcripts import (
 
 State = Mapping[str, Tensor]
 MEMORY = ("optimizer.", "buffers.")
+GROUPS = ("weights", "memory")
 
 
 @dataclass(frozen=True)
@@ -41,30 +44,51 @@ class TolerantJudge:
     def state(self, notes: Findings, start: State, claimed: State, replayed: State, segment: Segment) -> None:
         """Compare an opened anchor with its replay: weights, then optimizer and buffers, then generators."""
         subject = f"step {segment.end}"
-        for group, limits in (("weights", self.entry.weights), ("memory", self.entry.memory)):
-            residual = Residual(limits.residual_limits(self.update_floor if group == "weights" else 0.0))
-            moved = ReplayedState(part(start, group), part(replayed, group))
-            theirs = part(claimed, group)
-            for finding in residual.compare(theirs, moved, self._peak_rate(segment)):
-                notes.note(finding, f"{group} {finding.name}", subject)
-            if group == "weights":
-                notes.note(residual.advise(theirs, moved), "weights bias", subject, advisory=True)
+        masks = self._undetermined(replayed)
+        if masks:
+            notes.note(judge_share(replayed, masks), "undetermined weights", subject)
+        settled = settle(claimed, replayed, masks)
+        for group in GROUPS:
+            self._group(notes, group, (start, settled, replayed), segment)
         self._names(notes, claimed, replayed, subject)
+
+    def _group(self, notes: Findings, group: str, states: tuple[State, State, State], segment: Segment) -> None:
+        start, claimed, replayed = (part(state, group) for state in states)
+        rate, subject = self._peak_rate(segment), f"step {segment.end}"
+        residual, moved = Residual(self._limits(group, start, replayed, rate)), ReplayedState(start, replayed)
+        for finding in residual.compare(claimed, moved, rate):
+            notes.note(finding, f"{group} {finding.name}", subject)
+        if group == "weights":
+            notes.note(residual.advise(claimed, moved), "weights bias", subject, advisory=True)
+
+    def _limits(self, group: str, start: State, replayed: State, rate: float) -> ResidualLimits:
+        """The calibrated limits, widened by what the spacing of float32 hides where an update is tiny."""
+        if group == "memory":
+            return self.entry.memory.residual_limits(0.0)
+        limits = self.entry.weights.residual_limits(self.update_floor if rate else 0.0)
+        overall, worst = spacing_shares(start, replayed)
+        return replace(limits, overall=limits.overall + overall, worst_tensor=limits.worst_tensor + worst)
+
+    def _undetermined(self, replayed: State) -> dict[str, Mask]:
+        recipe = self.spec.recipe
+        assert recipe is not None  # only a recipe is replayed
+        return find_undetermined(replayed, recipe.training.dtype)
 
     def summaries(self, notes: Findings, claimed: StepRecord, start: State, replayed: State, subject: str) -> None:
         """Compare the summaries of one step: the sketch decides within its limit, the buckets are shown."""
         moved = ReplayedState(part(start, "weights"), part(replayed, "weights"))
         if claimed.post.projection is not None:
-            notes.note(self._sketch(claimed.post.projection, moved), "projection summary", subject)
+            room = share_of_update(start, replayed, self._undetermined(replayed))
+            notes.note(self._sketch(claimed.post.projection, moved, room), "projection summary", subject)
         for mode in self.spec.recorded.bucket_modes:
             found: BucketSummary | None = getattr(claimed.post, mode)
             if found is not None:
                 notes.note(self._bucket(mode, found, moved), f"{mode} summary", subject, advisory=True)
 
-    def _sketch(self, text: str, moved: ReplayedState) -> Finding:
+    def _sketch(self, text: str, moved: ReplayedState, room: float) -> Finding:
         claimed = decode_sketch(text)
         projection = Projection(projection_seed(self.spec), self.spec.recorded.projection_width)
-        return replace(projection.compare(claimed, moved), allowed=self.entry.projection)
+        return replace(projection.compare(claimed, moved), allowed=self.entry.projection + room)
 
     def _bucket(self, mode: str, found: BucketSummary, moved: ReplayedState) -> Finding:
         settings = self.spec.recorded

@@ -143,6 +143,8 @@ def sampled_segments(evidence: Evidence, policy: Policy, nonce: bytes) -> Select
 def every_segment(evidence: Evidence, policy: Policy, nonce: bytes) -> Selection:
     """The whole chain, anchor to anchor."""
     marks = sorted(evidence.anchors)
+    if not evidence.steps or len(marks) < 2:
+        return Selection((), (), ())
     return Selection(tuple(range(1, evidence.steps + 1)), tuple(_between(marks, marks[0], marks[-1])), ())
 
 
@@ -160,13 +162,15 @@ def _audit(
     selection: Selection,
 ) -> Report:
     started = time.perf_counter()
+    hangs_together = not evidence.findings.rejected
     screen_anchors(evidence)
     if policy.full:
         _derive_tokens(evidence)
     unavailable = list(_out_of_reach(selection, policy))
     segments: list[SegmentReport] = []
     try:
-        segments.extend(_replay(evidence, policy, workplace, progress, selection))
+        if hangs_together:  # otherwise there is nothing to replay against
+            segments.extend(_replay(evidence, policy, workplace, progress, selection))
     except UnavailableError as error:
         unavailable.append(str(error))
     share = unreachable_share(evidence.anchors, evidence.steps, policy.window)
@@ -193,8 +197,6 @@ def _replay(
     evidence: Evidence, policy: Policy, workplace: Workplace, progress: Progress, selection: Selection
 ) -> Iterable[SegmentReport]:
     """Replay the selected segments; raises `UnavailableError` saying why that is not possible."""
-    if evidence.findings.rejected:
-        return  # the bytes contradict each other already; there is nothing left to replay against
     replayer = _replayer(evidence, policy, workplace)
     _judge_initial_state(evidence, replayer)
     total, done = sum(segment.steps for segment in selection.segments), 0
@@ -222,7 +224,7 @@ def _judge(evidence: Evidence, policy: Policy, workplace: Workplace, segment: Se
     recipe = evidence.spec.recipe
     assert recipe is not None  # only a recipe is replayed
     table = policy.calibration or shipped_calibration()
-    entry = table.entry_for(recipe.optimizer.kind, recipe.training.dtype, segment.steps)
+    entry = table.entry_for(recipe, segment.start, segment.steps)
     if entry is None:
         what = f"{recipe.optimizer.kind} in {recipe.training.dtype} over {segment.steps} steps"
         raise UnavailableError(f"no limits are calibrated for {what}; steps {segment.start + 1}–{segment.end} are open")

@@ -27,6 +27,7 @@ from tallystick.transcripts import (
     projection_seed,
 )
 
+CRASHES = (RuntimeError, ArithmeticError, MemoryError)
 Progress = Callable[[int, Observation, float], None]
 """Called after each step with its index, what it showed, and the share of time spent recording."""
 
@@ -60,31 +61,42 @@ class TrainingRun:
 
     def _take_steps(self, progress: Progress) -> Claim:
         started = time.perf_counter()
-        try:
-            while self.trainer.index < self.recipe.training.steps:
-                seen = self._step(self.trainer.index + 1)
-                elapsed = time.perf_counter() - started
-                progress(self.trainer.index, seen, self.recorder.seconds_recording / elapsed)
-        except CRASHES as error:
-            self.recorder.fail(self.trainer.index + 1, error)
-            raise UnavailableError(f"step {self.trainer.index + 1} crashed: {first_line(error)}") from error
+        while self.trainer.index < self.recipe.training.steps:
+            index = self.trainer.index + 1
+            seen = self._step(index)
+            elapsed = time.perf_counter() - started
+            progress(index, seen, self.recorder.seconds_recording / elapsed)
         return self.recorder.finish()
 
     def _step(self, index: int) -> Observation:
         started = time.perf_counter()
         indices = self.plan.indices(index)
-        seen = self.trainer.step(micro_batches(self.recipe, self.dataset, indices))
-        self.recorder.step(
-            index,
-            Batch(indices=tuple(int(position) for position in indices)),
-            loss=seen.loss,
-            learning_rate=seen.learning_rate,
-            gradient_norm=seen.gradient_norm,
-            activation=seen.activation,
-            seconds=time.perf_counter() - started,
-            is_last=index == self.recipe.training.steps,
-        )
+        try:
+            seen = self.trainer.step(micro_batches(self.recipe, self.dataset, indices))
+        except CRASHES as error:
+            self.recorder.fail(index, error)
+            raise UnavailableError(f"step {index} crashed: {error}") from error
+        batch = Batch(indices=tuple(int(position) for position in indices))
+        self._record(index, batch, seen, time.perf_counter() - started)
         return seen
+
+    def _record(self, index: int, batch: Batch, seen: Observation, seconds: float) -> None:
+        """A crash in here leaves no `failed` record: the step itself was taken, and a resumed run takes it again."""
+        try:
+            self.recorder.step(
+                index,
+                batch,
+                loss=seen.loss,
+                learning_rate=seen.learning_rate,
+                gradient_norm=seen.gradient_norm,
+                activation=seen.activation,
+                seconds=seconds,
+                is_last=index == self.recipe.training.steps,
+            tags=() if seen.learning_rate else ("noop",),
+            )
+        except CRASHES as error:
+            self.recorder.close()
+            raise UnavailableError(f"step {index} could not be recorded: {error}") from error
 
     def _recorder(self) -> RunRecorder:
         trainer = self.trainer

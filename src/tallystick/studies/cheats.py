@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
-import torch
 
 from tallystick.datasets import Dataset
 from tallystick.frameworks.torch.sketch import Sketcher
@@ -207,9 +207,11 @@ def _batches(dataset: Dataset, recipe: Recipe, cheat: Cheat, moment: Moment) -> 
 
 def _noise(cheat: Cheat, seed: int) -> Callable[..., None]:
     """Gaussian noise on every gradient, as a share of the gradient's own norm per tensor."""
+    import torch
+
     generator = torch.Generator().manual_seed(seed)
 
-    def add(optimizer: torch.optim.Optimizer, *_: object) -> None:
+    def add(optimizer: Any, *_: object) -> None:
         for parameter in (p for group in optimizer.param_groups for p in group["params"] if p.grad is not None):
             noise = torch.randn(parameter.grad.shape, generator=generator)
             parameter.grad.add_(noise, alpha=cheat.size * float(parameter.grad.norm()) / parameter.numel() ** 0.5)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
+from tallystick.audits.spacing import spacing_shares
 from tallystick.audits.tolerant import part
+from tallystick.audits.undetermined import find_undetermined, judge_share, settle, share_of_update
 from tallystick.commitments import Json
 from tallystick.tensors import Tensor
 from tallystick.tolerances import Projection, ReplayedState, Residual, ResidualLimits
@@ -45,6 +47,7 @@ class Drift:
     projection: float
     loss: float
     floor: float
+    undetermined: float
 
     def to_json(self) -> Json:
         """The distances as JSON values."""
@@ -54,7 +57,7 @@ class Drift:
     def from_json(cls, value: dict[str, dict[str, float]]) -> Drift:
         """The distances that `to_json` wrote."""
         groups = {name: Distances(**value[name]) for name in ("weights", "memory")}  # type: ignore[arg-type]
-        rest = {name: value[name] for name in ("projection", "loss", "floor")}
+        rest = {name: value[name] for name in ("projection", "loss", "floor", "undetermined")}
         return cls(**groups, **rest)  # type: ignore[arg-type]
 
 
@@ -67,13 +70,28 @@ class Outcome:
     sketch: str
 
 
-def measure(start: State, claimed: Outcome, replayed: Outcome, rate: float, projection: Projection) -> Drift:
-    """The drift of `claimed` from `replayed`; both left `start`, with learning rates of at most `rate`."""
-    weights, floor = _distances(NO_LIMITS, start, claimed.state, replayed.state, rate, "weights")
-    memory, _ = _distances(NO_MEMORY_LIMITS, start, claimed.state, replayed.state, rate, "memory")
-    moved = ReplayedState(part(start, "weights"), part(replayed.state, "weights"))
+def measure(
+    start: State, claimed: Outcome, replayed: Outcome, rate: float, projection: Projection, dtype: str
+) -> Drift:
+    """The drift of `claimed` from `replayed`; both left `start`, with learning rates of at most `rate`.
+
+    What the limits are widened by from case to case (undetermined weights, spacing) is taken off first.
+    """
+    masks = find_undetermined(replayed.state, dtype)
+    settled = settle(claimed.state, replayed.state, masks)
+    weights, floor = _distances(NO_LIMITS, start, settled, replayed.state, rate, "weights")
+    memory, _ = _distances(NO_MEMORY_LIMITS, start, settled, replayed.state, rate, "memory")
+    before, after = part(start, "weights"), part(replayed.state, "weights")
+    moved = ReplayedState(before, after)
+    sketched = projection.compare(decode_sketch(claimed.sketch), moved).distance
+    room = share_of_update(start, replayed.state, masks)
     gap = abs(claimed.loss - replayed.loss) / max(1.0, abs(replayed.loss))
-    return Drift(weights, memory, projection.compare(decode_sketch(claimed.sketch), moved).distance, gap, floor)
+    overall, worst = spacing_shares(before, after)
+    spared = replace(
+        weights, overall=max(0.0, weights.overall - overall), worst_tensor=max(0.0, weights.worst_tensor - worst)
+    )
+    share = judge_share(replayed.state, masks).distance
+    return Drift(spared, memory, max(0.0, sketched - room), gap, floor, share)
 
 
 def _distances(

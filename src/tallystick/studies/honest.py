@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from tallystick.studies.drift import Drift
+from tallystick.studies.processes import Task, deal, run_all, workers
 from tallystick.studies.recipes import STEPS, Case
-from tallystick.studies.stacks import BASE, Stack, finish, stack_named, stacks_for, start_on
+from tallystick.studies.stacks import BASE, Stack, stack_named, stacks_for, stacks_here
 
 Tell = Callable[[str], None]
-AT_ONCE = 2
 LONG = ((0, (1, 8, 32)), (32, (33, 40, 64)))
 
 
@@ -45,23 +44,25 @@ def stretches(stack: Stack) -> list[tuple[int, tuple[int, ...]]]:
 
 def record(folder: Path, cases: list[Case]) -> None:
     """Record the runs of the study under `folder`."""
-    job = _write_job(folder, "record", {"folder": str(folder), "cases": [asdict(case) for case in cases]})
-    finish(start_on(BASE, "tallystick.studies.recording", job), "recording the runs")
+    hands = deal([asdict(case) for case in cases], workers())
+    run_all(
+        folder,
+        (
+            Task("recording", BASE, f"record {place}", {"folder": str(folder), "cases": hand})
+            for place, hand in enumerate(hands)
+        ),
+    )
 
 
-def measure_honest(
-    folder: Path, cases: list[Case], stacks: Iterable[Stack], tell: Tell = lambda _: None
-) -> list[Sample]:
+def measure_honest(folder: Path, cases: list[Case], tell: Tell) -> list[Sample]:
     """The drift of every stack from the claims of the base stack; held-out stacks keep their end states."""
-    tell(BASE.name)
-    _run_all(folder, cases, [BASE])
-    samples: list[Sample] = []
-    waiting = [stack for stack in stacks if stack != BASE]
-    while waiting:
-        now, waiting = waiting[:AT_ONCE], waiting[AT_ONCE:]
-        tell(", ".join(stack.name for stack in now))
-        samples.extend(_run_all(folder, cases, now))
-    return samples
+    tell("replaying on the stack that recorded")
+    hands = deal(cases, workers())
+    run_all(folder, [_task(folder, hand, BASE, f"base {place}") for place, hand in enumerate(hands)])
+    tell("replaying on all other stacks")
+    others = [stack for stack in stacks_here() if stack != BASE]
+    found = run_all(folder, [_task(folder, cases, stack, stack.name) for stack in others])
+    return [sample for part in found for sample in _samples(part, cases)]
 
 
 def ends_folder(folder: Path, stack: Stack, case: Case) -> Path:
@@ -69,23 +70,20 @@ def ends_folder(folder: Path, stack: Stack, case: Case) -> Path:
     return folder / "ends" / stack.name.replace(" ", "_").replace(",", "") / case.name
 
 
-def _run_all(folder: Path, cases: list[Case], stacks: list[Stack]) -> list[Sample]:
-    jobs = [(stack, _job(folder, cases, stack)) for stack in stacks]
-    running = [(stack, job, start_on(stack, "tallystick.studies.segments", job)) for stack, job in jobs]
-    for stack, _, process in running:
-        finish(process, f"replaying on {stack.name}")
-    return [sample for _, job, _ in running for sample in _samples(job, cases)]
-
-
-def _samples(job: Path, cases: list[Case]) -> Iterator[Sample]:
+def _samples(found: list[dict[str, Any]], cases: list[Case]) -> Iterator[Sample]:
     named = {case.name: case for case in cases}
-    for found in json.loads(job.with_suffix(".out.json").read_text()):
-        drift = Drift.from_json(found.pop("drift"))
-        case, stack = named[found.pop("case")], stack_named(found.pop("stack"))
-        yield Sample(case, stack, **found, drift=drift)
+    for entry in found:
+        yield Sample(
+            named[entry["case"]],
+            stack_named(entry["stack"]),
+            entry["start"],
+            entry["end"],
+            entry["same_bits"],
+            Drift.from_json(entry["drift"]),
+        )
 
 
-def _job(folder: Path, cases: list[Case], stack: Stack) -> Path:
+def _task(folder: Path, cases: list[Case], stack: Stack, name: str) -> Task:
     runs = [
         {
             "path": str(folder / case.name),
@@ -94,13 +92,6 @@ def _job(folder: Path, cases: list[Case], stack: Stack) -> Path:
             "keep": str(ends_folder(folder, stack, case)) if stack == BASE or stack.held_out else None,
         }
         for case in cases
-        if stack in stacks_for(case.model)
+        if stack in stacks_for(case.model) and (stack == BASE or stack.held_out or not case.held_out)
     ]
-    return _write_job(folder, stack.name.replace(" ", "_").replace(",", ""), {"runs": runs})
-
-
-def _write_job(folder: Path, name: str, job: dict[str, Any]) -> Path:
-    path = folder / "jobs" / f"{name}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(job))
-    return path
+    return Task("segments", stack, name, {"runs": runs})

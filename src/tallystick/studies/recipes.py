@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from tallystick.audits.calibration import Family
 from tallystick.transcripts import Recipe
 
 STEPS = 64
 WINDOWS = (1, 8, 32)
+Model = Literal["llama", "cnn"]
 Optimizer = Literal["adamw", "sgd"]
 Precision = Literal["fp32", "bf16"]
-MODELS: dict[str, dict[str, Any]] = {
+PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
+MODELS: dict[Model, dict[str, Any]] = {
     "llama": {
         "architecture": "llama",
         "config": {
@@ -26,7 +29,7 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "cnn": {"architecture": "cnn", "config": {"channels": 16}},
 }
-OPTIMIZERS: dict[str, dict[str, Any]] = {
+OPTIMIZERS: dict[Optimizer, dict[str, Any]] = {
     "adamw": {"kind": "adamw", "learning_rate": 2e-3, "weight_decay": 0.01, "clip_norm": 1.0},
     "sgd": {"kind": "sgd", "learning_rate": 5e-2, "momentum": 0.9, "weight_decay": 1e-4, "clip_norm": 1.0},
 }
@@ -36,10 +39,16 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 class Case:
     """One training run of the study."""
 
-    model: Literal["llama", "cnn"]
+    model: Model
     optimizer: Optimizer
     dtype: Precision
     seed: int
+    held_out: bool = False
+
+    @property
+    def family(self) -> Family:
+        """Which family of models it stands for."""
+        return "image" if self.model == "cnn" else "language"
 
     @property
     def name(self) -> str:
@@ -49,7 +58,7 @@ class Case:
     def recipe(self) -> Recipe:
         """Its recipe: a warm-up from zero, then a cosine; every state is kept."""
         language = self.model == "llama"
-        table = {
+        table: dict[str, Any] = {
             "data": {"kind": "text" if language else "digits", "validation": 64},
             "model": MODELS[self.model],
             "optimizer": OPTIMIZERS[self.optimizer],
@@ -67,18 +76,18 @@ class Case:
 
 
 def cases(seeds: int) -> list[Case]:
-    """Every model, optimizer and precision with `seeds` seeds each."""
+    """Every model, optimizer and precision with `seeds` seeds to calibrate on, and one more that is held out."""
     return [
-        Case(model, optimizer, dtype, seed)
-        for model in ("llama", "cnn")
-        for optimizer in ("adamw", "sgd")
-        for dtype in ("fp32", "bf16")
-        for seed in range(seeds)
+        Case(model, optimizer, dtype, seed, held_out=seed == seeds)
+        for model in MODELS
+        for optimizer in OPTIMIZERS
+        for dtype in PRECISIONS
+        for seed in range(seeds + 1)
     ]
 
 
 def corpus() -> str:
-    """The text that the language models train on: the language reference topics that come with CPython (PSF licence)."""
+    """The text to train on: the language reference topics that come with CPython (PSF licence)."""
     from pydoc_data.topics import topics
 
     return "\n".join(topics[name] for name in sorted(topics))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tallystick.recorders.training import train
+from tallystick.store import write_atomically
 from tallystick.studies.recipes import Case, corpus
 from tallystick.studies.stacks import enter, stack_named
 
@@ -16,8 +17,7 @@ def record_runs(job: dict[str, Any]) -> None:
     """Record every case of the job into a run directory of its name; a finished one is left as it is."""
     folder = Path(job["folder"])
     source = folder / "corpus.txt"
-    folder.mkdir(parents=True, exist_ok=True)
-    source.write_text(corpus(), encoding="utf-8")
+    write_atomically(source, corpus().encode())
     for fields in job["cases"]:
         case = Case(**fields)
         out = folder / case.name
@@ -27,4 +27,6 @@ def record_runs(job: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     enter(stack_named(sys.argv[1]))
-    record_runs(json.loads(Path(sys.argv[2]).read_text()))
+    path = Path(sys.argv[2])
+    record_runs(json.loads(path.read_text()))
+    path.with_suffix(".out.json").write_text("[]")

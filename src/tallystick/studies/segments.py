@@ -60,9 +60,9 @@ class Bench:
         """The state kept after step `index`."""
         return read_state(self.run.path / anchor_file(index))
 
-    def trainer(self, recipe: Recipe | None = None) -> Trainer:
-        """A trainer of this run, or of a recipe that differs from its own."""
-        return Trainer(recipe or self.recipe, classes(self.spec))
+    def trainer(self, recipe: Recipe, device: str = "cpu") -> Trainer:
+        """A trainer of this run's data, by its own recipe or one that differs from it."""
+        return Trainer(recipe, classes(self.spec), device)
 
     def peak_rate(self, start: int, end: int) -> float:
         """The largest learning rate of steps `start + 1` … `end`."""
@@ -126,7 +126,7 @@ def main(stack: Stack, job: dict[str, Any]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for run in job["runs"]:
         bench = Bench(Path(run["path"]))
-        trainer = bench.trainer(recipe_on(stack, bench.recipe))
+        trainer = bench.trainer(recipe_on(stack, bench.recipe), stack.device)
         for stretch in (Stretch(start, tuple(ends)) for start, ends in run["stretches"]):
             found.extend(_measured(bench, trainer, stack, stretch, run))
     return found
@@ -144,7 +144,7 @@ def _measured(
             continue
         claimed = kept(Path(run["claims"]), stretch.start, end)
         rate = bench.peak_rate(stretch.start, end)
-        drift = measure(start, claimed, outcome, rate, bench.projection)
+        drift = measure(start, claimed, outcome, rate, bench.projection, bench.recipe.training.dtype)
         yield {
             "case": bench.run.path.name,
             "stack": stack.name,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,22 +20,16 @@ from tallystick.frameworks.torch.trainer import Trainer
 from tallystick.studies.cheats import CLAIMED, Cheat, train_falsely
 from tallystick.studies.drift import Drift, measure
 from tallystick.studies.limits import excess
+from tallystick.studies.power import Ladder
 from tallystick.studies.segments import Bench, Stretch, kept
 from tallystick.studies.stacks import enter, stack_named
 from tallystick.tolerances import at_least
 
+Benches = list[tuple[Bench, list[Path]]]
+LimitsFrom = dict[int, dict[str, float]]
+"""The limits by the first start for which they hold."""
 CLAIM_STRETCH = Stretch(32, (33, 40, 64))
 SHARES = (0.95, 0.99)
-
-
-@dataclass(frozen=True)
-class Ladder:
-    """Sizes of one family of cheats, ascending, and how often each is tried at one window."""
-
-    kind: str
-    sizes: tuple[float, ...]
-    window: int
-    trials: int
 
 
 @dataclass
@@ -73,6 +67,7 @@ def try_claims(bench: Bench, references: list[Path]) -> Iterator[dict[str, Any]]
                     replayed,
                     bench.peak_rate(stretch.start, end),
                     bench.projection,
+                    bench.recipe.training.dtype,
                 )
                 yield {
                     "case": bench.run.path.name,
@@ -84,7 +79,7 @@ def try_claims(bench: Bench, references: list[Path]) -> Iterator[dict[str, Any]]
                 }
 
 
-def climb(benches: list[tuple[Bench, list[Path]]], ladder: Ladder, limits: dict[str, float]) -> list[Rung]:
+def climb(benches: Benches, ladder: Ladder, limits: LimitsFrom) -> list[Rung]:
     """Try ascending sizes until one is caught so often that both shares are shown, or the ladder ends."""
     rungs: list[Rung] = []
     for size in ladder.sizes:
@@ -94,13 +89,13 @@ def climb(benches: list[tuple[Bench, list[Path]]], ladder: Ladder, limits: dict[
     return rungs
 
 
-def try_size(benches: list[tuple[Bench, list[Path]]], cheat: Cheat, ladder: Ladder, limits: dict[str, float]) -> Rung:
+def try_size(benches: Benches, cheat: Cheat, ladder: Ladder, limits: LimitsFrom) -> Rung:
     """Try one size; gives up once the smaller share is out of reach."""
     rung = Rung(cheat.size)
     trainers = [cheat.trainer(bench) for bench, _ in benches]
     for (bench, folders), trainer, start, seed in _draw(benches, trainers, ladder):
         drift = _try_once(bench, trainer, cheat, Stretch(start, (start + ladder.window,)), folders, seed)
-        rung.note(excess(drift, limits))
+        rung.note(excess(drift, limits[max(step for step in limits if step <= start)]))
         if rung.missed and not could_show(rung.caught + ladder.trials - rung.tried, ladder.trials, SHARES[0]):
             break
     return rung
@@ -112,7 +107,7 @@ def could_show(caught: int, trials: int, share: float) -> bool:
 
 
 def _draw(
-    benches: list[tuple[Bench, list[Path]]], trainers: list[Trainer], ladder: Ladder
+    benches: Benches, trainers: list[Trainer], ladder: Ladder
 ) -> Iterator[tuple[tuple[Bench, list[Path]], Trainer, int, int]]:
     """Every (run, start) once in a fixed random order, and again from the beginning until enough are drawn."""
     random = np.random.default_rng(ladder.window)
@@ -135,26 +130,22 @@ def _try_once(bench: Bench, trainer: Trainer, cheat: Cheat, stretch: Stretch, fo
     [(_, claimed)] = train_falsely(bench, trainer, cheat, stretch, touched, seed)
     replayed = kept(folders[seed % len(folders)], stretch.start, end)
     rate = bench.peak_rate(stretch.start, end)
-    return measure(bench.anchor(stretch.start), claimed, replayed, rate, bench.projection)
+    return measure(bench.anchor(stretch.start), claimed, replayed, rate, bench.projection, bench.recipe.training.dtype)
 
 
-def _climb_all(job: dict[str, Any]) -> Iterable[dict[str, Any]]:
-    for group in job["groups"]:
-        benches = [(Bench(Path(run["path"])), [Path(p) for p in run["references"]]) for run in group["runs"]]
-        for fields in group["ladders"]:
-            ladder = Ladder(fields["kind"], tuple(fields["sizes"]), fields["window"], fields["trials"])
-            rungs = climb(benches, ladder, group["limits"][str(ladder.window)])
-            yield {"group": group["name"], "ladder": asdict(ladder), "rungs": [asdict(rung) for rung in rungs]}
-
-
-def _try_all_claims(job: dict[str, Any]) -> Iterable[dict[str, Any]]:
-    for run in job["runs"]:
-        yield from try_claims(Bench(Path(run["path"])), [Path(folder) for folder in run["references"]])
+def find(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """What the job asks for: rungs of its ladder, or trials of the named cheats."""
+    benches = [(Bench(Path(run["path"])), [Path(folder) for folder in run["references"]]) for run in job["runs"]]
+    if "ladder" not in job:
+        for bench, folders in benches:
+            yield from try_claims(bench, folders)
+        return
+    limits = {int(step): named for step, named in job["limits"].items()}
+    for rung in climb(benches, Ladder(**job["ladder"]), limits):
+        yield asdict(rung)
 
 
 if __name__ == "__main__":
     enter(stack_named(sys.argv[1]))
     path = Path(sys.argv[2])
-    job = json.loads(path.read_text())
-    found = list(_climb_all(job) if "groups" in job else _try_all_claims(job))
-    path.with_suffix(".out.json").write_text(json.dumps(found))
+    path.with_suffix(".out.json").write_text(json.dumps(list(find(json.loads(path.read_text())))))

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -56,8 +56,7 @@ class StateDigests:
     @cached_property
     def digest(self) -> Digest:
         """The digest that names the state."""
-        leaves = [leaf_hash(encode([name, str(tensor.digest)])) for name, tensor in self.entries]
-        return _tree_digest("state", leaves)
+        return _tree_digest("state", [_entry_leaf(name, tensor.digest) for name, tensor in self.entries])
 
 
 def tensor_digest(tensor: Tensor, threads: int | None = None) -> Digest:
@@ -126,7 +125,7 @@ def _digest_all(state: State, threads: int | None, release: Release = _keep) -> 
         return _hash_group(name, memoryview(state[name].data).cast("B"), begin, release)
 
     chunks: dict[str, list[Hash]] = {name: [] for name in state}
-    workers = min(threads or os.cpu_count() or 1, len(jobs))
+    workers = min(threads or os.cpu_count() or 1, len(jobs)) if _is_large(state) else 1
     if workers < 2:
         for job in jobs:
             chunks[job[0]].extend(hash_group(job))
@@ -135,6 +134,11 @@ def _digest_all(state: State, threads: int | None, release: Release = _keep) -> 
             for (name, _), hashes in zip(jobs, pool.map(hash_group, jobs), strict=True):
                 chunks[name].extend(hashes)
     return {name: TensorDigest(tensor.dtype, tensor.shape, tuple(chunks[name])) for name, tensor in state.items()}
+
+
+def _is_large(state: State) -> bool:
+    """Whether there is so much to hash that it is worth starting threads."""
+    return sum(tensor.nbytes for tensor in state.values()) > CHUNK_BYTES
 
 
 def _hash_group(name: str, data: memoryview, begin: int, release: Release) -> list[Hash]:
@@ -151,6 +155,12 @@ def _hash_chunk(chunk: memoryview) -> Hash:
     hasher = sha256(LEAF_PREFIX)
     hasher.update(chunk)
     return Hash(hasher.digest())
+
+
+@lru_cache(maxsize=1 << 16)
+def _entry_leaf(name: str, tensor: Digest) -> Hash:
+    """Remembered, because after a change of one tensor the leaves of all others are needed again."""
+    return leaf_hash(encode([name, str(tensor)]))
 
 
 def _tree_digest(noun: str, leaves: Collection[Hash]) -> Digest:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from tallystick.tensors import Tensor, tensor_digest
 from tallystick.tolerances.exact import DIGEST_BYTES, read_digest
 from tallystick.tolerances.grids import Mode, bucket_codes, in_range, nearest_edges
 from tallystick.tolerances.hints import Hints, TensorHints, encode_hints, parse_hints
-from tallystick.tolerances.streams import pieces
+from tallystick.tolerances.streams import narrow_pieces
 from tallystick.tolerances.tolerance import (
     Finding,
     Replayed,
@@ -118,7 +118,7 @@ class Bucket:
         """The bucket codes of a tensor in its shape, after honouring `hints`; int16 or int64."""
         codes = np.empty(tensor.array().size, CODE_DTYPES[self.mode])
         start = 0
-        for values in pieces(tensor):
+        for values in narrow_pieces(tensor):
             part = bucket_codes(values, self.mode, self.grid_eps)
             if hints is not None:
                 self._honour(part, values, hints, start)
@@ -132,11 +132,13 @@ class Bucket:
         return {"codes": tensor_digest(Tensor.of(self.codes(tensor, hints)))}
 
     def _has_codes(self, tensor: Tensor) -> bool:
-        return is_float(tensor) and all(in_range(values, self.mode, self.grid_eps).all() for values in pieces(tensor))
+        return is_float(tensor) and all(
+            in_range(values, self.mode, self.grid_eps).all() for values in narrow_pieces(tensor)
+        )
 
     def _tensor_hints(self, tensor: Tensor) -> TensorHints:
         indices, sides, start = [np.empty(0, np.int64)], [np.empty(0, bool)], 0
-        for values in pieces(tensor):
+        for values in narrow_pieces(tensor):
             edges = nearest_edges(values, self.mode, self.grid_eps)
             near = np.flatnonzero(edges.within(self.hint_margin))
             codes = bucket_codes(values[near], self.mode, self.grid_eps)
@@ -145,9 +147,7 @@ class Bucket:
             start += values.size
         return TensorHints(start, np.concatenate(indices), np.concatenate(sides))
 
-    def _honour(
-        self, codes: npt.NDArray[np.int64], values: npt.NDArray[np.float64], hints: TensorHints, start: int
-    ) -> None:
+    def _honour(self, codes: npt.NDArray[np.int64], values: npt.NDArray[Any], hints: TensorHints, start: int) -> None:
         first, last = np.searchsorted(hints.indices, [start, start + values.size])
         places = hints.indices[first:last] - start
         edges = nearest_edges(values[places], self.mode, self.grid_eps)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +17,16 @@ PIECE = 1 << 18
 
 def pieces(tensor: Tensor, piece: int = PIECE) -> Iterator[npt.NDArray[np.float64]]:
     """The elements in row-major order as float64, at most `piece` at a time; every dtype widens exactly."""
+    for values in narrow_pieces(tensor, piece):
+        with np.errstate(invalid="ignore"):  # a signalling NaN stays a NaN
+            yield values.astype(np.float64)
+
+
+def narrow_pieces(tensor: Tensor, piece: int = PIECE) -> Iterator[npt.NDArray[Any]]:
+    """As `pieces`, in the narrowest type that NumPy computes with: 16-bit floats become float32, others stay."""
     flat = tensor.array().reshape(-1)
     for start in range(0, flat.size, piece):
-        part = Tensor.of(flat[start : start + piece], tensor.dtype)
-        with np.errstate(invalid="ignore"):  # a signalling NaN stays a NaN
-            yield part.values().astype(np.float64)
+        yield Tensor.of(flat[start : start + piece], tensor.dtype).values()
 
 
 def element_count(tensors: Iterable[Tensor]) -> int:

@@ -62,6 +62,19 @@ class Document(BaseModel):
             return cls.model_validate_json(encode(value))
         except ValidationError as error:
             raise MalformedError(f"{what}: {explain(error)}") from None
+        except MalformedError as error:
+            raise MalformedError(f"{what}: {_refused_field(value)}: {error}") from None
+
+
+def _refused_field(value: Json, place: str = "") -> str:
+    """The dotted path to the first entry that canonical JSON cannot hold, such as NaN or a date."""
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, entry in entries:
+        try:
+            encode(entry)
+        except MalformedError:
+            return _refused_field(entry, f"{place}.{name}" if place else str(name))
+    return place or "document"
 
 
 def explain(error: ValidationError) -> str:

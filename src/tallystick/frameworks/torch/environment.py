@@ -69,5 +69,6 @@ def _variables() -> dict[str, str]:
 
 
 def _packages() -> dict[str, str]:
-    installed = ((dist.metadata["Name"], dist.version) for dist in importlib.metadata.distributions())
-    return {name.lower(): version for name, version in sorted(installed) if name}
+    installed = (dist.metadata for dist in importlib.metadata.distributions())  # parsed anew at every access
+    named = sorted((fields["Name"], fields["Version"]) for fields in installed)
+    return {name.lower(): version for name, version in named if name}
