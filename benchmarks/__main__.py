@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from benchmarks.figure import describe_machine, load, print_figure

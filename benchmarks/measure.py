@@ -98,8 +98,9 @@ def total(rounds: Sequence[Round], arm: str, clock: Clock) -> float:
     return float(sum(getattr(r[arm], clock) for r in rounds))
 
 
-def spin(seconds: float) -> None:
-    """Burn `seconds` of CPU time: the cost planted as a control."""
+def spin_after(arm: Arm, seconds: float) -> None:
+    """One unit of `arm` with `seconds` of CPU time planted behind it."""
+    arm()
     end = time.process_time() + seconds
     while time.process_time() < end:
         pass

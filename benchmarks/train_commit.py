@@ -6,12 +6,14 @@ log, trace, tiles and anchors; opening and closing a run (anchor of the initial 
 1,000 steps. An anchor is measured on its own rounds and weighed into a whole period: ((N − 1) · projection + anchor) ÷
 (N · bare). `inside` is the time spent in the recorder, read directly, over the time of the bare step; the figure is
 whichever of median, ratio of sums and `inside` has the largest upper end.
+
+The cost of recording does not depend on the tokens of a step, so its share halves where a step has twice as many.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, median
@@ -31,7 +33,7 @@ from benchmarks.measure import (
     Statistic,
     interval,
     median_ratio,
-    spin,
+    spin_after,
     stopwatch,
     take_rounds,
     total,
@@ -60,12 +62,12 @@ PLANTED = 0.003
 RUN_STEPS = 1000
 NEVER = 1 << 40
 STRIDES = (20, 100, 200, 1000)
-CHEAP: dict[str, dict[str, Any]] = {
-    "none": {"summaries": []},
+PROJECTED: dict[str, dict[str, Any]] = {
     "projection": {"summaries": ["projection"]},
     "projection+anchor": {"summaries": ["projection"], "anchor_stride": 1},
 }
-COSTLY: dict[str, dict[str, Any]] = {
+KINDS: dict[str, dict[str, Any]] = {
+    "no summary": {"summaries": []},
     "bucket fp16_rne": {"summaries": ["bucket"]},
     "bucket grid": {"summaries": ["bucket"], "bucket_mode": "grid"},
     "bucket fp16_rne with hints": {"summaries": ["bucket"], "hint_margin": 0.05},
@@ -84,6 +86,7 @@ class RecordingArm:
     inside: list[Spent] = field(default_factory=list)
 
     def __call__(self) -> None:
+        """One step, trained and recorded."""
         seen, indices = self.loop.step()
         elapsed = stopwatch()
         self.steps += 1
@@ -133,37 +136,32 @@ class Loop:
 
 def figures(quick: bool) -> Iterator[Figure]:
     torch.set_num_threads(1)
-    recipe = training_recipe(batch=2, hidden=64, layers=2) if quick else training_recipe(batch=16, hidden=256, layers=6)
+    hidden, layers = (64, 2) if quick else (256, 4)
+    for batch, count in ((4, 4), (2, 4)) if quick else ((32, 30), (16, 12)):
+        with TemporaryDirectory() as folder:
+            loop = Loop(training_recipe(batch, hidden, layers), Path(folder))
+            yield from _with_projection(loop, count)
     with TemporaryDirectory() as folder:
-        loop = Loop(recipe, Path(folder))
-        yield from _cheap_kinds(loop, 8 if quick else 60)
-        yield from _costly_kinds(loop, 4 if quick else 8)
+        yield from _kinds(Loop(training_recipe(batch, hidden, layers), Path(folder)), 3 if quick else 6)
 
 
-def _cheap_kinds(loop: Loop, count: int) -> Iterator[Figure]:
+def _with_projection(loop: Loop, count: int) -> Iterator[Figure]:
     rng = random.Random(1)
-    arms = {name: loop.arm(name, settings) for name, settings in CHEAP.items()}
-    planted = PLANTED * _typical(loop)
-    controls: dict[str, Arm] = {
-        "bare": loop.step,
-        "bare again": loop.step,
-        "planted": lambda: (loop.step(), spin(planted)),
-    }
-    rounds = take_rounds(controls | arms, count, rng, between=arms["projection+anchor"].tidy)
-    ends = _ends(loop)
-    shared = _controls(rounds, rng) | _unit(loop, rounds)
-    for name in ("none", "projection"):
-        yield _figure(name, rounds, arms[name].inside[-count:], shared, rng)
+    arms = {name: loop.arm(name, settings) for name, settings in PROJECTED.items()}
+    rounds = take_rounds(_controls(loop) | arms, count, rng, between=arms["projection+anchor"].tidy)
+    ends, shared = _ends(loop), _shared(loop, rounds, rng)
+    yield _figure("projection", rounds, arms["projection"].inside[-count:], shared, rng)
     for stride in STRIDES:
         yield _with_anchors(stride, rounds, arms, ends, shared, rng)
 
 
-def _costly_kinds(loop: Loop, count: int) -> Iterator[Figure]:
+def _kinds(loop: Loop, count: int) -> Iterator[Figure]:
     rng = random.Random(2)
-    arms = {name: loop.arm(name, settings) for name, settings in COSTLY.items()}
-    rounds = take_rounds({"bare": loop.step, "bare again": loop.step} | arms, count, rng)
+    arms = {name: loop.arm(name, settings) for name, settings in KINDS.items()}
+    rounds = take_rounds(_controls(loop) | arms, count, rng)
+    shared = _shared(loop, rounds, rng)
     for name, arm in arms.items():
-        yield _figure(name, rounds, arm.inside[-count:], _unit(loop, rounds), rng)
+        yield _figure(name, rounds, arm.inside[-count:], shared, rng)
 
 
 def _figure(
@@ -227,24 +225,24 @@ def _inside(clock: Clock) -> Statistic:
     return lambda rounds: 1.0 + total(rounds, "inside", clock) / total(rounds, "bare", clock)
 
 
-def _beside(rounds: Sequence[Round], inside: dict[str, Sequence[Spent]]) -> list[Round]:
+def _beside(rounds: Sequence[Round], inside: Mapping[str, Sequence[Spent]]) -> list[Round]:
     return [{**spent, **{name: seen[i] for name, seen in inside.items()}} for i, spent in enumerate(rounds)]
 
 
-def _controls(rounds: Sequence[Round], rng: random.Random) -> dict[str, Any]:
+def _controls(loop: Loop) -> dict[str, Arm]:
+    planted = PLANTED * _typical(loop)
+    return {"bare": loop.step, "bare again": loop.step, "planted": lambda: spin_after(loop.step, planted)}
+
+
+def _shared(loop: Loop, rounds: Sequence[Round], rng: random.Random) -> dict[str, Any]:
+    """The controls, and what the workload is."""
     return {
         "bare ÷ bare": interval(rounds, median_ratio("bare again", "bare", "cpu"), rng),
         "planted": interval(rounds, median_ratio("planted", "bare", "cpu"), rng),
-    }
-
-
-def _unit(loop: Loop, rounds: Sequence[Round]) -> dict[str, Any]:
-    tensors = loop.trainer.state().values()
-    return {
         "unit_ms": 1e3 * median(spent["bare"].cpu for spent in rounds),
         "parameters": sum(parameter.numel() for parameter in loop.trainer.model.parameters()),
         "tokens_per_step": loop.recipe.training.batch * SEQUENCE,
-        "state_mib": sum(tensor.nbytes for tensor in tensors) / 2**20,
+        "state_mib": sum(tensor.nbytes for tensor in loop.trainer.state().values()) / 2**20,
         "threads": torch.get_num_threads(),
     }
 
@@ -262,5 +260,5 @@ def _typical(loop: Loop) -> float:
 def _ends(loop: Loop) -> Spent:
     """What it costs to open and to close a run."""
     elapsed = stopwatch()
-    loop.arm("ends", CHEAP["projection"]).recorder.finish()
+    loop.arm("ends", PROJECTED["projection"]).recorder.finish()
     return elapsed()

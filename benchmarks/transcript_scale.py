@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 
 from benchmarks.figure import Figure, Goal
-from benchmarks.measure import Interval, Spent, interval, median_ratio, take_rounds, time_arm, total_ratio
+from benchmarks.measure import Interval, interval, median_ratio, take_rounds, time_arm, total_ratio
 from tallystick.commitments import digest
 from tallystick.store.log import LogWriter, open_line
 from tallystick.transcripts import Batch, Log, StateSummary, StepRecord, TraceEntry, encode_sketch
@@ -65,12 +66,16 @@ def _appends(large: LogWriter, small: LogWriter, count: int, rng: random.Random)
 
 def _openings(path: Path, log: Log, count: int, rng: random.Random) -> Iterator[Figure]:
     places = [rng.randrange(log.size) for _ in range(count)]
-    spent = [{"open": time_arm(lambda i=index: open_line(path, i, log.size).check(log))} for index in places]
+    spent = [{"open": time_arm(partial(_open_and_check, path, log, index))} for index in places]
     milliseconds = [1e3 * seen["open"].wall for seen in spent]
     value = interval(spent, lambda seen: 1e3 * median(s["open"].wall for s in seen), rng)
     details = {"p99_ms": quantiles(milliseconds, n=100)[-1], "worst_ms": max(milliseconds)}
     what = f"opening one of {log.size} records with its proof, and checking it"
     yield Figure("transcript_scale: open", what, value, count, "wall", "ms", Goal(50.0), details=details)
+
+
+def _open_and_check(path: Path, log: Log, index: int) -> None:
+    open_line(path, index, log.size).check(log)
 
 
 def _filled(path: Path, count: int) -> LogWriter:
@@ -80,10 +85,9 @@ def _filled(path: Path, count: int) -> LogWriter:
     return writer
 
 
-def _append(writer: LogWriter, line: bytes) -> Spent | None:
+def _append(writer: LogWriter, line: bytes) -> None:
     for _ in range(UNIT):
         writer.append(line)
-    return None
 
 
 def _record() -> bytes:

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-TEXT = "\n".join(f"Notch {number}: the stick is split, {number * number} and the halves must match." for number in range(90))
+TEXT = "\n".join(
+    f"Notch {number}: the stick is split, {number * number} and the halves must match." for number in range(90)
+)
 
 TINY: dict[str, Any] = {
     "data": {"kind": "text", "validation": 8},
@@ -138,6 +140,26 @@ def plain(trained: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory)
 def fast() -> Mapping[str, Any]:
     """The changes that make `plain` out of the tiny recipe."""
     return FAST
+
+
+@pytest.fixture(scope="session")
+def rewrite() -> Callable[..., None]:
+    """Change the records of a run and recompute lines, tiles, offsets, root and claim: `rewrite(run, change)`."""
+    import json
+
+    from tallystick.commitments import encode
+    from tallystick.store import LogWriter, read_lines
+
+    def apply(run: Path, change: Callable[[list[dict[str, Any]]], None], log: str = "transcript") -> None:
+        path = run / f"{log}.jsonl"
+        records = [json.loads(line) for line in read_lines(path)]
+        change(records)
+        path.write_bytes(b"".join(encode(record) + b"\n" for record in records))
+        shutil.rmtree(run / "tiles" / log)
+        claim = json.loads((run / "claim.json").read_bytes()) | {log: LogWriter(path).close().to_json()}
+        (run / "claim.json").write_bytes(encode(claim))
+
+    return apply
 
 
 @pytest.fixture(scope="session")

@@ -60,7 +60,7 @@ def same_run(out: Path, claim: Claim) -> bool:
     return (resumed.transcript, resumed.final_state, resumed.spec) == (claim.transcript, claim.final_state, claim.spec)
 
 
-@pytest.mark.parametrize("offset", (0, 2, 4))
+@pytest.mark.parametrize("offset", [0, 2, 4])
 def test_a_run_killed_at_any_write_resumes_to_the_same_root(
     perform: Perform, undisturbed: tuple[Claim, int], tmp_path: Path, offset: int
 ) -> None:
@@ -117,9 +117,10 @@ def resumed_as(run: RunDirectory, finished: Path) -> bool:
     from tallystick.recorders import resume
 
     claim = resume(run.path)
-    return same_run(finished, claim) and (run.path / "transcript.jsonl").read_bytes() == (
-        finished / "transcript.jsonl"
-    ).read_bytes()
+    return (
+        same_run(finished, claim)
+        and (run.path / "transcript.jsonl").read_bytes() == (finished / "transcript.jsonl").read_bytes()
+    )
 
 
 def lines_up_to(run: Path, kind: type, index: int) -> int:
@@ -208,5 +209,5 @@ class TestResuming:
         run = unfinished(10)
         text = run.environment_path.read_text()
         run.environment_path.write_text(text.replace('"threads":1', '"threads":3'))
-        with pytest.raises(UnavailableError, match="another stack.*threads: 3 / 1"):
+        with pytest.raises(UnavailableError, match=r"another stack.*threads: 3 / 1"):
             resume(run.path)

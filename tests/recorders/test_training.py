@@ -11,7 +11,7 @@ import pytest
 
 from tallystick.errors import UnavailableError, UsageError
 from tallystick.store import RunDirectory, read_lines
-from tallystick.transcripts import AnchorRecord, FailedRecord, HeaderRecord, StepRecord, read_record
+from tallystick.transcripts import FailedRecord, HeaderRecord, StepRecord, read_record
 
 FOUR = {"training": {"steps": 4}, "record": {"anchor_stride": 2, "summaries": ["exact", "projection"]}}
 

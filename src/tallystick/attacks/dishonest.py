@@ -62,7 +62,8 @@ class FabricatingTrainer(DishonestTrainer):
         if invented is None:
             return super().step(micro_batches)
         self.restore(invented)
-        return Observation(self._lose(index), self._norm, learning_rate(self.declared, index), None)
+        activation = (0.0, 1.0) if self.declared.record.activation_checksum else None
+        return Observation(self._lose(index), self._norm, learning_rate(self.declared, index), activation)
 
 
 def retrain(run: Path, out: Path, trainer: Trainer, spec: Spec | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The honest twins: an untouched copy, and the same run trained anew by a process of its own."""
+"""The honest twins: an untouched copy, one with code lying in it, and the same run trained by another process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HONEST = accepted("nothing is forged")
 
 
 def copy(run: Path, out: Path) -> None:
-    """Copy the run, and put a program beside it that no auditor runs."""
+    """Copy the run."""
     copy_run(run, out)
 
 
@@ -76,5 +76,6 @@ ATTACKS = (
         exact=accepted("nothing in a run directory is ever executed"),
         tolerant=accepted("nothing in a run directory is ever executed"),
         claim=accepted("the claim is the honest one"),
+        is_honest=True,
     ),
 )

@@ -11,6 +11,7 @@ from tallystick.attacks.forging import anchor_before, copy_run, find_scene, read
 from tallystick.tensors import State, Tensor
 
 SHARE_OF_MOVE = 0.1
+SHARE_BELOW_DRIFT = 3e-5
 
 
 def forge(run: Path, out: Path) -> None:
@@ -19,6 +20,14 @@ def forge(run: Path, out: Path) -> None:
     last = find_scene(forged).last
     before = read_anchor(forged, anchor_before(forged, last))
     replace_anchor(forged, last, take_back(before, read_anchor(forged, last)))
+
+
+def forge_below_drift(run: Path, out: Path) -> None:
+    """Take back so little of every weight's last move that another stack could have caused it."""
+    forged = copy_run(run, out)
+    last = find_scene(forged).last
+    before = read_anchor(forged, anchor_before(forged, last))
+    replace_anchor(forged, last, take_back(before, read_anchor(forged, last), share=SHARE_BELOW_DRIFT))
 
 
 def forge_one_ulp(run: Path, out: Path) -> None:
@@ -32,13 +41,15 @@ def forge_one_ulp(run: Path, out: Path) -> None:
     replace_anchor(forged, last, state | {name: Tensor.of(values)})
 
 
-def take_back(before: State, state: State, after: State | None = None) -> dict[str, Tensor]:
-    """The state with a tenth of each weight's last move taken back, which no bound on moves can object to.
+def take_back(
+    before: State, state: State, after: State | None = None, share: float = SHARE_OF_MOVE
+) -> dict[str, Tensor]:
+    """The state with a share of each weight's last move taken back, which no bound on moves can object to.
 
     With the anchor `after` it given, only weights that turned around there are changed: both moves get shorter.
     """
     return {
-        name: _taken_back(before[name], tensor, after[name] if after else None)
+        name: _taken_back(before[name], tensor, after[name] if after else None, share)
         if name.startswith("weights.")
         else tensor
         for name, tensor in state.items()
@@ -50,13 +61,15 @@ def largest_weight(state: State) -> str:
     return max((name for name in state if name.startswith("weights.")), key=lambda name: state[name].nbytes)
 
 
-def _taken_back(before: Tensor, tensor: Tensor, after: Tensor | None) -> Tensor:
+def _taken_back(before: Tensor, tensor: Tensor, after: Tensor | None, share: float) -> Tensor:
     values = tensor.array()
     move = values - before.array()
     if after is not None:
         move = np.where((after.array() - values) * move < 0, move, 0)
-    return Tensor.of((values - SHARE_OF_MOVE * move).astype(values.dtype))
+    return Tensor.of((values - share * move).astype(values.dtype))
 
+
+BELOW_DRIFT = "an honest run on another stack would differ as much; only a replay on the prover's stack can tell"
 
 ATTACKS = (
     Attack(
@@ -68,11 +81,19 @@ ATTACKS = (
         tolerant=rejected("weights residual"),
     ),
     Attack(
+        name="weights-edited-below-drift",
+        change="3e-5 of every weight's last move is taken back; anchor, summaries, roots and claim are made anew",
+        forge=forge_below_drift,
+        screens=accepted("every weight moved a little less than it did, which is always within reach"),
+        exact=rejected("state"),
+        tolerant=accepted(BELOW_DRIFT),
+    ),
+    Attack(
         name="weights-edited-by-one-ulp",
         change="one final weight is moved to the next float32; anchor, summaries, roots and claim are made anew",
         forge=forge_one_ulp,
         screens=accepted("one unit in the last place is below everything a screen measures"),
         exact=rejected("state"),
-        tolerant=accepted("another stack would honestly differ by more than this"),
+        tolerant=accepted(BELOW_DRIFT),
     ),
 )

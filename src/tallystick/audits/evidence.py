@@ -23,6 +23,7 @@ from tallystick.transcripts import (
     Log,
     Record,
     Spec,
+    StateSummary,
     StepRecord,
     TraceEntry,
     anchor_file,
@@ -144,11 +145,20 @@ def _note_record(evidence: Evidence, record: Record, place: int) -> None:
     elif isinstance(record, AnchorRecord):
         require(record.file == anchor_file(record.index), f"anchor {record.index} names the file {record.file}")
         evidence.anchors[record.index] = record
+        _check_hints(evidence, record.summary, f"anchor {record.index}")
     elif isinstance(record, FailedRecord):
         evidence.failures += 1
     else:
         _check_step(evidence, record)
         evidence.add_step(place)
+        _check_hints(evidence, record.post, f"step {record.index}")
+
+
+def _check_hints(evidence: Evidence, summary: StateSummary, subject: str) -> None:
+    for bucket in (summary.fp16_rne, summary.grid):
+        if bucket is not None and bucket.hints is not None:
+            with evidence.findings.check("boundary hints", subject):
+                evidence.run.read_blob(bucket.hints)
 
 
 def _check_step(evidence: Evidence, record: StepRecord) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from tallystick.audits.sampling import (
 )
 from tallystick.audits.screens import screen_anchors
 from tallystick.audits.tolerant import TolerantJudge
-from tallystick.audits.verdict import Verdict
+from tallystick.audits.verdict import Verdict, number
 from tallystick.commitments import Digest, Json
 from tallystick.datasets import BatchPlan, Dataset, verify_data
 from tallystick.errors import UnavailableError, UsageError
@@ -31,6 +32,9 @@ from tallystick.transcripts import Environment, Replayer, Spec
 
 MakeReplayer = Callable[[Spec, Dataset, BatchPlan], Replayer]
 Progress = Callable[[int, int], None]
+CLOCK_LEAST = 1e-6
+"""Seconds: the resolution of a timeline."""
+
 BAD_SHARES = (0.01, 0.05, 0.1)
 
 
@@ -64,8 +68,10 @@ class Report:
 
     @property
     def cost_ratio(self) -> float | None:
-        """Audit time over the training time that the prover's clock states."""
-        return self.audit_seconds / self.training_seconds if self.training_seconds else None
+        """Audit time over the training time that the prover's clock states, or `None` where that says nothing."""
+        if not CLOCK_LEAST <= self.training_seconds < math.inf:
+            return None
+        return self.audit_seconds / self.training_seconds
 
     def detection(self) -> dict[str, float]:
         """Chance that the replayed sample holds a bad step, by the share of bad steps."""
@@ -86,7 +92,7 @@ class Report:
             "segments": [segment.to_json() for segment in self.segments],
             "unreachable_share": self.unreachable,
             "detection": dict(self.detection()),
-            "training_seconds": round(self.training_seconds, 3),
+            "training_seconds": number(round(self.training_seconds, 3)),
             "audit_seconds": round(self.audit_seconds, 3),
             "cost_ratio": None if self.cost_ratio is None else round(self.cost_ratio, 4),
         }
@@ -124,6 +130,8 @@ def verify_segment(
     """
     evidence = gather_evidence(run, policy)
     marks = sorted(evidence.anchors)
+    if evidence.findings.rejected:
+        return _audit(evidence, policy, b"", workplace, progress, Selection((), (), ()))
     if start not in marks or end not in marks or start >= end:
         near = ", ".join(str(mark) for mark in marks[:12])
         raise UsageError(f"--from {start} --to {end}: two anchors in ascending order are needed ({near} …)")

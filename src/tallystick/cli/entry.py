@@ -7,7 +7,7 @@ import sys
 import typer
 
 from tallystick import __version__
-from tallystick.cli import audit, data, demo, inspect, train
+from tallystick.cli import attack, audit, data, demo, inspect, train
 from tallystick.errors import TallyError
 
 app = typer.Typer(
@@ -20,7 +20,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for group in (train, audit, data, inspect, demo):
+for group in (train, audit, data, inspect, attack, demo):
     group.register(app)
 
 

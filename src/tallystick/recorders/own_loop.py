@@ -74,6 +74,7 @@ class OwnLoopRecorder:
     def finish(self) -> None:
         """Keep the last state and write the claim."""
         if self.index == 0:
+            self.recorder.close()
             raise UsageError("no step was recorded: call `recorder.step(loss, batch)` after each optimizer step")
         if self.index % self._recorded.anchor_stride:
             self.recorder.anchor(self.index)

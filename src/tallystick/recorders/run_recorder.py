@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Self
 
 from tallystick.frameworks.torch.summaries import Summariser
@@ -36,8 +37,10 @@ class RunRecorder:
     ) -> None:
         self.run, self.spec, self.environment = run, spec, environment
         self.seconds_recording = 0.0
+        self._data_root, self._recorded = spec.data_root, spec.recorded  # both are worked out anew when asked
         self._summariser, self._state = summariser, state
         self._summary = StateSummary()
+        self._logs: list[LogWriter] = []
 
     def begin(self) -> Self:
         """Write spec, environment, header and the anchor of the initial state."""
@@ -73,11 +76,11 @@ class RunRecorder:
         self._journal.add(
             StepRecord(
                 index=index,
-                data=self.spec.data_root,
+                data=self._data_root,
                 batch=batch,
                 pre=self._summary,
                 post=post,
-                loss=quantise(loss, self.spec.recorded.loss_decimals),
+                loss=quantise(loss, self._recorded.loss_decimals),
                 gradient_norm=None if gradient_norm is None else quantise(gradient_norm, 12),
                 activation=None if activation is None else (quantise(activation[0], 12), quantise(activation[1], 12)),
                 learning_rate=learning_rate,
@@ -85,7 +88,7 @@ class RunRecorder:
             )
         )
         self._summary = post
-        if is_last or index % self.spec.recorded.anchor_stride == 0:
+        if is_last or index % self._recorded.anchor_stride == 0:
             self._anchor(index)
         self._time(index, seconds, time.perf_counter() - started)
 
@@ -113,13 +116,15 @@ class RunRecorder:
         return claim
 
     def close(self) -> None:
-        """Close the logs; an unfinished run stays resumable."""
-        self._transcript.close()
-        self._trace.close()
+        """Close the logs as far as the disk allows; an unfinished run stays resumable, tiles are written anew."""
+        for log in self._logs:
+            with suppress(OSError):
+                log.close()
 
     def _open(self, reproduce: tuple[bytes, ...] | list[bytes]) -> None:
-        self._transcript = LogWriter(self.run.transcript_path)
-        self._trace = LogWriter(self.run.trace_path)
+        self._logs.append(LogWriter(self.run.transcript_path))
+        self._logs.append(LogWriter(self.run.trace_path))
+        self._transcript, self._trace = self._logs
         self._journal = Journal(self._transcript, reproduce)
 
     def _anchor(self, index: int) -> None:

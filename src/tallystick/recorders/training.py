@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from tallystick.datasets import BatchPlan, Dataset, prepare
@@ -27,7 +28,6 @@ from tallystick.transcripts import (
     projection_seed,
 )
 
-CRASHES = (RuntimeError, ArithmeticError, MemoryError)
 Progress = Callable[[int, Observation, float], None]
 """Called after each step with its index, what it showed, and the share of time spent recording."""
 
@@ -50,14 +50,16 @@ class TrainingRun:
 
     def record(self, progress: Progress = silent) -> Claim:
         """Train from the seeded initial state to the last step."""
-        self.recorder.begin()
-        return self._take_steps(progress)
+        with closing(self.recorder):
+            self.recorder.begin()
+            return self._take_steps(progress)
 
     def resume(self, point: ResumePoint, progress: Progress = silent) -> Claim:
         """Train on from an anchor of an interrupted run."""
         self.trainer.restore(point.state)
-        self.recorder.resume(point.summary, point.lines_after)
-        return self._take_steps(progress)
+        with closing(self.recorder):
+            self.recorder.resume(point.summary, point.lines_after)
+            return self._take_steps(progress)
 
     def _take_steps(self, progress: Progress) -> Claim:
         started = time.perf_counter()
@@ -95,7 +97,6 @@ class TrainingRun:
             tags=() if seen.learning_rate else ("noop",),
             )
         except CRASHES as error:
-            self.recorder.close()
             raise UnavailableError(f"step {index} could not be recorded: {error}") from error
 
     def _recorder(self) -> RunRecorder:

@@ -59,10 +59,13 @@ class LogWriter:
         os.fsync(self._lines.fileno())
 
     def close(self) -> Log:
-        """Write the partial tiles, close the files, and return root and size."""
-        self._tiles.finish(self.frontier.size)
-        self._lines.close()
-        self._offsets.close()
+        """Write the partial tiles, close the files, and return root and size; a second call only returns them."""
+        try:
+            if not self._lines.closed:
+                self._tiles.finish(self.frontier.size)
+        finally:
+            self._lines.close()
+            self._offsets.close()
         return Log(root=digest_from(self.frontier.root()), size=self.frontier.size)
 
     def _note(self, line: bytes) -> None:

@@ -60,8 +60,13 @@ def measure_honest(folder: Path, cases: list[Case], tell: Tell) -> list[Sample]:
     hands = deal(cases, workers())
     run_all(folder, [_task(folder, hand, BASE, f"base {place}") for place, hand in enumerate(hands)])
     tell("replaying on all other stacks")
-    others = [stack for stack in stacks_here() if stack != BASE]
-    found = run_all(folder, [_task(folder, cases, stack, stack.name) for stack in others])
+    tasks = [
+        _task(folder, hand, stack, f"{stack.name} {place}")
+        for stack in reversed(stacks_here())
+        for place, hand in enumerate(deal(cases, max(1, workers() // 8)))
+        if stack != BASE
+    ]
+    found = run_all(folder, tasks)
     return [sample for part in found for sample in _samples(part, cases)]
 
 

@@ -97,4 +97,5 @@ def enter(stack: Stack) -> None:
 
     torch.set_num_threads(stack.threads)
     torch.set_float32_matmul_precision(stack.matmul)
+    torch.backends.cudnn.allow_tf32 = False
     torch.backends.mkldnn.enabled = stack.mkldnn  # type: ignore[attr-defined,assignment,unused-ignore]

@@ -82,6 +82,9 @@ class Chain:
             raise ProofError(f"the anchor of step {self.state} is missing")
         if index != self.state + 1:
             raise ProofError(f"step {index} stands after step {self.state}")
+        last = self._last()
+        if last is not None and index > last:
+            raise ProofError(f"step {index} stands behind the last step of the spec")
 
     def _last(self) -> int | None:
         return self.spec.recipe.training.steps if self.spec.recipe is not None else None

@@ -19,12 +19,8 @@ class Sketcher:
     """Projects the weights of one model again and again; the signs are drawn once."""
 
     def __init__(self, projection: Projection, weights: Mapping[str, torch.Tensor]) -> None:
-        self._width = projection.width
-        self._weights = [weights[name] for name in sorted(weights) if weights[name].is_floating_point()]
-        self._signs = [
-            torch.from_numpy(np.asarray(projection.signs(name, self._rows(weights[name])), np.float32)).to(
-                weights[name].device
-            )
+        self._sketched = [
+            _SketchedTensor(projection, name, weights[name])
             for name in sorted(weights)
             if weights[name].is_floating_point()
         ]
@@ -32,17 +28,41 @@ class Sketcher:
     @torch.no_grad()
     def sketch(self) -> str:
         """The projection of the current weights: `width` little-endian float32 values in base64."""
-        parts = [self._project(weight, signs) for weight, signs in zip(self._weights, self._signs, strict=True)]
+        parts = [tensor.sketch() for tensor in self._sketched]
         total = torch.stack(parts).sum(0, dtype=torch.float64).to(torch.float32)
         return encode_sketch(total.cpu().numpy().astype("<f4").tobytes())
 
-    def _rows(self, weight: torch.Tensor) -> int:
-        return -(-weight.numel() // self._width)
 
-    def _project(self, weight: torch.Tensor, signs: torch.Tensor) -> torch.Tensor:
-        flat = weight.detach().reshape(-1).float()
-        whole = flat.numel() - flat.numel() % self._width
-        part = signs[: whole // self._width] @ flat[:whole].view(-1, self._width)
-        if whole < flat.numel():
-            part[: flat.numel() - whole] += signs[-1] * flat[whole:]
+class _SketchedTensor:
+    """One weight tensor seen as rows of `width`, and the signs of the rows.
+
+    The view is kept from step to step, because optimizers write in place, and taken anew where the weight has moved.
+    """
+
+    def __init__(self, projection: Projection, name: str, weight: torch.Tensor) -> None:
+        self._weight, self._width = weight, projection.width
+        signs = projection.signs(name, -(-weight.numel() // self._width))
+        self._signs = torch.from_numpy(np.asarray(signs, np.float32)).to(weight.device)
+        self._whole_signs = self._signs[: weight.numel() // self._width]
+        self._take_view()
+
+    def sketch(self) -> torch.Tensor:
+        """Signs · rows, float32[width]."""
+        if self._address != self._weight.data_ptr():
+            self._take_view()
+        rows, rest = self._views if self._is_view else self._split()
+        part = self._whole_signs @ rows
+        if len(rest):
+            part[: len(rest)] += self._signs[-1] * rest
         return part
+
+    @torch.no_grad()
+    def _take_view(self) -> None:
+        self._address = self._weight.data_ptr()
+        self._is_view = self._weight.is_contiguous() and self._weight.dtype == torch.float32
+        self._views = self._split()
+
+    def _split(self) -> tuple[torch.Tensor, torch.Tensor]:
+        flat = self._weight.detach().reshape(-1).float()
+        whole = flat.numel() - flat.numel() % self._width
+        return flat[:whole].view(-1, self._width), flat[whole:]

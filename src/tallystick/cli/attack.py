@@ -1,0 +1,73 @@
+"""`tally attack`: forge a run in one of the catalogued ways, to see what an audit says to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from tallystick.errors import UsageError
+
+if TYPE_CHECKING:
+    from tallystick.attacks import Attack, Expected
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this file."""
+    app.command()(attack)
+
+
+def attack(
+    name: str | None = typer.Argument(None, help="The name of an attack; --list shows all."),
+    run: Path | None = typer.Argument(None, help="A finished honest run; it is left alone."),
+    out: Path | None = typer.Argument(None, help="The run directory to write the forgery to."),
+    list_all: bool = typer.Option(False, "--list", help="List all attacks and what they change."),
+) -> None:
+    """Forge a run, and say which audit should see it."""
+    if list_all:
+        return _list()
+    if name is None or run is None or out is None:
+        raise UsageError("`tally attack NAME RUN OUT`, or `tally attack --list`")
+    return _forge(name, run, out)
+
+
+def _list() -> None:
+    from tallystick.attacks import ATTACKS
+
+    width = max(map(len, ATTACKS))
+    for attack in ATTACKS.values():
+        print(f"{attack.name:<{width}}  {attack.change}")
+
+
+def _forge(name: str, run: Path, out: Path) -> None:
+    import torch
+
+    from tallystick.attacks import find_attack
+    from tallystick.store import RunDirectory
+
+    chosen = find_attack(name)
+    torch.set_num_threads(RunDirectory(run).environment().threads)
+    chosen.forge(run, out)
+    print(f"{out}: {chosen.change}. {_who_sees(chosen)}")
+
+
+def _who_sees(attack: Attack) -> str:
+    """The first audit, in the order of their effort, that should not accept the forgery."""
+    if attack.is_honest:
+        return "Every audit should accept it."
+    commands = {
+        "screens": "Any audit should see it without a replay",
+        "exact": "`tally audit` should see it, if its sample hits the forged steps",
+        "full": "`tally audit --full` should see it",
+        "claim": "`tally audit --claim`, with the digest of the honest claim, should see it",
+        "tolerant": "`tally audit --tolerant` should see it",
+    }
+    for audit in ("screens", "exact", "full", "tolerant", "claim"):
+        if attack.expected(audit).outcome in ("rejected", "refused"):
+            return f"{commands[audit]}: {_by(attack.expected(audit))}."
+    return f"No audit can see it: {attack.exact.why}."
+
+
+def _by(expected: Expected) -> str:
+    return ", ".join(expected.checks)

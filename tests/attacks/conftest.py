@@ -1,0 +1,49 @@
+"""One honest reference run, each forgery of it written once, and a way to audit them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tallystick.attacks import Audit, find_attack
+from tallystick.attacks.examine import Answer, examine
+from tallystick.attacks.reference import reference_policy, this_workplace, train_reference
+from tallystick.store import RunDirectory
+
+NONCE = bytes(range(32))
+Forge = Callable[[str], Path]
+Ask = Callable[[str, Audit], Answer]
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
+    out = tmp_path_factory.mktemp("reference") / "honest"
+    train_reference(out)
+    return out
+
+
+@pytest.fixture(scope="session")
+def forged(reference: Path, tmp_path_factory: pytest.TempPathFactory) -> Forge:
+    folder = tmp_path_factory.mktemp("forged")
+
+    @cache
+    def forge(name: str) -> Path:
+        find_attack(name).forge(reference, folder / name)
+        return folder / name
+
+    return forge
+
+
+@pytest.fixture(scope="session")
+def ask(reference: Path, forged: Forge) -> Ask:
+    kept = RunDirectory(reference).claim().identity
+    workplace = this_workplace()
+
+    @cache
+    def answer(name: str, audit: Audit) -> Answer:
+        return examine(forged(name), audit, reference_policy(), kept, NONCE, workplace)
+
+    return answer

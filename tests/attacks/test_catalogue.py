@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tallystick.attacks import ATTACKS, AUDITS, Audit, find_attack
+from tallystick.attacks.examine import Answer, policy_of
+from tallystick.attacks.nonce_ground import PROVER_NONCE, SAMPLES
+from tallystick.attacks.reference import reference_policy, this_workplace
+from tallystick.audits import audit_training
+from tallystick.errors import UsageError
+from tallystick.store import RunDirectory
+
+Forge = Callable[[str], Path]
+Ask = Callable[[str, Audit], Answer]
+
+NEVER_MISSING = (
+    "bad-seed",
+    "gradient-noise",
+    "weights-edited",
+    "broken-seal",
+    "record-inserted",
+    "record-inserted-resealed",
+    "record-removed",
+    "record-removed-resealed",
+    "record-swapped",
+    "record-swapped-resealed",
+    "record-edited",
+    "record-edited-resealed",
+    "data-substituted",
+    "wrong-rate",
+    "wrong-optimizer",
+    "wrong-schedule",
+    "skipped-steps",
+    "runs-spliced",
+    "optimizer-reset",
+    "anchor-replaced",
+    "transcript-without-training",
+    "environment-forged",
+    "nonce-ground",
+    "hidden-batch",
+    "prover-auditor-split",
+)
+
+
+def asked() -> list[tuple[str, Audit]]:
+    """Every attack and audit; a full audit is asked where it should say something else than one that hits."""
+    pairs = [(name, audit) for name in ATTACKS for audit in AUDITS]
+    return [(name, audit) for name, audit in pairs if audit != "full" or ATTACKS[name].full is not None]
+
+
+@pytest.mark.parametrize(("name", "audit"), asked())
+def test_each_audit_says_what_is_expected_of_it(name: str, audit: Audit, ask: Ask) -> None:
+    expected, answer = find_attack(name).expected(audit), ask(name, audit)
+    assert answer.meets(expected), f"{expected}, but {answer}"
+
+
+@pytest.mark.parametrize("audit", AUDITS)
+def test_the_honest_twin_of_every_attack_is_accepted(audit: Audit, ask: Ask) -> None:
+    assert ask("honest-copy", audit).outcome == "accepted"
+
+
+def test_no_attack_of_the_list_is_missing() -> None:
+    assert [name for name in NEVER_MISSING if name not in ATTACKS] == []
+
+
+@pytest.mark.parametrize("name", [name for name in ATTACKS if not ATTACKS[name].is_honest])
+def test_each_attack_is_seen_by_some_audit_or_says_why_not(name: str) -> None:
+    attack = ATTACKS[name]
+    for audit in AUDITS:
+        expected = attack.expected(audit)
+        assert expected.checks or expected.why, f"{name}: nothing is stated about {audit}"
+
+
+def test_a_forger_leaves_the_honest_run_alone(reference: Path, forged: Forge) -> None:
+    before = fingerprint(reference)
+    for name in ("anchor-replaced", "gradient-noise", "runs-spliced"):
+        forged(name)
+    assert fingerprint(reference) == before
+
+
+def test_a_forger_refuses_to_overwrite(reference: Path, forged: Forge) -> None:
+    with pytest.raises(UsageError, match="not an empty directory"):
+        find_attack("record-edited").forge(reference, forged("record-edited"))
+
+
+def test_an_unknown_attack_is_refused_with_the_names_there_are() -> None:
+    with pytest.raises(UsageError, match=r"no such attack; there are .*bad-seed"):
+        find_attack("magic")
+
+
+def test_two_processes_reach_the_same_transcript_bit_for_bit(reference: Path, forged: Forge) -> None:
+    ours, theirs = RunDirectory(reference), RunDirectory(forged("prover-auditor-split"))
+    assert ours.claim().transcript == theirs.claim().transcript
+    assert ours.claim().final_state == theirs.claim().final_state
+
+
+def test_a_program_in_the_run_directory_is_never_executed(forged: Forge, ask: Ask) -> None:
+    assert ask("smuggled-program", "full").outcome == "accepted"
+    assert not (forged("smuggled-program") / "executed").exists()
+
+
+def test_a_nonce_that_the_prover_knew_misses_the_fraud(forged: Forge) -> None:
+    run, policy = RunDirectory(forged("nonce-ground")), reference_policy(SAMPLES)
+    assert audit_training(run, policy, PROVER_NONCE, this_workplace()).verdict.outcome == "accepted"
+
+
+def test_a_nonce_that_the_prover_did_not_know_hits_it_sometimes(forged: Forge) -> None:
+    run, policy = RunDirectory(forged("nonce-ground")), reference_policy(SAMPLES)
+    outcomes = {audit_training(run, policy, bytes([n]) * 32, this_workplace()).verdict.outcome for n in range(1, 13)}
+    assert "rejected" in outcomes
+
+
+def test_an_exact_replay_of_the_honest_twin_of_a_forged_environment_is_accepted(ask: Ask) -> None:
+    assert ask("environment-forged", "exact").outcome == "inconclusive"
+    assert "different stack" in ask("environment-forged", "exact").detail
+    assert ask("honest-copy", "exact").outcome == "accepted"
+
+
+def test_policies_differ_in_what_their_names_say(reference: Path) -> None:
+    kept = RunDirectory(reference).claim().identity
+    assert policy_of("claim", reference_policy(), kept).claim == kept
+    assert policy_of("full", reference_policy(), kept).full
+    assert policy_of("tolerant", reference_policy(), kept).mode == "tolerant"
+
+
+def fingerprint(run: Path) -> str:
+    hasher = hashlib.sha256()
+    for path in sorted(path for path in run.rglob("*") if path.is_file()):
+        hasher.update(path.relative_to(run).as_posix().encode() + path.read_bytes())
+    return hasher.hexdigest()

@@ -1,0 +1,98 @@
+"""Every file of a finished run, damaged in every way: never accepted, never a traceback, never a hang.
+
+Three kinds of files are no evidence, and damage to them alone may leave the verdict as it is:
+
+- `*.index` says where each line of a log starts: it only makes opening one record fast. An audit opens the first
+  and the last record through it, so most damage is refused all the same.
+- `tiles/trace/` serves proofs about the timeline, which no audit asks for; the trace itself is under a root.
+- `loss.png` is a picture for people (not drawn by the library, only by the command).
+
+The last two may vanish; every other file is evidence.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tallystick.errors import TallyError
+
+FLIPS_PER_FILE = 4
+DERIVED = ("transcript.index", "trace.index", "tiles/trace/")
+
+
+def files_of(run: Path) -> list[str]:
+    return sorted(str(path.relative_to(run)) for path in run.rglob("*") if path.is_file())
+
+
+def is_evidence(name: str) -> bool:
+    return not name.startswith(DERIVED)
+
+
+def damages(data: bytes, name: str) -> Iterator[tuple[str, bytes | None]]:
+    """Flipped bits at random places, truncations, additions, and the file gone; the seed is the file's name."""
+    chance = random.Random(name)
+    for _ in range(FLIPS_PER_FILE):
+        place = chance.randrange(len(data))
+        yield (
+            f"bit flipped in byte {place}",
+            data[:place] + bytes([data[place] ^ 1 << chance.randrange(8)]) + data[place + 1 :],
+        )
+    place = chance.randrange(len(data))
+    yield (
+        f"byte {place} replaced",
+        data[:place] + bytes([(data[place] + 1 + chance.randrange(255)) % 256]) + data[place + 1 :],
+    )
+    yield f"byte {place} removed", data[:place] + data[place + 1 :]
+    yield f"cut at {place}", data[:place]
+    yield "last byte cut", data[:-1]
+    yield "a byte appended", data + b"\n"
+    yield "doubled", data + data
+    yield "emptied", b""
+    yield "removed", None
+
+
+def outcome_of(audited: Callable[..., Any], run: Path) -> str:
+    """The verdict of a full audit, or the kind of error that stopped it; anything else travels on and fails."""
+    try:
+        outcome: str = audited(run, full=True).verdict.outcome
+    except TallyError as error:
+        assert "\n" not in str(error)
+        return type(error).__name__
+    return outcome
+
+
+@pytest.fixture(scope="module")
+def small(trained: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two steps with hints."""
+    record = {"anchor_stride": 1, "summaries": ["exact", "bucket", "projection"], "hint_margin": 0.001}
+    out = tmp_path_factory.mktemp("small") / "run"
+    trained(out, {"training": {"steps": 2}, "schedule": {"warmup_steps": 0}, "record": record})
+    return out
+
+
+def test_the_run_itself_is_accepted(small: Path, audited: Callable[..., Any]) -> None:
+    assert outcome_of(audited, small) == "accepted"
+
+
+def test_no_damage_to_any_file_is_accepted(small: Path, audited: Callable[..., Any]) -> None:
+    import shutil
+
+    run = Path(shutil.copytree(small, small.with_name("damaged"), dirs_exist_ok=True))
+    accepted = []
+    for name in files_of(run):
+        data = (run / name).read_bytes()
+        for what, damaged in damages(data, name):
+            if damaged is None:
+                (run / name).unlink()
+            else:
+                (run / name).write_bytes(damaged)
+            if outcome_of(audited, run) == "accepted" and is_evidence(name):
+                accepted.append(f"{name}: {what}")
+        (run / name).write_bytes(data)
+    assert accepted == []
+    assert outcome_of(audited, run) == "accepted"
