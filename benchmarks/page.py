@@ -35,8 +35,7 @@ def _section(name: str, result: dict[str, Any]) -> str:
         [
             f"## {name}\n",
             result["how"] + "\n",
-            "| figure | value, 95 % interval | clock, rounds | goal | |",
-            "|-|-|-|-|-|",
+            *_head(result["figures"]),
             *rows,
             "",
             *_asides(result["figures"]),
@@ -45,12 +44,28 @@ def _section(name: str, result: dict[str, Any]) -> str:
     )
 
 
+def _head(figures: list[dict[str, Any]]) -> list[str]:
+    names = ["figure", "value, 95 % interval", "clock, rounds", "goal", ""]
+    if any("inside cpu" in figure for figure in figures):
+        names += ["time inside our code alone", ""]
+    return [f"| {' | '.join(names)} |", f"|{'-|' * len(names)}"]
+
+
 def _row(figure: dict[str, Any]) -> str:
-    outcome = f"**{figure['outcome']}**" if figure["outcome"] else ""
-    return (
-        f"| {figure['what']} | {_interval(figure['value'])} {figure['unit']} "
-        f"| {figure['clock']}, {figure['rounds']} | {figure['goal'] or '–'} | {outcome} |"
-    )
+    cells = [
+        figure["what"],
+        f"{_interval(figure['value'])} {figure['unit']}",
+        f"{figure['clock']}, {figure['rounds']}",
+        figure["goal"] or "–",
+        _bold(figure["outcome"]),
+    ]
+    if "inside cpu" in figure:
+        cells += [_interval(figure["inside cpu"]), _bold(figure.get("inside_outcome", ""))]
+    return f"| {' | '.join(cells)} |"
+
+
+def _bold(text: str) -> str:
+    return f"**{text}**" if text else ""
 
 
 def _asides(figures: list[dict[str, Any]]) -> list[str]:

@@ -202,10 +202,18 @@ def _judged(
 ) -> Figure:
     """CPU time decides; of its estimates, the one with the largest upper end."""
     kind = max((kind for kind in estimates if kind.endswith("cpu")), key=lambda kind: estimates[kind].high)
-    is_void = "bare ÷ bare" in shared and (1.0 not in shared["bare ÷ bare"] or 1 + PLANTED not in shared["planted"])
-    details = {**estimates, **shared}
+    is_void = 1.0 not in shared["bare ÷ bare"] or 1 + PLANTED not in shared["planted"]
+    where = f"{shared['tokens_per_step']:,} tokens a step"
+    judged = {"inside_outcome": goal.judge(estimates["inside cpu"])} if goal else {}
     return Figure(
-        f"train_commit: {name}", what, estimates[kind], count, f"CPU ({kind.split()[0]})", "×", goal, is_void, details
+        f"train_commit: {name}, {where}",
+        f"{what}, {where}",
+        estimates[kind],
+        count,
+        f"CPU ({kind.split()[0]})",
+        goal=goal,
+        is_void=is_void,
+        details={**estimates, **judged, **shared},
     )
 
 

@@ -57,15 +57,15 @@ Written by `python scripts/falsifiability.py`; data in `data/falsifiability.json
 directory that was really forged (`tally attack NAME RUN OUT`) and really audited; `tests/attacks/` does the same
 and fails where an answer is another one.
 
-{frauds} frauds and {controls} controls, each asked {audits} times; n = 1 forgery per line. All of them are forgeries of
-one reference run: Llama-style model, {parameters:,} parameters, byte tokens, AdamW, float32, {steps} steps, an anchor every
-{anchor_stride}. Machine: {machine}; torch {torch}, Python {python}. Prover and auditor ran on the same stack. How
+{frauds} frauds and {controls} controls, each asked {audits} times; n = 1 forgery per line. All are forgeries of one
+reference run: Llama-style model, {parameters:,} parameters, byte tokens, AdamW, float32, {steps} steps, an anchor
+every {anchor_stride}. Machine: {machine}; torch {torch}, Python {python}. Prover and auditor ran on the same stack. How
 small a change on *another* stack can be and still be caught is a question of calibration; here `--tolerant` uses
 limits set by hand for this run (overall residual 1e-4), so that its answers do not move with the shipped ones.
 
 - **screens alone**: digests, roots, bindings, order of records, and the replay-free screens. No step is taken.
-- **exact, sample hits**: bit-exact replay of sampled steps, with a sample so large ({hitting} of {steps}) that no segment
-  is missed. How often a smaller sample hits is shown below.
+- **exact, sample hits**: bit-exact replay of sampled steps, with a sample so large ({hitting} of {steps}) that no
+  segment is missed. How often a smaller sample hits is shown below.
 - **`--full`**: every segment is replayed, and the tokens are derived from their source again.
 - **`--claim` of the honest run**: an exact audit by somebody who kept the digest of the honest claim. It says nothing
   about a prover who cheated before publishing: then the forged claim *is* the published one, and the other columns
@@ -269,7 +269,7 @@ def unseen(frauds: list[Row]) -> Iterator[str]:
     yield from (f"- `{row.attack.name}`: {row.attack.exact.why}." for row in invisible)
     yield "\nAudits that accept one of the others, or cannot decide, and why:\n"
     for (outcome, why), cases in reasons([row for row in frauds if row not in invisible]).items():
-        audits = ", ".join(HEADINGS[audit] for audit in AUDITS if any(audit == case[0] for case in cases))
+        audits = " · ".join(HEADINGS[audit] for audit in AUDITS if any(audit == case[0] for case in cases))
         names = ", ".join(dict.fromkeys(f"`{name}`" for _, name in cases))
         yield f"- {audits}: **{outcome}** {names}. {why[0].upper()}{why[1:]}."
 

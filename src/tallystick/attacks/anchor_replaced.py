@@ -15,8 +15,8 @@ def forge(run: Path, out: Path) -> None:
     """Edit the weights of the middle anchor, and every record that speaks of them."""
     forged = copy_run(run, out)
     scene = find_scene(forged)
-    states = (read_anchor(forged, mark) for mark in (scene.before, scene.middle, scene.after))
-    replace_anchor(forged, scene.middle, take_back(*states))
+    before, middle, after = (read_anchor(forged, mark) for mark in (scene.before, scene.middle, scene.after))
+    replace_anchor(forged, scene.middle, take_back(before, middle, after))
 
 
 def forge_file_only(run: Path, out: Path) -> None:

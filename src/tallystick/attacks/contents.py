@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tallystick.transcripts import Record, StepRecord
+from tallystick.transcripts import Record, StateSummary, StepRecord
 
-SHOWN = ("loss", "gradient_norm", "activation", "post")
+SHOWN = ("loss", "gradient_norm", "activation")
 
 
 def shift_earlier(records: Sequence[Record], first: int, last: int) -> list[Record]:
@@ -30,6 +30,13 @@ def _move(records: Sequence[Record], source: Callable[[int], int]) -> list[Recor
 
     def shows(record: StepRecord) -> StepRecord:
         other = steps[source(record.index)]
-        return record.model_copy(update={name: getattr(other, name) for name in SHOWN})
+        shown = {name: getattr(other, name) for name in SHOWN}
+        return record.model_copy(update=shown | {"post": _seen(other.post, record.post)})
 
     return [shows(record) if isinstance(record, StepRecord) else record for record in records]
+
+
+def _seen(other: StateSummary, own: StateSummary) -> StateSummary:
+    """The other step's summary, in the fields that are due in this one; where it lacks one, the step keeps its own."""
+    held = {name for name in own.model_fields_set if getattr(own, name) is not None}
+    return own.model_copy(update={name: getattr(other, name) or getattr(own, name) for name in held})

@@ -25,7 +25,14 @@ def forge(run: Path, out: Path) -> None:
         for record in records:
             if record.kind == "anchor" and is_after(record, middle):
                 shutil.copy(other.path / record.file, forged.path / record.file)
+        keep_blobs(other, forged)
     write_records(forged, records)
+
+
+def keep_blobs(source: RunDirectory, target: RunDirectory) -> None:
+    """Take over the boundary hints, where any were recorded."""
+    if (source.path / "blobs").is_dir():
+        shutil.copytree(source.path / "blobs", target.path / "blobs", dirs_exist_ok=True)
 
 
 def is_after(record: Record, mark: int) -> bool:

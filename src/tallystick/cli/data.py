@@ -53,7 +53,9 @@ def _commit_file(path: Path, target: Path, verify: Path | None) -> Digest:
     found = commit_source("jsonl" if path.suffix == ".jsonl" else "text", path)
     if verify is None:
         write_atomically(target, encode(found.to_json()) + b"\n")
-    elif (claimed := RecordCommit.from_json(decode(read_document(verify).removesuffix(b"\n"), str(verify)))) != found:
+    elif (
+        claimed := RecordCommit.from_json(decode(read_document(verify).removesuffix(b"\n"), verify.name), verify.name)
+    ) != found:
         raise ProofError(f"{path}: {found.count} records under another root than the {claimed.count} committed")
     return found.digest
 

@@ -12,7 +12,6 @@ from tallystick.errors import TallyError
 
 app = typer.Typer(
     name="tally",
-    help="Make ML compute verifiable: record a training run, replay any part of it, judge the difference.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -22,6 +21,10 @@ app = typer.Typer(
 
 for group in (train, audit, data, inspect, attack, demo):
     group.register(app)
+
+
+SIGINT_EXIT = 130
+"""What typer returns for Ctrl-C."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -34,7 +37,10 @@ def _print_version(wanted: bool) -> None:
 def _root(
     version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Show the version."),
 ) -> None:
-    """Exit codes: 0 accepted or done, 1 rejected, 2 usage, 3 inconclusive, 4 environment, input or I/O."""
+    """Make ML compute verifiable: record a training run, replay any part of it, judge the difference.
+
+    Exit codes: 0 accepted or done, 1 rejected, 2 usage, 3 inconclusive, 4 environment, input or I/O.
+    """
 
 
 def main() -> None:
@@ -45,17 +51,17 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run `tally` with `arguments` and return its exit code."""
     try:
-        result = app(arguments, standalone_mode=False)
+        result = app(arguments, standalone_mode=False, prog_name="tally")
     except TallyError as error:
         return _say(str(error), error.exit_code)
     except ModuleNotFoundError as error:
         return _say(f"{error.name} is not installed: pip install 'tallystick[torch]'", 4)
-    except (KeyboardInterrupt, typer.Abort):
-        return _say("interrupted; a recorded run can be continued with `tally train --resume RUN`", 4)
     except typer.TyperException as error:
         return _say(f"{error}; see `tally {' '.join(arguments[:1])} --help`", 2)
     except OSError as error:
         return _say(f"{error.strerror or error}: {error.filename or 'while reading or writing'}", 4)
+    if result == SIGINT_EXIT:
+        return _say("interrupted; a recorded run can be continued with `tally train --resume RUN`", 4)
     return result if isinstance(result, int) else 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -98,11 +99,13 @@ def fsck(
     from tallystick.cli.output import talk
     from tallystick.cli.report import describe
     from tallystick.errors import ProofError
-    from tallystick.store import LogWriter, RunDirectory
+    from tallystick.store import LogWriter, RunDirectory, read_lines
 
     directory = RunDirectory(run)
     if repair:
+        directory.claim()
         for path in (directory.transcript_path, directory.trace_path):
+            deque(read_lines(path), maxlen=0)  # a torn line of a finished run is not for mending
             LogWriter(path).close()
     evidence = gather_evidence(directory, Policy())
     bad = [finding for finding in evidence.findings.seen if not finding.agrees]

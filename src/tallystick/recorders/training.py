@@ -77,7 +77,7 @@ class TrainingRun:
             seen = self.trainer.step(micro_batches(self.recipe, self.dataset, indices))
         except CRASHES as error:
             self.recorder.fail(index, error)
-            raise UnavailableError(f"step {index} crashed: {error}") from error
+            raise UnavailableError(f"step {index} crashed: {first_line(error)}") from error
         batch = Batch(indices=tuple(int(position) for position in indices))
         self._record(index, batch, seen, time.perf_counter() - started)
         return seen
@@ -94,10 +94,10 @@ class TrainingRun:
                 activation=seen.activation,
                 seconds=seconds,
                 is_last=index == self.recipe.training.steps,
-            tags=() if seen.learning_rate else ("noop",),
+                tags=() if seen.learning_rate else ("noop",),
             )
         except CRASHES as error:
-            raise UnavailableError(f"step {index} could not be recorded: {error}") from error
+            raise UnavailableError(f"step {index} could not be recorded: {first_line(error)}") from error
 
     def _recorder(self) -> RunRecorder:
         trainer = self.trainer

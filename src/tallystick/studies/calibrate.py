@@ -24,15 +24,15 @@ FROM_STEPS = (0, 8)
 
 @dataclass(frozen=True)
 class Effort:
-    """How much of the study is done."""
+    """How much of the study is done: seeds to calibrate on, every how many states a step is replayed, trials a size."""
 
-    seeds: int = 2
-    trials: int = 300
-    climbs: bool = True
+    seeds: int
+    stride: int
+    trials: int
 
 
-FULL = Effort()
-QUICK = Effort(seeds=1, trials=60, climbs=False)
+FULL = Effort(seeds=2, stride=1, trials=300)
+QUICK = Effort(seeds=1, stride=4, trials=0)
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ def calibrate(folder: Path, effort: Effort = FULL, tell: Tell = lambda _: None) 
     runs = cases(effort.seeds)
     tell("recording the runs")
     record(folder, runs)
-    samples = measure_honest(folder, runs, tell)
+    samples = measure_honest(folder, runs, effort.stride, tell)
     tell("trying the cheats")
     claims = try_claims(folder, [case for case in runs if not case.held_out])
     calibration = table(samples, claims)
     climbs: list[Climb] = []
-    if effort.climbs:
+    if effort.trials:
         tell("looking for the smallest cheats that are caught")
         climbs = climb_ladders(folder, runs, calibration, effort.trials)
     return Study(calibration, tuple(samples), tuple(claims), tuple(climbs))
@@ -91,7 +91,7 @@ def _entry(
     ]
     kept, held_out = [s for s in fitting if not is_held_out(s)], [s for s in fitting if is_held_out(s)]
     honest = largest(kept)
-    limits = limits_over(honest)
+    limits = limits_over(honest, dtype)
     tried = [c for c in claims if belongs(c.case, family, optimizer, dtype) and c.steps == window]
     furthest = furthest_by_cheat(tried, limits)
     return Entry(

@@ -33,12 +33,11 @@ class Sample:
         return self.end - self.start
 
 
-def stretches(stack: Stack) -> list[tuple[int, tuple[int, ...]]]:
-    """Stretches of 32 and 8 steps, and single ones: from every state where cheats are held against the stack."""
-    keeps_all = stack == BASE or stack.held_out
-    eights = [(start, (start + 1, start + 8)) for start in range(8, STEPS, 8 if keeps_all else 16) if start != 32]
+def stretches(stride: int) -> list[tuple[int, tuple[int, ...]]]:
+    """Stretches of 32 and 8 steps, and a single one from every state that is a multiple of `stride`."""
+    eights = [(start, (start + 1, start + 8)) for start in range(8, STEPS, 8) if start != 32]
     started = {start for start, _ in (*LONG, *eights)}
-    singles = [(start, (start + 1,)) for start in range(0, STEPS, 1 if keeps_all else 4) if start not in started]
+    singles = [(start, (start + 1,)) for start in range(0, STEPS, stride) if start not in started]
     return [*LONG, *eights, *singles]
 
 
@@ -54,16 +53,16 @@ def record(folder: Path, cases: list[Case]) -> None:
     )
 
 
-def measure_honest(folder: Path, cases: list[Case], tell: Tell) -> list[Sample]:
+def measure_honest(folder: Path, cases: list[Case], stride: int, tell: Tell) -> list[Sample]:
     """The drift of every stack from the claims of the base stack; held-out stacks keep their end states."""
     tell("replaying on the stack that recorded")
     hands = deal(cases, workers())
-    run_all(folder, [_task(folder, hand, BASE, f"base {place}") for place, hand in enumerate(hands)])
+    run_all(folder, [_task(folder, hand, BASE, f"base {place}", 1) for place, hand in enumerate(hands)])
     tell("replaying on all other stacks")
     tasks = [
-        _task(folder, hand, stack, f"{stack.name} {place}")
+        _task(folder, hand, stack, f"{stack.name} {place}", 1 if stack.held_out else stride)
         for stack in reversed(stacks_here())
-        for place, hand in enumerate(deal(cases, max(1, workers() // 8)))
+        for place, hand in enumerate(deal(cases, max(1, workers() // 4)))
         if stack != BASE
     ]
     found = run_all(folder, tasks)
@@ -88,11 +87,11 @@ def _samples(found: list[dict[str, Any]], cases: list[Case]) -> Iterator[Sample]
         )
 
 
-def _task(folder: Path, cases: list[Case], stack: Stack, name: str) -> Task:
+def _task(folder: Path, cases: list[Case], stack: Stack, name: str, stride: int) -> Task:
     runs = [
         {
             "path": str(folder / case.name),
-            "stretches": stretches(stack),
+            "stretches": stretches(stride),
             "claims": None if stack == BASE else str(ends_folder(folder, BASE, case)),
             "keep": str(ends_folder(folder, stack, case)) if stack == BASE or stack.held_out else None,
         }

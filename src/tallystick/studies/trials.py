@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -39,14 +38,14 @@ class Rung:
     size: float
     caught: int = 0
     tried: int = 0
-    by: Counter[str] = field(default_factory=Counter)
+    by: dict[str, int] = field(default_factory=dict)
 
     def note(self, furthest: tuple[float, str]) -> None:
         """Count one trial."""
         self.tried += 1
         if furthest[0] > 1.0:
             self.caught += 1
-            self.by[furthest[1]] += 1
+            self.by[furthest[1]] = self.by.get(furthest[1], 0) + 1
 
     @property
     def missed(self) -> int:

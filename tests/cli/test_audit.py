@@ -1,0 +1,180 @@
+"""`tally audit` and `tally verify-segment` as somebody at a terminal meets them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tallystick.store import RunDirectory
+
+Tally = Callable[..., Any]
+NONCE = "07" * 32
+OTHER = "sha256:" + "0" * 64
+
+
+def test_an_honest_run_exits_with_0_and_the_report_says_how_to_repeat_it(tally: Tally, honest: Path) -> None:
+    told = tally("audit", honest, "--samples", 2, "--nonce", NONCE)
+    assert told.code == 0
+    assert told.out.startswith("ACCEPTED")
+    assert f"--nonce {NONCE}" in told.out
+    assert "not checked:" in told.out
+
+
+def test_a_nonce_is_drawn_afresh_and_printed(tally: Tally, honest: Path) -> None:
+    drawn = {json.loads(tally("audit", honest, "--samples", 1, "--json").out)["nonce"] for _ in range(2)}
+    assert len(drawn) == 2
+
+
+def test_json_is_the_only_thing_on_stdout(tally: Tally, honest: Path) -> None:
+    told = tally("audit", honest, "--full", "--json")
+    report = json.loads(told.out)
+    assert (told.code, report["verdict"], report["replayed_steps"]) == (0, "accepted", 12)
+    assert [(s["trajectory"], s["state"]) for s in report["segments"]] == [("agrees", "agrees")] * 3
+
+
+def test_an_edited_record_exits_with_1_and_says_why(tally: Tally, run: Path) -> None:
+    path = run / "transcript.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"split":"train"', b'"split":"validation"', 1))
+    told = tally("audit", run)
+    assert told.code == 1
+    assert told.out.startswith("REJECTED")
+    assert "step 1 consumed other examples" in " ".join(told.out.split())
+
+
+def test_another_claim_than_the_expected_one_exits_with_1(tally: Tally, honest: Path) -> None:
+    assert tally("audit", honest, "--samples", 1, "--claim", RunDirectory(honest).claim().identity).code == 0
+    assert tally("audit", honest, "--samples", 1, "--claim", OTHER).code == 1
+
+
+def test_a_window_that_is_too_short_exits_with_3(tally: Tally, honest: Path) -> None:
+    told = tally("audit", honest, "--window", 1, "--samples", 12)
+    assert told.code == 3
+    assert told.out.startswith("INCONCLUSIVE")
+    assert "out of reach" in told.out
+
+
+def test_a_policy_file_decides_and_an_option_overrides_it(tally: Tally, honest: Path, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text("samples = 3\n")
+    assert len(json.loads(tally("audit", honest, "--policy", policy, "--json").out)["sampled"]) == 3
+    told = tally("audit", honest, "--policy", policy, "--samples", 5, "--json")
+    assert len(json.loads(told.out)["sampled"]) == 5
+
+
+@pytest.mark.parametrize(
+    "text", ["samples = 0", "colour = 1", "samples = ", "samples = nan", "window = 2020-01-01", "\x00", "[[mode]]"]
+)
+def test_a_bad_policy_is_refused_by_name(tally: Tally, honest: Path, tmp_path: Path, text: str) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text(text)
+    told = tally("audit", honest, "--policy", policy)
+    assert (told.code, told.out) == (4, "")
+    assert "policy.toml" in told.complaint
+
+
+def test_a_page_is_written_that_fetches_nothing(tally: Tally, honest: Path, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    told = tally("audit", honest, "--samples", 1, "--html", page)
+    assert told.code == 0
+    html = page.read_text()
+    assert "accepted" in html
+    for link in ("http://", "https://", "<script", "src='", 'src="/', "@import"):
+        assert link not in html
+
+
+def test_text_of_the_prover_is_escaped_in_the_page_and_printed_as_it_is(
+    tally: Tally, run: Path, tmp_path: Path
+) -> None:
+    spec = json.loads((run / "spec.json").read_bytes())
+    hostile = "[bold]<script>alert(1)</script>[/nonsense]"
+    path = run / "environment.json"
+    from tallystick.commitments import encode
+
+    assert spec
+    path.write_bytes(encode(json.loads(path.read_bytes()) | {"cpu": hostile}))
+    page = tmp_path / "report.html"
+    told = tally("audit", run, "--html", page)
+    assert told.code == 1
+    assert "<script>alert" not in page.read_text()
+
+
+def test_hostile_text_in_a_difference_of_stacks_does_not_break_the_terminal(
+    tally: Tally, run: Path, rewrite: Callable[..., None], tmp_path: Path
+) -> None:
+    from tallystick.commitments import encode
+
+    path = run / "environment.json"
+    hostile = "[/bold][link=x]<b>\x1b[2J\n[/nonsense]"
+    path.write_bytes(encode(json.loads(path.read_bytes()) | {"cpu": hostile}))
+    identity = RunDirectory(run).environment().digest_as("environment")
+    rewrite(run, lambda records: records[0].update(environment=identity))
+    claim = json.loads((run / "claim.json").read_bytes())
+    (run / "claim.json").write_bytes(encode(claim | {"environment": identity}))
+    told = tally("audit", run, "--html", tmp_path / "report.html")
+    assert told.code == 3
+    assert "\x1b[2J" not in told.out
+    assert "<b>" not in (tmp_path / "report.html").read_text()
+
+
+def test_a_page_that_cannot_be_written_exits_with_4(tally: Tally, honest: Path, tmp_path: Path) -> None:
+    told = tally("audit", honest, "--samples", 1, "--html", tmp_path / "no" / "report.html")
+    assert told.code == 4
+    assert "report.html" in told.complaint
+
+
+def test_an_unknown_device_is_refused(tally: Tally, honest: Path) -> None:
+    told = tally("audit", honest, "--device", "abacus")
+    assert told.code == 2
+    assert "cpu or cuda" in told.complaint
+
+
+def test_a_segment_is_replayed_between_its_anchors(tally: Tally, honest: Path) -> None:
+    told = tally("verify-segment", honest, "--from", 4, "--to", 8, "--json")
+    report = json.loads(told.out)
+    assert (told.code, report["verdict"]) == (0, "accepted")
+    assert [(s["from"], s["to"], s["state_compared"]) for s in report["segments"]] == [(4, 8, "whole state")]
+
+
+def test_a_segment_that_starts_at_no_anchor_exits_with_2_and_names_the_anchors(tally: Tally, honest: Path) -> None:
+    told = tally("verify-segment", honest, "--from", 3, "--to", 8)
+    assert told.code == 2
+    assert "0, 4, 8, 12" in told.complaint
+
+
+def test_a_segment_of_another_claim_exits_with_1(tally: Tally, honest: Path) -> None:
+    assert tally("verify-segment", honest, "--from", 0, "--to", 4, "--claim", OTHER).code == 1
+
+
+DAMAGES: dict[str, tuple[str, bytes]] = {
+    "a truncated record": ("transcript.jsonl", b'{"kind":"step","ind'),
+    "a record with NaN": ("transcript.jsonl", b'{"index":1,"kind":"failed","error":NaN}\n'),
+    "a record of an unknown kind": ("transcript.jsonl", b'{"kind":"miracle"}\n'),
+    "a record of absurd size": ("transcript.jsonl", b'{"error":"' + b"x" * (2 << 20) + b'","index":13,"kind":"failed"}\n'),
+    "a timeline without an end": ("trace.jsonl", b'{"step":'),
+    "something behind the claim": ("claim.json", b"{}"),
+    "something behind the spec": ("spec.json", b" "),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+@pytest.mark.parametrize("command", [["audit"], ["fsck"], ["verify-segment", "--from", "0", "--to", "4"]])
+def test_damage_exits_with_4_and_names_the_file(tally: Tally, run: Path, command: list[str], name: str) -> None:
+    file, tail = DAMAGES[name]
+    with (run / file).open("ab") as out:
+        out.write(tail)
+    told = tally(command[0], run, *command[1:])
+    assert (told.code, told.out) == (4, "")
+    assert file in told.complaint
+
+
+@pytest.mark.parametrize("file", ["claim.json", "spec.json", "environment.json"])
+def test_another_version_is_refused_by_name(tally: Tally, run: Path, file: str) -> None:
+    data = (run / file).read_bytes()
+    (run / file).write_bytes(data.replace(b'"version":1', b'"version":2'))
+    told = tally("audit", run)
+    assert told.code == 4
+    assert f"{file}: version" in told.complaint

@@ -1,0 +1,143 @@
+"""What every command has in common: help, exit codes, one line of complaint, and a light start."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tallystick import __version__
+from tallystick.cli.entry import app
+
+Tally = Callable[..., Any]
+COMMANDS = sorted(
+    command.name or command.callback.__name__.replace("_", "-")  # type: ignore[union-attr]
+    for command in app.registered_commands
+)
+HEAVY = {"torch", "transformers", "tokenizers", "matplotlib", "sklearn", "numpy", "jinja2"}
+
+
+def test_all_commands_of_the_first_version_are_there() -> None:
+    assert {"train", "audit", "verify-segment", "commit", "verify-data", "digest", "open", "fsck", "demo"} <= {*COMMANDS}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_every_command_has_help(tally: Tally, command: str, option: str) -> None:
+    told = tally(command, option)
+    assert (told.code, told.err) == (0, "")
+    assert f"Usage: tally {command}" in told.out
+
+
+def test_the_help_of_tally_names_every_command_and_exit_code(tally: Tally) -> None:
+    told = tally("--help")
+    assert told.code == 0
+    assert all(command in told.out for command in COMMANDS)
+    assert "3 inconclusive" in " ".join(told.out.split())
+
+
+def test_the_version_is_printed(tally: Tally) -> None:
+    assert tally("--version")[:2] == (0, f"tally {__version__}\n")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["audit", "--help"], ["--version"]])
+def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
+    code = f"import sys; from tallystick.cli.entry import run; run({arguments}); print(sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(eval_list(done.stdout.splitlines()[-1]))
+    assert not loaded & HEAVY
+
+
+def eval_list(text: str) -> list[str]:
+    import ast
+
+    return list(ast.literal_eval(text))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["no-such-command"],
+        ["--no-such-option"],
+        ["audit"],
+        ["audit", "run", "--samples", "many"],
+        ["audit", "run", "--samples", "0"],
+        ["audit", "run", "--window", "-4"],
+        ["audit", "run", "--nonce", "12"],
+        ["audit", "run", "--nonce", "zz" * 32],
+        ["audit", "run", "--claim", "sha256:12"],
+        ["audit", "run", "--colour", "red"],
+        ["verify-segment", "run"],
+        ["verify-segment", "run", "--from", "a", "--to", "b"],
+        ["train"],
+        ["train", "config.toml"],
+        ["train", "--out", "x"],
+        ["train", "config.toml", "--out", "x", "--resume", "y"],
+        ["open", "run"],
+        ["open", "run", "--record", "1", "--step", "1"],
+        ["open", "run", "--record", "-1"],
+        ["prove-data", "run"],
+        ["digest"],
+    ],
+)
+def test_a_request_that_makes_no_sense_exits_with_2_and_one_line(tally: Tally, arguments: list[str]) -> None:
+    told = tally(*arguments)
+    assert (told.code, told.out) == (2, "")
+    assert told.complaint.startswith("tally: ")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["audit"],
+        ["audit", "--full"],
+        ["verify-segment", "--from", "0", "--to", "4"],
+        ["verify-data"],
+        ["prove-data", "--index", "0"],
+        ["targets"],
+        ["open", "--record", "0"],
+        ["open", "--step", "1"],
+        ["fsck"],
+        ["fsck", "--repair"],
+        ["digest"],
+        ["train", "--resume"],
+        ["commit"],
+    ],
+)
+@pytest.mark.parametrize("kind", ["missing", "empty folder", "file"])
+def test_what_is_no_run_exits_with_4_and_is_left_alone(tally: Tally, tmp_path: Path, command: list[str], kind: str) -> None:
+    target = tmp_path / "target"
+    if kind == "empty folder":
+        target.mkdir()
+    elif kind == "file":
+        target.write_bytes(b"no run")
+    if command == ["commit"] and kind != "missing":
+        pytest.skip("any file or folder can be committed to")
+    told = tally(command[0], *([target, *command[1:]] if "--resume" not in command else [*command[1:], target]))
+    assert (told.code, told.out) == (4, "")
+    assert told.complaint.startswith("tally: ")
+    left = sorted(path.name for path in tmp_path.rglob("*"))
+    assert left == ([] if kind == "missing" else ["target"])
+
+
+def test_an_interruption_exits_with_4_and_says_how_to_go_on(tally: Tally, monkeypatch: pytest.MonkeyPatch) -> None:
+    import tallystick.tensors
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tallystick.tensors, "digest_file", interrupt)
+    told = tally("digest", "x.safetensors")
+    assert told.code == 4
+    assert "--resume" in told.complaint
+
+
+def test_a_missing_library_is_named_with_its_remedy(tally: Tally, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tallystick.tensors", None)
+    told = tally("digest", "x.safetensors")
+    assert told.code == 4
+    assert "pip install" in told.complaint
