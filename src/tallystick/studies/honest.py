@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tallystick.store import write_atomically
 from tallystick.studies.drift import Drift
 from tallystick.studies.processes import Task, deal, run_all, workers
-from tallystick.studies.recipes import STEPS, Case
+from tallystick.studies.recipes import CORPUS_FILE, STEPS, Case, corpus
 from tallystick.studies.stacks import BASE, Stack, stack_named, stacks_for, stacks_here
 
 Tell = Callable[[str], None]
@@ -43,6 +44,7 @@ def stretches(stride: int) -> list[tuple[int, tuple[int, ...]]]:
 
 def record(folder: Path, cases: list[Case]) -> None:
     """Record the runs of the study under `folder`."""
+    write_atomically(folder / CORPUS_FILE, corpus().encode())
     hands = deal([asdict(case) for case in cases], workers())
     run_all(
         folder,

@@ -10,6 +10,7 @@ from tallystick.transcripts import Recipe
 
 STEPS = 64
 WINDOWS = (1, 8, 32)
+CORPUS_FILE = "corpus.txt"
 Model = Literal["llama", "cnn"]
 Optimizer = Literal["adamw", "sgd"]
 Precision = Literal["fp32", "bf16"]

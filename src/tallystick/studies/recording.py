@@ -8,16 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from tallystick.recorders.training import train
-from tallystick.store import write_atomically
-from tallystick.studies.recipes import Case, corpus
+from tallystick.studies.recipes import CORPUS_FILE, Case
 from tallystick.studies.stacks import enter, stack_named
 
 
 def record_runs(job: dict[str, Any]) -> None:
     """Record every case of the job into a run directory of its name; a finished one is left as it is."""
     folder = Path(job["folder"])
-    source = folder / "corpus.txt"
-    write_atomically(source, corpus().encode())
+    source = folder / CORPUS_FILE
     for fields in job["cases"]:
         case = Case(**fields)
         out = folder / case.name

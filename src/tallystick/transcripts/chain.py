@@ -20,6 +20,7 @@ class Chain:
     spec: Spec
     opened: bool = False
     state: int = -1
+    anchored: int = -1
     awaits_anchor: bool = False
     summary: StateSummary | None = None
 
@@ -38,7 +39,7 @@ class Chain:
     def finish(self) -> None:
         """Raise `ProofError` unless the transcript may end here."""
         recipe = self.spec.recipe
-        if self.state < 0 or self.awaits_anchor:
+        if self.state < 0 or self.awaits_anchor or (recipe is None and self.anchored != self.state):
             raise ProofError("the transcript ends without the anchor of its last state")
         if recipe is not None and self.state != recipe.training.steps:
             raise ProofError(f"the transcript ends at step {self.state} of {recipe.training.steps}")
@@ -62,7 +63,7 @@ class Chain:
         if not (self.awaits_anchor or self._may_end_early()):
             raise ProofError(f"anchor {record.index} is not one the spec asks for")
         summary = record.summary if self.summary is None else self.summary
-        return replace(self, awaits_anchor=False, summary=summary)
+        return replace(self, anchored=self.state, awaits_anchor=False, summary=summary)
 
     def _failed(self, record: FailedRecord) -> Chain:
         self._must_be_next(record.index)
@@ -90,4 +91,4 @@ class Chain:
         return self.spec.recipe.training.steps if self.spec.recipe is not None else None
 
     def _may_end_early(self) -> bool:
-        return self.spec.recipe is None and self.state > 0
+        return self.spec.recipe is None and self.anchored < self.state

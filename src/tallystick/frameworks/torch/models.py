@@ -2,16 +2,45 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_module_registration_hook
 
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.transcripts import Recipe
 
 PARAMETERS_MAX = 2_000_000_000
+REFUSALS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What `transformers` raises, besides its own error, at a configuration that makes no model."""
+MODULES_MAX = 20_000
+
+REFUSALS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""How the classes of transformers refuse a configuration, besides their own error."""
 
 
 class Classifier(nn.Module):
@@ -45,12 +74,28 @@ def build_model(recipe: Recipe, vocabulary: int, parameters_max: int = PARAMETER
         MalformedError: the architecture or its configuration is not one that can be built.
         UnavailableError: the model has more than `parameters_max` parameters.
     """
-    with torch.device("meta"):
+    with torch.device("meta"), _few_modules():
         shape = _build(recipe, vocabulary)
     count = sum(parameter.numel() for parameter in shape.parameters())
     if count > parameters_max:
         raise UnavailableError(f"the model has {count} parameters, more than the {parameters_max} allowed")
     return _build(recipe, vocabulary)
+
+
+@contextmanager
+def _few_modules() -> Iterator[None]:
+    """Building gives up with `MalformedError` at a number of modules that no model has (a million experts, say)."""
+    built = itertools.count(1)
+
+    def register(_module: nn.Module, _name: str, _part: nn.Module | None) -> None:
+        if next(built) > MODULES_MAX:
+            raise MalformedError(f"model.config: more than {MODULES_MAX} modules")
+
+    hook = register_module_module_registration_hook(register)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def logits_of(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -88,6 +133,8 @@ def _classifier_shape(config: dict[str, Any]) -> tuple[int, float]:
 
 def _language_model(recipe: Recipe, vocabulary: int) -> nn.Module:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from huggingface_hub.errors import StrictDataclassError
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -100,7 +147,7 @@ def _language_model(recipe: Recipe, vocabulary: int) -> nn.Module:
     try:
         config = AutoConfig.for_model(architecture, **_without_special_tokens(settings, architecture))
         model: nn.Module = AutoModelForCausalLM.from_config(config, attn_implementation=recipe.model.attention)
-    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, ZeroDivisionError) as error:
+    except (*REFUSALS, StrictDataclassError) as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise MalformedError(f"model.config: transformers cannot build a {architecture}: {reason[0][:200]}") from None
     return model

@@ -25,7 +25,16 @@ from tallystick.tensors import Tensor
 from tallystick.transcripts import Recipe, learning_rate
 
 POSITION = "position.step"
-CRASHES = (RuntimeError, ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError)
+CRASHES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 """What a model raises whose configuration builds and does not run."""
 
 
