@@ -4,9 +4,9 @@ All arms step one and the same trainer; a recording arm then hands the step to i
 summary, encodes the record, appends it to the log under its tree and notes the time. Counted are hashing, encoding,
 log, trace, tiles and anchors; opening and closing a run (anchor of the initial state, claim) are spread over a run of
 1,000 steps. An anchor is measured on its own rounds and weighed into a whole period: ((N − 1) · projection + anchor) ÷
-(N · bare). `inside` is the time spent in the recorder, read directly, beside the time of the bare step: it is precise on
-any machine, and blind to what recording does to the step itself. The figure, and the word on the goal, is the one of
-median, ratio of sums and `inside` whose upper end is the largest.
+(N · bare). `inside` is the time spent in the recorder, read directly, beside the time of the bare step: it is precise
+on any machine, and blind to what recording does to the step itself. The figure, and the word on the goal, is the one
+of median, ratio of sums and `inside` whose upper end is the largest.
 
 The cost of recording does not depend on the tokens of a step, so its share halves where a step has twice as many.
 """

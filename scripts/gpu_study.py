@@ -1,6 +1,6 @@
 """Holds the calibrated limits against hardware they have never seen: runs on a GPU, replayed on a CPU.
 
-Needs a CUDA device; writes docs/data/gpu.json. Each run of the study is recorded on the GPU at three anchor strides,
+Needs a CUDA device; writes docs/data/gpu.json. Each run of the study is recorded on the GPU at two anchor strides,
 audited exactly on that GPU, audited with the shipped limits on the CPU beside it, and once more after training with
 a learning rate one percent higher than declared.
 """
@@ -26,7 +26,7 @@ from tallystick.store import RunDirectory
 from tallystick.studies.recipes import Case, cases, corpus
 from tallystick.transcripts import Recipe, Spec
 
-STRIDES = (1, 8, 32)
+STRIDES = (8, 32)
 OUT = Path(__file__).resolve().parent.parent / "docs" / "data" / "gpu.json"
 
 

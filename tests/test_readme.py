@@ -49,7 +49,9 @@ def test_every_make_target_of_the_readme_exists(target: str) -> None:
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
-@pytest.mark.parametrize("path", re.findall(r"\]\(([^)#:]+)\)", README) + re.findall(r"`((?:examples|scripts|docs)/[^`]+)`", README))
+@pytest.mark.parametrize(
+    "path", re.findall(r"\]\(([^)#:]+)\)", README) + re.findall(r"`((?:examples|scripts|docs)/[^`]+)`", README)
+)
 def test_every_file_the_readme_names_is_there(path: str) -> None:
     assert (ROOT / path).exists()
 

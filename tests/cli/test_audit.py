@@ -153,7 +153,10 @@ DAMAGES: dict[str, tuple[str, bytes]] = {
     "a truncated record": ("transcript.jsonl", b'{"kind":"step","ind'),
     "a record with NaN": ("transcript.jsonl", b'{"index":1,"kind":"failed","error":NaN}\n'),
     "a record of an unknown kind": ("transcript.jsonl", b'{"kind":"miracle"}\n'),
-    "a record of absurd size": ("transcript.jsonl", b'{"error":"' + b"x" * (2 << 20) + b'","index":13,"kind":"failed"}\n'),
+    "a record of absurd size": (
+        "transcript.jsonl",
+        b'{"error":"' + b"x" * (2 << 20) + b'","index":13,"kind":"failed"}\n',
+    ),
     "a timeline without an end": ("trace.jsonl", b'{"step":'),
     "something behind the claim": ("claim.json", b"{}"),
     "something behind the spec": ("spec.json", b" "),

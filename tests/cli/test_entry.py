@@ -22,7 +22,9 @@ HEAVY = {"torch", "transformers", "tokenizers", "matplotlib", "sklearn", "numpy"
 
 
 def test_all_commands_of_the_first_version_are_there() -> None:
-    assert {"train", "audit", "verify-segment", "commit", "verify-data", "digest", "open", "fsck", "demo"} <= {*COMMANDS}
+    assert {"train", "audit", "verify-segment", "commit", "verify-data", "digest", "open", "fsck", "demo"} <= {
+        *COMMANDS
+    }
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -109,7 +111,9 @@ def test_a_request_that_makes_no_sense_exits_with_2_and_one_line(tally: Tally, a
     ],
 )
 @pytest.mark.parametrize("kind", ["missing", "empty folder", "file"])
-def test_what_is_no_run_exits_with_4_and_is_left_alone(tally: Tally, tmp_path: Path, command: list[str], kind: str) -> None:
+def test_what_is_no_run_exits_with_4_and_is_left_alone(
+    tally: Tally, tmp_path: Path, command: list[str], kind: str
+) -> None:
     target = tmp_path / "target"
     if kind == "empty folder":
         target.mkdir()

@@ -66,7 +66,7 @@ def test_a_line_opened_for_another_place_or_log_does_not_check(tmp_path: Path) -
         with pytest.raises(ProofError):
             other.check(log)
     with pytest.raises(ProofError):
-        opened.check(Log(root=log.root, size=10))
+        opened.check(Log(root=log.root, size=5))
 
 
 @pytest.mark.parametrize("index", [-1, 9, 10**9])
@@ -168,13 +168,14 @@ def test_appending_twice_to_a_closed_log_gives_the_same_root(tmp_path: Path) -> 
     assert log.close() == log.close()
 
 
+@pytest.fixture(scope="module")
+def long_log(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Log]:
+    path = tmp_path_factory.mktemp("long") / "log.jsonl"
+    return path, write(path, lines_of(MANY))
+
+
 class TestALongLog:
     """Work per line grows with the logarithm of the length; the time itself is measured in `benchmarks/`."""
-
-    @pytest.fixture(scope="class")
-    def long_log(self, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Log]:
-        path = tmp_path_factory.mktemp("long") / "log.jsonl"
-        return path, write(path, lines_of(MANY))
 
     def test_holds_only_the_peaks_of_its_tree_and_one_open_tile_a_level(self, tmp_path: Path) -> None:
         log = LogWriter(tmp_path / "log.jsonl")

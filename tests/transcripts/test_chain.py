@@ -26,7 +26,9 @@ OWN = Spec.from_json({"description": {"model": "x"}, "record": {"anchor_stride":
 
 
 def header(**changes: Any) -> HeaderRecord:
-    knobs = {"bucket_mode": "fp16_rne", "grid_eps": 1e-6, "loss_decimals": 4, "anchor_stride": 2} | changes.pop("knobs", {})
+    knobs = {"bucket_mode": "fp16_rne", "grid_eps": 1e-6, "loss_decimals": 4, "anchor_stride": 2} | changes.pop(
+        "knobs", {}
+    )
     return HeaderRecord(**{"spec": OWN.identity, "environment": DIGEST, "knobs": Knobs(**knobs)} | changes)
 
 
@@ -35,7 +37,14 @@ def state(index: int) -> StateSummary:
 
 
 def step(index: int, **changes: Any) -> StepRecord:
-    fields = {"index": index, "batch": Batch(), "pre": state(index - 1), "post": state(index), "loss": 1.0, "learning_rate": 0.1}
+    fields = {
+        "index": index,
+        "batch": Batch(),
+        "pre": state(index - 1),
+        "post": state(index),
+        "loss": 1.0,
+        "learning_rate": 0.1,
+    }
     return StepRecord(**fields | changes)
 
 

@@ -139,7 +139,12 @@ def test_hostile_settings_of_a_model_are_refused(recipe_of: RecipeOf, config: di
 
 
 def test_a_layered_configuration_within_bounds_is_read(recipe_of: RecipeOf) -> None:
-    config = {"hidden_size": 1 << 20, "num_hidden_layers": 256, "rope": {"theta": 1e4, "kinds": ["a", "b"]}, "tied": True}
+    config = {
+        "hidden_size": 1 << 20,
+        "num_hidden_layers": 256,
+        "rope": {"theta": 1e4, "kinds": ["a", "b"]},
+        "tied": True,
+    }
     assert recipe_of(model(**config)).model.config == config
 
 
@@ -170,7 +175,9 @@ JSON = st.recursive(
 )
 
 
-@given(st.sampled_from(["data", "model", "optimizer", "schedule", "training", "record", "x"]), st.text(max_size=6), JSON)
+@given(
+    st.sampled_from(["data", "model", "optimizer", "schedule", "training", "record", "x"]), st.text(max_size=6), JSON
+)
 @settings(deadline=None, max_examples=150)
 def test_any_other_value_is_refused_and_never_breaks_the_reader(
     recipe_of: RecipeOf, section: str, field: str, value: Any

@@ -10,9 +10,9 @@ from itertools import pairwise
 
 from tallystick.audits.calibration import shipped_calibration
 from tallystick.audits.evidence import Evidence, gather_evidence
-from tallystick.audits.findings import Findings
+from tallystick.audits.initial import judge_initial_state
 from tallystick.audits.policy import Policy
-from tallystick.audits.replay import SegmentReport, judge_whole_state, replay_segment
+from tallystick.audits.replay import SegmentReport, replay_segment
 from tallystick.audits.sampling import (
     Segment,
     Selection,
@@ -206,7 +206,7 @@ def _replay(
 ) -> Iterable[SegmentReport]:
     """Replay the selected segments; raises `UnavailableError` saying why that is not possible."""
     replayer = _replayer(evidence, policy, workplace)
-    _judge_initial_state(evidence, replayer)
+    judge_initial_state(evidence.findings, evidence.state(0), replayer.initial_state(), is_exact=policy.mode == "exact")
     total, done = sum(segment.steps for segment in selection.segments), 0
     for segment in selection.segments:
         yield replay_segment(evidence, segment, replayer, _judge(evidence, policy, workplace, segment))
@@ -246,14 +246,6 @@ def _derive_tokens(evidence: Evidence) -> None:
     if commitment is not None and commitment.tokens is not None and evidence.dataset is not None:
         with evidence.findings.check("tokens of the source"):
             verify_data(evidence.run.data_path, commitment)
-
-
-def _judge_initial_state(evidence: Evidence, replayer: Replayer) -> None:
-    """The chain has to begin at the seeded state: drawing it again costs no training."""
-    notes = Findings()
-    judge_whole_state(notes, evidence.state(0), replayer.initial_state(), "step 0")
-    for finding in notes.seen:
-        evidence.findings.note(finding, "initial state")
 
 
 def _out_of_reach(selection: Selection, policy: Policy) -> Iterable[str]:

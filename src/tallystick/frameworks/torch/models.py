@@ -16,17 +16,6 @@ from tallystick.errors import MalformedError, UnavailableError
 from tallystick.transcripts import Recipe
 
 PARAMETERS_MAX = 2_000_000_000
-REFUSALS = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    ImportError,
-    LookupError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
-"""What `transformers` raises, besides its own error, at a configuration that makes no model."""
 MODULES_MAX = 20_000
 
 REFUSALS = (
@@ -133,7 +122,6 @@ def _classifier_shape(config: dict[str, Any]) -> tuple[int, float]:
 
 def _language_model(recipe: Recipe, vocabulary: int) -> nn.Module:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    from huggingface_hub.errors import StrictDataclassError
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES

@@ -1,0 +1,45 @@
+"""The chain has to begin at the seeded state: drawing it again costs no training.
+
+Generators give the same words on every machine, and the normal numbers made of them differ by the rounding of a
+logarithm and a cosine; nothing else may differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from tallystick.audits.findings import DIFFERS, Findings
+from tallystick.audits.replay import judge_whole_state
+from tallystick.tensors import Tensor
+from tallystick.tolerances import Finding
+
+State = Mapping[str, Tensor]
+FLOATS = ("F16", "BF16", "F32", "F64")
+CUDA_GENERATORS = "rng.torch_cuda_"
+INITIAL_ROUNDING = 2.0**-18
+"""Of a tensor's largest value: 64 units of float32 roundoff."""
+
+
+def judge_initial_state(notes: Findings, claimed: State, drawn: State, is_exact: bool) -> None:
+    """Compare the first anchor with the state that the verifier drew from the seed."""
+    if is_exact:
+        found = Findings()
+        judge_whole_state(found, claimed, drawn, "step 0")
+        for finding in found.seen:
+            notes.note(finding, "initial state")
+        return
+    for name in sorted(claimed.keys() | drawn.keys()):
+        if not name.startswith(CUDA_GENERATORS):
+            notes.note(_judge_tensor(claimed.get(name), drawn.get(name)), "initial state", f"step 0, {name}")
+
+
+def _judge_tensor(claimed: Tensor | None, drawn: Tensor | None) -> Finding:
+    if claimed is None or drawn is None or (claimed.dtype, claimed.shape) != (drawn.dtype, drawn.shape):
+        return DIFFERS
+    if drawn.dtype not in FLOATS:
+        return Finding(float(bytes(claimed.data) != bytes(drawn.data)), 0.0)
+    ours, theirs = drawn.values().astype(np.float64), claimed.values().astype(np.float64)
+    scale, gap = np.max(np.abs(ours), initial=0.0), np.max(np.abs(theirs - ours), initial=0.0)
+    return Finding(float(gap / scale) if scale else float(gap != 0), INITIAL_ROUNDING)
