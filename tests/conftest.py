@@ -179,3 +179,17 @@ def audited(one_thread: None) -> Callable[..., Any]:
         return audit_training(RunDirectory(path), asked, nonce, Workplace(environment, replayer))
 
     return audit
+
+
+@pytest.fixture(scope="session")
+def answered(audited: Callable[..., Any]) -> Callable[..., str]:
+    """The outcome of an audit, or the one line with which it refused the run; any other error travels on."""
+    from tallystick.errors import TallyError
+
+    def answer(path: Path, **policy: Any) -> str:
+        try:
+            return str(audited(path, **policy).verdict.outcome)
+        except TallyError as error:
+            return f"{type(error).__name__}: {error}"
+
+    return answer

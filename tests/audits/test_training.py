@@ -12,12 +12,13 @@ import pytest
 
 from tallystick.audits import Policy, Workplace, audit_training, draw_nonce, verify_segment
 from tallystick.commitments import encode
-from tallystick.errors import ProofError, TallyError, UsageError
+from tallystick.errors import UsageError
 from tallystick.store import RunDirectory
 from tallystick.tensors import Tensor, read_state, state_digest, write_state
 
 OTHER = "sha256:" + "0" * 64
 Audited = Callable[..., Any]
+Answered = Callable[..., str]
 Rewrite = Callable[..., None]
 
 
@@ -195,16 +196,12 @@ COUNTER = "optimizer.model.norm.weight.step"
     ],
 )
 def test_a_forged_anchor_is_never_accepted_and_never_breaks_the_verifier(
-    run: Path, rewrite: Rewrite, audited: Audited, index: int, change: Callable[[dict[str, Tensor]], None]
+    run: Path, rewrite: Rewrite, answered: Answered, index: int, change: Callable[[dict[str, Tensor]], None]
 ) -> None:
     forge_anchor(run, rewrite, index, change)
-    try:
-        outcome = audited(run, full=True).verdict.outcome
-    except TallyError as error:
-        assert not isinstance(error, UsageError)
-        assert "\n" not in str(error)
-        return
-    assert outcome == "rejected"
+    told = answered(run, full=True)
+    assert told == "rejected" or told.startswith(("MalformedError: ", "ProofError: ", "UnavailableError: "))
+    assert "\n" not in told
 
 
 def test_an_anchor_rewritten_without_a_change_is_accepted(run: Path, rewrite: Rewrite, audited: Audited) -> None:
@@ -278,17 +275,15 @@ def test_a_missing_summary_or_one_too_many_is_not_accepted(
 
 @pytest.mark.parametrize("text", ["AAAA", "A===", "////" * 100])
 def test_a_sketch_of_another_width_does_not_break_the_verifier(
-    run: Path, rewrite: Rewrite, audited: Audited, text: str
+    run: Path, rewrite: Rewrite, answered: Answered, text: str
 ) -> None:
     def lie(records: list[dict[str, Any]]) -> None:
         steps = [r for r in records if r["kind"] == "step"]
         steps[3]["post"]["projection"] = steps[4]["pre"]["projection"] = text
 
     rewrite(run, lie)
-    try:
-        assert audited(run, full=True).verdict.outcome == "rejected"
-    except TallyError as error:
-        assert "projection" in str(error)
+    told = answered(run, full=True)
+    assert told == "rejected" or "projection" in told
 
 
 @pytest.mark.parametrize("seconds", [[1e308, 1e308], [5e-324, 0.0]])
@@ -301,11 +296,7 @@ def test_a_hostile_timeline_changes_neither_verdict_nor_report(
         entries[0]["seconds"], entries[1]["seconds"] = seconds
 
     rewrite(run, lie, "trace")
-    try:
-        report = audited(run, samples=1)
-    except TallyError as error:
-        assert "trace.jsonl" in str(error)
-        return
+    report = audited(run, samples=1)
     assert report.verdict.outcome == "accepted"
     assert encode(report.to_json())
 
@@ -329,13 +320,9 @@ def test_a_transcript_without_steps_or_anchors_is_rejected(
 
 @pytest.mark.parametrize("size", [0, 1, 18, 2**53 - 1])
 @pytest.mark.parametrize("log", ["transcript", "trace"])
-def test_a_claim_of_another_size_is_never_accepted(run: Path, audited: Audited, log: str, size: int) -> None:
+def test_a_claim_of_another_size_is_never_accepted(run: Path, answered: Answered, log: str, size: int) -> None:
     claim = json.loads((run / "claim.json").read_bytes())
     claim[log]["size"] = size
     (run / "claim.json").write_bytes(encode(claim))
-    try:
-        assert audited(run).verdict.outcome == "rejected"
-    except ProofError:
-        pass
-    except TallyError as error:
-        assert "tile" in str(error)
+    told = answered(run)
+    assert told == "rejected" or "tile" in told

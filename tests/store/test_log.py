@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import shutil
+import signal
 import tracemalloc
 from pathlib import Path
 
@@ -12,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.commitments import digest_from, leaf_hash, tree_root
-from tallystick.errors import MalformedError, ProofError, TallyError, UnavailableError
+from tallystick.errors import MalformedError, ProofError, TallyError, UnavailableError, UsageError
 from tallystick.store import LogWriter, appending, open_line, read_lines
+from tallystick.store.log import LINE_BYTES_MAX
 from tallystick.transcripts import Log
 
 MANY = 100_000
@@ -125,15 +127,14 @@ def test_a_missing_log_and_a_directory_are_refused(tmp_path: Path) -> None:
 def test_a_line_that_the_disk_does_not_take_whole_is_an_error_and_the_lines_before_stay(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    import signal
-
     held = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (40, hard))
     try:
         log = LogWriter(path)
-        with pytest.raises(OSError, match="whole|too large"):
-            for line in lines_of(9):
-                log.append(line)
+        for line in lines_of(3):
+            log.append(line)
+        with pytest.raises(OSError, match="could not be written whole"):
+            log.append(b'{"number":3}')
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, held)
@@ -160,6 +161,56 @@ def test_damage_to_what_serves_openings_is_refused(tmp_path: Path, harm: str) ->
         path.write_bytes(path.read_bytes().replace(b'"number":250}', b'"number":251}'))
     with pytest.raises(TallyError):
         open_line(path, 250, log.size).check(log)
+
+
+@pytest.mark.parametrize("shift", [-1, 1, -13, 13])
+def test_a_wrong_offset_cannot_prove_a_lie(tmp_path: Path, shift: int) -> None:
+    path = tmp_path / "log.jsonl"
+    log = write(path, [b'{"number":%02d}' % number for number in range(40)])
+    offsets = (tmp_path / "log.index").read_bytes()
+    open_line(path, 20, log.size).check(log)
+    wrong = (int.from_bytes(offsets[160:168], "little") + shift).to_bytes(8, "little")
+    (tmp_path / "log.index").write_bytes(offsets[:160] + wrong + offsets[168:])
+    with pytest.raises(ProofError):
+        open_line(path, 20, log.size).check(log)
+
+
+@pytest.mark.parametrize("place", [0, 20, 21, 39])
+def test_a_wrong_tile_cannot_prove_a_lie(tmp_path: Path, place: int) -> None:
+    path = tmp_path / "log.jsonl"
+    log = write(path, lines_of(40))
+    forged = b'{"number":"a lie"}'
+    path.write_bytes(path.read_bytes().replace(b'{"number":20}', forged))
+    tile = tmp_path / "tiles" / "log" / "0" / "000.p" / "40"
+    hashes = tile.read_bytes()
+    tile.write_bytes(hashes[: place * 32] + leaf_hash(forged) + hashes[place * 32 + 32 :])
+    with pytest.raises(ProofError):
+        open_line(path, 20, log.size).check(log)
+
+
+def test_a_record_of_a_log_without_its_lines_is_unavailable(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    log = write(path, lines_of(3))
+    path.unlink()
+    with pytest.raises(UnavailableError, match=r"log\.jsonl: not there"):
+        open_line(path, 1, log.size)
+
+
+def test_a_line_of_the_largest_size_is_read_and_a_larger_one_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    write(path, [b"x" * 99, b"y"])
+    assert [len(line) for line in read_lines(path, bytes_max=99)] == [99, 1]
+    with pytest.raises(MalformedError, match="line 1 is truncated or longer than 98 bytes"):
+        list(read_lines(path, bytes_max=98))
+
+
+def test_a_line_that_no_reader_would_take_is_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    with appending(path) as log:
+        log.append(b"x" * LINE_BYTES_MAX)
+        with pytest.raises(UsageError, match="1048577 bytes, more than the 1048576"):
+            log.append(b"x" * (LINE_BYTES_MAX + 1))
+    assert [len(line) for line in read_lines(path)] == [LINE_BYTES_MAX]
 
 
 def test_appending_twice_to_a_closed_log_gives_the_same_root(tmp_path: Path) -> None:

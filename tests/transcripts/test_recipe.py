@@ -116,6 +116,11 @@ def model(**config: Any) -> dict[str, Any]:
         {"text_config": {"auto_map": "evil.Model"}},
         {"text_config": {"_attn_implementation": "kernels-community/flash"}},
         {"text_config": {"deeper": {"trust_remote_code": True}}},
+        {"a": {"b": {"c": {"num_layers": 257}}}},
+        {"a": {"sizes": [{"auto_map": "evil.Model"}]}},
+        {"a": {"sizes": [[1 << 30]]}},
+        {"hidden_size": 2**53},
+        {"hidden_size": 1e20},
         {"_private": 1},
         {"Upper": 1},
         {"x" * 65: 1},
@@ -146,6 +151,21 @@ def test_a_layered_configuration_within_bounds_is_read(recipe_of: RecipeOf) -> N
         "tied": True,
     }
     assert recipe_of(model(**config)).model.config == config
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "reason"),
+    [
+        ({"batch": 1 << 8, "accumulation": 1 << 8}, {"batch": 1 << 8, "accumulation": 257}, "examples a step exceed"),
+        ({"batch": 1 << 16}, {"batch": (1 << 16) + 1}, "examples a step exceed"),
+        ({"batch": 1 << 8, "sequence": 1 << 16}, {"batch": 257, "sequence": 1 << 16}, "tokens in a micro-batch"),
+    ],
+)
+def test_the_work_of_a_step_is_bounded(recipe_of: RecipeOf, good: Any, bad: Any, reason: str) -> None:
+    small = {"training": {"batch": 1, "sequence": 1}}
+    assert recipe_of(small, {"training": good})
+    with pytest.raises(MalformedError, match=reason):
+        recipe_of(small, {"training": bad})
 
 
 def test_the_classifier_goes_with_the_digits_and_nothing_else(recipe_of: RecipeOf) -> None:
@@ -182,7 +202,9 @@ JSON = st.recursive(
 def test_any_other_value_is_refused_and_never_breaks_the_reader(
     recipe_of: RecipeOf, section: str, field: str, value: Any
 ) -> None:
+    told = "recipe: "
     try:
         recipe_of({section: {field: value}})
     except MalformedError as error:
-        assert str(error).startswith("recipe: ")
+        told = str(error)
+    assert told.startswith("recipe: ")

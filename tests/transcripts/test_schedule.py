@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -51,7 +52,7 @@ def test_a_rate_is_never_negative_nor_above_the_peak_and_falls_after_the_warm_up
     found = rates(scheduled(recipe_of, steps, kind=kind, warmup_steps=warmup, final_share=final))
     assert all(-1e-15 <= rate <= 1.0 + 1e-15 for rate in found)
     after = found[warmup:]
-    assert all(later <= earlier + 1e-15 for earlier, later in zip(after, after[1:], strict=False))
+    assert all(later <= earlier + 1e-15 for earlier, later in itertools.pairwise(after))
 
 
 ROOT_HALF = math.sqrt(0.5)

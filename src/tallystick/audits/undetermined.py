@@ -18,8 +18,8 @@ from tallystick.tolerances import Finding
 State = Mapping[str, Tensor]
 Mask = np.ndarray
 SECOND_MOMENT = ".exp_avg_sq"
-NOISE = {"fp32": 2.0**-15, "bf16": 2.0**-7}
-"""A root of the second moment below this share of the model's is rounding: 2⁹ and 2² units of roundoff."""
+NOISE = {"fp32": 2.0**-15, "bf16": 2.0**-9}
+"""A root of the second moment below this share of the model's is rounding: 2⁹ units of roundoff, or one of bf16."""
 SHARE_ALLOWED = 0.05
 UPDATE_FACTOR = 4.0
 

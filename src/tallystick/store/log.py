@@ -24,7 +24,7 @@ from tallystick.commitments import (
     leaf_hash,
     prove_inclusion,
 )
-from tallystick.errors import MalformedError, ProofError, UnavailableError
+from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
 from tallystick.transcripts import Log
 
 LINE_BYTES_MAX = 1 << 20
@@ -47,8 +47,15 @@ class LogWriter:
             self._note(line)
 
     def append(self, line: bytes) -> None:
-        """Write one line; raises `OSError` when the disk refuses it, leaving the lines before untouched."""
+        """Write one line, leaving the lines before untouched.
+
+        Raises:
+            UsageError: the line is longer than a reader takes.
+            OSError: the disk refuses it.
+        """
         assert b"\n" not in line
+        if len(line) > LINE_BYTES_MAX:
+            raise UsageError(f"{self.path.name}: a record of {len(line)} bytes, more than the {LINE_BYTES_MAX} allowed")
         data = line + b"\n"
         if self._lines.write(data) != len(data):
             raise OSError(f"{self.path.name}: the last line could not be written whole")
@@ -101,8 +108,7 @@ def mend_tail(path: Path) -> None:
 
 def read_lines(path: Path, bytes_max: int = LINE_BYTES_MAX) -> Iterator[bytes]:
     """The lines of a log without their line feeds; raises `MalformedError` at a truncated or endless line."""
-    if not path.is_file():
-        raise UnavailableError(f"{path.name}: not there, or not a file (looked in {path.parent})")
+    _must_be_file(path)
     with path.open("rb") as file:
         number = 0
         while line := file.readline(bytes_max + 1):
@@ -146,12 +152,18 @@ def _offset(path: Path, index: int) -> int:
 
 
 def _line_at(path: Path, offset: int) -> bytes:
+    _must_be_file(path)
     with path.open("rb") as file:
         file.seek(min(offset, path.stat().st_size))
         line = file.readline(LINE_BYTES_MAX + 1)
     if not line.endswith(b"\n"):
         raise MalformedError(f"{path.name}: no whole line starts at byte {offset}")
     return line[:-1]
+
+
+def _must_be_file(path: Path) -> None:
+    if not path.is_file():
+        raise UnavailableError(f"{path.name}: not there, or not a file (looked in {path.parent})")
 
 
 def _tiles_folder(path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Limits out of measured drift: some times what honest stacks showed, per optimizer, precision and window."""
+"""Limits out of measured drift: four times what honest stacks showed, per optimizer, precision and window."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from tallystick.audits import Entry, Limits
 from tallystick.studies.drift import Drift
 from tallystick.studies.honest import Sample
 
-MARGIN = {"fp32": 4.0, "bf16": 8.0}
-"""How far limits lie above honest drift; in bf16 it has long tails, one step in hundreds drifts six times further."""
+MARGIN = 4.0
 CLAIM_MARGIN = 2.0
 LEAST = {
     "overall": 1e-6,
@@ -43,9 +42,9 @@ def largest(samples: Iterable[Sample]) -> dict[str, float]:
     return found
 
 
-def limits_over(honest: Mapping[str, float], dtype: str) -> dict[str, float]:
-    """Limits that leave honest drift the margin of its precision."""
-    return {name: max(MARGIN[dtype] * value, LEAST[name.split(".")[-1]]) for name, value in honest.items()}
+def limits_over(honest: Mapping[str, float]) -> dict[str, float]:
+    """Limits that leave honest drift a factor of four."""
+    return {name: max(MARGIN * value, LEAST[name.split(".")[-1]]) for name, value in honest.items()}
 
 
 def limits_of(entry: Entry) -> dict[str, float]:

@@ -17,8 +17,16 @@ Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
 Small = Annotated[int, Field(ge=1, le=1 << 20)]
 Scalar = bool | int | float | str
 FORBIDDEN_CONFIG = frozenset(
-    "attn_implementation auto_map dtype experts_implementation quantization_config torch_dtype trust_remote_code "
-    "use_kernels".split()
+    {
+        "attn_implementation",
+        "auto_map",
+        "dtype",
+        "experts_implementation",
+        "quantization_config",
+        "torch_dtype",
+        "trust_remote_code",
+        "use_kernels",
+    }
 )
 """Settings that would fetch or load code, or change the precision behind the recipe's back."""
 EXAMPLES_PER_STEP_MAX = 1 << 16

@@ -57,7 +57,20 @@ def test_a_small_model_of_every_tried_architecture_is_built_and_runs(recipe_of: 
         ("llama", SMALL | {"rms_norm_eps": "small"}),
         ("llama", SMALL | {"vocab_size": 255}),
         ("llama", SMALL | {"vocab_size": "many"}),
+        ("llama", SMALL | {"vocab_size": True}),
         ("llama", SMALL | {"hidden_size": -32}),
+        ("llama", SMALL | {"hidden_size": 0}),
+        ("llama", SMALL | {"hidden_size": "x"}),
+        ("llama", SMALL | {"hidden_size": 8.5}),
+        ("llama", SMALL | {"num_attention_heads": 3}),
+        ("llama", SMALL | {"rope_parameters": {"rope_type": "nope"}}),
+        ("llama", SMALL | {"rope_parameters": [1]}),
+        ("llama", SMALL | {"layer_types": ["x"]}),
+        ("llama", SMALL | {"pad_token_id": 5000}),
+        ("llama", SMALL | {"tie_word_embeddings": "yes"}),
+        ("llama", SMALL | {"id2label": {"a": 1}}),
+        ("llama", SMALL | {"model_type": "gpt2"}),
+        ("musicgen", {}),
         ("llama", SMALL | {"rope_parameters": {"rope_type": "yarn", "factor": 1e300, "rope_theta": 0.0}}),
         ("gpt2", {"n_embd": 31, "n_head": 2}),
         ("cwm", {}),
@@ -87,7 +100,7 @@ def test_what_transformers_cannot_build_is_refused_in_one_line(
 def test_a_model_of_absurd_size_is_refused_without_allocating_it(
     recipe_of: RecipeOf, architecture: str, config: dict[str, Any]
 ) -> None:
-    with pytest.raises(TallyError, match="parameters, more than|modules"):
+    with pytest.raises(TallyError, match=r"parameters, more than|modules"):
         build(recipe_of, architecture, **config)
 
 
@@ -122,3 +135,40 @@ def test_building_leaves_no_hook_behind(recipe_of: RecipeOf) -> None:
 
     build(recipe_of, "llama", **SMALL)
     assert not module._global_module_registration_hooks
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen3", "gpt2"])
+def test_one_seed_gives_one_model(recipe_of: RecipeOf, architecture: str) -> None:
+    def drawn(seed: int) -> Any:
+        torch.manual_seed(seed)
+        model = build(recipe_of, architecture, **BUILDS[architecture])
+        return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+    assert torch.equal(drawn(3), drawn(3))
+    assert not torch.equal(drawn(3), drawn(4))
+
+
+@pytest.mark.parametrize("size", [256, 300])
+def test_a_vocabulary_that_holds_every_token_is_built(recipe_of: RecipeOf, size: int) -> None:
+    model = build(recipe_of, "llama", **SMALL | {"vocab_size": size})
+    assert model.get_input_embeddings().weight.shape == (size, 32)
+
+
+def test_the_number_of_parameters_is_limited_exactly(recipe_of: RecipeOf) -> None:
+    count = sum(parameter.numel() for parameter in build(recipe_of, "llama", **SMALL).parameters())
+    assert build(recipe_of, "llama", count, **SMALL)
+    with pytest.raises(UnavailableError, match=f"has {count} parameters, more than the {count - 1} allowed"):
+        build(recipe_of, "llama", count - 1, **SMALL)
+
+
+@pytest.mark.parametrize("config", [{}, {"channels": 1}, {"dropout": 0}, {"channels": 2, "dropout": 0.99}])
+def test_a_classifier_within_bounds_is_built_and_reads_images(recipe_of: RecipeOf, config: dict[str, Any]) -> None:
+    from tallystick.frameworks.torch.models import build_model, labels_of, logits_of
+
+    cnn = {"data": {"kind": "digits"}, "model": {"architecture": "cnn", "config": config}}
+    table: Any = recipe_of(cnn).to_json()
+    table["model"]["config"] = config
+    model = build_model(Recipe.from_json(table, "recipe"), 10)
+    batch = {"images": torch.zeros(3, 1, 8, 8), "labels": torch.tensor([0, 9, 4])}
+    assert logits_of(model, batch).shape == (3, 10)
+    assert labels_of(batch).tolist() == [0, 9, 4]

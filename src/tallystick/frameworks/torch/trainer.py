@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from tallystick.errors import UnavailableError
+from tallystick.errors import MalformedError, UnavailableError
 from tallystick.frameworks.torch.models import PARAMETERS_MAX, build_model, labels_of, logits_of
 from tallystick.frameworks.torch.optimizers import build_optimizer
 from tallystick.frameworks.torch.state import (
@@ -80,9 +80,10 @@ class Trainer:
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Continue from `state`; raises `MalformedError` when it is not a state of this recipe."""
         check_names(expected=self.state().keys(), found=state.keys())
+        index = _position(state)
         restore_tensors(self._live(), state)
         restore_generators(state, self.device)
-        self.index = int(state[POSITION].array().reshape(-1)[0])
+        self.index = index
 
     def step(self, micro_batches: Iterable[Mapping[str, np.ndarray]]) -> Observation:
         """One optimizer step over the mean gradient of the micro-batches."""
@@ -121,6 +122,13 @@ class Trainer:
 
     def _live(self) -> dict[str, torch.Tensor]:
         return live_tensors(self.model, self.optimizer)
+
+
+def _position(state: Mapping[str, Tensor]) -> int:
+    held = state[POSITION]
+    if (held.dtype, held.shape) != ("I64", ()) or held.array() < 0:
+        raise MalformedError(f"anchor: {POSITION} is no number of steps")
+    return int(held.array())
 
 
 @torch.no_grad()

@@ -1,0 +1,110 @@
+"""Audits by calibrated limits: the verifier's table decides, and where it has no entry nothing is decided."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tallystick.tensors import Tensor, read_state, state_digest, write_state
+
+NOTHING = {"overall": 0.0, "worst_tensor": 0.0, "mismatch_share": 0.0, "element": 0.0, "stretch": 0.0}
+
+
+def table(limits: dict[str, float], **changes: Any) -> dict[str, Any]:
+    """A calibration with one entry, which holds for the honest run."""
+    entry = {
+        "family": "language",
+        "optimizer": "adamw",
+        "dtype": "fp32",
+        "window": 4,
+        "from_step": 0,
+        "weights": limits,
+        "memory": limits,
+        "projection": 1e-6,
+        "loss_band": 0.0,
+        "honest_segments": 1,
+        "held_out_segments": 0,
+        "honest_max": {},
+        "held_out_max": {},
+        "withdrawn": [],
+    }
+    return {
+        "version": 1,
+        "machine": "any",
+        "torch": "any",
+        "stacks": [],
+        "held_out": [],
+        "entries": [entry | changes],
+    }
+
+
+def forged(run: Path, rewrite: Callable[..., None], share: float) -> Path:
+    """The run with every weight of one norm in anchor 8 scaled, and everything recomputed but the buckets."""
+    path = run / "anchors/step_00000008.safetensors"
+    state = read_state(path)
+    name = "weights.model.norm.weight"
+    state[name] = Tensor.of((state[name].array() * np.float32(1 + share)).astype(np.float32))
+    write_state(path, state)
+
+    def reseal(records: list[dict[str, Any]]) -> None:
+        next(r for r in records if (r["kind"], r.get("index")) == ("anchor", 8))["digest"] = state_digest(state)
+
+    rewrite(run, reseal)
+    return run
+
+
+def test_an_honest_run_on_the_same_stack_lies_within_limits_of_nothing(
+    honest: Path, audited: Callable[..., Any]
+) -> None:
+    report = audited(honest, mode="tolerant", full=True, calibration=table(NOTHING))
+    assert report.verdict.objections == ()
+    assert report.verdict.outcome == "accepted"
+    assert any("calibrated" in line for line in report.verdict.assumptions)
+
+
+def test_a_stack_that_differs_does_not_keep_a_tolerant_audit_from_replaying(
+    run: Path, rewrite: Callable[..., None], audited: Callable[..., Any]
+) -> None:
+    from tallystick.commitments import encode
+    from tallystick.store import RunDirectory
+
+    path = run / "environment.json"
+    path.write_bytes(encode(json.loads(path.read_bytes()) | {"cpu": "another processor"}))
+    identity = RunDirectory(run).environment().digest_as("environment")
+    rewrite(run, lambda records: records[0].update(environment=identity))
+    claim = json.loads((run / "claim.json").read_bytes())
+    (run / "claim.json").write_bytes(encode(claim | {"environment": identity}))
+    assert audited(run, full=True).verdict.outcome == "inconclusive"
+    report = audited(run, full=True, mode="tolerant", calibration=table(NOTHING))
+    assert report.replayed_steps == 12
+    assert report.verdict.outcome == "accepted"
+
+
+def test_weights_beyond_the_limits_are_rejected(
+    run: Path, rewrite: Callable[..., None], audited: Callable[..., Any]
+) -> None:
+    verdict = audited(forged(run, rewrite, 0.5), full=True, mode="tolerant", calibration=table(NOTHING)).verdict
+    assert verdict.outcome == "rejected"
+
+
+@pytest.mark.parametrize(
+    "change", [{"optimizer": "sgd"}, {"dtype": "bf16"}, {"family": "image"}, {"window": 3}, {"from_step": 1}]
+)
+def test_without_an_entry_for_this_kind_of_run_the_audit_is_inconclusive(
+    honest: Path, audited: Callable[..., Any], change: dict[str, Any]
+) -> None:
+    report = audited(honest, mode="tolerant", full=True, calibration=table(NOTHING, **change))
+    assert report.verdict.outcome == "inconclusive"
+    assert any("no limits are calibrated for adamw in fp32" in line for line in report.verdict.unavailable)
+
+
+def test_the_buckets_are_shown_and_decide_nothing(honest: Path, audited: Callable[..., Any]) -> None:
+    report = audited(honest, mode="tolerant", full=True, calibration=table(NOTHING))
+    buckets = [f for f in report.verdict.findings if f.name in {"fp16_rne summary", "grid summary"}]
+    assert buckets
+    assert all(finding.advisory for finding in buckets)
