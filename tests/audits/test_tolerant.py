@@ -25,7 +25,7 @@ def table(limits: dict[str, float], **changes: Any) -> dict[str, Any]:
         "from_step": 0,
         "weights": limits,
         "memory": limits,
-        "projection": 1e-6,
+        "projection": 1e-3,
         "loss_band": 0.0,
         "honest_segments": 1,
         "held_out_segments": 0,

@@ -2,8 +2,9 @@
 
 from tallystick.audits.calibration import Calibration, Entry, Limits, shipped_calibration
 from tallystick.audits.policy import Policy, read_policy
+from tallystick.audits.report import Report
 from tallystick.audits.sampling import draw_nonce, parse_nonce
-from tallystick.audits.training import Report, Workplace, audit_training, verify_segment
+from tallystick.audits.training import Workplace, audit_training, verify_segment
 from tallystick.audits.verdict import EXIT_CODES, Verdict
 
 __all__ = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -13,18 +12,15 @@ from tallystick.audits.evidence import Evidence, gather_evidence
 from tallystick.audits.initial import judge_initial_state
 from tallystick.audits.policy import Policy
 from tallystick.audits.replay import SegmentReport, replay_segment
+from tallystick.audits.report import Report, make_report
 from tallystick.audits.sampling import (
     Segment,
     Selection,
-    detection_probability,
     sample_steps,
     select_segments,
-    unreachable_share,
 )
 from tallystick.audits.screens import screen_anchors
 from tallystick.audits.tolerant import TolerantJudge
-from tallystick.audits.verdict import Verdict, number
-from tallystick.commitments import Digest, Json
 from tallystick.datasets import BatchPlan, Dataset, verify_data
 from tallystick.errors import UnavailableError, UsageError
 from tallystick.store import RunDirectory
@@ -32,10 +28,6 @@ from tallystick.transcripts import Environment, Replayer, Spec
 
 MakeReplayer = Callable[[Spec, Dataset, BatchPlan], Replayer]
 Progress = Callable[[int, int], None]
-CLOCK_LEAST = 1e-6
-"""Seconds: the resolution of a timeline."""
-
-BAD_SHARES = (0.01, 0.05, 0.1)
 
 
 @dataclass(frozen=True)
@@ -44,58 +36,6 @@ class Workplace:
 
     environment: Environment
     replayer: MakeReplayer
-
-
-@dataclass(frozen=True)
-class Report:
-    """A verdict with everything a reader needs to judge it or to repeat it."""
-
-    verdict: Verdict
-    claim: Digest
-    policy: Policy
-    nonce: bytes
-    selection: Selection
-    segments: tuple[SegmentReport, ...]
-    steps: int
-    unreachable: float
-    training_seconds: float
-    audit_seconds: float
-
-    @property
-    def replayed_steps(self) -> int:
-        """How many steps the verifier took again."""
-        return sum(report.segment.steps for report in self.segments)
-
-    @property
-    def cost_ratio(self) -> float | None:
-        """Audit time over the training time that the prover's clock states, or `None` where that says nothing."""
-        if not CLOCK_LEAST <= self.training_seconds < math.inf:
-            return None
-        return self.audit_seconds / self.training_seconds
-
-    def detection(self) -> dict[str, float]:
-        """Chance that the replayed sample holds a bad step, by the share of bad steps."""
-        lost = set(self.selection.out_of_reach)
-        covered = len([step for step in self.selection.sampled if step not in lost]) if self.segments else 0
-        return {f"{share:g}": detection_probability(self.steps, covered, share) for share in BAD_SHARES}
-
-    def to_json(self) -> Json:
-        """The report as JSON values."""
-        return {
-            **self.verdict.to_json(),
-            "claim": str(self.claim),
-            "policy": self.policy.to_json(),
-            "nonce": self.nonce.hex(),
-            "steps": self.steps,
-            "sampled": list(self.selection.sampled),
-            "replayed_steps": self.replayed_steps,
-            "segments": [segment.to_json() for segment in self.segments],
-            "unreachable_share": self.unreachable,
-            "detection": dict(self.detection()),
-            "training_seconds": number(round(self.training_seconds, 3)),
-            "audit_seconds": round(self.audit_seconds, 3),
-            "cost_ratio": None if self.cost_ratio is None else round(self.cost_ratio, 4),
-        }
 
 
 def audit_training(
@@ -111,9 +51,10 @@ def audit_training(
         MalformedError: a file of the run is not what it should be.
         UnavailableError: a file is missing or larger than the policy allows.
     """
+    started = time.perf_counter()
     evidence = gather_evidence(run, policy)
     select = every_segment if policy.full else sampled_segments
-    return _audit(evidence, policy, nonce, workplace, progress, select(evidence, policy, nonce))
+    return _audit(evidence, policy, nonce, workplace, progress, select(evidence, policy, nonce), started)
 
 
 def verify_segment(
@@ -128,15 +69,16 @@ def verify_segment(
 
     Raises what `audit_training` raises, and `UsageError` where `start` or `end` is no anchor.
     """
+    started = time.perf_counter()
     evidence = gather_evidence(run, policy)
     marks = sorted(evidence.anchors)
     if evidence.findings.rejected:
-        return _audit(evidence, policy, b"", workplace, progress, Selection((), (), ()))
+        return _audit(evidence, policy, b"", workplace, progress, Selection((), (), ()), started)
     if start not in marks or end not in marks or start >= end:
         near = ", ".join(str(mark) for mark in marks[:12])
         raise UsageError(f"--from {start} --to {end}: two anchors in ascending order are needed ({near} …)")
     chosen = Selection(tuple(range(start + 1, end + 1)), tuple(_between(marks, start, end)), ())
-    return _audit(evidence, policy, b"", workplace, progress, chosen)
+    return _audit(evidence, policy, b"", workplace, progress, chosen, started)
 
 
 def sampled_segments(evidence: Evidence, policy: Policy, nonce: bytes) -> Selection:
@@ -168,8 +110,8 @@ def _audit(
     workplace: Workplace,
     progress: Progress,
     selection: Selection,
+    started: float,
 ) -> Report:
-    started = time.perf_counter()
     hangs_together = not evidence.findings.rejected
     screen_anchors(evidence)
     if policy.full:
@@ -181,24 +123,7 @@ def _audit(
             segments.extend(_replay(evidence, policy, workplace, progress, selection))
     except UnavailableError as error:
         unavailable.append(str(error))
-    share = unreachable_share(evidence.anchors, evidence.steps, policy.window)
-    return Report(
-        Verdict(
-            tuple(evidence.findings.seen),
-            tuple(unavailable),
-            tuple(_not_checked(evidence, policy, selection, segments, share)),
-            tuple(_assumptions(policy, nonce)),
-        ),
-        evidence.claim.identity,
-        policy,
-        nonce,
-        selection,
-        tuple(segments),
-        evidence.steps,
-        share,
-        evidence.training_seconds,
-        time.perf_counter() - started,
-    )
+    return make_report(evidence, policy, nonce, selection, segments, unavailable, seconds=time.perf_counter() - started)
 
 
 def _replay(
@@ -257,33 +182,3 @@ def _out_of_reach(selection: Selection, policy: Policy) -> Iterable[str]:
             f"{len(selection.out_of_reach)} of {len(selection.sampled)} sampled steps lie more than "
             f"{policy.window} steps behind their anchor (step {steps})"
         )
-
-
-def _not_checked(
-    evidence: Evidence, policy: Policy, selection: Selection, segments: list[SegmentReport], share: float
-) -> Iterable[str]:
-    replayed = sum(report.segment.steps for report in segments)
-    if replayed < evidence.steps:
-        yield f"{evidence.steps - replayed} of {evidence.steps} steps were not replayed"
-    if share:
-        yield (
-            f"{100 * share:.1f} % of the steps lie out of reach of every audit with a window of {policy.window}: "
-            "the anchor stride exceeds it"
-        )
-    if policy.claim is None:
-        yield "whether this is the claim that was published: give its digest with --claim"
-    if not policy.full:
-        yield "whether the tokens are those of the source: `tally verify-data`, or --full"
-    if evidence.failures:
-        yield f"{evidence.failures} steps crashed and were repeated; the crashes themselves were not replayed"
-    yield "who made the claim and when: it carries no signature yet"
-    yield "whether other data was used elsewhere, before step 0 or after the last step"
-
-
-def _assumptions(policy: Policy, nonce: bytes) -> Iterable[str]:
-    yield "SHA-256 is collision resistant, and this machine and its libraries compute what they say"
-    if nonce:
-        yield "the nonce was drawn by the verifier after the claim was fixed"
-    if policy.mode == "tolerant":
-        yield "honest stacks differ by no more than those the limits were calibrated on"
-    yield "training seconds are the prover's statement; only the cost ratio uses them"

@@ -91,7 +91,7 @@ def _entry(
     ]
     kept, held_out = [s for s in fitting if not is_held_out(s)], [s for s in fitting if is_held_out(s)]
     honest = largest(kept)
-    limits = limits_over(honest)
+    limits = limits_over(honest, window)
     tried = [c for c in claims if belongs(c.case, family, optimizer, dtype) and c.steps == window]
     furthest = furthest_by_cheat(tried, limits)
     return Entry(

@@ -1,0 +1,130 @@
+"""A verdict with everything a reader needs to judge it or to repeat it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tallystick.audits.evidence import Evidence
+from tallystick.audits.policy import Policy
+from tallystick.audits.replay import SegmentReport
+from tallystick.audits.sampling import Selection, detection_probability, unreachable_share
+from tallystick.audits.verdict import Verdict, number
+from tallystick.commitments import Digest, Json
+
+CLOCK_LEAST = 1e-6
+"""Seconds: the resolution of a timeline."""
+
+BAD_SHARES = (0.01, 0.05, 0.1)
+
+
+@dataclass(frozen=True)
+class Report:
+    """A verdict with everything a reader needs to judge it or to repeat it."""
+
+    verdict: Verdict
+    claim: Digest
+    policy: Policy
+    nonce: bytes
+    selection: Selection
+    segments: tuple[SegmentReport, ...]
+    steps: int
+    unreachable: float
+    training_seconds: float
+    audit_seconds: float
+
+    @property
+    def replayed_steps(self) -> int:
+        """How many steps the verifier took again."""
+        return sum(report.segment.steps for report in self.segments)
+
+    @property
+    def cost_ratio(self) -> float | None:
+        """Audit time over the training time that the prover's clock states, or `None` where that says nothing."""
+        if not CLOCK_LEAST <= self.training_seconds < math.inf:
+            return None
+        return self.audit_seconds / self.training_seconds
+
+    def detection(self) -> dict[str, float]:
+        """Chance that the replayed sample holds a bad step, by the share of bad steps."""
+        lost = set(self.selection.out_of_reach)
+        covered = len([step for step in self.selection.sampled if step not in lost]) if self.segments else 0
+        return {f"{share:g}": detection_probability(self.steps, covered, share) for share in BAD_SHARES}
+
+    def to_json(self) -> Json:
+        """The report as JSON values."""
+        return {
+            **self.verdict.to_json(),
+            "claim": str(self.claim),
+            "policy": self.policy.to_json(),
+            "nonce": self.nonce.hex(),
+            "steps": self.steps,
+            "sampled": list(self.selection.sampled),
+            "replayed_steps": self.replayed_steps,
+            "segments": [segment.to_json() for segment in self.segments],
+            "unreachable_share": self.unreachable,
+            "detection": dict(self.detection()),
+            "training_seconds": number(round(self.training_seconds, 3)),
+            "audit_seconds": round(self.audit_seconds, 3),
+            "cost_ratio": None if self.cost_ratio is None else round(self.cost_ratio, 4),
+        }
+
+
+def make_report(
+    evidence: Evidence,
+    policy: Policy,
+    nonce: bytes,
+    selection: Selection,
+    segments: list[SegmentReport],
+    unavailable: list[str],
+    seconds: float,
+) -> Report:
+    """The report over what an audit saw, what it could not obtain, and what it left alone."""
+    share = unreachable_share(evidence.anchors, evidence.steps, policy.window)
+    verdict = Verdict(
+        tuple(evidence.findings.seen),
+        tuple(unavailable),
+        tuple(_not_checked(evidence, policy, segments, share)),
+        tuple(_assumptions(policy, nonce)),
+    )
+    return Report(
+        verdict,
+        evidence.claim.identity,
+        policy,
+        nonce,
+        selection,
+        tuple(segments),
+        evidence.steps,
+        share,
+        evidence.training_seconds,
+        seconds,
+    )
+
+
+def _not_checked(evidence: Evidence, policy: Policy, segments: list[SegmentReport], share: float) -> Iterable[str]:
+    replayed = sum(report.segment.steps for report in segments)
+    if replayed < evidence.steps:
+        yield f"{evidence.steps - replayed} of {evidence.steps} steps were not replayed"
+    if share:
+        yield (
+            f"{100 * share:.1f} % of the steps lie out of reach of every audit with a window of {policy.window}: "
+            "the anchor stride exceeds it"
+        )
+    if policy.claim is None:
+        yield "whether this is the claim that was published: give its digest with --claim"
+    if not policy.full:
+        yield "whether the tokens are those of the source: `tally verify-data`, or --full"
+    if evidence.failures:
+        yield f"{evidence.failures} steps crashed and were repeated; the crashes themselves were not replayed"
+    yield "who made the claim and when: it carries no signature yet"
+    yield "whether other data was used elsewhere, before step 0 or after the last step"
+
+
+def _assumptions(policy: Policy, nonce: bytes) -> Iterable[str]:
+    yield "SHA-256 is collision resistant, and this machine and its libraries compute what they say"
+    if nonce:
+        yield "the nonce was drawn by the verifier after the claim was fixed"
+    if policy.mode == "tolerant":
+        yield "honest stacks differ by no more than those the limits were calibrated on"
+    yield "training seconds are the prover's statement; only the cost ratio uses them"

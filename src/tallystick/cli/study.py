@@ -1,0 +1,79 @@
+"""`tally calibrate`: measure how far honest stacks drift apart on this machine, and set limits by it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from tallystick.studies.calibrate import Study
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this file."""
+    app.command()(calibrate)
+
+
+def calibrate(
+    out: Path = typer.Argument(help="Where the limits are written, as JSON."),
+    quick: bool = typer.Option(False, "--quick", help="Fewer seeds and segments, and no power table."),
+    figures: Path | None = typer.Option(None, help="Also write every figure behind the limits, as JSON."),
+    page: Path | None = typer.Option(None, help="Also write the page that shows limits and power, as Markdown."),
+    keep: Path | None = typer.Option(None, help="Keep the runs of the study in this directory."),
+) -> None:
+    """Record small runs, replay them on every numerical stack of this machine, and set the limits of tolerant audits."""
+    from tallystick.errors import UsageError
+
+    if keep is not None and keep.exists() and any(keep.iterdir()):
+        raise UsageError(f"{keep}: not empty; choose another directory")
+    with _folder(keep) as folder:
+        study = _run(folder, quick)
+    _write(study, out, figures, page)
+
+
+def _run(folder: Path, quick: bool) -> Study:
+    import time
+
+    from tallystick.cli.output import talk
+    from tallystick.studies.calibrate import FULL, QUICK, calibrate
+
+    started = time.perf_counter()
+    console = talk()
+
+    def tell(what: str) -> None:
+        console.print(f"{time.perf_counter() - started:6.0f} s  {what}")
+
+    study = calibrate(folder, QUICK if quick else FULL, tell)
+    tell("done")
+    return study
+
+
+def _write(study: Study, out: Path, figures: Path | None, page: Path | None) -> None:
+    import json
+
+    from tallystick.store import write_atomically
+    from tallystick.studies.figures import figures_of
+    from tallystick.studies.page import render_page
+
+    write_atomically(out, study.calibration.to_bytes() + b"\n")
+    found = figures_of(study)
+    if figures is not None:
+        write_atomically(figures, (json.dumps(found, indent=1) + "\n").encode())
+    if page is not None:
+        write_atomically(page, render_page(study.calibration, found).encode())
+    print(study.calibration.digest_as("calibration"))
+
+
+@contextmanager
+def _folder(keep: Path | None) -> Iterator[Path]:
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        yield keep
+        return
+    with tempfile.TemporaryDirectory(prefix="tally-calibrate-") as folder:
+        yield Path(folder)

@@ -1,0 +1,187 @@
+"""The page of a calibration: `docs/tolerances.md`, written from the limits and the figures behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+from tallystick.audits import Calibration, Entry
+
+FAMILIES = {"language": "Language models", "image": "The image classifier"}
+CHECKS = (
+    ("weights.overall", "residual"),
+    ("weights.worst_tensor", "worst tensor"),
+    ("weights.mismatch_share", "mismatches"),
+    ("weights.element", "element"),
+    ("weights.stretch", "stretch"),
+    ("memory.overall", "memory"),
+    ("loss", "loss"),
+)
+
+TOP = """# Tolerances: what honest stacks differ by, and what is caught beyond it
+
+Written by `tally calibrate`; limits in `src/tallystick/audits/calibration.json`, figures in `data/power.json`.
+
+A tolerant audit (`tally audit RUN --tolerant`) replays a segment from an **exact** anchor on another stack and asks
+whether the claimed end lies within the limits below. All distances are relative to what the segment itself changed:
+
+- **residual** ‖w′ − w‖ / ‖Δ‖ over all weights, and of the **worst tensor**; w′ claimed, w replayed, Δ the update.
+- **mismatches**: the share of weights whose float16 bucket differs. **element**: the largest single difference in
+  learning rates. **stretch**: how much longer or shorter the claimed update is along the replayed one.
+- **memory**: the residual of optimizer moments and buffers. **loss**: in units of max(1, |loss|).
+
+Two allowances come on top and were taken off before measuring. Half a float32 spacing of every weight, relative to
+the update: it matters only where updates are tiny, as in the first steps of a long warm-up. And elements whose
+gradient is rounding only (a bias in front of a batch norm, the key bias of attention): Adam turns them into full
+steps in a direction that no replay determines. They are known by their second moment in the verifier's own replay,
+counted, at most 5 % may be of that kind, and the reach screen bounds them.
+"""
+
+READING = """## What cannot be told apart
+
+- **fp32, language models**: every cheat that was tried lies at least twice beyond a limit; see the power table for
+  the smallest ones. Weaker ones than those of the table pass.
+- **bf16**: two honest stacks differ by up to a few per cent of an update, because a rounding of 2⁻⁸ decides differently
+  in every matrix product and now and then a step amplifies it. A change of the learning rate by a per cent, one token
+  in one step or gradient noise of a per cent lie inside that. What stays visible is listed in the power table:
+  undeclared rows, larger changes of the rate, swapped batches, wrong precision is not. For more, replay on the
+  stack of the run: there the exact mode has no tolerance at all.
+- **The image classifier**: ReLU and max pooling switch. When an activation lies within rounding of a switch, one
+  stack takes the other branch and the two differ for the rest of the segment, in fp32 as well. Single steps are
+  judged well, long segments less so.
+- **First steps**: until Adam's second moment has settled, honest drift is larger. Segments that start before step 8
+  have limits of their own.
+- **One machine, small models.** Limits were measured on the machine named above, on models of 0.2 million (Llama
+  style) and 0.01 million weights. A verifier with other hardware or much larger models runs `tally calibrate` and
+  passes its table in the policy (`calibration = …`).
+- float32 products below full precision (`float32_matmul_precision` "high" or "medium", TF32) are not within the fp32
+  limits and are not meant to be: they are another arithmetic. The environment of a run records the setting.
+"""
+
+
+def render_page(calibration: Calibration, figures: dict[str, Any]) -> str:
+    """The page as Markdown."""
+    blocks = [TOP, _setting(calibration, figures), *_limits(calibration), *_power(figures), *_cheats(figures)]
+    return "\n".join([*blocks, *_stacks(figures), READING])
+
+
+def _setting(calibration: Calibration, figures: dict[str, Any]) -> str:
+    stacks, held_out = ", ".join(calibration.stacks), ", ".join(calibration.held_out)
+    return (
+        f"## Where and how\n\nMachine: {calibration.machine}; PyTorch {calibration.torch}, Python {figures['python']}.\n"
+        f"The runs were recorded on `base` (one thread) and replayed, each in a fresh process, on: {stacks}.\n"
+        f"Never calibrated on: {held_out}, and one seed of every run.\n\n"
+        "Limits lie 4 times (single steps) or 8 times (longer segments) above the largest honest distance. A cheat\n"
+        "counts as caught below where it lies at least twice beyond a limit in every trial.\n"
+    )
+
+
+def _limits(calibration: Calibration) -> Iterator[str]:
+    yield "## Honest drift and limits\n\nEach cell: largest honest distance, in brackets that of held-out stacks and seeds, → limit.\n"
+    for family, entries in groupby(calibration.entries, key=lambda entry: entry.family):
+        yield f"### {FAMILIES[family]}\n"
+        yield _table(
+            ["optimizer", "precision", "steps ≤", "from step", "segments", *(title for _, title in CHECKS)],
+            [[*_key(entry), *(_cell(entry, path) for path, _ in CHECKS)] for entry in entries],
+        )
+
+
+def _key(entry: Entry) -> list[str]:
+    segments = f"{entry.honest_segments} ({entry.held_out_segments})"
+    return [entry.optimizer, entry.dtype, str(entry.window), str(entry.from_step), segments]
+
+
+def _cell(entry: Entry, path: str) -> str:
+    limit = entry.loss_band if path == "loss" else _limit(entry, path)
+    return f"{entry.honest_max[path]:.1e} ({entry.held_out_max.get(path, 0.0):.1e}) → {limit:.1e}"
+
+
+def _limit(entry: Entry, path: str) -> float:
+    group, name = path.split(".")
+    limits: dict[str, float] = getattr(entry, group).model_dump()
+    return limits[name]
+
+
+def _power(figures: dict[str, Any]) -> Iterator[str]:
+    yield "## Power: the smallest change that is caught\n"
+    yield (
+        "Language models; a trial is one segment, one random choice of tokens, rows or noise, and one held-out stack.\n"
+        "A size counts for 95 % (99 %) when its count shows that share with 95 % confidence on one side; brackets\n"
+        "give the two-sided 95 % Clopper–Pearson interval. Of 8 rows of 32 tokens a batch.\n"
+    )
+    rows = [
+        [ladder["optimizer"], ladder["dtype"], str(ladder["window"]), ladder["kind"], *_rates(ladder), _missed(ladder)]
+        for ladder in figures["ladders"]
+    ]
+    yield _table(["optimizer", "precision", "steps", "change", "95 %", "99 %", "next smaller size, caught"], rows)
+
+
+def _rates(ladder: dict[str, Any]) -> Iterator[str]:
+    for share in ("0.95", "0.99"):
+        size = ladder["smallest"][share]
+        yield next((_rate(rate) for rate in ladder["rates"] if rate["size"] == size), "not shown")
+
+
+def _rate(rate: dict[str, Any]) -> str:
+    low, high = rate["interval"]
+    return f"{rate['size']:g}: {rate['caught']}/{rate['tried']} [{low:.3f}, {high:.3f}]"
+
+
+def _missed(ladder: dict[str, Any]) -> str:
+    size = ladder["smallest"]["0.95"]
+    below = [rate for rate in ladder["rates"] if size is None or rate["size"] < size]
+    return f"{below[-1]['size']:g}: {below[-1]['caught']}/{below[-1]['tried']}, given up" if below else "–"
+
+
+def _cheats(figures: dict[str, Any]) -> Iterator[str]:
+    yield (
+        "## Named cheats\n\nHow many limits beyond the limit the cheat lies in the trial where it shows least, over runs, "
+        "and held-out\nstacks; below 2 the claim to catch it is withdrawn (–). Segments that start at step 32.\n"
+    )
+    late = [cheat for cheat in figures["cheats"] if cheat["from_step"]]
+    keys = sorted({(c["family"], c["optimizer"], c["dtype"], c["window"]) for c in late}, key=_order)
+    names = list(dict.fromkeys(cheat["cheat"] for cheat in late))
+    found = {(c["family"], c["optimizer"], c["dtype"], c["window"], c["cheat"]): c["times_limit"] for c in late}
+    heads = [f"{family} {optimizer} {dtype} {window}" for family, optimizer, dtype, window in keys]
+    for family in FAMILIES:
+        chosen = [(key, head) for key, head in zip(keys, heads, strict=True) if key[0] == family]
+        rows = [[name, *(_times(found.get((*key, name))) for key, _ in chosen)] for name in names]
+        yield _table(["cheat", *(head.removeprefix(f"{family} ") for _, head in chosen)], rows)
+
+
+def _order(key: tuple[str, str, str, int]) -> tuple[bool, str, bool, int]:
+    family, optimizer, dtype, window = key
+    return family != "language", optimizer, dtype != "fp32", window
+
+
+def _times(value: float | None) -> str:
+    if value is None:
+        return ""
+    return "–" if value < 2 else f"{value:.0f}×"
+
+
+def _stacks(figures: dict[str, Any]) -> Iterator[str]:
+    yield (
+        "## Every stack\n\nLargest residual of the weights over segments from step 8 on, and in brackets how many of the "
+        "segments\nended with the same bits as on `base`: a switch with no effect is no evidence.\n"
+    )
+    late = [row for row in figures["honest"] if row["late"]]
+    keys = sorted({(r["family"], r["optimizer"], r["dtype"], r["window"]) for r in late}, key=_order)
+    found = {(r["family"], r["optimizer"], r["dtype"], r["window"], r["stack"]): r for r in late}
+    for family in FAMILIES:
+        chosen = [key for key in keys if key[0] == family]
+        stacks = list(dict.fromkeys(row["stack"] for row in late if row["family"] == family))
+        rows = [[stack, *(_drift(found.get((*key, stack))) for key in chosen)] for stack in stacks]
+        yield _table(["stack", *(f"{o} {d} {w}" for _, o, d, w in chosen)], rows)
+
+
+def _drift(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    return f"{row['largest']['weights.overall']:.1e} ({row['same_bits']}/{row['segments']})"
+
+
+def _table(heads: list[str], rows: list[list[str]]) -> str:
+    lines = [f"| {' | '.join(heads)} |", f"|{'-|' * len(heads)}", *(f"| {' | '.join(row)} |" for row in rows)]
+    return "\n".join(lines) + "\n"
