@@ -1,10 +1,12 @@
 """Records somebody's own PyTorch loop; three lines of it change.
 
-import tallystick
-with tallystick.record_training("run", model, optimizer) as recorder:
-for inputs, targets in loader:
-loss = ...; loss.backward(); optimizer.step()
-recorder.step(loss, batch=(inputs, targets))
+    import tallystick
+    with tallystick.record_training("run", model, optimizer) as recorder:
+        for inputs, targets in loader:
+            loss = ...; loss.backward(); optimizer.step()
+            recorder.step(loss, batch=(inputs, targets))
+
+Kernels, order and precision stay the loop's own.
 """
 
 from __future__ import annotations

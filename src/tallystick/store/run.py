@@ -1,10 +1,12 @@
 """A run directory: the portable form in which a run is kept and handed over.
 
-claim.json spec.json environment.json      what is claimed
-transcript.jsonl tiles/ transcript.index   the records, their tree, where each line starts
-anchors/ blobs/                            full states, and bytes named by their digest
-data/                                      the source, its tokenizer and its tokens
-trace.jsonl                                how long each step took: a statement, under a root of its own
+    claim.json spec.json environment.json      what is claimed
+    transcript.jsonl tiles/ transcript.index   the records, their tree, where each line starts
+    anchors/ blobs/                            full states, and bytes named by their digest
+    data/                                      the source, its tokenizer and its tokens
+    trace.jsonl                                how long each step took: a statement, under a root of its own
+
+Everything an auditor needs is in it.
 """
 
 from __future__ import annotations

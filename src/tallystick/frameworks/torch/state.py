@@ -1,6 +1,8 @@
 """The full state of a training run as named tensors, out of live objects and back into them.
 
-weights.<name>  buffers.<name>  optimizer.<name>.<slot>  rng.<generator>  position.<counter>
+    weights.<name>  buffers.<name>  optimizer.<name>.<slot>  rng.<generator>  position.<counter>
+
+Names are sorted wherever a state is written or digested.
 """
 
 from __future__ import annotations
