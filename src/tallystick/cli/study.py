@@ -26,7 +26,7 @@ def calibrate(
     page: Path | None = typer.Option(None, help="Also write the page that shows limits and power, as Markdown."),
     keep: Path | None = typer.Option(None, help="Keep the runs of the study in this directory."),
 ) -> None:
-    """Record small runs, replay them on every numerical stack of this machine, and set the limits of tolerant audits."""
+    """Replay small runs on every numerical stack of this machine and set the limits of tolerant audits by it."""
     from tallystick.errors import UsageError
 
     if keep is not None and keep.exists() and any(keep.iterdir()):

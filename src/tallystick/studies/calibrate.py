@@ -128,9 +128,15 @@ def rounded(named: dict[str, float]) -> dict[str, float]:
 
 
 def machine() -> str:
-    """The processor, its architecture, and nothing that names a host."""
+    """The processor, its architecture and its GPU; nothing that names a host."""
     information = Path("/proc/cpuinfo")
     text = information.read_text(errors="replace") if information.is_file() else ""
     match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     model = match.group(1).strip() if match else platform.processor() or "unknown processor"
-    return f"{model}, {platform.machine()}, {platform.system()}"
+    return ", ".join([model, platform.machine(), platform.system(), *_graphics()])
+
+
+def _graphics() -> list[str]:
+    import torch
+
+    return [f"with {torch.cuda.get_device_name()}"] if torch.cuda.is_available() else []

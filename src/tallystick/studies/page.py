@@ -26,13 +26,14 @@ Written by `tally calibrate`; limits in `src/tallystick/audits/calibration.json`
 A tolerant audit (`tally audit RUN --tolerant`) replays a segment from an **exact** anchor on another stack and asks
 whether the claimed end lies within the limits below. All distances are relative to what the segment itself changed:
 
-- **residual** ‖w′ − w‖ / ‖Δ‖ over all weights, and of the **worst tensor**; w′ claimed, w replayed, Δ the update.
+- **residual** ‖claimed − replayed‖ / ‖Δ‖ over all weights, and of the **worst tensor**; Δ is the replayed update.
 - **mismatches**: the share of weights whose float16 bucket differs. **element**: the largest single difference in
   learning rates. **stretch**: how much longer or shorter the claimed update is along the replayed one.
 - **memory**: the residual of optimizer moments and buffers. **loss**: in units of max(1, |loss|).
 
 Two allowances come on top and were taken off before measuring. Half a float32 spacing of every weight, relative to
-the update: it matters only where updates are tiny, as in the first steps of a long warm-up. And elements whose
+the update: it matters only where updates are tiny, as in the first steps of a long warm-up (0 in a residual below
+means: within half a spacing). And elements whose
 gradient is rounding only (a bias in front of a batch norm, the key bias of attention): Adam turns them into full
 steps in a direction that no replay determines. They are known by their second moment in the verifier's own replay,
 counted, at most 5 % may be of that kind, and the reach screen bounds them.
@@ -40,13 +41,13 @@ counted, at most 5 % may be of that kind, and the reach screen bounds them.
 
 READING = """## What cannot be told apart
 
-- **fp32, language models**: every cheat that was tried lies at least twice beyond a limit; see the power table for
-  the smallest ones. Weaker ones than those of the table pass.
-- **bf16**: two honest stacks differ by up to a few per cent of an update, because a rounding of 2⁻⁸ decides differently
-  in every matrix product and now and then a step amplifies it. A change of the learning rate by a per cent, one token
-  in one step or gradient noise of a per cent lie inside that. What stays visible is listed in the power table:
-  undeclared rows, larger changes of the rate, swapped batches, wrong precision is not. For more, replay on the
-  stack of the run: there the exact mode has no tolerance at all.
+- **fp32, language models**: every named cheat lies at least twice beyond a limit. Smaller changes than those of the
+  power table may pass.
+- **bf16**: two honest stacks differ by up to a few per cent of an update, because a rounding of 2⁻⁸ decides otherwise
+  in every matrix product, and now and then a step amplifies it. One token in one step, gradient noise of a per cent
+  and (AdamW) a learning rate 1 % too high lie inside that and pass. Undeclared rows, swapped batches, a skipped step
+  and a learning rate 3 % (AdamW) or 0.3 % (SGD) too high in single steps are seen. Keep anchors close together, or
+  replay on the stack of the run: there the exact mode has no tolerance at all.
 - **The image classifier**: ReLU and max pooling switch. When an activation lies within rounding of a switch, one
   stack takes the other branch and the two differ for the rest of the segment, in fp32 as well. Single steps are
   judged well, long segments less so.
@@ -67,18 +68,22 @@ def render_page(calibration: Calibration, figures: dict[str, Any]) -> str:
 
 
 def _setting(calibration: Calibration, figures: dict[str, Any]) -> str:
-    stacks, held_out = ", ".join(calibration.stacks), ", ".join(calibration.held_out)
+    stacks = [f"`{name}`" for name in calibration.stacks if name != "base"]
+    held_out = [f"`{name}`" for name in calibration.held_out]
     return (
-        f"## Where and how\n\nMachine: {calibration.machine}; PyTorch {calibration.torch}, Python {figures['python']}.\n"
-        f"The runs were recorded on `base` (one thread) and replayed, each in a fresh process, on: {stacks}.\n"
-        f"Never calibrated on: {held_out}, and one seed of every run.\n\n"
+        f"## Where and how\n\n"
+        f"Machine: {calibration.machine}; PyTorch {calibration.torch}, Python {figures['python']}.\n\n"
+        "The runs were recorded on `base` (CPU, one thread) and replayed, each in a fresh process, on\n"
+        f"{', '.join(stacks)}.\n\n"
+        f"Never calibrated on: {', '.join(held_out)}, and one seed of every run.\n\n"
         "Limits lie 4 times (single steps) or 8 times (longer segments) above the largest honest distance. A cheat\n"
         "counts as caught below where it lies at least twice beyond a limit in every trial.\n"
     )
 
 
 def _limits(calibration: Calibration) -> Iterator[str]:
-    yield "## Honest drift and limits\n\nEach cell: largest honest distance, in brackets that of held-out stacks and seeds, → limit.\n"
+    yield "## Honest drift and limits\n"
+    yield "Each cell: largest honest distance, in brackets that of held-out stacks and seeds, → limit.\n"
     for family, entries in groupby(calibration.entries, key=lambda entry: entry.family):
         yield f"### {FAMILIES[family]}\n"
         yield _table(
@@ -108,7 +113,7 @@ def _power(figures: dict[str, Any]) -> Iterator[str]:
     yield (
         "Language models; a trial is one segment, one random choice of tokens, rows or noise, and one held-out stack.\n"
         "A size counts for 95 % (99 %) when its count shows that share with 95 % confidence on one side; brackets\n"
-        "give the two-sided 95 % Clopper–Pearson interval. Of 8 rows of 32 tokens a batch.\n"
+        "give the two-sided 95 % Clopper–Pearson interval. A batch has 8 rows of 32 tokens; rates and\nnoise are shares of the declared rate and of the gradient's norm.\n"
     )
     rows = [
         [ladder["optimizer"], ladder["dtype"], str(ladder["window"]), ladder["kind"], *_rates(ladder), _missed(ladder)]
@@ -136,7 +141,7 @@ def _missed(ladder: dict[str, Any]) -> str:
 
 def _cheats(figures: dict[str, Any]) -> Iterator[str]:
     yield (
-        "## Named cheats\n\nHow many limits beyond the limit the cheat lies in the trial where it shows least, over runs, "
+        "## Named cheats\n\nHow many times the limit the cheat lies at in the trial where it shows least, over runs "
         "and held-out\nstacks; below 2 the claim to catch it is withdrawn (–). Segments that start at step 32.\n"
     )
     late = [cheat for cheat in figures["cheats"] if cheat["from_step"]]
@@ -147,6 +152,7 @@ def _cheats(figures: dict[str, Any]) -> Iterator[str]:
     for family in FAMILIES:
         chosen = [(key, head) for key, head in zip(keys, heads, strict=True) if key[0] == family]
         rows = [[name, *(_times(found.get((*key, name))) for key, _ in chosen)] for name in names]
+        yield f"{FAMILIES[family]}:\n"
         yield _table(["cheat", *(head.removeprefix(f"{family} ") for _, head in chosen)], rows)
 
 
@@ -163,8 +169,8 @@ def _times(value: float | None) -> str:
 
 def _stacks(figures: dict[str, Any]) -> Iterator[str]:
     yield (
-        "## Every stack\n\nLargest residual of the weights over segments from step 8 on, and in brackets how many of the "
-        "segments\nended with the same bits as on `base`: a switch with no effect is no evidence.\n"
+        "## Every stack\n\nLargest residual of the weights over segments from step 8 on, and in brackets how many of "
+        "these\nended with the same bits as on `base`: a switch with no effect is no evidence.\n"
     )
     late = [row for row in figures["honest"] if row["late"]]
     keys = sorted({(r["family"], r["optimizer"], r["dtype"], r["window"]) for r in late}, key=_order)
@@ -173,6 +179,7 @@ def _stacks(figures: dict[str, Any]) -> Iterator[str]:
         chosen = [key for key in keys if key[0] == family]
         stacks = list(dict.fromkeys(row["stack"] for row in late if row["family"] == family))
         rows = [[stack, *(_drift(found.get((*key, stack))) for key in chosen)] for stack in stacks]
+        yield f"{FAMILIES[family]}:\n"
         yield _table(["stack", *(f"{o} {d} {w}" for _, o, d, w in chosen)], rows)
 
 
