@@ -59,9 +59,9 @@ and fails where an answer is another one.
 
 {frauds} frauds and {controls} controls, each asked {audits} times; n = 1 forgery per line. All are forgeries of one
 reference run: Llama-style model, {parameters:,} parameters, byte tokens, AdamW, float32, {steps} steps, an anchor
-every {anchor_stride}. Machine: {machine}; torch {torch}, Python {python}. Prover and auditor ran on the same stack. How
-small a change on *another* stack can be and still be caught is a question of calibration; here `--tolerant` uses
-limits set by hand for this run (overall residual 1e-4), so that its answers do not move with the shipped ones.
+every {anchor_stride}. Machine: {machine}; torch {torch}, Python {python}. Prover and auditor ran on the same stack;
+`--tolerant` judges by the shipped limits. How small a change on *another* stack can be and still be caught stands in
+[tolerances.md](tolerances.md).
 
 - **screens alone**: digests, roots, bindings, order of records, and the replay-free screens. No step is taken.
 - **exact, sample hits**: bit-exact replay of sampled steps, with a sample so large ({hitting} of {steps}) that no

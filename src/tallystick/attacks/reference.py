@@ -6,7 +6,7 @@ from importlib import resources
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tallystick.audits import Calibration, Policy, Workplace
+from tallystick.audits import Policy, Workplace
 from tallystick.commitments import Json
 from tallystick.frameworks.torch.environment import describe_environment
 from tallystick.frameworks.torch.replayer import TorchReplayer
@@ -36,35 +36,6 @@ RECIPE: Json = {
 }
 HITTING = STEPS - STRIDE + 1
 """So many samples that no segment can be missed."""
-RESIDUALS: Json = {"overall": 1e-4, "worst_tensor": 1e-3, "mismatch_share": 1.0, "element": 1e-2}
-LIMITS: Json = {
-    "machine": "reference",
-    "torch": "any",
-    "stacks": [],
-    "held_out": [],
-    "entries": [
-        {
-            "family": "language",
-            "optimizer": "adamw",
-            "dtype": "fp32",
-            "window": STRIDE,
-            "from_step": 0,
-            "weights": RESIDUALS,
-            "memory": RESIDUALS,
-            "projection": 1e-3,
-            "loss_band": 1e-5,
-            "honest_segments": 1,
-            "held_out_segments": 0,
-            "honest_max": {},
-            "held_out_max": {},
-            "withdrawn": [],
-        }
-    ],
-}
-"""Limits set by hand for the reference run, an order of magnitude above the drift of honest stacks in float32.
-
-They keep the expected answers apart from the shipped calibration, which is measured and may change.
-"""
 
 
 def train_reference(out: Path) -> None:
@@ -77,8 +48,8 @@ def train_reference(out: Path) -> None:
 
 
 def reference_policy(samples: int = HITTING) -> Policy:
-    """What every audit of the reference run shares; a window of one segment."""
-    return Policy(samples=samples, window=STRIDE, calibration=Calibration.from_json(LIMITS, "reference limits"))
+    """What every audit of the reference run shares: a window of one segment, and the shipped limits."""
+    return Policy(samples=samples, window=STRIDE)
 
 
 def this_workplace() -> Workplace:

@@ -11,7 +11,7 @@ from tallystick.attacks.forging import anchor_before, copy_run, find_scene, read
 from tallystick.tensors import State, Tensor
 
 SHARE_OF_MOVE = 0.1
-SHARE_BELOW_DRIFT = 3e-5
+SHARE_BELOW_DRIFT = 3e-6
 
 
 def forge(run: Path, out: Path) -> None:
@@ -82,7 +82,7 @@ ATTACKS = (
     ),
     Attack(
         name="weights-edited-below-drift",
-        change="3e-5 of every weight's last move is taken back; anchor, summaries, roots and claim are made anew",
+        change="3e-6 of every weight's last move is taken back; anchor, summaries, roots and claim are made anew",
         forge=forge_below_drift,
         screens=accepted("every weight moved a little less than it did, which is always within reach"),
         exact=rejected("state"),

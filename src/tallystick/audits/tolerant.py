@@ -14,6 +14,7 @@ from tallystick.audits.findings import AGREES, DIFFERS, Findings
 from tallystick.audits.sampling import Segment
 from tallystick.audits.spacing import spacing_shares
 from tallystick.audits.undetermined import Mask, find_undetermined, judge_share, settle, share_of_update
+from tallystick.errors import UnavailableError
 from tallystick.store import RunDirectory
 from tallystick.tensors import Tensor
 from tallystick.tolerances import Bucket, BucketClaim, Finding, Projection, ReplayedState, Residual, ResidualLimits
@@ -42,11 +43,13 @@ class TolerantJudge:
     compares_generators: bool
 
     def state(self, notes: Findings, start: State, claimed: State, replayed: State, segment: Segment) -> None:
-        """Compare an opened anchor with its replay: weights, then optimizer and buffers, then generators."""
+        """Compare an opened anchor with its replay: weights, then optimizer and buffers, then generators.
+
+        Raises `UnavailableError` where so many weights are undetermined that agreement would say too little.
+        """
         subject = f"step {segment.end}"
         masks = self._undetermined(replayed)
-        if masks:
-            notes.note(judge_share(replayed, masks), "undetermined weights", subject)
+        self._check_determined(notes, replayed, masks, subject)
         settled = settle(claimed, replayed, masks)
         for group in GROUPS:
             self._group(notes, group, (start, settled, replayed), segment)
@@ -69,10 +72,24 @@ class TolerantJudge:
         overall, worst = spacing_shares(start, replayed)
         return replace(limits, overall=limits.overall + overall, worst_tensor=limits.worst_tensor + worst)
 
+    def _check_determined(self, notes: Findings, replayed: State, masks: Mapping[str, Mask], subject: str) -> None:
+        finding = judge_share(replayed, masks, self._dtype)
+        if masks:
+            notes.note(finding, "undetermined weights", subject, advisory=True)
+        if not finding.agrees:
+            raise UnavailableError(
+                f"{subject}: {100 * finding.distance:.0f} % of the weights have a gradient of rounding only, "
+                "which no replay determines; replay on the stack of the run"
+            )
+
     def _undetermined(self, replayed: State) -> dict[str, Mask]:
+        return find_undetermined(replayed, self._dtype)
+
+    @property
+    def _dtype(self) -> str:
         recipe = self.spec.recipe
         assert recipe is not None  # only a recipe is replayed
-        return find_undetermined(replayed, recipe.training.dtype)
+        return recipe.training.dtype
 
     def summaries(self, notes: Findings, claimed: StepRecord, start: State, replayed: State, subject: str) -> None:
         """Compare the summaries of one step: the sketch decides within its limit, the buckets are shown."""

@@ -20,7 +20,8 @@ Mask = np.ndarray
 SECOND_MOMENT = ".exp_avg_sq"
 NOISE = {"fp32": 2.0**-15, "bf16": 2.0**-9}
 """A root of the second moment below this share of the model's is rounding: 2⁹ units of roundoff, or one of bf16."""
-SHARE_ALLOWED = 0.05
+SHARE_ALLOWED = {"fp32": 0.05, "bf16": 0.25}
+"""Where more elements are undetermined, agreement of the others says too little for a verdict."""
 UPDATE_FACTOR = 4.0
 
 
@@ -45,11 +46,11 @@ def settle(claimed: State, replayed: State, masks: Mapping[str, Mask]) -> dict[s
     return settled
 
 
-def judge_share(replayed: State, masks: Mapping[str, Mask]) -> Finding:
-    """The share of elements that no replay determines; where there are too many, agreement says too little."""
+def judge_share(replayed: State, masks: Mapping[str, Mask], dtype: str) -> Finding:
+    """The share of elements that no replay determines."""
     count = sum(math.prod(t.shape) for name, t in replayed.items() if name.endswith(SECOND_MOMENT))
     masked = sum(int(np.count_nonzero(mask)) for mask in masks.values())
-    return Finding(masked / max(1, count), SHARE_ALLOWED, "undetermined", min(masks, default=""))
+    return Finding(masked / max(1, count), SHARE_ALLOWED[dtype], "undetermined", min(masks, default=""))
 
 
 def share_of_update(start: State, replayed: State, masks: Mapping[str, Mask]) -> float:

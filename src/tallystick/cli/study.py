@@ -54,8 +54,7 @@ def _run(folder: Path, quick: bool) -> Study:
 
 
 def _write(study: Study, out: Path, figures: Path | None, page: Path | None) -> None:
-    import json
-
+    from tallystick.commitments import encode
     from tallystick.store import write_atomically
     from tallystick.studies.figures import figures_of
     from tallystick.studies.page import render_page
@@ -63,7 +62,7 @@ def _write(study: Study, out: Path, figures: Path | None, page: Path | None) -> 
     write_atomically(out, study.calibration.to_bytes() + b"\n")
     found = figures_of(study)
     if figures is not None:
-        write_atomically(figures, (json.dumps(found, indent=1) + "\n").encode())
+        write_atomically(figures, encode(found) + b"\n")
     if page is not None:
         write_atomically(page, render_page(study.calibration, found).encode())
     print(study.calibration.digest_as("calibration"))

@@ -90,7 +90,7 @@ def measure(
     spared = replace(
         weights, overall=max(0.0, weights.overall - overall), worst_tensor=max(0.0, weights.worst_tensor - worst)
     )
-    share = judge_share(replayed.state, masks).distance
+    share = judge_share(replayed.state, masks, dtype).distance
     return Drift(spared, memory, max(0.0, sketched - room), gap, floor, share)
 
 

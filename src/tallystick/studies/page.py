@@ -21,7 +21,8 @@ CHECKS = (
 
 TOP = """# Tolerances: what honest stacks differ by, and what is caught beyond it
 
-Written by `tally calibrate`; limits in `src/tallystick/audits/calibration.json`, figures in `data/power.json`.
+Written by `tally calibrate src/tallystick/audits/calibration.json --figures docs/data/power.json --page
+docs/tolerances.md`: the limits that this version ships, and the figures they rest on.
 
 A tolerant audit (`tally audit RUN --tolerant`) replays a segment from an **exact** anchor on another stack and asks
 whether the claimed end lies within the limits below. All distances are relative to what the segment itself changed:
@@ -32,11 +33,11 @@ whether the claimed end lies within the limits below. All distances are relative
 - **memory**: the residual of optimizer moments and buffers. **loss**: in units of max(1, |loss|).
 
 Two allowances come on top and were taken off before measuring. Half a float32 spacing of every weight, relative to
-the update: it matters only where updates are tiny, as in the first steps of a long warm-up (0 in a residual below
-means: within half a spacing). And elements whose
-gradient is rounding only (a bias in front of a batch norm, the key bias of attention): Adam turns them into full
-steps in a direction that no replay determines. They are known by their second moment in the verifier's own replay,
-counted, at most 5 % may be of that kind, and the reach screen bounds them.
+the update: it matters only where updates are tiny, as in the first steps of a long warm-up (a residual of 0 below
+means: within half a spacing). And elements whose gradient is rounding only (a bias in front of a batch norm, the key
+bias of attention): Adam turns them into full steps in a direction that no replay determines. They are known by their
+second moment in the verifier's own replay, counted, and bounded by the reach screen; an
+audit that finds more than 5 % of them (bf16: 25 %) is inconclusive.
 """
 
 READING = """## What cannot be told apart
@@ -112,8 +113,9 @@ def _power(figures: dict[str, Any]) -> Iterator[str]:
     yield "## Power: the smallest change that is caught\n"
     yield (
         "Language models; a trial is one segment, one random choice of tokens, rows or noise, and one held-out stack.\n"
+        "A batch has 8 rows of 32 tokens; rates and noise are shares of the declared rate and of the gradient's norm.\n"
         "A size counts for 95 % (99 %) when its count shows that share with 95 % confidence on one side; brackets\n"
-        "give the two-sided 95 % Clopper–Pearson interval. A batch has 8 rows of 32 tokens; rates and\nnoise are shares of the declared rate and of the gradient's norm.\n"
+        "give the two-sided 95 % Clopper–Pearson interval. A size that can no longer show 95 % is given up.\n"
     )
     rows = [
         [ladder["optimizer"], ladder["dtype"], str(ladder["window"]), ladder["kind"], *_rates(ladder), _missed(ladder)]
