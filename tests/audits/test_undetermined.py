@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
-from tallystick.audits.undetermined import find_undetermined, judge_share, settle, share_of_update
+from tallystick.audits.undetermined import NOISE, find_undetermined, judge_share, settle, share_of_update
 from tallystick.tensors import Tensor
 
 State = dict[str, Tensor]
@@ -68,3 +72,13 @@ def test_the_room_of_a_sketch_is_the_update_that_is_undetermined() -> None:
     room = share_of_update(start, DEAD, find_undetermined(DEAD, "fp32"))
     assert room == pytest.approx(4 * 0.5 / np.sqrt(0.01 + 0.04 + 0.09 + 0.25), rel=1e-6)
     assert share_of_update(start, DEAD, {}) == 0.0
+
+
+def test_an_audit_that_could_compare_hardly_anything_is_inconclusive(
+    honest: Path, audited: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert audited(honest, mode="tolerant", full=True).verdict.outcome == "accepted"
+    monkeypatch.setitem(NOISE, "fp32", 1e3)
+    verdict = audited(honest, mode="tolerant", full=True).verdict
+    assert verdict.outcome == "inconclusive"
+    assert "gradient of rounding only" in verdict.unavailable[0]

@@ -85,11 +85,15 @@ def _play(stage: Path) -> Iterator[Act]:
 
 
 def _train(out: Path) -> None:
+    """On one thread: so small a model gains nothing from a second, and waits for it on a busy machine."""
     from importlib import resources
+
+    import torch
 
     from tallystick.recorders import train
     from tallystick.recorders.config import read_config
 
+    torch.set_num_threads(1)
     with resources.as_file(resources.files("tallystick") / "examples") as examples:
         recipe, source = read_config(examples / "demo.toml")
         train(recipe, source, out)

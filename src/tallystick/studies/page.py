@@ -36,8 +36,8 @@ Two allowances come on top and were taken off before measuring. Half a float32 s
 the update: it matters only where updates are tiny, as in the first steps of a long warm-up (a residual of 0 below
 means: within half a spacing). And elements whose gradient is rounding only (a bias in front of a batch norm, the key
 bias of attention): Adam turns them into full steps in a direction that no replay determines. They are known by their
-second moment in the verifier's own replay, counted, and bounded by the reach screen; an
-audit that finds more than 5 % of them (bf16: 25 %) is inconclusive.
+second moment in the verifier's own replay, counted, and bounded by the reach screen; an audit that finds more than
+5 % of them (bf16: 25 %) is inconclusive.
 """
 
 READING = """## What cannot be told apart
