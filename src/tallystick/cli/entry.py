@@ -57,12 +57,17 @@ def run(arguments: list[str]) -> int:
     except ModuleNotFoundError as error:
         return _say(f"{error.name} is not installed: pip install 'tallystick[torch]'", 4)
     except typer.TyperException as error:
-        return _say(f"{error}; see `tally {' '.join(arguments[:1])} --help`", 2)
+        return _say(f"{str(error).rstrip('.')}; see `{_help_for(arguments)}`", 2)
     except OSError as error:
         return _say(f"{error.strerror or error}: {error.filename or 'while reading or writing'}", 4)
     if result == SIGINT_EXIT:
         return _say("interrupted; a recorded run can be continued with `tally train --resume RUN`", 4)
     return result if isinstance(result, int) else 0
+
+
+def _help_for(arguments: list[str]) -> str:
+    known = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
+    return " ".join(["tally", *(name for name in arguments[:1] if name in known), "--help"])
 
 
 def _say(message: str, code: int) -> int:

@@ -100,10 +100,18 @@ def _figures(report: Report) -> str:
     ratio = "an unknown share" if report.cost_ratio is None else f"{report.cost_ratio:.2f}"
     lines = [f"replayed {report.replayed_steps} of {report.steps} steps; cost {ratio} of the training time"]
     if report.segments:
+        lines.append(_agreement(report))
         lines.append(f"chance that the sample of {len(report.selection.sampled)} held a bad step: {_chances(report)}")
     if report.nonce:
         lines.append(f"repeat with --nonce {report.nonce.hex()}")
     return "\n".join(lines)
+
+
+def _agreement(report: Report) -> str:
+    count = len(report.segments)
+    trajectories = sum(segment.trajectory_agrees for segment in report.segments)
+    states = sum(segment.state_agrees for segment in report.segments)
+    return f"of {count} segments the trajectory agrees in {trajectories}, the state in {states}"
 
 
 def _chances(report: Report) -> str:

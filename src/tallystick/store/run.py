@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tallystick.commitments import Digest, digest
-from tallystick.errors import ProofError
+from tallystick.errors import ProofError, UnavailableError
 from tallystick.store.files import read_document, write_atomically
 from tallystick.transcripts import Claim, Environment, Spec
 
@@ -60,6 +60,10 @@ class RunDirectory:
 
     def claim(self) -> Claim:
         """The claim; raises `UnavailableError` while the run is unfinished."""
+        if self.transcript_path.is_file() and not self.claim_path.exists():
+            raise UnavailableError(
+                f"claim.json: not there; {self.path} is unfinished, `tally train --resume {self.path}` goes on with it"
+            )
         return Claim.from_bytes(read_document(self.claim_path), "claim.json")
 
     def spec(self) -> Spec:
