@@ -10,7 +10,7 @@ from tallystick import __version__
 from tallystick.audits import Report
 from tallystick.cli.report import describe, sections, summarise_checks
 
-OBJECTIONS_SHOWN = 50
+OBJECTIONS_SHOWN = 20
 RECORDED, REPLAYED, RULED_OUT = "#8fa3b8", "#35618f", "#b3261e"
 
 
