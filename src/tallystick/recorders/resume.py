@@ -1,15 +1,21 @@
-"""Where an interrupted run can be taken up again."""
+"""Where an interrupted run can be taken up again.
+
+One pass remembers where anchors stand; only the lines behind the chosen one are held, whatever the run's length.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from tallystick.errors import MalformedError, ProofError, UnavailableError
 from tallystick.store import RunDirectory, read_lines
 from tallystick.store.log import mend_tail
 from tallystick.tensors import Tensor, read_state, state_digest
-from tallystick.transcripts import AnchorRecord, StateSummary, StepRecord, read_record
+from tallystick.transcripts import AnchorRecord, Record, StateSummary, StepRecord, read_record
+
+ANCHOR_MARK = b'"kind":"anchor"'
 
 
 @dataclass(frozen=True)
@@ -27,13 +33,18 @@ def find_resume_point(run: RunDirectory) -> ResumePoint | None:
     if not run.transcript_path.exists():
         return None
     mend_tail(run.transcript_path)
-    lines = list(read_lines(run.transcript_path))
-    for position in range(len(lines) - 1, -1, -1):
-        record = read_record(lines[position], f"transcript.jsonl: line {position + 1}")
-        if isinstance(record, AnchorRecord) and (state := _intact(run, record)) is not None:
-            summary = _summary_at(lines, position, record)
-            return ResumePoint(record.index, state, summary, lines[position + 1 :])
+    places = [place for place, line in enumerate(read_lines(run.transcript_path)) if ANCHOR_MARK in line]
+    for place in reversed(places):
+        anchor = _record_at(run, place)
+        if isinstance(anchor, AnchorRecord) and (state := _intact(run, anchor)) is not None:
+            lines_after = list(islice(read_lines(run.transcript_path), place + 1, None))
+            return ResumePoint(anchor.index, state, _summary_at(run, place, anchor), lines_after)
     return None
+
+
+def _record_at(run: RunDirectory, place: int) -> Record:
+    line = next(islice(read_lines(run.transcript_path), place, None))
+    return read_record(line, f"transcript.jsonl: line {place + 1}")
 
 
 def _intact(run: RunDirectory, anchor: AnchorRecord) -> Mapping[str, Tensor] | None:
@@ -44,10 +55,11 @@ def _intact(run: RunDirectory, anchor: AnchorRecord) -> Mapping[str, Tensor] | N
     return state if state_digest(state) == anchor.digest else None
 
 
-def _summary_at(lines: list[bytes], position: int, anchor: AnchorRecord) -> StateSummary:
+def _summary_at(run: RunDirectory, place: int, anchor: AnchorRecord) -> StateSummary:
+    """What was recorded of the anchor's state by the step before it."""
     if anchor.index == 0:
         return anchor.summary
-    step = read_record(lines[position - 1], f"transcript.jsonl: line {position}")
+    step = _record_at(run, place - 1)
     if not isinstance(step, StepRecord):
-        raise MalformedError(f"transcript.jsonl: line {position} should be step {anchor.index}")
+        raise MalformedError(f"transcript.jsonl: line {place} should be step {anchor.index}")
     return step.post
