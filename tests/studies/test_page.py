@@ -55,7 +55,11 @@ def test_held_out_stacks_and_seeds_lie_within_every_limit() -> None:
                 assert distance <= limits[name], (entry.optimizer, entry.dtype, entry.window, path)
 
 
-def test_language_models_in_fp32_withdraw_no_claim_and_bf16_names_those_it_withdraws() -> None:
-    language = [entry for entry in shipped_calibration().entries if entry.family == "language"]
-    assert not any(entry.withdrawn for entry in language if entry.dtype == "fp32")
-    assert all("tokens in one step 1" in entry.withdrawn for entry in language if entry.dtype == "bf16")
+def test_short_segments_of_language_models_in_fp32_withdraw_no_claim() -> None:
+    short = [entry for entry in shipped_calibration().entries if entry.family == "language" and entry.window <= 8]
+    assert not any(entry.withdrawn for entry in short if entry.dtype == "fp32")
+
+
+def test_bf16_names_the_cheats_that_it_does_not_tell_from_honest_drift() -> None:
+    half = [entry for entry in shipped_calibration().entries if entry.dtype == "bf16"]
+    assert all({"tokens in one step 1", "gradient noise 0.01"} <= set(entry.withdrawn) for entry in half)

@@ -22,6 +22,7 @@ def register(app: typer.Typer) -> None:
 def calibrate(
     out: Path = typer.Argument(help="Where the limits are written, as JSON."),
     quick: bool = typer.Option(False, "--quick", help="Fewer seeds and segments, and no power table."),
+    also: Path | None = typer.Option(None, help="Limits measured on another machine, to hold for both."),
     figures: Path | None = typer.Option(None, help="Also write every figure behind the limits, as JSON."),
     page: Path | None = typer.Option(None, help="Also write the page that shows limits and power, as Markdown."),
     keep: Path | None = typer.Option(None, help="Keep the runs of the study in this directory."),
@@ -32,14 +33,16 @@ def calibrate(
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise UsageError(f"{keep}: not empty; choose another directory")
     with _folder(keep) as folder:
-        study = _run(folder, quick)
+        study = _run(folder, quick, also)
     _write(study, out, figures, page)
 
 
-def _run(folder: Path, quick: bool) -> Study:
+def _run(folder: Path, quick: bool, also: Path | None) -> Study:
     import time
 
+    from tallystick.audits import Calibration
     from tallystick.cli.output import talk
+    from tallystick.store import read_document
     from tallystick.studies.calibrate import FULL, QUICK, calibrate
 
     started = time.perf_counter()
@@ -48,7 +51,8 @@ def _run(folder: Path, quick: bool) -> Study:
     def tell(what: str) -> None:
         console.print(f"{time.perf_counter() - started:6.0f} s  {what}")
 
-    study = calibrate(folder, QUICK if quick else FULL, tell)
+    elsewhere = None if also is None else Calibration.from_bytes(read_document(also).removesuffix(b"\n"), also.name)
+    study = calibrate(folder, QUICK if quick else FULL, elsewhere, tell)
     tell("done")
     return study
 

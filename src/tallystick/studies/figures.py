@@ -6,7 +6,7 @@ import platform
 from itertools import product
 from typing import Any
 
-from tallystick.studies.calibrate import FAMILIES, FROM_STEPS, Study, belongs, is_held_out, rounded
+from tallystick.studies.calibrate import FAMILIES, FROM_STEPS, Study, belongs, is_held_out, machine, rounded
 from tallystick.studies.limits import largest, limits_of
 from tallystick.studies.power import Climb, furthest_by_cheat
 from tallystick.studies.recipes import OPTIMIZERS, PRECISIONS, WINDOWS
@@ -21,6 +21,7 @@ def figures_of(study: Study) -> dict[str, Any]:
         "machine": study.calibration.machine,
         "torch": study.calibration.torch,
         "python": platform.python_version(),
+        "ladders_machine": machine(),
         "calibration": str(study.calibration.digest_as("calibration")),
         "honest": _honest(study),
         "cheats": _cheats(study),

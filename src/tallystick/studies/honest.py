@@ -93,11 +93,19 @@ def _task(folder: Path, cases: list[Case], stack: Stack, name: str, stride: int)
     runs = [
         {
             "path": str(folder / case.name),
-            "stretches": stretches(stride),
+            "stretches": LONG if case.only_long else stretches(stride),
             "claims": None if stack == BASE else str(ends_folder(folder, BASE, case)),
             "keep": str(ends_folder(folder, stack, case)) if stack == BASE or stack.held_out else None,
         }
         for case in cases
-        if stack in stacks_for(case.model) and (stack == BASE or stack.held_out or not case.held_out)
+        if _takes(stack, case)
     ]
     return Task("segments", stack, name, {"runs": runs})
+
+
+def _takes(stack: Stack, case: Case) -> bool:
+    if stack not in stacks_for(case.model):
+        return False
+    if stack == BASE:
+        return True
+    return stack.takes_long if case.only_long else stack.held_out or not case.held_out

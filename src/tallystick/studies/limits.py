@@ -36,9 +36,14 @@ def distances(drift: Drift) -> dict[str, float]:
 
 def largest(samples: Iterable[Sample]) -> dict[str, float]:
     """The largest of every distance over some samples."""
+    return largest_of(distances(sample.drift) for sample in samples)
+
+
+def largest_of(drifts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The largest of every distance."""
     found: dict[str, float] = {}
-    for sample in samples:
-        for name, distance in distances(sample.drift).items():
+    for drift in drifts:
+        for name, distance in drift.items():
             found[name] = max(found.get(name, 0.0), distance)
     return found
 

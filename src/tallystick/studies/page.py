@@ -42,21 +42,25 @@ second moment in the verifier's own replay, counted, and bounded by the reach sc
 
 READING = """## What cannot be told apart
 
-- **fp32, language models**: every named cheat lies at least twice beyond a limit. Smaller changes than those of the
-  power table may pass.
+- **fp32, language models**: over at most 8 steps every named cheat lies at least twice beyond a limit. Smaller changes
+  than those of the power table may pass.
+- **Long segments**: now and then training passes a stretch that amplifies a rounding difference a thousandfold. How far
+  honest stacks lie apart after 32 steps is a matter of the segment, not of the stack: most stay near 1e-6 of the
+  update, some reach 3e-4, and the limits have to let those pass. Keep anchors at most 8 steps apart where a run is to
+  be audited on other stacks.
 - **bf16**: two honest stacks differ by up to a few per cent of an update, because a rounding of 2⁻⁸ decides otherwise
   in every matrix product, and now and then a step amplifies it. One token in one step, gradient noise of a per cent
-  and (AdamW) a learning rate 1 % too high lie inside that and pass. Undeclared rows, swapped batches, a skipped step
-  and a learning rate 3 % (AdamW) or 0.3 % (SGD) too high in single steps are seen. Keep anchors close together, or
-  replay on the stack of the run: there the exact mode has no tolerance at all.
+  and (AdamW) a learning rate 1 % too high lie inside that and pass. Single steps show undeclared rows, duplicated
+  rows, swapped batches and a skipped step; over 32 steps nothing is claimed. Keep an anchor of every step that
+  matters, or replay on the stack of the run: there the exact mode has no tolerance at all.
 - **The image classifier**: ReLU and max pooling switch. When an activation lies within rounding of a switch, one
   stack takes the other branch and the two differ for the rest of the segment, in fp32 as well. Single steps are
   judged well, long segments less so.
 - **First steps**: until Adam's second moment has settled, honest drift is larger. Segments that start before step 8
   have limits of their own.
-- **One machine, small models.** Limits were measured on the machine named above, on models of 0.2 million (Llama
+- **Few machines, small models.** Limits were measured on the machines named above, on models of 0.2 million (Llama
   style) and 0.01 million weights. A verifier with other hardware or much larger models runs `tally calibrate` and
-  passes its table in the policy (`calibration = …`).
+  gives its table in the policy (`calibration`); `--also` keeps what was measured elsewhere.
 - float32 products below full precision (`float32_matmul_precision` "high" or "medium", TF32) are not within the fp32
   limits and are not meant to be: they are another arithmetic. The environment of a run records the setting.
 """
@@ -72,13 +76,14 @@ def _setting(calibration: Calibration, figures: dict[str, Any]) -> str:
     stacks = [f"`{name}`" for name in calibration.stacks if name != "base"]
     held_out = [f"`{name}`" for name in calibration.held_out]
     return (
-        f"## Where and how\n\n"
-        f"Machine: {calibration.machine}; PyTorch {calibration.torch}, Python {figures['python']}.\n\n"
+        "## Where and how\n\n"
+        f"Machines: {calibration.machine}. PyTorch {calibration.torch}.\n\n"
         "The runs were recorded on `base` (CPU, one thread) and replayed, each in a fresh process, on\n"
         f"{', '.join(stacks)}.\n\n"
         f"Never calibrated on: {', '.join(held_out)}, and one seed of every run.\n\n"
-        "Limits lie 4 times (single steps) or 8 times (longer segments) above the largest honest distance. A cheat\n"
-        "counts as caught below where it lies at least twice beyond a limit in every trial.\n"
+        "Limits lie 4 times (single steps) or 8 times (longer segments) above the largest honest distance on any of\n"
+        "these machines. A cheat counts as caught where it lies at least twice beyond a limit in every trial. The\n"
+        f"tables of single stacks and named cheats are of the first machine (Python {figures['python']}).\n"
     )
 
 
@@ -112,7 +117,8 @@ def _limit(entry: Entry, path: str) -> float:
 def _power(figures: dict[str, Any]) -> Iterator[str]:
     yield "## Power: the smallest change that is caught\n"
     yield (
-        "Language models; a trial is one segment, one random choice of tokens, rows or noise, and one held-out stack.\n"
+        f"Language models on {figures['ladders_machine']}.\n"
+        "A trial is one segment, one random choice of tokens, rows or noise, and one held-out stack.\n"
         "A batch has 8 rows of 32 tokens; rates and noise are shares of the declared rate and of the gradient's norm.\n"
         "A size counts for 95 % (99 %) when its count shows that share with 95 % confidence on one side; brackets\n"
         "give the two-sided 95 % Clopper–Pearson interval. A size that can no longer show 95 % is given up.\n"

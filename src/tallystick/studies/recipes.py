@@ -11,6 +11,7 @@ from tallystick.transcripts import Recipe
 STEPS = 64
 WINDOWS = (1, 8, 32)
 CORPUS_FILE = "corpus.txt"
+FIRST_LONG_SEED = 100
 Model = Literal["llama", "cnn"]
 Optimizer = Literal["adamw", "sgd"]
 Precision = Literal["fp32", "bf16"]
@@ -45,6 +46,7 @@ class Case:
     dtype: Precision
     seed: int
     held_out: bool = False
+    only_long: bool = False
 
     @property
     def family(self) -> Family:
@@ -76,15 +78,15 @@ class Case:
         return Recipe.from_json(table, self.name)
 
 
-def cases(seeds: int) -> list[Case]:
-    """Every model, optimizer and precision with `seeds` seeds to calibrate on, and one more that is held out."""
-    return [
-        Case(model, optimizer, dtype, seed, held_out=seed == seeds)
-        for model in MODELS
-        for optimizer in OPTIMIZERS
-        for dtype in PRECISIONS
-        for seed in range(seeds + 1)
-    ]
+def cases(seeds: int, long_seeds: int) -> list[Case]:
+    """Every model, optimizer and precision with `seeds` seeds to calibrate on, and one more that is held out.
+
+    How much a long segment amplifies rounding depends on the segment far more than on the stack, so `long_seeds`
+    further runs are there for their long segments alone.
+    """
+    kinds = [(model, optimizer, dtype) for model in MODELS for optimizer in OPTIMIZERS for dtype in PRECISIONS]
+    usual = [Case(*kind, seed, held_out=seed == seeds) for kind in kinds for seed in range(seeds + 1)]
+    return usual + [Case(*kind, FIRST_LONG_SEED + seed, only_long=True) for kind in kinds for seed in range(long_seeds)]
 
 
 def corpus() -> str:
