@@ -18,11 +18,13 @@ from tallystick.tensors.dtypes import (
     round_to_bfloat16,
     round_to_float16,
 )
-from tallystick.tensors.safetensors import StateFile, TensorSpec, encode_header, read_state, write_state
+from tallystick.tensors.safetensors import Placement, StateFile, encode_header, read_state, write_state
+from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import State, Tensor
 
 __all__ = [
     "CHUNK_BYTES",
+    "Placement",
     "State",
     "StateDigests",
     "StateFile",

@@ -29,7 +29,7 @@ METADATA: Final = "__metadata__"
 
 
 @dataclass(frozen=True)
-class TensorSpec:
+class Placement:
     """Where a tensor lies in a file: its first byte and the one behind its last, from the data's start."""
 
     dtype: str
@@ -165,7 +165,7 @@ def read_state(path: Path, *, canonical: bool = False) -> dict[str, Tensor]:
         return {name: file.tensor(name).copy() for name in file.names}
 
 
-def read_header(header: bytes, what: str, data_bytes: int) -> dict[str, TensorSpec]:
+def read_header(header: bytes, what: str, data_bytes: int) -> dict[str, Placement]:
     """The specs of a header over `data_bytes` bytes of tensors; raises `MalformedError` naming `what`."""
     if not header.startswith(b"{"):
         raise MalformedError(f"{what}: the header does not begin with {{")
@@ -182,7 +182,7 @@ def _check_metadata(metadata: Json, what: str) -> None:
         raise MalformedError(f"{what}: __metadata__ maps strings to strings")
 
 
-def _read_spec(name: str, entry: Json, what: str) -> TensorSpec:
+def _read_spec(name: str, entry: Json, what: str) -> Placement:
     what = f"{what}: {_shown(name)}"
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise MalformedError(f"{what}: dtype, shape and data_offsets are needed, and nothing else")
@@ -198,7 +198,7 @@ def _read_spec(name: str, entry: Json, what: str) -> TensorSpec:
         raise MalformedError(f"{what}: {error}") from None
     if needed != bounds[1] - bounds[0]:
         raise MalformedError(f"{what}: {bounds[1] - bounds[0]} bytes for a tensor of {needed}")
-    return TensorSpec(dtype, sides, bounds[0], bounds[1])
+    return Placement(dtype, sides, bounds[0], bounds[1])
 
 
 def _naturals(value: Json, what: str) -> tuple[int, ...]:
@@ -209,7 +209,7 @@ def _naturals(value: Json, what: str) -> tuple[int, ...]:
     return tuple(item for item in value if isinstance(item, int))
 
 
-def _check_layout(specs: Mapping[str, TensorSpec], what: str, data_bytes: int) -> None:
+def _check_layout(specs: Mapping[str, Placement], what: str, data_bytes: int) -> None:
     position = 0
     for name, spec in sorted(specs.items(), key=lambda item: (item[1].begin, item[1].end)):
         if spec.begin != position:

@@ -1,0 +1,70 @@
+"""Runs a graph on an engine, node by node, and lets go of every value after its last reader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from tallystick.errors import MalformedError
+from tallystick.graphs.engine import Arguments, Engine
+from tallystick.graphs.graph import Graph, Node, Operand, Ref
+from tallystick.tensors import Tensor, TensorSpec
+
+Watcher = Callable[[Node, Arguments, tuple[Any, ...]], None]
+
+
+def execute(
+    graph: Graph, bindings: Mapping[Ref, Tensor], engine: Engine, watch: Watcher | None = None
+) -> dict[str, Tensor]:
+    """The outputs of `graph` by name; `bindings` holds its inputs and constants, and may hold more.
+
+    `watch` is called after each node with the node, its operands and its results as arrays of the engine. Raises
+    `MalformedError` where a binding is missing or has another spec.
+    """
+    held = {name: engine.load(_bound(bindings, name, spec)) for name, spec in _sources(graph)}
+    specs, last = graph.specs(), _last_readers(graph)
+    for node in graph.nodes:
+        arguments = {name: _fetch(operand, held) for name, operand in node.operands.items()}
+        results = engine.prepare(node)(arguments)
+        if watch is not None:
+            watch(node, arguments, results)
+        held |= {ref: value for ref, value in zip(node.outputs, results, strict=True) if ref is not None}
+        for ref in last.get(node.number, ()):
+            del held[ref]
+    return {output.name: engine.unload(held[output.value], specs[output.value].dtype) for output in graph.outputs}
+
+
+def _sources(graph: Graph) -> Iterator[tuple[Ref, TensorSpec]]:
+    yield from ((value.name, value.spec) for value in (*graph.inputs, *graph.constants))
+
+
+def _bound(bindings: Mapping[Ref, Tensor], name: Ref, spec: TensorSpec) -> Tensor:
+    tensor = bindings.get(name)
+    if tensor is None:
+        raise MalformedError(f"{name} is not bound")
+    if TensorSpec.of(tensor) != spec:
+        raise MalformedError(f"{name} is {spec}, and bound to {TensorSpec.of(tensor)}")
+    return tensor
+
+
+def _fetch(operand: Operand, held: Mapping[Ref, Any]) -> Any:
+    if operand is None or isinstance(operand, str):
+        return None if operand is None else held[operand]
+    return tuple(None if ref is None else held[ref] for ref in operand)
+
+
+def _last_readers(graph: Graph) -> dict[int, list[Ref]]:
+    """For each node the values that nothing reads after it."""
+    reader: dict[Ref, int] = {}
+    for node in graph.nodes:
+        reader |= dict.fromkeys((*filter(None, node.outputs), *node.refs), node.number)
+    for output in graph.outputs:
+        reader.pop(output.value, None)
+    return _grouped(reader.items())
+
+
+def _grouped(pairs: Iterable[tuple[Ref, int]]) -> dict[int, list[Ref]]:
+    found: dict[int, list[Ref]] = {}
+    for ref, number in pairs:
+        found.setdefault(number, []).append(ref)
+    return found

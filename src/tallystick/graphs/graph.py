@@ -1,0 +1,120 @@
+"""A graph: a pure tensor program as data, operators and the values between them.
+
+    (state', outputs) = graph(state, inputs)
+
+A value is named by a reference: the name of an input or of a constant, `n12` for the first result of node 12, `n12.1`
+for its second. Node numbers are given at capture, in an order of execution, and a slice keeps them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from tallystick.commitments import Digest
+from tallystick.operators.operator import Attribute
+from tallystick.tensors import TensorSpec
+
+Ref: TypeAlias = str
+Operand: TypeAlias = "Ref | tuple[Ref | None, ...] | None"
+
+
+class Form(StrEnum):
+    """What a graph is for; `distributed` has its place in the format and no content yet."""
+
+    LOGICAL = "logical"
+    VERIFICATION = "verification"
+    DISTRIBUTED = "distributed"
+
+
+class Role(StrEnum):
+    """What an input is: part of the state, given anew at each step, or cut out of a larger graph."""
+
+    WEIGHT = "weight"
+    BUFFER = "buffer"
+    OPTIMIZER = "optimizer"
+    SCHEDULE = "schedule"
+    RNG = "rng"
+    INPUT = "input"
+    CUT = "cut"
+
+
+@dataclass(frozen=True)
+class Input:
+    """A value that comes from outside."""
+
+    name: Ref
+    role: Role
+    spec: TensorSpec
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A value that is part of the program, kept under its tensor digest."""
+
+    name: Ref
+    spec: TensorSpec
+    digest: Digest
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operator applied: every parameter of the operator stands in `operands` or in `attributes`."""
+
+    number: int
+    operator: str
+    operands: Mapping[str, Operand]
+    attributes: Mapping[str, Attribute]
+    results: tuple[TensorSpec | None, ...]
+
+    @property
+    def refs(self) -> tuple[Ref, ...]:
+        """The values read, in the order of the parameters, as often as they occur."""
+        return tuple(ref for operand in self.operands.values() for ref in refs_of(operand))
+
+    @property
+    def outputs(self) -> tuple[Ref | None, ...]:
+        """References to the results; `None` for one that the operator was told not to compute."""
+        return tuple(None if spec is None else result_ref(self.number, i) for i, spec in enumerate(self.results))
+
+
+@dataclass(frozen=True)
+class Output:
+    """A named result of the whole graph; state that goes on bears the name of its input."""
+
+    name: str
+    value: Ref
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A checked tensor program: `nodes` stand in an order of execution."""
+
+    dialect: str
+    form: Form
+    inputs: tuple[Input, ...]
+    constants: tuple[Constant, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Output, ...]
+
+    def specs(self) -> dict[Ref, TensorSpec]:
+        """The spec of every value."""
+        found = {value.name: value.spec for value in (*self.inputs, *self.constants)}
+        for node in self.nodes:
+            pairs = zip(node.outputs, node.results, strict=True)
+            found |= {ref: spec for ref, spec in pairs if ref is not None and spec is not None}
+        return found
+
+
+def result_ref(number: int, index: int) -> Ref:
+    """The reference to result `index` of node `number`."""
+    return f"n{number}.{index}" if index else f"n{number}"
+
+
+def refs_of(operand: Operand) -> tuple[Ref, ...]:
+    """The references inside an operand."""
+    if operand is None:
+        return ()
+    return (operand,) if isinstance(operand, str) else tuple(ref for ref in operand if ref is not None)

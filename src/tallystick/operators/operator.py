@@ -1,0 +1,153 @@
+"""An operator: its name, its parameters, its one definition; and families of them.
+
+The parameters of an operator are written as PyTorch writes a schema: `Tensor self, Tensor other, *, Scalar alpha=1`.
+What a node holds for each parameter is an operand (a value) or an attribute (a constant of the program).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final, TypeAlias
+
+from tallystick.errors import MalformedError
+from tallystick.operators.algebra import Algebra
+from tallystick.tensors import item_size
+
+Scalar: TypeAlias = "bool | int | float"
+Attribute: TypeAlias = "Scalar | str | tuple[Scalar, ...] | None"
+Definition: TypeAlias = Callable[..., Any]
+
+TENSOR_KINDS: Final = frozenset({"Tensor", "Tensor?", "Tensor[]", "Tensor?[]"})
+ATTRIBUTE_KINDS: Final = frozenset({"int", "int[]", "float", "float[]", "bool", "bool[]", "Scalar", "str", "dtype"})
+_PARAMETER: Final = re.compile(r"(?P<kind>[A-Za-z]+(\?\[\]|\[\]\?|\[\]|\?)?) (?P<name>\w+)(=(?P<default>.+))?")
+INTEGER_MAX: Final = 2**53 - 1
+
+
+class Exactness(StrEnum):
+    """How the results of an honest evaluation may differ from the exact ones."""
+
+    MOVES = "moves data"
+    EXACT = "exact"
+    ROUNDS = "rounds once"
+    ACCUMULATES = "accumulates"
+    LIBRARY = "library function"
+    COMPOSITE = "composite"
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of an operator; `kind` is a name of `TENSOR_KINDS`, or of `ATTRIBUTE_KINDS` with `?` if optional."""
+
+    name: str
+    kind: str
+    default: str | None = None
+
+    @property
+    def is_operand(self) -> bool:
+        """Whether nodes give a value here, rather than a constant of the program."""
+        return self.kind in TENSOR_KINDS
+
+    def check(self, attribute: Attribute) -> None:
+        """Raise `MalformedError` unless `attribute` has this parameter's kind."""
+        if not _has_kind(attribute, self.kind):
+            raise MalformedError(f"{self.name} is {attribute!r:.60}, no {self.kind}")
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator of the allow-list.
+
+    `meaning` is one line for people, `define` the definition: a function of an algebra and of the parameters by
+    name, which returns one value or a tuple of values and `None`s.
+    """
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    meaning: str
+    exactness: Exactness
+    define: Definition
+
+    @property
+    def dialect(self) -> str:
+        """`aten`, `stablehlo` or `tally`."""
+        return self.name.partition(".")[0]
+
+    def read(self, algebra: Algebra[Any], arguments: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The results in one algebra; `arguments` gives every parameter its value or attribute.
+
+        Raises `MalformedError` where operands or attributes do not fit together.
+        """
+        results = self.define(algebra, **arguments)
+        return results if isinstance(results, tuple) else (results,)
+
+
+@dataclass
+class Family:
+    """Operators that are described in one file."""
+
+    operators: dict[str, Operator] = field(default_factory=dict)
+
+    def operator(
+        self, name: str, parameters: str, meaning: str, exactness: Exactness
+    ) -> Callable[[Definition], Definition]:
+        """Add the decorated definition under `name`; several decorators give one definition several names."""
+
+        def added(define: Definition) -> Definition:
+            assert name not in self.operators, f"{name} is described twice"
+            self.operators[name] = Operator(name, parse_parameters(parameters), meaning, exactness, define)
+            return define
+
+        return added
+
+
+def merge(*families: Family) -> Mapping[str, Operator]:
+    """All operators of `families` by sorted name."""
+    found: dict[str, Operator] = {}
+    for family in families:
+        assert not found.keys() & family.operators.keys()
+        found |= family.operators
+    return dict(sorted(found.items()))
+
+
+def parse_parameters(text: str) -> tuple[Parameter, ...]:
+    """The parameters in PyTorch's notation; `*` is skipped."""
+    parts = [part.strip() for part in re.split(r",\s*(?![^\[]*\])", text)]
+    return tuple(_parse_parameter(part) for part in parts if part not in {"", "*"})
+
+
+def _parse_parameter(text: str) -> Parameter:
+    found = _PARAMETER.fullmatch(text)
+    assert found is not None, f"{text!r} is no parameter"
+    return Parameter(found["name"], found["kind"], found["default"])
+
+
+def _has_kind(attribute: Attribute, kind: str) -> bool:
+    if kind.endswith("?"):
+        return attribute is None or _has_kind(attribute, kind[:-1])
+    if kind.endswith("[]"):
+        return isinstance(attribute, tuple) and all(_has_kind(item, kind[:-2]) for item in attribute)
+    return _SCALAR_CHECKS[kind](attribute)
+
+
+def _is_dtype(attribute: Attribute) -> bool:
+    try:
+        return isinstance(attribute, str) and item_size(attribute) > 0
+    except MalformedError:
+        return False
+
+
+def _is_int(attribute: Attribute) -> bool:
+    return isinstance(attribute, int) and not isinstance(attribute, bool) and abs(attribute) <= INTEGER_MAX
+
+
+_SCALAR_CHECKS: Final[Mapping[str, Callable[[Attribute], bool]]] = {
+    "int": _is_int,
+    "float": lambda attribute: isinstance(attribute, float),
+    "bool": lambda attribute: isinstance(attribute, bool),
+    "str": lambda attribute: isinstance(attribute, str),
+    "Scalar": lambda attribute: isinstance(attribute, bool | float) or _is_int(attribute),
+    "dtype": _is_dtype,
+}
