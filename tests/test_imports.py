@@ -15,13 +15,19 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "src" / "tallystick"
 LAYERS = [
-    *("errors", "commitments", "tensors", "tolerances", "datasets", "transcripts", "store"),
-    *("frameworks", "recorders", "audits", "attacks", "studies", "cli"),
+    *("errors", "commitments", "tensors", "operators", "graphs", "tolerances", "datasets", "transcripts", "store"),
+    *("frameworks", "recorders", "audits", "attacks", "studies", "cli", "torch", "jax"),
 ]
-HEAVY = {"torch", "transformers", "tokenizers", "sklearn", "matplotlib", "safetensors"}
+HEAVY = {
+    *("torch", "transformers", "tokenizers", "diffusers", "sklearn", "matplotlib", "safetensors"),
+    *("jax", "jaxlib", "iree", "array_api_compat"),
+}
 AT_HOME_WITH_HEAVY = {"frameworks", "recorders"}
 FORBIDDEN_TO_AUDITS = {"recorders", "attacks", "studies", "cli", "web"}
-UNLOADED_AT_IMPORT = ("torch", "pydantic", "matplotlib", "transformers", "tokenizers", "sklearn", "typer", "rich")
+UNLOADED_AT_IMPORT = (
+    *("torch", "jax", "iree", "array_api_compat", "transformers", "tokenizers", "sklearn"),
+    *("pydantic", "matplotlib", "typer", "rich"),
+)
 
 
 class Import(NamedTuple):
@@ -141,7 +147,10 @@ def test_importing_the_package_loads_numpy_at_most() -> None:
 
 
 def test_importing_commitments_and_tensors_loads_numpy_at_most() -> None:
-    assert loaded_by("import tallystick.commitments, tallystick.tensors, tallystick.tolerances") == set()
+    assert (
+        loaded_by("import tallystick.commitments, tallystick.tensors, tallystick.graphs, tallystick.tolerances")
+        == set()
+    )
 
 
 @pytest.mark.parametrize("name", [name for name, path in MODULES.items() if path.name == "__init__.py"])

@@ -1,6 +1,6 @@
 """Calibrated limits: how far honest stacks lie apart, per optimizer, precision and window.
 
-The shipped table is made by `tally calibrate` and committed with the figures it rests on. A verifier may bring
+The shipped table is made by `tally calibrate-training` and committed with the figures it rests on. A verifier may bring
 another one; a prover never can.
 """
 

@@ -7,7 +7,7 @@ import sys
 import typer
 
 from tallystick import __version__
-from tallystick.cli import attack, audit, data, demo, inspect, study, train
+from tallystick.cli import attack, audit, calibrate, calibrate_training, data, demo, inspect, train
 from tallystick.errors import TallyError
 
 app = typer.Typer(
@@ -19,7 +19,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for group in (train, audit, data, inspect, attack, study, demo):
+for group in (train, audit, data, inspect, attack, calibrate, calibrate_training, demo):
     group.register(app)
 
 

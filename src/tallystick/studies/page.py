@@ -21,7 +21,7 @@ CHECKS = (
 
 TOP = """# Tolerances: what honest stacks differ by, and what is caught beyond it
 
-Written by `tally calibrate src/tallystick/audits/calibration.json --figures docs/data/power.json --page
+Written by `tally calibrate-training src/tallystick/audits/calibration.json --figures docs/data/power.json --page
 docs/tolerances.md`: the limits that this version ships, and the figures they rest on.
 
 A tolerant audit (`tally audit RUN --tolerant`) replays a segment from an **exact** anchor on another stack and asks
@@ -59,8 +59,9 @@ READING = """## What cannot be told apart
 - **First steps**: until Adam's second moment has settled, honest drift is larger. Segments that start before step 8
   have limits of their own.
 - **Few machines, small models.** Limits were measured on the machines named above, on models of 0.2 million (Llama
-  style) and 0.01 million weights. A verifier with other hardware or much larger models runs `tally calibrate` and
-  gives its table in the policy (`calibration`); `--also` keeps what was measured elsewhere.
+  style) and 0.01 million weights. A verifier with other hardware or much larger models runs
+  `tally calibrate-training` and gives its table in the policy (`calibration`); `--also` keeps what was measured
+  elsewhere.
 - float32 products below full precision (`float32_matmul_precision` "high" or "medium", TF32) are not within the fp32
   limits and are not meant to be: they are another arithmetic. The environment of a run records the setting.
 """

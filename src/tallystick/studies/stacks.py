@@ -21,6 +21,7 @@ SWITCHES = (
     "OMP_NUM_THREADS",
     "ONEDNN_DEFAULT_FPMATH_MODE",
     "ONEDNN_MAX_CPU_ISA",
+    "XLA_FLAGS",
 )
 QUIET = {"HF_HUB_OFFLINE": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 """What makes many processes on few cores go well together and changes no result of PyTorch's."""

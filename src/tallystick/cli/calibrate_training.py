@@ -1,4 +1,4 @@
-"""`tally calibrate`: measure how far honest stacks drift apart on this machine, and set limits by it."""
+"""`tally calibrate-training`: measure how far honest stacks drift apart on this machine, and set limits by it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this file."""
-    app.command()(calibrate)
+    app.command()(calibrate_training)
 
 
-def calibrate(
+def calibrate_training(
     out: Path = typer.Argument(help="Where the limits are written, as JSON."),
     quick: bool = typer.Option(False, "--quick", help="Fewer seeds and segments, and no power table."),
     also: Path | None = typer.Option(None, help="Limits measured on another machine, to hold for both."),

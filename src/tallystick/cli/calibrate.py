@@ -1,0 +1,82 @@
+"""`tally calibrate`: measure how far honest stacks lie from each operator's exact result, and set thresholds by it."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from tallystick.studies.operators.calibrate import OperatorStudy
+    from tallystick.transcripts.profile import Profile
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this file."""
+    app.command()(calibrate)
+    app.command()(merge_profiles)
+
+
+def calibrate(
+    graph: Path = typer.Argument(help="The graph, as `tally graph` writes it."),
+    inputs: Path = typer.Option(help="A directory of safetensors files, each one set of inputs."),
+    out: Path = typer.Option(help="Where the profile is written, as JSON."),
+    figures: Path | None = typer.Option(None, help="Also write every figure behind the profile, as JSON."),
+    keep: Path | None = typer.Option(None, help="Keep the values of all runs in this directory."),
+    as_json: bool = typer.Option(False, "--json", help="Print what was found as JSON."),
+) -> None:
+    """Run every operator of a graph on each numerical stack of this machine, and set thresholds by their errors.
+
+    A file `weights.safetensors` beside the inputs belongs to every set.
+    """
+    from tallystick.cli.output import existing, talk
+    from tallystick.studies.operators.calibrate import calibrate_graph
+
+    existing(graph, "graph")
+    existing(inputs, "directory")
+    console = talk()
+    folder = tempfile.TemporaryDirectory(prefix="tally-calibrate-") if keep is None else nullcontext(str(keep))
+    with folder as place:
+        study = calibrate_graph(graph, inputs, Path(place), console.print)
+    _write(study, out, figures, as_json)
+
+
+def merge_profiles(
+    profiles: list[Path] = typer.Argument(help="Profiles of several machines."),
+    out: Path = typer.Option(help="Where the profile that holds for all of them is written."),
+) -> None:
+    """Join calibration profiles: the larger error everywhere, never beyond an operator's bound."""
+    from functools import reduce
+
+    from tallystick.store import write_atomically
+
+    joined = reduce(lambda one, other: one.merged(other), [read_profile(path) for path in profiles])
+    write_atomically(out, joined.to_bytes() + b"\n")
+    print(joined.digest_as("calibration"))
+
+
+def read_profile(path: Path) -> Profile:
+    """A profile from a file; raises `MalformedError` for anything else."""
+    from tallystick.store import read_document
+    from tallystick.transcripts.profile import Profile
+
+    return Profile.from_bytes(read_document(path).removesuffix(b"\n"), path.name)
+
+
+def _write(study: OperatorStudy, out: Path, figures: Path | None, as_json: bool) -> None:
+    from tallystick.cli.output import print_json
+    from tallystick.commitments import encode
+    from tallystick.store import write_atomically
+    from tallystick.studies.operators.figures import figures_of
+
+    write_atomically(out, study.profile.to_bytes() + b"\n")
+    found = figures_of(study)
+    if figures is not None:
+        write_atomically(figures, encode(found) + b"\n")
+    if as_json:
+        print_json(found)
+    else:
+        print(study.profile.digest_as("calibration"))

@@ -1,0 +1,84 @@
+"""Stacks that compute the same operators by other kernels: other instruction sets, libraries, threads and engines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from tallystick.errors import UnavailableError
+from tallystick.graphs.engine import Engine
+from tallystick.studies.stacks import PORTABLE, Stack, enter
+
+
+@dataclass(frozen=True)
+class OperatorStack(Stack):
+    """A stack with the engine that runs each operator; settings of PyTorch matter to `torch` alone."""
+
+    engine: Literal["torch", "jax", "iree"] = "torch"
+
+
+BASE: Final = OperatorStack("base")
+STACKS: Final = (
+    BASE,
+    OperatorStack("2 threads", threads=2),
+    OperatorStack("AVX2 vector code", {"ATEN_CPU_CAPABILITY": "avx2"}),
+    OperatorStack("portable vector code", {"ATEN_CPU_CAPABILITY": "default"}),
+    OperatorStack("MKL compatible", {"MKL_CBWR": "COMPATIBLE"}),
+    OperatorStack("oneDNN off", mkldnn=False),
+    OperatorStack("oneDNN AVX2", {"ONEDNN_MAX_CPU_ISA": "AVX2"}),
+    OperatorStack("all portable", PORTABLE),
+    OperatorStack("JAX", engine="jax"),
+    OperatorStack("JAX SSE4.2", {"XLA_FLAGS": "--xla_cpu_max_isa=SSE4_2"}, engine="jax"),
+    OperatorStack("IREE", engine="iree"),
+    OperatorStack("CUDA", device="cuda"),
+)
+
+
+def stack_named(name: str) -> OperatorStack:
+    """The stack of that name."""
+    return next(stack for stack in STACKS if stack.name == name)
+
+
+def stacks_here() -> tuple[OperatorStack, ...]:
+    """The stacks that this machine has the libraries and the device for."""
+    return tuple(stack for stack in STACKS if _is_here(stack))
+
+
+def engine_of(stack: OperatorStack) -> Engine:
+    """The engine of a stack, in a process that was started with its variables."""
+    if stack.engine == "jax":
+        from tallystick.frameworks.jax.engine import JaxEngine
+
+        return JaxEngine()
+    if stack.engine == "iree":
+        from tallystick.frameworks.iree.engine import IreeEngine
+
+        return IreeEngine()
+    from tallystick.frameworks.torch.engine import TorchEngine
+
+    enter(stack)
+    return TorchEngine(stack.device)
+
+
+def base_engine() -> Engine:
+    """PyTorch as it comes; raises `UnavailableError` without it."""
+    if not _has("torch"):
+        raise UnavailableError("calibration starts from PyTorch: pip install 'tallystick[torch]'")
+    return engine_of(BASE)
+
+
+def _is_here(stack: OperatorStack) -> bool:
+    if stack.device == "cuda":
+        import torch
+
+        return torch.cuda.is_available()
+    return _has({"torch": "torch", "jax": "jax", "iree": "iree.compiler"}[stack.engine])
+
+
+def _has(module: str) -> bool:
+    from importlib.util import find_spec
+
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False

@@ -1,0 +1,95 @@
+"""A calibration profile: the thresholds of operators, with the stacks and the sample they were measured on.
+
+A verifier brings it; a prover never can. Entries of one graph are by node, and by operator for graphs never seen.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field
+
+from tallystick.commitments import Digest
+from tallystick.tolerances.threshold import Errors, Threshold
+from tallystick.transcripts.door import Count, DigestText, Document, Positive
+
+Size = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+Percentiles = tuple[Size, Size, Size, Size]
+NodeName = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,8})(\.[1-9][0-9]{0,3})?$")]
+OperatorName = Annotated[str, Field(pattern=r"^[a-z]+(\.\w+)+ (F16|BF16|F32|F64)$", max_length=128)]
+Name = Annotated[str, Field(min_length=1, max_length=128)]
+
+
+class Calibrated(Document):
+    """The largest errors seen, at the percentiles of `tolerances.threshold.QUANTILES`."""
+
+    share: Percentiles
+    absolute: Percentiles
+    relative: Percentiles
+    ulp: Percentiles
+    bias: Size
+    elements: Count
+
+    @classmethod
+    def of(cls, errors: Errors) -> Self:
+        """The errors as a document; raises `ValueError` where one is infinite."""
+        return cls(
+            share=_four(errors.share),
+            absolute=_four(errors.absolute),
+            relative=_four(errors.relative),
+            ulp=_four(errors.ulp),
+            bias=errors.bias,
+            elements=errors.elements,
+        )
+
+    def errors(self) -> Errors:
+        """The errors as numbers."""
+        return Errors(self.share, self.absolute, self.relative, self.ulp, self.bias, self.elements)
+
+
+class Profile(Document):
+    """Thresholds of operators, measured on `stacks` over `inputs` sets of inputs."""
+
+    profile: Literal["operators"] = "operators"
+    version: Literal[1] = 1
+    graphs: tuple[DigestText, ...] = ()
+    stacks: tuple[Name, ...]
+    machines: tuple[Name, ...]
+    inputs: Positive
+    safety: Annotated[float, Field(ge=1.0, le=100.0)]
+    nodes: dict[DigestText, dict[NodeName, Calibrated]] = {}
+    operators: dict[OperatorName, Calibrated]
+
+    def threshold(self, graph: Digest, result: str, operator: str, dtype: str) -> Threshold | None:
+        """The threshold of one result, such as `12` or `12.1`: its own, else its operator's, else none."""
+        found = self.nodes.get(graph, {}).get(result) or self.operators.get(f"{operator} {dtype}")
+        return None if found is None else Threshold(found.errors(), self.safety)
+
+    def merged(self, other: Profile) -> Profile:
+        """A profile that holds for the stacks of both: the larger error everywhere, the larger safety factor."""
+        return Profile(
+            graphs=tuple(sorted({*self.graphs, *other.graphs})),
+            stacks=tuple(sorted({*self.stacks, *other.stacks})),
+            machines=tuple(sorted({*self.machines, *other.machines})),
+            inputs=self.inputs + other.inputs,
+            safety=max(self.safety, other.safety),
+            nodes={
+                graph: _joined(self.nodes.get(graph, {}), other.nodes.get(graph, {}))
+                for graph in sorted({*self.nodes, *other.nodes})
+            },
+            operators=_joined(self.operators, other.operators),
+        )
+
+
+def _joined(one: dict[str, Calibrated], other: dict[str, Calibrated]) -> dict[str, Calibrated]:
+    def join(name: str) -> Calibrated:
+        if name not in one or name not in other:
+            return one[name] if name in one else other[name]
+        return Calibrated.of(one[name].errors().joined(other[name].errors()))
+
+    return {name: join(name) for name in sorted({*one, *other})}
+
+
+def _four(values: tuple[float, ...]) -> Percentiles:
+    first, second, third, fourth = values
+    return first, second, third, fourth
