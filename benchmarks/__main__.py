@@ -10,7 +10,16 @@ from typing import Any
 from benchmarks.figure import describe_machine, load, print_figure
 from benchmarks.page import DATA, write_page
 
-NAMES = ("train_commit", "hash_rate", "incremental", "audit_cost", "transcript_scale", "cold_start")
+NAMES = (
+    "train_commit",
+    "hash_rate",
+    "incremental",
+    "audit_cost",
+    "transcript_scale",
+    "cold_start",
+    "graph_replay",
+    "capture_cost",
+)
 
 
 def main() -> None:

@@ -78,7 +78,10 @@ class Calibration(Document):
 
     def entry_for(self, recipe: Recipe, start: int, steps: int) -> Entry | None:
         """The entry of the smallest window that holds `steps` from state `start`, or `None` if none was calibrated."""
-        wanted = (family_of(recipe), recipe.optimizer.kind, recipe.training.dtype)
+        return self.entry_at((family_of(recipe), recipe.optimizer.kind, recipe.training.dtype), start, steps)
+
+    def entry_at(self, wanted: tuple[str, str, str], start: int, steps: int) -> Entry | None:
+        """As `entry_for`, for a family, an optimizer and a precision."""
         fitting = [
             entry
             for entry in self.entries

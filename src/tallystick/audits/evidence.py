@@ -11,8 +11,11 @@ from tallystick.audits.policy import Policy
 from tallystick.commitments import Frontier, digest_from, leaf_hash
 from tallystick.datasets import BatchPlan, Dataset
 from tallystick.errors import ProofError, UnavailableError
+from tallystick.graphs.files import load_program
+from tallystick.graphs.graph import Graph
+from tallystick.graphs.root import graph_root
 from tallystick.store import RunDirectory, open_line, read_lines
-from tallystick.tensors import StateFile, Tensor, state_digest
+from tallystick.tensors import State, StateFile, Tensor, read_state, state_digest
 from tallystick.transcripts import (
     AnchorRecord,
     Chain,
@@ -24,14 +27,18 @@ from tallystick.transcripts import (
     Record,
     Spec,
     StateSummary,
+    StepProgram,
     StepRecord,
     TraceEntry,
     anchor_file,
+    batch_file,
     batch_plan,
     learning_rate,
     open_data,
     read_record,
+    recipe_program,
 )
+from tallystick.transcripts.program import BATCH
 
 RATE_TOLERANCE = 1e-12
 
@@ -47,6 +54,7 @@ class Evidence:
     findings: Findings = field(default_factory=Findings)
     dataset: Dataset | None = None
     plan: BatchPlan | None = None
+    program: StepProgram | None = None
     anchors: dict[int, AnchorRecord] = field(default_factory=dict)
     failures: int = 0
     training_seconds: float = 0.0
@@ -75,6 +83,21 @@ class Evidence:
             raise ProofError(f"{record.file} does not hold the state its record names")
         return state
 
+    def batch(self, index: int) -> State:
+        """The kept batch of step `index` as the graph names it; raises `ProofError` unless it is the recorded one."""
+        name = self.step(index).batch.digest
+        require(name is not None, f"step {index} does not name the tensors it consumed")
+        assert name is not None  # required above
+        batch = read_state(self.run.path / batch_file(name), canonical=True)
+        require(state_digest(batch) == name, f"{batch_file(name)} does not hold the batch of step {index}")
+        return {f"{BATCH}{tensor}": value for tensor, value in batch.items()}
+
+    def rates(self, index: int) -> tuple[float, ...]:
+        """The learning rates that step `index` records, one for each parameter group."""
+        record = self.step(index)
+        groups = len(self.spec.optimizer or ())
+        return record.learning_rates or (record.learning_rate,) * groups
+
     def add_step(self, place: int) -> None:
         """Remember where in the transcript the next step record starts."""
         self._places.append(place)
@@ -99,6 +122,9 @@ def gather_evidence(run: RunDirectory, policy: Policy) -> Evidence:
         require(found == claim.environment, "environment.json is not the environment that the claim names")
     with findings.check("data"):
         _open_data(evidence)
+    if evidence.spec.graph is not None:
+        with findings.check("step graph"):
+            _open_graph(evidence)
     _read_transcript(evidence, policy)
     _read_trace(evidence, policy)
     _check_tiles(evidence)
@@ -113,6 +139,23 @@ def _open_data(evidence: Evidence) -> None:
         return
     evidence.dataset = open_data(spec, evidence.run.data_path)
     evidence.plan = batch_plan(spec, evidence.dataset)
+
+
+def _open_graph(evidence: Evidence) -> None:
+    """Read the step graph through the strict door; raises `MalformedError` for one that no verifier would run."""
+    graph, constants = load_program(evidence.run.graph_path)
+    require(graph_root(graph) == evidence.spec.graph, "graphs/step.json is not the graph that the spec names")
+    evidence.program = _program(evidence, graph, constants)
+
+
+def _program(evidence: Evidence, graph: Graph, constants: State) -> StepProgram | None:
+    spec = evidence.spec
+    if spec.recipe is None:
+        rules = tuple(group.rule for group in spec.optimizer or ())
+        return StepProgram(graph, constants, rules, evidence.batch, evidence.rates)
+    if evidence.dataset is None or evidence.plan is None:
+        return None  # the data was rejected already
+    return recipe_program(spec.recipe, graph, constants, evidence.dataset, evidence.plan)
 
 
 def _read_transcript(evidence: Evidence, policy: Policy) -> None:
@@ -169,6 +212,7 @@ def _check_step(evidence: Evidence, record: StepRecord) -> None:
     require(not wrong, f"step {record.index} lacks a summary that the spec asks for, or has another: {wrong}")
     if recipe is None:
         return
+    require(record.learning_rates is None, f"step {record.index} names several learning rates, and its recipe one")
     require(record.gradient_norm is not None, f"step {record.index} lacks its gradient norm")
     checksummed = record.activation is not None
     require(checksummed == recipe.record.activation_checksum, f"step {record.index}: activation checksum")

@@ -22,9 +22,15 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 class Policy(Document):
-    """What one verifier asks of a training run."""
+    """What one verifier asks of a run.
+
+    `replay` says what steps are taken again with where a run has both a step graph and a recipe. `outputs` is how far a
+    model's outputs may lie from a replay on another stack, relative to their norm. `properties` are checked of values
+    without a replay.
+    """
 
     mode: Literal["exact", "tolerant"] = "exact"
+    replay: Literal["graph", "recipe"] = "graph"
     samples: Positive = 16
     window: Positive = 64
     full: bool = False
@@ -35,6 +41,8 @@ class Policy(Document):
     devices: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda")
     calibration: Calibration | None = None
     update_floor: Share = 1e-6
+    outputs: Share | None = None
+    properties: tuple[Annotated[str, Field(max_length=64)], ...] = ()
 
 
 def read_policy(path: Path) -> Policy:

@@ -91,7 +91,7 @@ def _judge_trajectory(
     subject = f"step {claimed.index}"
     finding = band.compare(claimed.loss, replayed.loss)
     notes.note(finding, "loss", subject, f"claimed {claimed.loss}, replayed {replayed.loss:.6f}")
-    if exact and claimed.gradient_norm is not None:
+    if exact and claimed.gradient_norm is not None and replayed.gradient_norm is not None:
         same = as_float(claimed.gradient_norm) == round(replayed.gradient_norm, 12)
         notes.note(AGREES if same else DIFFERS, "gradient norm", subject)
     if exact and claimed.activation is not None and replayed.activation is not None:

@@ -33,6 +33,14 @@ class Report:
     unreachable: float
     training_seconds: float
     audit_seconds: float
+    graph: Digest | None = None
+
+    @property
+    def replayed(self) -> str:
+        """What steps were taken again with: a step graph by its root, or a trainer built from the recipe."""
+        if not self.segments:
+            return "nothing"
+        return "the recipe" if self.graph is None else f"graph {self.graph}"
 
     @property
     def replayed_steps(self) -> int:
@@ -60,6 +68,7 @@ class Report:
             "policy": self.policy.to_json(),
             "nonce": self.nonce.hex(),
             "steps": self.steps,
+            "replayed": self.replayed,
             "sampled": list(self.selection.sampled),
             "replayed_steps": self.replayed_steps,
             "segments": [segment.to_json() for segment in self.segments],
@@ -79,6 +88,7 @@ def make_report(
     segments: list[SegmentReport],
     unavailable: list[str],
     seconds: float,
+    graph: Digest | None = None,
 ) -> Report:
     """The report over what an audit saw, what it could not obtain, and what it left alone."""
     share = unreachable_share(evidence.anchors, evidence.steps, policy.window)
@@ -86,7 +96,7 @@ def make_report(
         tuple(evidence.findings.seen),
         tuple(unavailable),
         tuple(_not_checked(evidence, policy, segments, share)),
-        tuple(_assumptions(policy, nonce)),
+        tuple(_assumptions(evidence, policy, nonce, graph)),
     )
     return Report(
         verdict,
@@ -99,6 +109,7 @@ def make_report(
         share,
         evidence.training_seconds,
         seconds,
+        graph,
     )
 
 
@@ -113,7 +124,9 @@ def _not_checked(evidence: Evidence, policy: Policy, segments: list[SegmentRepor
         )
     if policy.claim is None:
         yield "whether this is the claim that was published: give its digest with --claim"
-    if not policy.full:
+    if evidence.spec.recipe is None and evidence.program is not None:
+        yield "where the first state came from, which data the batches are, and what set the learning rates"
+    if not policy.full and evidence.spec.commitment is not None:
         yield "whether the tokens are those of the source: `tally verify-data`, or --full"
     if evidence.failures:
         yield f"{evidence.failures} steps crashed and were repeated; the crashes themselves were not replayed"
@@ -121,10 +134,12 @@ def _not_checked(evidence: Evidence, policy: Policy, segments: list[SegmentRepor
     yield "whether other data was used elsewhere, before step 0 or after the last step"
 
 
-def _assumptions(policy: Policy, nonce: bytes) -> Iterable[str]:
+def _assumptions(evidence: Evidence, policy: Policy, nonce: bytes, graph: Digest | None) -> Iterable[str]:
     yield "SHA-256 is collision resistant, and this machine and its libraries compute what they say"
     if nonce:
         yield "the nonce was drawn by the verifier after the claim was fixed"
+    if graph is not None and evidence.spec.recipe is None:
+        yield f"the program that should have run is the graph that was replayed, {graph}"
     if policy.mode == "tolerant":
         yield "honest stacks differ by no more than those the limits were calibrated on"
     yield "training seconds are the prover's statement; only the cost ratio uses them"

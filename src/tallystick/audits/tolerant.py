@@ -14,6 +14,7 @@ from tallystick.audits.findings import AGREES, DIFFERS, Findings
 from tallystick.audits.sampling import Segment
 from tallystick.audits.spacing import spacing_shares
 from tallystick.audits.undetermined import Mask, find_undetermined, judge_share, settle, share_of_update
+from tallystick.audits.workload import Workload
 from tallystick.errors import UnavailableError
 from tallystick.store import RunDirectory
 from tallystick.tensors import Tensor
@@ -23,7 +24,6 @@ from tallystick.transcripts import (
     Spec,
     StepRecord,
     decode_sketch,
-    learning_rate,
     projection_seed,
 )
 
@@ -38,6 +38,7 @@ class TolerantJudge:
 
     run: RunDirectory
     spec: Spec
+    workload: Workload
     entry: Entry
     update_floor: float
     compares_generators: bool
@@ -73,7 +74,7 @@ class TolerantJudge:
         return replace(limits, overall=limits.overall + overall, worst_tensor=limits.worst_tensor + worst)
 
     def _check_determined(self, notes: Findings, replayed: State, masks: Mapping[str, Mask], subject: str) -> None:
-        finding = judge_share(replayed, masks, self._dtype)
+        finding = judge_share(replayed, masks, self.workload.dtype)
         if masks:
             notes.note(finding, "undetermined weights", subject, advisory=True)
         if not finding.agrees:
@@ -83,13 +84,7 @@ class TolerantJudge:
             )
 
     def _undetermined(self, replayed: State) -> dict[str, Mask]:
-        return find_undetermined(replayed, self._dtype)
-
-    @property
-    def _dtype(self) -> str:
-        recipe = self.spec.recipe
-        assert recipe is not None  # only a recipe is replayed
-        return recipe.training.dtype
+        return find_undetermined(replayed, self.workload.dtype)
 
     def summaries(self, notes: Findings, claimed: StepRecord, start: State, replayed: State, subject: str) -> None:
         """Compare the summaries of one step: the sketch decides within its limit, the buckets are shown."""
@@ -125,9 +120,7 @@ class TolerantJudge:
             notes.note(AGREES if same else DIFFERS, "state exact", f"{subject}, {name}")
 
     def _peak_rate(self, segment: Segment) -> float:
-        recipe = self.spec.recipe
-        assert recipe is not None  # only a recipe is replayed
-        return max(learning_rate(recipe, step) for step in range(segment.start + 1, segment.end + 1))
+        return max(self.workload.rate(step) for step in range(segment.start + 1, segment.end + 1))
 
 
 def part(state: State, group: str) -> dict[str, Tensor]:

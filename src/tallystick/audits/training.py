@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from tallystick.audits.calibration import shipped_calibration
 from tallystick.audits.evidence import Evidence, gather_evidence
+from tallystick.audits.findings import DIFFERS, require
 from tallystick.audits.initial import judge_initial_state
 from tallystick.audits.policy import Policy
 from tallystick.audits.replay import SegmentReport, replay_segment
@@ -21,21 +22,30 @@ from tallystick.audits.sampling import (
 )
 from tallystick.audits.screens import screen_anchors
 from tallystick.audits.tolerant import TolerantJudge
+from tallystick.audits.workload import workload_of
+from tallystick.commitments import Digest
 from tallystick.datasets import BatchPlan, Dataset, verify_data
-from tallystick.errors import UnavailableError, UsageError
+from tallystick.errors import ProofError, UnavailableError, UsageError
 from tallystick.store import RunDirectory
-from tallystick.transcripts import Environment, Replayer, Spec
+from tallystick.transcripts import Environment, Replayer, Spec, StepProgram
 
 MakeReplayer = Callable[[Spec, Dataset, BatchPlan], Replayer]
+MakeGraphReplayer = Callable[[Spec, StepProgram], Replayer]
+CaptureRecipe = Callable[[Spec], Digest]
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Workplace:
-    """The verifier's own machine: its environment and how it builds a replayer."""
+    """The verifier's own machine: its environment and how it builds a replayer.
+
+    `graph_replayer` replays from a step graph; `recipe_graph` captures the step of a recipe anew and gives its root.
+    """
 
     environment: Environment
     replayer: MakeReplayer
+    graph_replayer: MakeGraphReplayer | None = None
+    recipe_graph: CaptureRecipe | None = None
 
 
 def audit_training(
@@ -123,7 +133,9 @@ def _audit(
             segments.extend(_replay(evidence, policy, workplace, progress, selection))
     except UnavailableError as error:
         unavailable.append(str(error))
-    return make_report(evidence, policy, nonce, selection, segments, unavailable, seconds=time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    graph = evidence.spec.graph if segments and replays_graph(evidence, policy, workplace) else None
+    return make_report(evidence, policy, nonce, selection, segments, unavailable, seconds, graph)
 
 
 def _replay(
@@ -131,38 +143,84 @@ def _replay(
 ) -> Iterable[SegmentReport]:
     """Replay the selected segments; raises `UnavailableError` saying why that is not possible."""
     replayer = _replayer(evidence, policy, workplace)
-    judge_initial_state(evidence.findings, evidence.state(0), replayer.initial_state(), is_exact=policy.mode == "exact")
+    if evidence.spec.recipe is not None:
+        is_exact = policy.mode == "exact"
+        judge_initial_state(evidence.findings, evidence.state(0), replayer.initial_state(), is_exact=is_exact)
     total, done = sum(segment.steps for segment in selection.segments), 0
     for segment in selection.segments:
-        yield replay_segment(evidence, segment, replayer, _judge(evidence, policy, workplace, segment))
+        judge = _judge(evidence, policy, workplace, segment)
+        try:
+            yield replay_segment(evidence, segment, replayer, judge)
+        except ProofError as error:  # a batch that is not the recorded one
+            evidence.findings.note(DIFFERS, "batch", f"steps {segment.start + 1}–{segment.end}", str(error))
         done += segment.steps
         progress(done, total)
 
 
 def _replayer(evidence: Evidence, policy: Policy, workplace: Workplace) -> Replayer:
-    spec, dataset, plan = evidence.spec, evidence.dataset, evidence.plan
-    if spec.recipe is None or dataset is None or plan is None:
+    spec, device = evidence.spec, _device(evidence)
+    if spec.recipe is None and evidence.program is None:
         raise UnavailableError("no step was replayed: the run was recorded around a loop that no recipe describes")
-    if spec.recipe.training.device not in policy.devices:
-        raise UnavailableError(f"the policy accepts no run on {spec.recipe.training.device}")
+    if device not in policy.devices:
+        raise UnavailableError(f"the policy accepts no run on {device}")
     differences = workplace.environment.differences(evidence.environment)
     if policy.mode == "exact" and differences:
         raise UnavailableError("different stack, ours / theirs: " + "; ".join(differences))
-    return workplace.replayer(spec, dataset, plan)
+    if replays_graph(evidence, policy, workplace):
+        return _graph_replayer(evidence, workplace)
+    if evidence.dataset is None or evidence.plan is None:
+        raise UnavailableError("no step was replayed: this verifier replays recipes, and the run has a graph only")
+    return workplace.replayer(spec, evidence.dataset, evidence.plan)
+
+
+def replays_graph(evidence: Evidence, policy: Policy, workplace: Workplace) -> bool:
+    """Whether steps are taken again with the run's step graph rather than with a trainer built from its recipe."""
+    is_wanted = policy.replay == "graph" or evidence.spec.recipe is None
+    return is_wanted and evidence.program is not None and workplace.graph_replayer is not None
+
+
+def _graph_replayer(evidence: Evidence, workplace: Workplace) -> Replayer:
+    assert evidence.program is not None  # held by `replays_graph`
+    assert workplace.graph_replayer is not None
+    if evidence.spec.recipe is not None:
+        _check_recipe_graph(evidence, workplace)
+    return workplace.graph_replayer(evidence.spec, evidence.program)
+
+
+def _check_recipe_graph(evidence: Evidence, workplace: Workplace) -> None:
+    """That the spec names both shows nothing: the recipe's step is captured anew with the verifier's own libraries."""
+    if workplace.recipe_graph is None:
+        raise UnavailableError("whether the step graph is that of the recipe: nothing here can capture it")
+    captured = workplace.recipe_graph(evidence.spec)
+    others = [line for line in workplace.environment.differences(evidence.environment) if line.startswith(CAPTURING)]
+    if captured != evidence.spec.graph and others:
+        raise UnavailableError(
+            f"these libraries capture another graph from the recipe ({others[0]}); replay the recipe"
+        )
+    with evidence.findings.check("step graph of the recipe"):
+        require(captured == evidence.spec.graph, f"the step of the recipe is the graph {captured}, not the one claimed")
+
+
+CAPTURING = ("torch:", "transformers:")
+"""The libraries whose version decides which graph a recipe gives."""
+
+
+def _device(evidence: Evidence) -> str:
+    recipe = evidence.spec.recipe
+    return evidence.environment.device if recipe is None else recipe.training.device
 
 
 def _judge(evidence: Evidence, policy: Policy, workplace: Workplace, segment: Segment) -> TolerantJudge | None:
     if policy.mode == "exact":
         return None
-    recipe = evidence.spec.recipe
-    assert recipe is not None  # only a recipe is replayed
+    workload = workload_of(evidence)
     table = policy.calibration or shipped_calibration()
-    entry = table.entry_for(recipe, segment.start, segment.steps)
+    entry = table.entry_at((workload.family, workload.optimizer, workload.dtype), segment.start, segment.steps)
     if entry is None:
-        what = f"{recipe.optimizer.kind} in {recipe.training.dtype} over {segment.steps} steps"
+        what = f"{workload.optimizer} in {workload.dtype} over {segment.steps} steps"
         raise UnavailableError(f"no limits are calibrated for {what}; steps {segment.start + 1}–{segment.end} are open")
     same_device = workplace.environment.device == evidence.environment.device == "cpu"
-    return TolerantJudge(evidence.run, evidence.spec, entry, policy.update_floor, same_device)
+    return TolerantJudge(evidence.run, evidence.spec, workload, entry, policy.update_floor, same_device)
 
 
 def _derive_tokens(evidence: Evidence) -> None:

@@ -39,17 +39,23 @@ def audit(
     claim: str | None = CLAIM,
     full: bool = typer.Option(False, "--full", help="Replay the whole chain, anchor to anchor."),
     tolerant: bool = typer.Option(False, "--tolerant", help="Judge by calibrated limits, for another stack."),
+    replay: str | None = typer.Option(
+        None, help="Replay the step graph, or the recipe with a trainer: graph or recipe."
+    ),
     device: str | None = DEVICE,
     html: Path | None = HTML,
     json: bool = JSON,
 ) -> int:
-    """Recheck every digest of a run, replay sampled steps and compare."""
+    """Recheck every digest of a run, replay sampled steps and compare; likewise the recorded calls of a model."""
     from tallystick.audits import audit_training, draw_nonce, parse_nonce
-    from tallystick.store import RunDirectory
+    from tallystick.cli.inference import audit_calls
+    from tallystick.store import RunDirectory, claims_inference
 
     chosen = {"samples": samples, "window": window, "claim": claim, "full": full or None}
-    asked = _policy(policy, chosen | {"mode": "tolerant" if tolerant else None})
+    asked = _policy(policy, chosen | {"mode": "tolerant" if tolerant else None, "replay": replay})
     drawn = draw_nonce() if nonce is None else parse_nonce(nonce)
+    if claims_inference(run):
+        return audit_calls(run, asked, drawn, device, json)
     directory = RunDirectory(run)
     workplace = workplace_for(directory, device, asked)
     with _watched() as progress:
@@ -96,6 +102,7 @@ def workplace_for(run: RunDirectory, device: str | None, policy: Policy) -> Work
 
     from tallystick.audits import Workplace
     from tallystick.frameworks.torch.environment import describe_environment
+    from tallystick.frameworks.torch.graph_replayer import GraphReplayer, recipe_graph_root
     from tallystick.frameworks.torch.replayer import TorchReplayer
 
     if device not in (None, "cpu", "cuda"):
@@ -106,6 +113,8 @@ def workplace_for(run: RunDirectory, device: str | None, policy: Policy) -> Work
     return Workplace(
         describe_environment("cuda" if on == "cuda" else "cpu"),
         lambda spec, dataset, plan: TorchReplayer(spec, dataset, plan, on, policy.parameters_max),
+        lambda spec, program: GraphReplayer(spec, program, on, policy.parameters_max),
+        recipe_graph_root,
     )
 
 
@@ -137,4 +146,5 @@ def _show(report: Report, html: Path | None, as_json: bool) -> int:
         print_json(report.to_json())
     else:
         print_report(report)
+        print(f"replayed: {report.replayed}")
     return report.verdict.exit_code

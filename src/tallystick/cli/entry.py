@@ -7,7 +7,20 @@ import sys
 import typer
 
 from tallystick import __version__
-from tallystick.cli import attack, audit, calibrate, calibrate_training, data, demo, inspect, train
+from tallystick.cli import (
+    attack,
+    audit,
+    calibrate,
+    calibrate_training,
+    data,
+    demo,
+    graph,
+    inference,
+    inspect,
+    judge,
+    train,
+)
+from tallystick.cli import open as opening
 from tallystick.errors import TallyError
 
 app = typer.Typer(
@@ -19,7 +32,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for group in (train, audit, data, inspect, attack, calibrate, calibrate_training, demo):
+for group in (
+    *(train, audit, data, inspect, opening, judge, inference),
+    *(graph, attack, calibrate, calibrate_training, demo),
+):
     group.register(app)
 
 

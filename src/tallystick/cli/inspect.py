@@ -1,23 +1,16 @@
-"""`tally digest`, `tally open`, `tally fsck`: look at files and runs without replaying anything."""
+"""`tally digest`, `tally fsck`: look at files and runs without replaying anything."""
 
 from __future__ import annotations
 
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
-
-from tallystick.errors import UsageError
-
-if TYPE_CHECKING:
-    from tallystick.store import RunDirectory
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this file."""
     app.command()(digest)
-    app.command(name="open")(open_record)
     app.command()(fsck)
 
 
@@ -40,53 +33,6 @@ def digest(
         print_json({"state": str(digests.digest), "tensors": dict(tensors)})
         return
     print(digests.digest)
-
-
-def open_record(
-    run: Path = typer.Argument(help="A run directory."),
-    index: int | None = typer.Option(None, "--record", min=0, help="The record's place in the transcript."),
-    step: int | None = typer.Option(None, min=1, help="The step whose record is opened."),
-) -> None:
-    """Open one record of a transcript with the proof that it stands under the claimed root."""
-    from tallystick.cli.output import print_json
-    from tallystick.commitments import parse
-    from tallystick.store import RunDirectory, open_line
-
-    if (index is None) == (step is None):
-        raise UsageError("`tally open RUN --record I`, or `tally open RUN --step S`")
-    directory = RunDirectory(run)
-    log = directory.claim().transcript
-    place = index if index is not None else _place_of(directory, log.size, step or 0)
-    opened = open_line(directory.transcript_path, place, log.size)
-    opened.check(log)
-    print_json(
-        {
-            "index": place,
-            "proof": [value.hex() for value in opened.proof],
-            "record": parse(opened.line, "record"),
-            "root": str(log.root),
-            "size": log.size,
-        }
-    )
-
-
-def _place_of(run: RunDirectory, size: int, step: int) -> int:
-    """Binary search: the places of records grow with their steps."""
-    from tallystick.store import open_line
-    from tallystick.transcripts import HeaderRecord, StepRecord, read_record
-
-    low, high = 0, size
-    while low < high:
-        middle = (low + high) // 2
-        record = read_record(open_line(run.transcript_path, middle, size).line, f"record {middle}")
-        reached = -1 if isinstance(record, HeaderRecord) else record.index
-        is_before = reached < step or (reached == step and record.kind == "failed")
-        low, high = (middle + 1, high) if is_before else (low, middle)
-    if low < size:
-        found = read_record(open_line(run.transcript_path, low, size).line, f"record {low}")
-        if isinstance(found, StepRecord) and found.index == step:
-            return low
-    raise UsageError(f"--step {step}: the transcript holds no such step")
 
 
 def fsck(

@@ -26,6 +26,7 @@ def train(
     out: Path | None = typer.Option(None, help="The run directory to write."),
     resume: Path | None = typer.Option(None, help="An interrupted run directory to finish."),
     threads: int = typer.Option(0, min=0, help="Threads to train with; 0 takes PyTorch's own choice."),
+    graph: bool = typer.Option(True, "--graph/--no-graph", help="Keep the step as a graph, to be replayed from it."),
     json: bool = typer.Option(False, "--json", help="Print the claim as JSON."),
 ) -> None:
     """Train on committed data and record every step into a run directory."""
@@ -37,12 +38,12 @@ def train(
         torch.set_num_threads(threads)
     folder = resume or out
     assert folder is not None  # held by the usage check above
-    claim = _run(config, folder, is_new=resume is None)
+    claim = _run(config, folder, is_new=resume is None, with_graph=graph)
     _draw_losses(folder)
     _report(claim, folder, json)
 
 
-def _run(config: Path | None, folder: Path, is_new: bool) -> Claim:
+def _run(config: Path | None, folder: Path, is_new: bool, with_graph: bool) -> Claim:
     from tallystick.recorders import resume, train
     from tallystick.recorders.config import read_config
     from tallystick.store import RunDirectory
@@ -50,10 +51,16 @@ def _run(config: Path | None, folder: Path, is_new: bool) -> Claim:
     if is_new and config is not None:
         recipe, source = read_config(config)
         with _watched(recipe.training.steps) as progress:
-            return train(recipe, source, folder, progress)
+            return train(recipe, source, folder, progress, _say if with_graph else None)
     interrupted = RunDirectory(folder).spec().recipe
     with _watched(interrupted.training.steps if interrupted else 0) as progress:
         return resume(folder, progress)
+
+
+def _say(line: str) -> None:
+    from tallystick.cli.output import talk
+
+    talk().print(line, soft_wrap=True)
 
 
 @contextmanager

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tallystick.errors import MalformedError
+from tallystick.graphs.costs import last_readers
 from tallystick.graphs.engine import Arguments, Engine
 from tallystick.graphs.graph import Graph, Node, Operand, Ref
 from tallystick.tensors import Tensor, TensorSpec
@@ -22,7 +23,7 @@ def execute(
     `MalformedError` where a binding is missing or has another spec.
     """
     held = {name: engine.load(_bound(bindings, name, spec)) for name, spec in _sources(graph)}
-    specs, last = graph.specs(), _last_readers(graph)
+    specs, last = graph.specs(), last_readers(graph)
     for node in graph.nodes:
         arguments = {name: _fetch(operand, held) for name, operand in node.operands.items()}
         results = engine.prepare(node)(arguments)
@@ -35,7 +36,7 @@ def execute(
 
 
 def _sources(graph: Graph) -> Iterator[tuple[Ref, TensorSpec]]:
-    yield from ((value.name, value.spec) for value in (*graph.inputs, *graph.constants))
+    yield from ((value.name, value.spec) for value in graph.sources)
 
 
 def _bound(bindings: Mapping[Ref, Tensor], name: Ref, spec: TensorSpec) -> Tensor:
@@ -51,20 +52,3 @@ def _fetch(operand: Operand, held: Mapping[Ref, Any]) -> Any:
     if operand is None or isinstance(operand, str):
         return None if operand is None else held[operand]
     return tuple(None if ref is None else held[ref] for ref in operand)
-
-
-def _last_readers(graph: Graph) -> dict[int, list[Ref]]:
-    """For each node the values that nothing reads after it."""
-    reader: dict[Ref, int] = {}
-    for node in graph.nodes:
-        reader |= dict.fromkeys((*filter(None, node.outputs), *node.refs), node.number)
-    for output in graph.outputs:
-        reader.pop(output.value, None)
-    return _grouped(reader.items())
-
-
-def _grouped(pairs: Iterable[tuple[Ref, int]]) -> dict[int, list[Ref]]:
-    found: dict[int, list[Ref]] = {}
-    for ref, number in pairs:
-        found.setdefault(number, []).append(ref)
-    return found

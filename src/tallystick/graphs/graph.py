@@ -99,9 +99,14 @@ class Graph:
     nodes: tuple[Node, ...]
     outputs: tuple[Output, ...]
 
+    @property
+    def sources(self) -> tuple[Input | Constant, ...]:
+        """The values that no node gives: inputs, then constants."""
+        return (*self.inputs, *self.constants)
+
     def specs(self) -> dict[Ref, TensorSpec]:
         """The spec of every value."""
-        found = {value.name: value.spec for value in (*self.inputs, *self.constants)}
+        found = {value.name: value.spec for value in self.sources}
         for node in self.nodes:
             pairs = zip(node.outputs, node.results, strict=True)
             found |= {ref: spec for ref, spec in pairs if ref is not None and spec is not None}

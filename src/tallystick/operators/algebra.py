@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, Protocol, TypeAlias, TypeVar
 
-Number: TypeAlias = "int | float"
+Number: TypeAlias = int | float
 Comparison: TypeAlias = Literal["eq", "ne", "lt", "le", "gt", "ge"]
 Axes: TypeAlias = tuple[int, ...]
 

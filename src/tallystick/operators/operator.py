@@ -10,15 +10,16 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from tallystick.errors import MalformedError
 from tallystick.operators.algebra import Algebra
 from tallystick.tensors import item_size
 
-Scalar: TypeAlias = "bool | int | float"
+Scalar: TypeAlias = bool | int | float
 Attribute: TypeAlias = "Scalar | str | tuple[Scalar, ...] | None"
 Definition: TypeAlias = Callable[..., Any]
+D = TypeVar("D", bound=Definition)
 
 TENSOR_KINDS: Final = frozenset({"Tensor", "Tensor?", "Tensor[]", "Tensor?[]"})
 ATTRIBUTE_KINDS: Final = frozenset({"int", "int[]", "float", "float[]", "bool", "bool[]", "Scalar", "str", "dtype"})
@@ -39,7 +40,7 @@ class Exactness(StrEnum):
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of an operator; `kind` is a name of `TENSOR_KINDS`, or of `ATTRIBUTE_KINDS` with `?` if optional."""
+    """One parameter of an operator; `kind` is one of `TENSOR_KINDS`, or of `ATTRIBUTE_KINDS` with `?` if optional."""
 
     name: str
     kind: str
@@ -90,12 +91,10 @@ class Family:
 
     operators: dict[str, Operator] = field(default_factory=dict)
 
-    def operator(
-        self, name: str, parameters: str, meaning: str, exactness: Exactness
-    ) -> Callable[[Definition], Definition]:
+    def operator(self, name: str, parameters: str, meaning: str, exactness: Exactness) -> Callable[[D], D]:
         """Add the decorated definition under `name`; several decorators give one definition several names."""
 
-        def added(define: Definition) -> Definition:
+        def added(define: D) -> D:
             assert name not in self.operators, f"{name} is described twice"
             self.operators[name] = Operator(name, parse_parameters(parameters), meaning, exactness, define)
             return define

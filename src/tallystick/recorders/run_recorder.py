@@ -69,6 +69,7 @@ class RunRecorder:
         seconds: float = 0.0,
         is_last: bool = False,
         tags: tuple[str, ...] = (),
+        learning_rates: tuple[float, ...] | None = None,
     ) -> None:
         """Append the record of step `index`, and its anchor where one is due."""
         started = time.perf_counter()
@@ -84,6 +85,7 @@ class RunRecorder:
                 gradient_norm=None if gradient_norm is None else quantise(gradient_norm, 12),
                 activation=None if activation is None else (quantise(activation[0], 12), quantise(activation[1], 12)),
                 learning_rate=learning_rate,
+                learning_rates=learning_rates,
                 tags=tags,
             )
         )

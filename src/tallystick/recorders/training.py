@@ -7,12 +7,16 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from tallystick.datasets import BatchPlan, Dataset, prepare
+from tallystick.commitments import Digest
+from tallystick.datasets import BatchPlan, Dataset, DatasetCommitment, prepare
 from tallystick.errors import UnavailableError, UsageError
 from tallystick.frameworks.tokenizers import train_bpe
 from tallystick.frameworks.torch.environment import describe_environment
 from tallystick.frameworks.torch.summaries import Summariser
 from tallystick.frameworks.torch.trainer import CRASHES, Observation, Trainer, first_line
+from tallystick.frameworks.torch.training_step import capture_recipe_step
+from tallystick.graphs.files import save_program
+from tallystick.graphs.root import graph_root
 from tallystick.recorders.resume import ResumePoint, find_resume_point
 from tallystick.recorders.run_recorder import RunRecorder
 from tallystick.store import RunDirectory
@@ -112,8 +116,16 @@ class TrainingRun:
         return RunRecorder(self.run, self.spec, environment, summariser, trainer.state)
 
 
-def train(recipe: Recipe, source: Path | None, out: Path, progress: Progress = silent) -> Claim:
+Say = Callable[[str], None]
+
+
+def train(
+    recipe: Recipe, source: Path | None, out: Path, progress: Progress = silent, capture_with: Say | None = None
+) -> Claim:
     """Commit to the data, train by `recipe` and record every step under `out`.
+
+    With `capture_with` the step is captured as a graph first; where that fails, `capture_with` is told why in one
+    line, and the run goes on without.
 
     Raises:
         UsageError: `out` is there already and is not empty.
@@ -130,7 +142,19 @@ def train(recipe: Recipe, source: Path | None, out: Path, progress: Progress = s
         vocabulary=recipe.tokenizer.vocabulary,
         train_bpe=train_bpe,
     )
-    return TrainingRun(run, Spec.of(recipe, commitment)).record(progress)
+    graph = None if capture_with is None else capture_step(run, recipe, commitment, capture_with)
+    return TrainingRun(run, Spec.of(recipe, commitment, graph)).record(progress)
+
+
+def capture_step(run: RunDirectory, recipe: Recipe, commitment: DatasetCommitment, say: Say) -> Digest | None:
+    """Write the step graph of a recipe into the run directory and return its root, or say why there is none."""
+    try:
+        captured = capture_recipe_step(recipe, classes(Spec.of(recipe, commitment)))
+    except UnavailableError as error:
+        say(f"the run has no step graph, and is replayed from its recipe: {error}")
+        return None
+    save_program(run.graph_path, captured.graph, captured.constants)
+    return graph_root(captured.graph)
 
 
 def resume(out: Path, progress: Progress = silent) -> Claim:

@@ -3,6 +3,7 @@
     claim.json spec.json environment.json      what is claimed
     transcript.jsonl tiles/ transcript.index   the records, their tree, where each line starts
     anchors/ blobs/                            full states, and bytes named by their digest
+    graphs/ batches/                           the graph of a step, and the tensors that steps consumed
     data/                                      the source, its tokenizer and its tokens
     trace.jsonl                                how long each step took: a statement, under a root of its own
 
@@ -57,6 +58,11 @@ class RunDirectory:
     def data_path(self) -> Path:
         """The folder of the data."""
         return self.path / "data"
+
+    @property
+    def graph_path(self) -> Path:
+        """Where the step graph stands, if the spec names one; its constants stand beside it."""
+        return self.path / "graphs" / "step.json"
 
     def claim(self) -> Claim:
         """The claim; raises `UnavailableError` while the run is unfinished."""

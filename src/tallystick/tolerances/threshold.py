@@ -42,17 +42,21 @@ class Errors:
     elements: int
     undetermined: int = 0
 
+    @classmethod
+    def of(cls, row: npt.ArrayLike) -> Errors:
+        """The errors that `row` gave as numbers."""
+        numbers = np.asarray(row, np.float64).tolist()
+        percentiles = (tuple(numbers[start : start + 4]) for start in (0, 4, 8, 12))
+        return cls(*percentiles, numbers[16], int(numbers[17]), int(numbers[18]))
+
+    def row(self) -> Floats:
+        """All figures in one F64[19]: the largest of several errors are the maxima of their rows."""
+        figures = (*self.share, *self.absolute, *self.relative, *self.ulp)
+        return np.array([*figures, self.bias, self.elements, self.undetermined], np.float64)
+
     def joined(self, other: Errors) -> Errors:
         """The larger of both in every respect."""
-        return Errors(
-            _larger(self.share, other.share),
-            _larger(self.absolute, other.absolute),
-            _larger(self.relative, other.relative),
-            _larger(self.ulp, other.ulp),
-            max(self.bias, other.bias),
-            max(self.elements, other.elements),
-            max(self.undetermined, other.undetermined),
-        )
+        return Errors.of(np.maximum(self.row(), other.row()))
 
 
 NO_ERRORS: Final = Errors((0.0,) * 4, (0.0,) * 4, (0.0,) * 4, (0.0,) * 4, 0.0, 0)
@@ -86,8 +90,8 @@ def percentiles(values: Floats) -> tuple[float, ...]:
     """The values at `QUANTILES`, each one that occurs; zeros for no values, infinite where a value is NaN."""
     if not values.size:
         return (0.0,) * len(QUANTILES)
-    clean = np.where(np.isnan(values), np.inf, values)
-    return tuple(float(v) for v in np.quantile(clean, QUANTILES, method="higher"))
+    ordered = np.sort(np.where(np.isnan(values), np.inf, values))
+    return tuple(float(ordered[math.ceil(quantile * (values.size - 1))]) for quantile in QUANTILES)
 
 
 @dataclass(frozen=True)
@@ -143,10 +147,6 @@ def _last_place(size: Floats, unit_roundoff: float) -> Floats:
     """Units in the last place: 2u times the power of two at or below the value."""
     exponent = np.frexp(size)[1] - 1
     return np.ldexp(2.0 * unit_roundoff, np.clip(exponent, -1000, 1000))
-
-
-def _larger(one: tuple[float, ...], other: tuple[float, ...]) -> tuple[float, ...]:
-    return tuple(max(pair) for pair in zip(one, other, strict=True))
 
 
 def _ratio(found: float, allowed: float) -> float:

@@ -4,21 +4,28 @@ from tallystick.transcripts.chain import Chain
 from tallystick.transcripts.claim import Claim, Log
 from tallystick.transcripts.door import Document
 from tallystick.transcripts.environment import Environment
+from tallystick.transcripts.inference import InferenceClaim, call_file
+from tallystick.transcripts.opening import OpenedOperator, Opening, state_digest_of
 from tallystick.transcripts.plan import batch_plan, classes, micro_batches, open_data, projection_seed
+from tallystick.transcripts.program import StepProgram, recipe_program, schedule_tensors
 from tallystick.transcripts.recipe import Recipe, RecordRecipe
 from tallystick.transcripts.record import (
     AnchorRecord,
     Batch,
+    CallRecord,
     FailedRecord,
     HeaderRecord,
     Knobs,
+    OperatorRecord,
     Record,
     StepRecord,
     TraceEntry,
     anchor_file,
+    batch_file,
     read_record,
 )
 from tallystick.transcripts.replayer import ReplayedStep, Replayer
+from tallystick.transcripts.rule import GroupRule
 from tallystick.transcripts.schedule import learning_rate
 from tallystick.transcripts.spec import Spec
 from tallystick.transcripts.summary import BucketSummary, StateSummary, decode_sketch, encode_sketch
@@ -27,14 +34,20 @@ __all__ = [
     "AnchorRecord",
     "Batch",
     "BucketSummary",
+    "CallRecord",
     "Chain",
     "Claim",
     "Document",
     "Environment",
     "FailedRecord",
+    "GroupRule",
     "HeaderRecord",
+    "InferenceClaim",
     "Knobs",
     "Log",
+    "OpenedOperator",
+    "Opening",
+    "OperatorRecord",
     "Recipe",
     "Record",
     "RecordRecipe",
@@ -42,10 +55,13 @@ __all__ = [
     "Replayer",
     "Spec",
     "StateSummary",
+    "StepProgram",
     "StepRecord",
     "TraceEntry",
     "anchor_file",
+    "batch_file",
     "batch_plan",
+    "call_file",
     "classes",
     "decode_sketch",
     "encode_sketch",
@@ -54,4 +70,7 @@ __all__ = [
     "open_data",
     "projection_seed",
     "read_record",
+    "recipe_program",
+    "schedule_tensors",
+    "state_digest_of",
 ]

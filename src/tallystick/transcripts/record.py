@@ -12,13 +12,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from tallystick.commitments import decode
+from tallystick.commitments import Digest, decode
 from tallystick.errors import MalformedError
 from tallystick.transcripts.door import Count, DigestText, Document, Number, Positive, explain
 from tallystick.transcripts.summary import StateSummary
 
 RECORD_BYTES_MAX = 1 << 20
 Text = Annotated[str, Field(max_length=1024)]
+RefText = Annotated[str, Field(min_length=1, max_length=1024)]
 
 
 class Knobs(Document):
@@ -50,7 +51,10 @@ class Batch(Document):
 
 
 class StepRecord(Document):
-    """One optimizer step: its batch, the states around it, and what was observed on the way."""
+    """One optimizer step: its batch, the states around it, and what was observed on the way.
+
+    `learning_rates` lists the rates of all parameter groups where they are not one and the same.
+    """
 
     kind: Literal["step"] = "step"
     index: Positive
@@ -62,6 +66,7 @@ class StepRecord(Document):
     gradient_norm: Number | None = None
     activation: tuple[Number, Number] | None = None
     learning_rate: float
+    learning_rates: Annotated[tuple[float, ...], Field(min_length=2, max_length=4096)] | None = None
     tags: tuple[Annotated[str, Field(pattern=r"^[a-z0-9_\-]{1,32}$")], ...] = ()
 
 
@@ -81,6 +86,28 @@ class FailedRecord(Document):
     kind: Literal["failed"] = "failed"
     index: Positive
     error: Text
+
+
+class OperatorRecord(Document):
+    """One operator of a step: the values it read and gave, by their references in the graph and their digests.
+
+    Such records stand in a finer transcript, one per node in the order of the graph.
+    """
+
+    kind: Literal["operator"] = "operator"
+    node: Count
+    operator: Annotated[str, Field(pattern=r"^[a-z]+(\.\w+)+$", max_length=128)]
+    inputs: dict[RefText, DigestText]
+    outputs: dict[RefText, DigestText]
+
+
+class CallRecord(Document):
+    """One call of a model: the state digests of what went in and of what came out."""
+
+    kind: Literal["call"] = "call"
+    index: Positive
+    inputs: DigestText
+    outputs: DigestText
 
 
 class TraceEntry(Document):
@@ -105,6 +132,11 @@ def read_record(line: bytes, what: str) -> Record:
     if record.to_bytes() != line:
         raise MalformedError(f"{what}: not in canonical form (a null or an equivalent spelling)")
     return record
+
+
+def batch_file(digest: Digest) -> str:
+    """The path inside a run directory of the batch whose tensors have the state digest `digest`."""
+    return f"batches/{digest.removeprefix('sha256:')}.safetensors"
 
 
 def anchor_file(index: int) -> str:

@@ -15,7 +15,7 @@ class ReplayedStep:
     """What the verifier's own trainer showed at one step."""
 
     loss: float
-    gradient_norm: float
+    gradient_norm: float | None
     activation: tuple[float, float] | None
     summary: StateSummary
 

@@ -9,8 +9,9 @@ from pydantic import Field, field_validator, model_validator
 from tallystick.commitments import Digest
 from tallystick.datasets import DatasetCommitment
 from tallystick.errors import MalformedError
-from tallystick.transcripts.door import Document
+from tallystick.transcripts.door import DigestText, Document
 from tallystick.transcripts.recipe import Recipe, RecordRecipe
+from tallystick.transcripts.rule import GroupRule
 
 Note = Annotated[str, Field(max_length=4096)]
 
@@ -19,7 +20,9 @@ class Spec(Document):
     """A recipe and the roots of the data it is run on.
 
     A run recorded around somebody's own loop has no recipe that a verifier could rebuild: it carries a
-    `description` instead, and a verdict on it says that no step was replayed.
+    `description` instead. Either kind may name the root of its step graph (`graphs/step.json`), from which a verifier
+    replays, a loop beside it the rules of its `optimizer`, one for each parameter group; a loop without a graph can be
+    checked, and a verdict on it says that no step was replayed.
     """
 
     spec: Literal["training"] = "training"
@@ -28,6 +31,8 @@ class Spec(Document):
     description: dict[Annotated[str, Field(max_length=64)], Note] | None = None
     record: RecordRecipe | None = None
     data: dict[str, Any] | None = None
+    graph: DigestText | None = None
+    optimizer: Annotated[tuple[GroupRule, ...], Field(min_length=1, max_length=4096)] | None = None
 
     @field_validator("data")
     @classmethod
@@ -48,12 +53,14 @@ class Spec(Document):
             True,
         ):
             raise ValueError("either recipe and data, or description and record")
+        if (self.optimizer is not None) != (self.graph is not None and self.recipe is None):
+            raise ValueError("optimizer stands beside the step graph of somebody's own loop, and nowhere else")
         return self
 
     @classmethod
-    def of(cls, recipe: Recipe, data: DatasetCommitment) -> Spec:
-        """The spec of a run that a verifier can rebuild."""
-        return cls(recipe=recipe, data=cast("dict[str, Any]", data.to_json()))
+    def of(cls, recipe: Recipe, data: DatasetCommitment, graph: Digest | None = None) -> Spec:
+        """The spec of a run that a verifier can rebuild, and the root of its step graph if there is one."""
+        return cls(recipe=recipe, data=cast("dict[str, Any]", data.to_json()), graph=graph)
 
     @property
     def commitment(self) -> DatasetCommitment | None:

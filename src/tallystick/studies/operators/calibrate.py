@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
 
 from tallystick.commitments import Digest
-from tallystick.errors import UnavailableError, UsageError
+from tallystick.errors import UnavailableError
 from tallystick.graphs import Graph, graph_root, load_program
 from tallystick.graphs.values import float_results
 from tallystick.studies.calibrate import machine
+from tallystick.studies.operators.errors import DIFFERS, Table
 from tallystick.studies.operators.stacks import BASE, base_engine, stacks_here
-from tallystick.studies.operators.traces import input_sets, record_trace, write_references
+from tallystick.studies.operators.traces import input_sets, write_traces
 from tallystick.studies.processes import Task, run_all
-from tallystick.tensors import write_state
-from tallystick.tolerances.threshold import NO_ERRORS, SAFETY, Errors, Threshold, join
+from tallystick.tensors import read_state
+from tallystick.tolerances.threshold import NO_ERRORS, SAFETY, Errors, Threshold
 from tallystick.transcripts.profile import Calibrated, Profile
 
 Tell = Callable[[str], None]
@@ -24,26 +27,42 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Measured:
-    """How far one stack lay from the exact result of one operator on one set of inputs."""
+    """How far one stack lay from the exact results: for each result F64[runs, 20] (see `studies.operators.errors`).
+
+    `skipped` names the results that the stack could not compute, with the reason.
+    """
 
     stack: str
-    trace: str
-    result: str
-    errors: Errors
+    tables: Mapping[str, Table]
+    skipped: Mapping[str, str]
+
+    def errors(self, result: str, runs: slice = slice(None)) -> Errors:
+        """The largest errors of one result in some of the runs."""
+        rows = self.tables[result][runs, :DIFFERS]
+        return Errors.of(rows.max(axis=0)) if len(rows) else NO_ERRORS
+
+    @property
+    def differs(self) -> float:
+        """The share of results that have other bits than those of the first stack."""
+        columns = [table[:, DIFFERS] for table in self.tables.values()]
+        return float(np.concatenate(columns).mean()) if columns else 0.0
 
 
 @dataclass(frozen=True)
 class LeftOut:
     """Honest runs on a stack that was not calibrated on, with inputs that were not either: how many were rejected.
 
-    `worst` is the largest share of the threshold that any operator of these runs used.
+    `used` is, for each run, the largest share of its threshold that any of the `results` took; `where` names the
+    operator that took the most of all. `skipped` results could not be computed on this stack.
     """
 
     stack: str
-    runs: int
     rejected: int
-    operators: int
-    worst: float
+    results: int
+    skipped: int
+    differs: float
+    used: tuple[float, ...]
+    where: str
 
 
 @dataclass(frozen=True)
@@ -52,6 +71,7 @@ class OperatorStudy:
 
     graph: Graph
     root: Digest
+    runs: int
     measured: tuple[Measured, ...]
     profile: Profile
     left_out: tuple[LeftOut, ...]
@@ -62,84 +82,86 @@ def calibrate_graph(program: Path, inputs: Path, folder: Path, tell: Tell = prin
 
     Raises:
         UsageError: there is no set of inputs.
-        UnavailableError: a stack failed, or lies outside an operator's bound.
+        MalformedError: a set of inputs does not fit the graph.
+        UnavailableError: PyTorch is not here, a stack failed, or one lies outside an operator's bound.
     """
+    engine = base_engine()
     graph, constants = load_program(program)
-    traces = _record(graph, constants, inputs, folder, tell)
-    tasks = [
-        Task("operators.errors", stack, f"{stack.name} errors", {"program": str(program), "traces": traces})
-        for stack in stacks_here()
-    ]
-    tell(f"{len(tasks)} stacks, {len(traces)} sets of inputs, {len(graph.nodes)} operators")
-    found = run_all(folder, tasks)
-    measured = tuple(_measured(task.stack.name, row) for task, rows in zip(tasks, found, strict=True) for row in rows)
-    root = graph_root(graph)
-    return OperatorStudy(graph, root, measured, profile_of(graph, root, measured), tuple(leave_out(measured)))
+    shared, sets = input_sets(graph, constants, inputs)
+    tell(f"{len(sets)} sets of inputs, {len(graph.nodes)} operators")
+    traces = folder / "traces"
+    blocks = [str(block) for block in write_traces(graph, shared, sets, engine, traces)]
+    job = {"program": str(program.resolve()), "traces": str(traces), "blocks": blocks}
+    tasks = [Task("operators.errors", stack, f"{stack.name} errors", job) for stack in stacks_here()]
+    tell(f"every value kept; now {len(tasks)} stacks")
+    measured = tuple(
+        _measured(task.stack.name, found) for task, (found,) in zip(tasks, run_all(folder, tasks), strict=True)
+    )
+    profile = profile_of(graph, measured, len(sets))
+    return OperatorStudy(graph, graph_root(graph), len(sets), measured, profile, tuple(leave_out(graph, measured)))
 
 
-def profile_of(graph: Graph, root: Digest, measured: Iterable[Measured], safety: float = SAFETY) -> Profile:
-    """The profile that all measurements together give; raises `UnavailableError` where a share is infinite."""
-    measured = tuple(measured)
-    kinds = {ref[1:]: f"{node.operator} {spec.dtype}" for node in graph.nodes for ref, spec in float_results(node)}
-    by_result = _joined((row.result, row.errors) for row in measured)
+def profile_of(graph: Graph, measured: tuple[Measured, ...], runs: int, safety: float = SAFETY) -> Profile:
+    """The profile that all measurements together give; raises `UnavailableError` where a stack left a bound."""
+    root, kinds = graph_root(graph), _kinds(graph)
+    by_result = {result: _joined(one.errors(result) for one in measured if result in one.tables) for result in kinds}
     for result, errors in by_result.items():
-        if not all(share <= 1.0 for share in errors.share):
+        if not errors.share[-1] <= 1.0:
             raise UnavailableError(f"{kinds[result]} n{result}: a stack lies {errors.share[-1]:.3g} bounds away")
-    by_kind = _joined((kinds[result], errors) for result, errors in by_result.items())
+    by_kind = {
+        kind: _joined(by_result[result] for result in by_result if kinds[result] == kind) for kind in set(kinds.values())
+    }
     return Profile(
         graphs=(root,),
-        stacks=tuple(sorted({row.stack for row in measured})),
+        stacks=tuple(sorted(one.stack for one in measured)),
         machines=(machine(),),
-        inputs=len({row.trace for row in measured}),
+        inputs=runs,
         safety=safety,
         nodes={root: {name: Calibrated.of(errors) for name, errors in by_result.items()}},
-        operators={name: Calibrated.of(errors) for name, errors in by_kind.items()},
+        operators={name: Calibrated.of(by_kind[name]) for name in sorted(by_kind)},
     )
 
 
-def leave_out(measured: tuple[Measured, ...], safety: float = SAFETY) -> list[LeftOut]:
-    """For each stack: calibrate on the others with half of the inputs, judge it on the other half."""
-    traces = sorted({row.trace for row in measured})
-    known = set(traces[::2])
-    return [
-        _leave_out(stack, measured, known, safety) for stack in sorted({row.stack for row in measured} - {BASE.name})
-    ]
+def leave_out(graph: Graph, measured: tuple[Measured, ...], safety: float = SAFETY) -> Iterator[LeftOut]:
+    """For each stack: calibrate on the others with every second set of inputs, judge it on the remaining sets."""
+    kinds = _kinds(graph)
+    for left in measured:
+        others = [one for one in measured if one is not left]
+        used = {result: _used(result, left, others, safety) for result in left.tables}
+        worst = np.max(list(used.values()), axis=0) if used else np.empty(0)
+        where = max(used, key=lambda result: used[result].max(initial=0.0), default="")
+        yield LeftOut(
+            left.stack,
+            int(np.count_nonzero(worst > 1.0)),
+            len(used),
+            len(left.skipped),
+            left.differs,
+            tuple(worst.tolist()),
+            f"n{where} {kinds[where]}" if where else "",
+        )
 
 
-def _leave_out(stack: str, measured: tuple[Measured, ...], known: set[str], safety: float) -> LeftOut:
-    others = _joined((row.result, row.errors) for row in measured if row.stack != stack and row.trace in known)
-    judged: dict[str, list[float]] = {}
-    for row in measured:
-        if row.stack == stack and row.trace not in known:
-            threshold = Threshold(others.get(row.result, NO_ERRORS), safety)
-            judged.setdefault(row.trace, []).append(threshold.judge(row.errors).distance)
-    rejected = sum(max(distances) > 1.0 for distances in judged.values())
-    operators = max((len(distances) for distances in judged.values()), default=0)
-    worst = max((max(distances) for distances in judged.values()), default=0.0)
-    return LeftOut(stack, len(judged), rejected, operators, worst)
+KNOWN: Final = slice(0, None, 2)
+UNSEEN: Final = slice(1, None, 2)
 
 
-def _record(graph: Graph, constants: Mapping[str, Any], inputs: Path, folder: Path, tell: Tell) -> list[str]:
-    traces = []
-    for name, bindings in input_sets(inputs):
-        trace = record_trace(graph, {**constants, **bindings}, base_engine())
-        place = folder / "traces" / name
-        write_state(place / "values.safetensors", trace)
-        write_references(graph, trace, place / "references.safetensors")
-        traces.append(str(place))
-        tell(f"{name}: {len(trace)} values kept")
-    if not traces:
-        raise UsageError(f"{inputs}: no *.safetensors file with a set of inputs")
-    return traces
+def _used(result: str, left: Measured, others: Iterable[Measured], safety: float) -> Table:
+    """In each unseen run, the share of the threshold that the result took."""
+    threshold = Threshold(_joined(one.errors(result, KNOWN) for one in others if result in one.tables), safety)
+    rows = left.tables[result][UNSEEN, :DIFFERS]
+    return np.array([threshold.judge(Errors.of(row)).distance for row in rows])
 
 
-def _measured(stack: str, row: Mapping[str, Any]) -> Measured:
-    errors = {name: tuple(value) if isinstance(value, list) else value for name, value in row["errors"].items()}
-    return Measured(stack, row["trace"], row["result"], Errors(**errors))
+def _kinds(graph: Graph) -> dict[str, str]:
+    """The operator and dtype of every floating-point result."""
+    return {ref[1:]: f"{node.operator} {spec.dtype}" for node in graph.nodes for ref, spec in float_results(node)}
 
 
-def _joined(pairs: Iterable[tuple[str, Errors]]) -> dict[str, Errors]:
-    groups: dict[str, list[Errors]] = {}
-    for name, errors in pairs:
-        groups.setdefault(name, []).append(errors)
-    return {name: join(group) for name, group in groups.items()}
+def _joined(errors: Iterable[Errors]) -> Errors:
+    rows = [one.row() for one in errors]
+    return Errors.of(np.max(rows, axis=0)) if rows else NO_ERRORS
+
+
+def _measured(stack: str, found: Mapping[str, Any]) -> Measured:
+    tables = {result: tensor.array() for result, tensor in read_state(Path(found["tables"])).items()}
+    return Measured(stack, tables, found["skipped"])

@@ -1,59 +1,89 @@
 """Measures every operator of a graph on one stack, in a process of its own.
 
-`python -m tallystick.studies.operators.errors STACK JOB.json` writes next to the job, for every trace and every result,
-how far this stack lies from the exact result on that trace's inputs.
+`python -m tallystick.studies.operators.errors STACK JOB.json` writes beside the job, for every result and every run,
+how far this stack lies from the exact result on that run's values; what the stack cannot run is named with the reason.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from tallystick.errors import UnavailableError
-from tallystick.graphs import Engine, Graph, Node, load_program
+from tallystick.graphs import Engine, Graph, Node, Ref, load_program
 from tallystick.graphs.values import float_results, operands_of
+from tallystick.operators.precision import FORMATS
 from tallystick.studies.operators.stacks import engine_of, stack_named
-from tallystick.studies.operators.traces import read_reference
-from tallystick.tensors import StateFile
-from tallystick.tolerances.threshold import Errors, errors_of
+from tallystick.studies.operators.traces import SHARED, Block
+from tallystick.tensors import Tensor, read_state, write_state
+from tallystick.tolerances.threshold import errors_of
 
-UNIT_ROUNDOFF = {"F16": 2.0**-11, "BF16": 2.0**-8, "F32": 2.0**-24, "F64": 2.0**-53}
+DIFFERS: Final = 19
+"""The column after those of `Errors.row`: 1 where the result has other bits than in the run that was kept."""
+Table = npt.NDArray[np.float64]
 
 
 def main(stack_name: str, job: Path) -> None:
     """Do the job of one stack."""
     wanted = json.loads(job.read_text())
-    engine = engine_of(stack_named(stack_name))
     graph, _ = load_program(Path(wanted["program"]))
-    found = [measured for trace in wanted["traces"] for measured in _measure(graph, Path(trace), engine)]
-    job.with_suffix(".out.json").write_text(json.dumps(found))
+    measure = _Measure(engine_of(stack_named(stack_name), graph), Path(wanted["traces"]) / SHARED)
+    for folder in wanted["blocks"]:
+        measure.block(graph, Block(Path(folder)))
+    tables = job.with_suffix(".safetensors")
+    write_state(tables, {result: Tensor.of(np.concatenate(rows)) for result, rows in measure.tables.items()})
+    job.with_suffix(".out.json").write_text(json.dumps([{"tables": str(tables), "skipped": measure.skipped}]))
 
 
-def _measure(graph: Graph, folder: Path, engine: Engine) -> Iterator[dict[str, Any]]:
-    with StateFile(folder / "values.safetensors") as values, StateFile(folder / "references.safetensors") as exact:
-        loaded = {name: engine.load(values.tensor(name)) for name in values.names}
+class _Measure:
+    """The errors of each result, block by block: F64[runs, 20]."""
+
+    def __init__(self, engine: Engine, shared: Path) -> None:
+        self.engine = engine
+        self.shared = {name: engine.load(tensor) for name, tensor in read_state(shared).items()}
+        self.tables: dict[str, list[Table]] = {}
+        self.skipped: dict[str, str] = {}
+
+    def block(self, graph: Graph, block: Block) -> None:
+        """Measure all runs of a block."""
         for node in graph.nodes:
-            for result, errors in _errors(node, loaded, exact, engine):
-                yield {"trace": folder.name, "result": result, "errors": asdict(errors)}
+            wanted = [ref for ref, _ in float_results(node)]
+            if not wanted or wanted[0][1:] in self.skipped:
+                continue
+            try:
+                tables = self._node(node, wanted, block)
+            except UnavailableError as error:
+                self.skipped |= {ref[1:]: str(error) for ref in wanted}
+                continue
+            for ref, table in tables.items():
+                self.tables.setdefault(ref[1:], []).append(table)
 
+    def _node(self, node: Node, wanted: list[Ref], block: Block) -> dict[Ref, Table]:
+        run = self.engine.prepare(node)
+        own = {ref: block.values(ref) for ref in node.refs if ref not in self.shared}
+        shared = {ref: self.shared[ref] for ref in node.refs if ref in self.shared}
+        rows = []
+        for i in range(len(block.values(wanted[0]))):
+            loaded = {ref: self.engine.load(tensors[i]) for ref, tensors in own.items()}
+            rows.append(run(operands_of(node, shared | loaded)))
+        return {ref: self._table(node, ref, rows, block) for ref in wanted}
 
-def _errors(node: Node, loaded: dict[str, Any], exact: StateFile, engine: Engine) -> Iterator[tuple[str, Errors]]:
-    wanted = float_results(node)
-    if not wanted:
-        return
-    try:
-        results = engine.prepare(node)(operands_of(node, loaded))
-    except UnavailableError:
-        return
-    for ref, spec in wanted:
-        claimed = engine.unload(results[node.outputs.index(ref)], spec.dtype).values().astype(np.float64)
-        yield ref[1:], errors_of(claimed, *read_reference(exact, ref), UNIT_ROUNDOFF[spec.dtype])
+    def _table(self, node: Node, ref: Ref, rows: list[tuple[Any, ...]], block: Block) -> Table:
+        place = node.outputs.index(ref)
+        spec = node.results[place]
+        assert spec is not None  # one of `float_results`
+        table = np.empty((len(rows), DIFFERS + 1))
+        cases = zip(rows, block.values(ref), block.references(ref), strict=True)
+        for i, (results, kept, (reference, radius)) in enumerate(cases):
+            claimed = self.engine.unload(results[place], spec.dtype)
+            errors = errors_of(claimed.values().astype(np.float64), reference, radius, FORMATS[spec.dtype].unit)
+            table[i, :DIFFERS], table[i, DIFFERS] = errors.row(), claimed.array().tobytes() != kept.array().tobytes()
+        return table
 
 
 if __name__ == "__main__":

@@ -1,12 +1,19 @@
-"""Stacks that compute the same operators by other kernels: other instruction sets, libraries, threads and engines."""
+"""Stacks that compute the same operators by other kernels: other instruction sets, libraries, threads and engines.
+
+JAX, IREE and NumPy run ATen operators by their definitions: other libraries, and other formulas than fused kernels have.
+"""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from tallystick.errors import UnavailableError
-from tallystick.graphs.engine import Engine
+from tallystick.graphs import Engine, Graph
+from tallystick.graphs.reference import Reference
+from tallystick.operators.arrays import NUMPY
+from tallystick.operators.values import Values
 from tallystick.studies.stacks import PORTABLE, Stack, enter
 
 
@@ -14,9 +21,10 @@ from tallystick.studies.stacks import PORTABLE, Stack, enter
 class OperatorStack(Stack):
     """A stack with the engine that runs each operator; settings of PyTorch matter to `torch` alone."""
 
-    engine: Literal["torch", "jax", "iree"] = "torch"
+    engine: Literal["torch", "jax", "iree", "numpy"] = "torch"
 
 
+WIDE: Final = "X86_V3 X86_V4 AVX512_ICL AVX512_SPR"
 BASE: Final = OperatorStack("base")
 STACKS: Final = (
     BASE,
@@ -30,6 +38,8 @@ STACKS: Final = (
     OperatorStack("JAX", engine="jax"),
     OperatorStack("JAX SSE4.2", {"XLA_FLAGS": "--xla_cpu_max_isa=SSE4_2"}, engine="jax"),
     OperatorStack("IREE", engine="iree"),
+    OperatorStack("NumPy", engine="numpy"),
+    OperatorStack("NumPy SSE", {"OPENBLAS_CORETYPE": "Nehalem", "NPY_DISABLE_CPU_FEATURES": WIDE}, engine="numpy"),
     OperatorStack("CUDA", device="cuda"),
 )
 
@@ -44,20 +54,36 @@ def stacks_here() -> tuple[OperatorStack, ...]:
     return tuple(stack for stack in STACKS if _is_here(stack))
 
 
-def engine_of(stack: OperatorStack) -> Engine:
-    """The engine of a stack, in a process that was started with its variables."""
+def engine_of(stack: OperatorStack, graph: Graph | None = None) -> Engine:
+    """The engine of a stack, in a process that was started with its variables; made ready for `graph` if it can be."""
     if stack.engine == "jax":
         from tallystick.frameworks.jax.engine import JaxEngine
 
         return JaxEngine()
     if stack.engine == "iree":
-        from tallystick.frameworks.iree.engine import IreeEngine
-
-        return IreeEngine()
+        return _iree(graph)
+    if stack.engine == "numpy":
+        return Definitions()
     from tallystick.frameworks.torch.engine import TorchEngine
 
     enter(stack)
     return TorchEngine(stack.device)
+
+
+class Definitions(Reference):
+    """NumPy in the dtypes of the graph: every operator by its definition, rounded as it goes."""
+
+    algebra = Values(NUMPY)  # type: ignore[assignment]
+
+
+def _iree(graph: Graph | None) -> Engine:
+    from tallystick.frameworks.iree.engine import IreeEngine
+
+    engine = IreeEngine()
+    with suppress(UnavailableError):  # what does not compile is named when it is asked for
+        if graph is not None:
+            engine.compile(graph)
+    return engine
 
 
 def base_engine() -> Engine:
@@ -72,7 +98,7 @@ def _is_here(stack: OperatorStack) -> bool:
         import torch
 
         return torch.cuda.is_available()
-    return _has({"torch": "torch", "jax": "jax", "iree": "iree.compiler"}[stack.engine])
+    return _has({"torch": "torch", "jax": "jax", "iree": "iree.compiler", "numpy": "numpy"}[stack.engine])
 
 
 def _has(module: str) -> bool:

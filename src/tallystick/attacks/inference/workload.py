@@ -1,0 +1,86 @@
+"""What an inference fraud starts from: a committed graph, its weights and inputs, and an honest way to run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tallystick.graphs import Engine, Graph, Node, Ref, execute
+from tallystick.graphs.engine import Arguments
+from tallystick.graphs.values import results_of
+from tallystick.tensors import State, Tensor
+
+Values = dict[Ref, Tensor]
+"""Every value of one run: what a prover opens when asked for operators."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A graph with everything bound that it needs, and the output that a decision is read from.
+
+    `decision` names an output whose last axis are scores: the largest one is the answer.
+    """
+
+    name: str
+    graph: Graph
+    bindings: State
+    engine: Engine
+    decision: str
+
+    def with_bindings(self, bindings: State) -> Workload:
+        """The same graph on other values."""
+        return replace(self, bindings={**self.bindings, **bindings})
+
+    @property
+    def decision_ref(self) -> Ref:
+        """The value behind the decision."""
+        return next(output.value for output in self.graph.outputs if output.name == self.decision)
+
+
+def run_values(workload: Workload, change: Callable[[Node, Arguments, Any], Any] | None = None) -> Values:
+    """Every value of an honest run; `change` may replace the results of a node before they are passed on."""
+    engine = workload.engine if change is None else _Changed(workload.engine, change)
+    return all_values(workload.graph, workload.bindings, engine)
+
+
+def all_values(graph: Graph, bindings: State, engine: Engine) -> Values:
+    """Every value of one run: inputs, constants and the results of all nodes."""
+    values: Values = {source.name: bindings[source.name] for source in graph.sources}
+
+    def watch(node: Node, _: Arguments, results: tuple[Any, ...]) -> None:
+        by_ref = dict(zip(node.outputs, results, strict=True))
+        values.update((ref, engine.unload(by_ref[ref], spec.dtype).copy()) for ref, spec in results_of(node))
+
+    execute(graph, bindings, engine, watch)
+    return values
+
+
+def answer(workload: Workload, values: Mapping[Ref, Tensor]) -> int:
+    """The index of the largest score, at the last position."""
+    scores = values[workload.decision_ref].values()
+    return int(np.argmax(scores.reshape(-1, scores.shape[-1])[-1]))
+
+
+@dataclass(frozen=True)
+class _Changed:
+    """An engine whose results are changed on the way."""
+
+    inner: Engine
+    change: Callable[[Node, Arguments, Any], Any]
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    def load(self, tensor: Tensor) -> Any:
+        return self.inner.load(tensor)
+
+    def unload(self, array: Any, dtype: str) -> Tensor:
+        return self.inner.unload(array, dtype)
+
+    def prepare(self, node: Node) -> Callable[[Arguments], tuple[Any, ...]]:
+        run = self.inner.prepare(node)
+        return lambda arguments: self.change(node, arguments, run(arguments))

@@ -1,0 +1,257 @@
+"""The audit of calls of a model: recheck, replay sampled calls from the graph, compare what came out.
+
+Only the ends of a call are compared. On the stack of the prover its outputs have to be repeated bit for bit; on
+another one they are compared where the policy states how far outputs may lie apart, and the verdict stays open
+otherwise. Single operators are judged from an opening (`tally open`, `tally judge`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from tallystick.audits.findings import AGREES, DIFFERS, Findings, require
+from tallystick.audits.policy import Policy
+from tallystick.audits.properties import judge_properties
+from tallystick.audits.sampling import sample_steps
+from tallystick.audits.verdict import Verdict
+from tallystick.commitments import Digest, Frontier, Json, digest_from, leaf_hash
+from tallystick.errors import MalformedError, ProofError, UnavailableError
+from tallystick.graphs.engine import Engine
+from tallystick.graphs.execute import execute
+from tallystick.graphs.files import load_program
+from tallystick.graphs.graph import Graph
+from tallystick.graphs.root import graph_root
+from tallystick.store import InferenceDirectory, read_lines
+from tallystick.tensors import State, Tensor, TensorSpec, read_state, state_digest
+from tallystick.tolerances import Finding
+from tallystick.transcripts import CallRecord, Environment, InferenceClaim, call_file
+from tallystick.transcripts.program import BATCH
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class InferenceReport:
+    """A verdict on calls of a model, with what a reader needs to repeat it."""
+
+    verdict: Verdict
+    claim: Digest
+    graph: Digest
+    nonce: bytes
+    calls: int
+    replayed: tuple[int, ...]
+
+    def to_json(self) -> Json:
+        """The report as JSON values."""
+        return {
+            **self.verdict.to_json(),
+            "claim": str(self.claim),
+            "graph": str(self.graph),
+            "nonce": self.nonce.hex(),
+            "calls": self.calls,
+            "replayed_calls": list(self.replayed),
+        }
+
+
+@dataclass
+class Calls:
+    """An inference directory whose bytes hang together as far as `findings` says."""
+
+    run: InferenceDirectory
+    claim: InferenceClaim
+    environment: Environment
+    graph: Graph
+    constants: State
+    records: list[CallRecord] = field(default_factory=list)
+    findings: Findings = field(default_factory=Findings)
+
+    def weights(self) -> State:
+        """Weights and buffers; raises `UnavailableError` where they are not there, `ProofError` where others are."""
+        if not self.run.weights_path.is_file():
+            raise UnavailableError("weights.safetensors: not handed over; no call can be replayed without it")
+        weights = read_state(self.run.weights_path, canonical=True)
+        require(state_digest(weights) == self.claim.weights, "weights.safetensors does not hold the claimed weights")
+        return weights
+
+    def inputs(self, record: CallRecord) -> State:
+        """What went into a call; raises `ProofError` unless it is what was recorded."""
+        return self._part(call_file(record.index, "inputs"), record.inputs)
+
+    def outputs(self, record: CallRecord) -> State:
+        """What came out of a call; raises `ProofError` unless it is what was recorded."""
+        return self._part(call_file(record.index, "outputs"), record.outputs)
+
+    def _part(self, file: str, name: Digest) -> State:
+        state = read_state(self.run.path / file, canonical=True)
+        require(state_digest(state) == name, f"{file} does not hold what was recorded")
+        return state
+
+
+def audit_inference(
+    run: InferenceDirectory,
+    policy: Policy,
+    nonce: bytes,
+    environment: Environment,
+    engine: Engine,
+    progress: Progress = lambda *_: None,
+) -> InferenceReport:
+    """Audit recorded calls under `policy` with a nonce drawn after their claim.
+
+    Raises:
+        MalformedError: a file is not what it should be.
+        UnavailableError: a file is missing or larger than allowed.
+    """
+    calls = gather_calls(run, policy)
+    chosen = _chosen(calls, policy, nonce)
+    unavailable: list[str] = [] if chosen else ["no call could be sampled"]
+    replayed: list[int] = []
+    try:
+        if not calls.findings.rejected:
+            for done, number in enumerate(chosen, 1):
+                _replay(calls, calls.records[number - 1], policy, environment, engine)
+                replayed.append(number)
+                progress(done, len(chosen))
+    except UnavailableError as error:
+        unavailable.append(str(error))
+    if policy.properties and not calls.findings.rejected:
+        unavailable += _properties(calls, policy, chosen)
+    verdict = Verdict(
+        tuple(calls.findings.seen),
+        tuple(unavailable),
+        tuple(_not_checked(calls, policy, replayed)),
+        tuple(_assumed(policy, nonce, calls.claim.graph)),
+    )
+    return InferenceReport(verdict, calls.claim.identity, calls.claim.graph, nonce, len(calls.records), tuple(replayed))
+
+
+def gather_calls(run: InferenceDirectory, policy: Policy) -> Calls:
+    """Read an inference directory and recheck all of it; what does not hold is in the findings."""
+    graph, constants = load_program(run.graph_path)
+    calls = Calls(run, run.claim(), run.environment(), graph, constants)
+    findings, claim = calls.findings, calls.claim
+    with findings.check("claim"):
+        require(
+            policy.claim in (None, claim.identity), f"the claim is {claim.identity}, not the expected {policy.claim}"
+        )
+    with findings.check("environment"):
+        found = calls.environment.digest_as("environment")
+        require(found == claim.environment, "environment.json is not the environment that the claim names")
+    with findings.check("graph"):
+        require(graph_root(graph) == claim.graph, "graphs/model.json is not the graph that the claim names")
+    with findings.check("transcript root"):
+        _read_transcript(calls, policy)
+    return calls
+
+
+def _read_transcript(calls: Calls, policy: Policy) -> None:
+    frontier = Frontier.empty()
+    for number, line in enumerate(read_lines(calls.run.transcript_path), 1):
+        if number > policy.records_max:
+            raise UnavailableError(f"transcript.jsonl: more than the {policy.records_max} records allowed")
+        frontier = frontier.append(leaf_hash(line))
+        record = CallRecord.from_bytes(line, f"transcript.jsonl: line {number}")
+        require(record.index == number, f"call {record.index} stands in the place of call {number}")
+        calls.records.append(record)
+    log = calls.claim.transcript
+    require(
+        (frontier.size, digest_from(frontier.root())) == (log.size, log.root), "transcript.jsonl is not the claimed one"
+    )
+
+
+def _chosen(calls: Calls, policy: Policy, nonce: bytes) -> tuple[int, ...]:
+    if policy.full:
+        return tuple(range(1, len(calls.records) + 1))
+    return tuple(sorted(sample_steps(nonce, calls.claim.identity, len(calls.records), policy.samples)))
+
+
+def _replay(calls: Calls, record: CallRecord, policy: Policy, environment: Environment, engine: Engine) -> None:
+    subject = f"call {record.index}"
+    with calls.findings.check("call", subject):
+        weights, inputs, claimed = calls.weights(), calls.inputs(record), calls.outputs(record)
+    if calls.findings.rejected:
+        return
+    is_exact, differences = policy.mode == "exact", environment.differences(calls.environment)
+    if is_exact and differences:
+        raise UnavailableError("different stack, ours / theirs: " + "; ".join(differences))
+    if not is_exact and policy.outputs is None:
+        raise UnavailableError("the policy does not state how far outputs may lie apart on another stack (outputs)")
+    bindings = {**calls.constants, **weights, **{f"{BATCH}{name}": tensor for name, tensor in inputs.items()}}
+    replayed = execute(_bound_graph(calls, bindings, subject), bindings, engine)
+    for name in sorted(claimed.keys() | replayed.keys()):
+        finding = _compare(claimed.get(name), replayed.get(name), None if is_exact else policy.outputs)
+        calls.findings.note(finding, "output", f"{subject}, {name}")
+
+
+def _bound_graph(calls: Calls, bindings: State, subject: str) -> Graph:
+    """The graph, if everything it reads fits; raises `UnavailableError` for a call of other shapes."""
+    for each in calls.graph.inputs:
+        if each.name not in bindings:
+            raise UnavailableError(f"{subject}: {each.name} is not there")
+        if TensorSpec.of(bindings[each.name]) != each.spec:
+            found = TensorSpec.of(bindings[each.name])
+            raise UnavailableError(f"{subject}: {each.name} is {found}, and {each.spec} in the graph")
+    return calls.graph
+
+
+def _compare(claimed: Tensor | None, replayed: Tensor | None, allowed: float | None) -> Finding:
+    if claimed is None or replayed is None:
+        return replace(DIFFERS, detail="only on one side")
+    if TensorSpec.of(claimed) != TensorSpec.of(replayed):
+        return replace(DIFFERS, detail=f"{TensorSpec.of(claimed)}, replayed {TensorSpec.of(replayed)}")
+    if bytes(claimed.data) == bytes(replayed.data):
+        return AGREES
+    theirs, ours = claimed.values().astype(np.float64), replayed.values().astype(np.float64)
+    if allowed is None or not TensorSpec.of(claimed).is_float:
+        return replace(DIFFERS, detail=f"{int(np.count_nonzero(theirs != ours))} of {ours.size} elements differ")
+    return Finding(relative_distance(theirs, ours), allowed)
+
+
+def relative_distance(claimed: np.ndarray, replayed: np.ndarray) -> float:
+    """‖claimed − replayed‖₂ ÷ ‖replayed‖₂; infinite where one of both is not finite and the other is."""
+    finite = np.isfinite(replayed)
+    same = (claimed == replayed) | (np.isnan(claimed) & np.isnan(replayed))
+    if not np.array_equal(np.isfinite(claimed), finite) or not same[~finite].all():
+        return float("inf")
+    scale = float(np.linalg.norm(replayed[finite]))
+    gap = float(np.linalg.norm(claimed[finite] - replayed[finite]))
+    return gap / scale if scale else (float("inf") if gap else 0.0)
+
+
+def _properties(calls: Calls, policy: Policy, chosen: tuple[int, ...]) -> list[str]:
+    """Properties of what is bound without a replay: weights, inputs and outputs of the sampled calls."""
+    lines: list[str] = []
+    names = {output.name: output.value for output in calls.graph.outputs}
+    for number in chosen:
+        record = calls.records[number - 1]
+        try:
+            given = {f"{BATCH}{name}": tensor for name, tensor in calls.inputs(record).items()}
+            results = {names[name]: tensor for name, tensor in calls.outputs(record).items() if name in names}
+        except (ProofError, MalformedError, UnavailableError) as error:
+            lines.append(f"call {number}: {error}")
+            continue
+        lines += judge_properties(calls.findings, calls.graph, given | results, policy.properties)
+    return list(dict.fromkeys(lines))
+
+
+def _not_checked(calls: Calls, policy: Policy, replayed: list[int]) -> list[str]:
+    lines = []
+    if len(replayed) < len(calls.records):
+        lines.append(f"{len(calls.records) - len(replayed)} of {len(calls.records)} calls were not replayed")
+    if policy.claim is None:
+        lines.append("whether this is the claim that was published: give its digest with --claim")
+    lines.append("who made the claim and when: it carries no signature yet")
+    lines.append("whether other calls were made and not recorded")
+    return lines
+
+
+def _assumed(policy: Policy, nonce: bytes, graph: Digest) -> list[str]:
+    lines = ["SHA-256 is collision resistant, and this machine and its libraries compute what they say"]
+    lines.append(f"the program that should have run is the graph that was replayed, {graph}")
+    if nonce and not policy.full:
+        lines.append("the nonce was drawn by the verifier after the claim was fixed")
+    if policy.mode == "tolerant":
+        lines.append("honest stacks differ by no more than the policy allows outputs to lie apart")
+    return lines

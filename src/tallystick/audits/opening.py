@@ -1,0 +1,241 @@
+"""Reads what a prover opened of one step or call, checks that it hangs together, and judges its operators.
+
+Nothing is executed but the reference in NumPy; a value that was not opened leaves its operator unjudged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from tallystick.audits.findings import DIFFERS, Findings, require
+from tallystick.audits.operators import OperatorJudge
+from tallystick.audits.properties import judge_properties
+from tallystick.audits.verdict import Verdict
+from tallystick.commitments import Digest, Frontier, digest_from, leaf_hash
+from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
+from tallystick.graphs.files import load_program
+from tallystick.graphs.graph import Graph, Node, Ref
+from tallystick.graphs.root import NodeProof, check_node, graph_root
+from tallystick.operators.precision import PLAIN, Precision
+from tallystick.store import read_document, read_lines
+from tallystick.tensors import StateFile, Tensor, tensor_digest
+from tallystick.transcripts import CallRecord, OpenedOperator, Opening, OperatorRecord, state_digest_of
+from tallystick.transcripts.profile import Profile
+from tallystick.transcripts.program import BATCH, STATE_PREFIXES
+
+OPENING: Final = "opening.json"
+OPERATORS: Final = "operators.jsonl"
+OPERATOR: Final = "operator.json"
+GRAPH: Final = "graph.json"
+OPERATORS_MAX: Final = 1 << 20
+
+
+Opened: TypeAlias = "tuple[Graph | None, tuple[Node, ...], Mapping[Ref, Digest]]"
+"""The graph where all of it is opened, its opened nodes, and the digests of their values."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a verifier asks of opened operators."""
+
+    precision: Precision = PLAIN
+    profile: Profile | None = None
+    nodes: frozenset[int] = frozenset()
+    properties: tuple[str, ...] = ()
+    claim: Digest | None = None
+
+
+def judge_opening(folder: Path, asked: Judgement) -> Verdict:
+    """Judge every opened operator in `folder`, or those that are asked for.
+
+    Raises:
+        MalformedError: a file is not what it should be.
+        UnavailableError: a file is missing.
+        UsageError: a node or a property that does not exist is asked for.
+    """
+    opening = Opening.from_bytes(read_document(folder / OPENING), OPENING)
+    notes = Findings()
+    with notes.check("opened record"):
+        _check_record(opening)
+    with notes.check("claim"):
+        require(asked.claim in (None, opening.claim), f"the opening belongs to the claim {opening.claim}")
+    read = _whole if (folder / OPERATORS).exists() else _single
+    graph, nodes, digests = read(notes, folder, opening)
+    if notes.rejected:
+        return Verdict(tuple(notes.seen), not_checked=("the operators: the opening does not hang together",))
+    unavailable = list(_judge_nodes(notes, folder, asked, opening, nodes, digests))
+    if asked.properties:
+        unavailable += _judge_properties(notes, folder, asked, graph, digests)
+    return Verdict(tuple(notes.seen), tuple(unavailable), tuple(_not_checked(asked, nodes)), tuple(_assumed(asked)))
+
+
+def value_file(name: Digest) -> str:
+    """The path inside an opening of the value with this tensor digest."""
+    return f"tensors/{name.removeprefix('sha256:')}.safetensors"
+
+
+def _check_record(opening: Opening) -> None:
+    record = opening.opened_record()
+    before, after = _states(opening)
+    if isinstance(record, CallRecord):
+        _check_call(opening, record)
+        return
+    require(record.pre.exact in (None, before), f"the operators do not start from the state before step {record.index}")
+    require(record.post.exact in (None, after), f"the operators do not end in the state after step {record.index}")
+    batch = {name.removeprefix(BATCH): found for name, found in opening.sources.items() if name.startswith(BATCH)}
+    if record.batch.digest is not None:
+        require(
+            state_digest_of(batch) == record.batch.digest, f"the operators read another batch than step {record.index}"
+        )
+
+
+def _states(opening: Opening) -> tuple[Digest, Digest]:
+    before = {name: found for name, found in opening.sources.items() if name.startswith(STATE_PREFIXES)}
+    after = {name: found for name, found in opening.results.items() if name.startswith(STATE_PREFIXES)}
+    return state_digest_of(before | opening.rest_before), state_digest_of(after | opening.rest_after)
+
+
+def _check_call(opening: Opening, record: CallRecord) -> None:
+    given = {name.removeprefix(BATCH): found for name, found in opening.sources.items() if name.startswith(BATCH)}
+    require(state_digest_of(given) == record.inputs, f"the operators read other inputs than call {record.index}")
+    require(
+        state_digest_of(opening.results) == record.outputs, f"the operators give other outputs than call {record.index}"
+    )
+
+
+def _whole(notes: Findings, folder: Path, opening: Opening) -> Opened:
+    graph, _ = load_program(folder / GRAPH)
+    with notes.check("graph"):
+        require(graph_root(graph) == opening.graph, "graph.json is not the graph that the opening names")
+    records = _read_records(notes, folder, opening)
+    digests: dict[Ref, Digest] = dict(opening.sources)
+    with notes.check("operators"):
+        _check_sources(graph, opening)
+        _follow(graph, records, digests)
+        _check_results(graph, opening, digests)
+    return graph, graph.nodes, digests
+
+
+def _read_records(notes: Findings, folder: Path, opening: Opening) -> list[OperatorRecord]:
+    frontier, records = Frontier.empty(), []
+    for number, line in enumerate(read_lines(folder / OPERATORS)):
+        if number >= OPERATORS_MAX:
+            raise UnavailableError(f"{OPERATORS}: more than the {OPERATORS_MAX} records allowed")
+        frontier = frontier.append(leaf_hash(line))
+        records.append(OperatorRecord.from_bytes(line, f"{OPERATORS}: line {number + 1}"))
+    with notes.check("operators root"):
+        found = (frontier.size, digest_from(frontier.root()))
+        require(found == (opening.operators.size, opening.operators.root), f"{OPERATORS} is not what the opening names")
+    return records
+
+
+def _check_sources(graph: Graph, opening: Opening) -> None:
+    names = {each.name for each in graph.inputs} | {each.name for each in graph.constants}
+    require(names == opening.sources.keys(), "the opening names other inputs than the graph has")
+    for each in graph.constants:
+        require(opening.sources[each.name] == each.digest, f"constant {each.name} is not the graph's")
+
+
+def _follow(graph: Graph, records: Collection[OperatorRecord], digests: dict[Ref, Digest]) -> None:
+    """Every record belongs to its node, and what one operator gives is what the next one reads."""
+    require(len(records) == len(graph.nodes), f"{len(records)} operators, and the graph has {len(graph.nodes)}")
+    for node, record in zip(graph.nodes, records, strict=True):
+        check_operator(node, record)
+        for ref, found in record.inputs.items():
+            require(digests.get(ref) == found, f"node {node.number} reads another {ref} than was given")
+        digests |= record.outputs
+
+
+def check_operator(node: Node, record: OperatorRecord) -> None:
+    """Raise `ProofError` unless `record` is about exactly the values of `node`."""
+    require(
+        (record.node, record.operator) == (node.number, node.operator), f"node {node.number} is not the one recorded"
+    )
+    require(record.inputs.keys() == set(node.refs), f"node {node.number} reads other values than its record names")
+    given = {ref for ref in node.outputs if ref is not None}
+    require(record.outputs.keys() == given, f"node {node.number} gives other values than its record names")
+
+
+def _check_results(graph: Graph, opening: Opening, digests: Mapping[Ref, Digest]) -> None:
+    found = {output.name: digests[output.value] for output in graph.outputs}
+    require(found == opening.results, "the opening names other results than the operators give")
+
+
+def _single(notes: Findings, folder: Path, opening: Opening) -> Opened:
+    opened = OpenedOperator.from_bytes(read_document(folder / OPERATOR), OPERATOR)
+    nodes: tuple[Node, ...] = ()
+    with notes.check("operator"):
+        opened.check_record(opening)
+        node = check_node(NodeProof.from_json(opened.node), opening.graph)
+        check_operator(node, opened.record)
+        nodes = (node,)
+    return None, nodes, {**opened.record.inputs, **opened.record.outputs}
+
+
+def _judge_nodes(
+    notes: Findings,
+    folder: Path,
+    asked: Judgement,
+    opening: Opening,
+    nodes: Iterable[Node],
+    digests: Mapping[Ref, Digest],
+) -> Iterator[str]:
+    judge = OperatorJudge(opening.graph, asked.precision, asked.profile)
+    known = {node.number: node for node in nodes}
+    unknown = sorted(asked.nodes - known.keys())
+    if unknown:
+        raise UsageError(f"node {unknown[0]} is not opened here")
+    for node in (known[number] for number in sorted(asked.nodes or known)):
+        values = {ref: digests[ref] for ref in (*node.refs, *filter(None, node.outputs))}
+        try:
+            tensors = _loaded(folder, values)
+        except ProofError as error:
+            notes.note(DIFFERS, "value", f"node {node.number}", str(error))
+            continue
+        if line := judge.judge(notes, node, tensors):
+            yield line
+
+
+def _loaded(folder: Path, wanted: Mapping[Ref, Digest]) -> dict[Ref, Tensor]:
+    """The opened ones among the wanted values, each checked against its digest."""
+    found: dict[Ref, Tensor] = {}
+    for ref, name in wanted.items():
+        path = folder / value_file(name)
+        if path.is_file():
+            found[ref] = read_value(path, name)
+    return found
+
+
+def read_value(path: Path, name: Digest) -> Tensor:
+    """An opened value of any spec; raises `ProofError` unless it has the digest `name`."""
+    with StateFile(path, canonical=True) as file:
+        if list(file.names) != ["value"]:
+            raise MalformedError(f"{path.name}: holds something else than one value")
+        tensor = file.tensor("value").copy()
+    if tensor_digest(tensor) != name:
+        raise ProofError(f"{path.name} does not hold the bytes it is named after")
+    return tensor
+
+
+def _judge_properties(
+    notes: Findings, folder: Path, asked: Judgement, graph: Graph | None, digests: Mapping[Ref, Digest]
+) -> list[str]:
+    if graph is None:
+        return ["properties: they are checked of a whole opening, and one operator is opened here"]
+    return list(judge_properties(notes, graph, _loaded(folder, digests), asked.properties))
+
+
+def _not_checked(asked: Judgement, nodes: Collection[Node]) -> Iterator[str]:
+    if asked.nodes and len(asked.nodes) < len(nodes):
+        yield f"{len(nodes) - len(asked.nodes)} of {len(nodes)} operators were not judged"
+    if asked.claim is None:
+        yield "whether this belongs to the claim that was published: give its digest with --claim"
+
+
+def _assumed(asked: Judgement) -> Iterator[str]:
+    yield "SHA-256 is collision resistant, and NumPy computes what it says"
+    if asked.profile is not None:
+        yield "honest stacks differ by no more than those the profile was calibrated on"

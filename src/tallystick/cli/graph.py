@@ -1,0 +1,268 @@
+"""`tally graph`: look at a captured program, cut slices out of it, compare and draw it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from tallystick.errors import UsageError
+
+if TYPE_CHECKING:
+    from tallystick.commitments import Json
+    from tallystick.graphs import Graph, Inspection
+
+NUMBERS_MAX = 1_000_000
+FILE = typer.Argument(help="A graph, NAME.json; its constants stand beside it in NAME.safetensors.")
+JSON = typer.Option(False, "--json", help="Print JSON.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group of this file."""
+    group = typer.Typer(no_args_is_help=True, help="Look at a captured program, slice it, compare it, draw it.")
+    for command in (show, stats, slice_, diff, draw, bind):
+        group.command(name=command.__name__.rstrip("_"))(command)
+    app.add_typer(group, name="graph")
+
+
+def show(
+    file: Path = FILE,
+    node: int | None = typer.Option(None, min=0, help="Show this node with all that it depends on and serves."),
+    proof: bool = typer.Option(False, "--proof", help="With --node: print its record and inclusion proof as JSON."),
+    json: bool = JSON,
+) -> None:
+    """List the inputs, nodes and outputs of a graph, or show one node."""
+    from tallystick.cli.output import print_json
+    from tallystick.graphs import Inspection, graph_root, prove_node
+
+    graph = _read(file)
+    if proof:
+        if node is None:
+            raise UsageError("--proof is about one node: add --node N")
+        print_json({"graph": str(graph_root(graph)), "node": prove_node(graph, node).to_json()})
+    elif node is not None:
+        found = _node_json(Inspection(graph), node)
+        print_json(found) if json else _print_lines(f"{name}: {_plain(value)}" for name, value in found.items())
+    else:
+        print_json(_whole_json(graph)) if json else _print_lines(_listing(graph))
+
+
+def stats(file: Path = FILE, json: bool = JSON) -> None:
+    """Count operators, values, depth, floating-point operations and bytes."""
+    from rich.table import Column, Table
+
+    from tallystick.cli.output import page, print_json
+    from tallystick.graphs import Inspection, graph_root
+
+    graph = _read(file)
+    found = Inspection(graph)
+    if json:
+        counts = found.to_json()
+        assert isinstance(counts, dict)
+        print_json({**counts, "root": str(graph_root(graph))})
+        return
+    print(f"root          {graph_root(graph)}")
+    print(f"program       {graph.dialect}, {graph.form}; {len(graph.inputs)} inputs, {len(graph.constants)} constants")
+    print(f"nodes         {len(graph.nodes)} of {len(found.operators)} operators, {found.depth} deep")
+    print(f"values        {len(found.specs)} of {_bytes(found.value_bytes)}, {_bytes(found.peak_bytes)} at one time")
+    print(f"work          {found.flops:,} floating-point operations, {_bytes(found.bytes_moved)} moved")
+    table = Table("operator", *(Column(name, justify="right") for name in ("nodes", "operations", "moved")), box=None)
+    for name, each in found.operators.items():
+        table.add_row(name, f"{each.nodes}", f"{each.flops:,}", _bytes(each.bytes_moved))
+    page().print(table)
+
+
+def slice_(
+    file: Path = FILE,
+    out: Path = typer.Option(..., help="Where the slice goes, with its constants beside it."),
+    nodes: str | None = typer.Option(None, help="Numbers and ranges of nodes, such as 3,7-9."),
+    between: str | None = typer.Option(None, help="All paths between two sets of nodes, such as 3,4:17."),
+    given: str | None = typer.Option(None, help="With --wanted: the values to start from, such as n3,n4.1."),
+    wanted: str | None = typer.Option(None, help="The values to compute."),
+    element: str | None = typer.Option(None, help="One example of a batch: the batched inputs, such as inputs.x."),
+    rows: int = typer.Option(1, min=1, help="With --element: how many examples the slice is for."),
+) -> None:
+    """Cut a part out of a graph; the part is a graph itself, and can be executed alone."""
+    from tallystick.cli.output import talk
+    from tallystick.graphs import load_program, save_program
+
+    if sum(option is not None for option in (nodes, between, wanted, element)) != 1:
+        raise UsageError("one of --nodes, --between, --wanted and --element says what the slice is")
+    graph, constants = load_program(file)
+    part = _part(graph, nodes, between, (given, wanted), element, rows)
+    target = save_program(out, part, constants)
+    talk().print(f"{target}: {len(part.nodes)} nodes, {len(part.inputs)} inputs, {len(part.outputs)} outputs")
+
+
+def diff(
+    first: Path = typer.Argument(help="A graph."),
+    second: Path = typer.Argument(help="Another graph."),
+    json: bool = JSON,
+) -> None:
+    """Name the nodes that were added, removed or changed from one graph to another, whatever their numbers."""
+    from tallystick.cli.output import print_json
+    from tallystick.graphs import diff as compare
+
+    before, after = _read(first), _read(second)
+    found = compare(before, after)
+    if json:
+        print_json(found.to_json())
+        return
+    mine, theirs = ({node.number: node.operator for node in graph.nodes} for graph in (before, after))
+    _print_lines(f"! {line}" for line in found.header)
+    _print_lines(f"- n{number} {mine[number]}" for number in found.removed)
+    _print_lines(f"+ n{number} {theirs[number]}" for number in found.added)
+    _print_lines(
+        f"~ n{each.number} -> n{each.other} {mine[each.number]}: {', '.join(each.fields)}" for each in found.changed
+    )
+    print(f"{found.same} nodes are the same")
+
+
+def draw(
+    file: Path = FILE,
+    out: Path | None = typer.Option(None, help="NAME.svg or NAME.dot; without it, Graphviz text is printed."),
+) -> None:
+    """Draw a graph as SVG, or as text for Graphviz."""
+    from tallystick.cli.output import talk
+    from tallystick.graphs import draw_dot, draw_svg
+    from tallystick.store import write_atomically
+
+    graph = _read(file)
+    if out is None:
+        print(draw_dot(graph), end="")
+        return
+    if out.suffix not in {".svg", ".dot"}:
+        raise UsageError(f"{out.name}: a picture is an .svg or a .dot file")
+    write_atomically(out, (draw_svg if out.suffix == ".svg" else draw_dot)(graph).encode())
+    talk().print(f"{out}: {len(graph.nodes)} nodes")
+
+
+def bind(
+    template: Path = typer.Argument(help="A template: a graph with named dimensions."),
+    out: Path = typer.Option(..., help="Where the ordinary graph goes."),
+    size: list[str] = typer.Option([], help="A dimension and its size, such as batch=4; once for each."),
+) -> None:
+    """Give the named dimensions of a template their sizes; the constants of the template are copied."""
+    from tallystick.cli.output import talk
+    from tallystick.graphs import Template, save_program
+    from tallystick.graphs.files import constants_path, read_graph_file
+    from tallystick.tensors import read_state
+
+    found = Template.from_bytes(read_graph_file(template))
+    graph = found.bind(**dict(map(_size, size)))
+    constants = read_state(constants_path(template)) if graph.constants else {}
+    target = save_program(out, graph, constants)
+    talk().print(f"{target}: {len(graph.nodes)} nodes, {len(graph.inputs)} inputs, {len(graph.outputs)} outputs")
+
+
+def _read(file: Path) -> Graph:
+    from tallystick.graphs import read_graph
+    from tallystick.graphs.files import read_graph_file
+
+    return read_graph(read_graph_file(file))
+
+
+def _part(
+    graph: Graph,
+    nodes: str | None,
+    between: str | None,
+    cuts: tuple[str | None, str | None],
+    element: str | None,
+    rows: int,
+) -> Graph:
+    from tallystick import graphs
+
+    if nodes is not None:
+        return graphs.subgraph(graph, _numbers(nodes))
+    if between is not None:
+        sources, colon, targets = between.partition(":")
+        if not colon:
+            raise UsageError(f"--between {between}: two sets of nodes with a colon, such as 3,4:17")
+        return graphs.between(graph, _numbers(sources), _numbers(targets))
+    if element is not None:
+        from tallystick.graphs.batching import slice_batch
+
+        return slice_batch(graph, _names(element), rows).graph
+    given, wanted = cuts
+    return graphs.verification_slice(graph, _names(given or ""), _names(wanted or ""))
+
+
+def _numbers(text: str) -> list[int]:
+    found: list[int] = []
+    for piece in _names(text):
+        first, _, last = piece.partition("-")
+        if not (first.isdecimal() and (last or first).isdecimal()):
+            raise UsageError(f"{piece!r} is neither a number nor a range such as 7-9")
+        found += range(int(first), min(int(last or first), int(first) + NUMBERS_MAX) + 1)
+    return found
+
+
+def _names(text: str) -> list[str]:
+    return [piece.strip() for piece in text.split(",") if piece.strip()]
+
+
+def _size(text: str) -> tuple[str, int]:
+    name, _, size = text.partition("=")
+    if not size.isdecimal() or len(size) > 16:
+        raise UsageError(f"--size {text}: a name and a size are needed, such as batch=4")
+    return name, int(size)
+
+
+def _listing(graph: Graph) -> Iterator[str]:
+    yield from (f"{each.role:<9} {each.name}: {each.spec}" for each in graph.inputs)
+    yield from (f"constant  {each.name}: {each.spec}" for each in graph.constants)
+    for node in graph.nodes:
+        results = ", ".join("none" if spec is None else str(spec) for spec in node.results)
+        yield f"n{node.number:<8} {node.operator}({', '.join(node.refs)}): {results}"
+    yield from (f"output    {each.name}: {each.value}" for each in graph.outputs)
+
+
+def _whole_json(graph: Graph) -> Json:
+    from tallystick.commitments import parse
+    from tallystick.graphs import graph_bytes, graph_root
+
+    return {"graph": parse(graph_bytes(graph), "graph"), "root": str(graph_root(graph))}
+
+
+def _node_json(found: Inspection, number: int) -> dict[str, Json]:
+    from tallystick.graphs import ancestors, descendants
+    from tallystick.graphs.encoding import node_json
+
+    if number not in found.nodes:
+        raise UsageError(f"the graph has no node {number}")
+    cost = found.costs[number]
+    return {
+        **node_json(found.nodes[number]),
+        "bytes_moved": cost.bytes_moved,
+        "depends_on": len(ancestors(found.graph, [number])) - 1,
+        "depth": found.depths[number],
+        "flops": cost.flops,
+        "meaning": found.find(found.nodes[number].operator).meaning,
+        "read_by": list(found.read_by(number)),
+        "reads": list(found.reads(number)),
+        "serves": len(descendants(found.graph, [number])) - 1,
+    }
+
+
+def _plain(value: Json) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={_plain(each)}" for name, each in value.items()) or "none"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_plain, value))}]"
+    return "none" if value is None else str(value)
+
+
+def _print_lines(lines: Iterator[str]) -> None:
+    for line in lines:
+        print(line)
+
+
+def _bytes(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

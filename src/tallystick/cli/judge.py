@@ -1,0 +1,114 @@
+"""`tally judge`: judge opened operators by the reference and its proven bounds; no framework is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from tallystick.errors import UsageError
+
+if TYPE_CHECKING:
+    from tallystick.audits import Verdict
+    from tallystick.operators.precision import Precision
+    from tallystick.transcripts.profile import Profile
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this file."""
+    app.command()(judge)
+
+
+def judge(
+    opening: Path | None = typer.Argument(None, help="A directory that `tally open --operators` wrote."),
+    node: list[int] | None = typer.Option(None, "--node", help="Judge this operator; may be given several times."),
+    profile: Path | None = typer.Option(None, help="Calibrated thresholds besides the proven bounds."),
+    precision: str = typer.Option("plain", help="What the prover computed in: plain, tf32, bf16-products, …"),
+    properties: list[str] | None = typer.Option(None, "--properties", help="Check this property too, or `all`."),
+    claim: str | None = typer.Option(None, help="The digest of the claim that was published: sha256:…"),
+    list_all: bool = typer.Option(False, "--list", help="List the properties and what each proves."),
+    json: bool = typer.Option(False, "--json", help="Print the verdict as JSON."),
+) -> int:
+    """Judge each opened operator on its claimed operands: exactly, within its bound, or within a threshold."""
+    if list_all:
+        return _list()
+    if opening is None:
+        raise UsageError("`tally judge DIR`, or `tally judge --list`")
+    from tallystick.audits import PROPERTIES, Judgement, judge_opening
+    from tallystick.commitments import parse_digest
+
+    wanted = tuple(PROPERTIES) if properties == ["all"] else tuple(properties or ())
+    asked = Judgement(
+        _precision(precision),
+        _profile(profile),
+        frozenset(node or ()),
+        wanted,
+        None if claim is None else parse_digest(claim, "--claim"),
+    )
+    return _show(judge_opening(opening, asked), opening, json)
+
+
+def _list() -> int:
+    from tallystick.audits import PROPERTIES
+
+    width = max(map(len, PROPERTIES))
+    for found in PROPERTIES.values():
+        print(f"{found.name:<{width}}  {found.proves}")
+    return 0
+
+
+def _precision(name: str) -> Precision:
+    from tallystick.operators import precision
+
+    known = {
+        "plain": precision.PLAIN,
+        "tf32": precision.TENSOR_FLOAT,
+        "bf16-products": precision.BFLOAT_PRODUCTS,
+        "bf16-sums": precision.BFLOAT_SUMS,
+        "fp16-sums": precision.HALF_SUMS,
+    }
+    if name not in known:
+        raise UsageError(f"--precision {name}: one of {', '.join(known)}")
+    return known[name]
+
+
+def _profile(path: Path | None) -> Profile | None:
+    from tallystick.store import read_document
+    from tallystick.transcripts.profile import Profile
+
+    return None if path is None else Profile.from_bytes(read_document(path).removesuffix(b"\n"), path.name)
+
+
+def _show(verdict: Verdict, opening: Path, as_json: bool) -> int:
+    from tallystick.cli.output import print_json
+
+    if as_json:
+        print_json(verdict.to_json())
+    else:
+        print_verdict(verdict, str(opening))
+    return verdict.exit_code
+
+
+def print_verdict(verdict: Verdict, subject: str) -> None:
+    """Print a verdict: one line per kind of check, then every objection and everything that is open."""
+    from tallystick.cli.report import describe, printable, summarise_checks
+
+    print(f"{verdict.outcome.upper()}  {subject}")
+    for check in summarise_checks(verdict.findings):
+        worst = f"largest {check.worst.distance:.3g} of {check.worst.allowed:.3g}"
+        print(f"  {check.name}: {check.count - check.disagreeing} of {check.count} agree, {worst}")
+    for finding in verdict.objections[:OBJECTIONS_SHOWN]:
+        print(f"objection {describe(finding)}")
+    if (more := len(verdict.objections) - OBJECTIONS_SHOWN) > 0:
+        print(f"… and {more} more; --json lists all of them")
+    for title, lines in (
+        ("could not check", verdict.unavailable),
+        ("not checked", verdict.not_checked),
+        ("assumed", verdict.assumptions),
+    ):
+        for line in lines:
+            print(f"{title}: {printable(line)}")
+
+
+OBJECTIONS_SHOWN = 12

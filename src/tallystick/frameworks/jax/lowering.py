@@ -1,0 +1,224 @@
+"""A StableHLO module becomes a graph of this project: calls inlined, attributes as numbers, no source paths.
+
+A constant of one number is a node; a constant of several is a constant of the graph. Composites that this project
+knows stay one operator; others are replaced by the decomposition that they bring along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from jax.interpreters.mlir import make_ir_context
+from jaxlib.mlir import ir
+
+from tallystick.errors import MalformedError, UnavailableError
+from tallystick.frameworks.jax.reading import attributes_of, number_of, spec_of, tensor_of
+from tallystick.graphs.derive import Deriver
+from tallystick.graphs.graph import Constant, Form, Graph, Input, Node, Operand, Output, Ref, result_ref
+from tallystick.operators.operator import Operator
+from tallystick.operators.registry import OPERATORS
+from tallystick.tensors import Tensor, TensorSpec, tensor_digest
+
+COMPOSITES: Final = {"chlo.erf": "stablehlo.erf"}
+RENAMED: Final = {"chlo.erf": "stablehlo.erf"}
+BARRIER: Final = "stablehlo.optimization_barrier"
+CALL_DEPTH_MAX: Final = 64
+REASONS: Final = {
+    "stablehlo.custom_call": "what it computes is not part of the program",
+    "stablehlo.while": "how often its body runs depends on data",
+    "stablehlo.case": "which branch runs depends on data",
+    "stablehlo.if": "which branch runs depends on data",
+    "stablehlo.rng_bit_generator": "randomness has to come in as an input",
+    "stablehlo.rng": "randomness has to come in as an input",
+}
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A graph, and the bytes of its constants by name."""
+
+    graph: Graph
+    constants: Mapping[str, Tensor]
+
+
+@dataclass
+class Lowering:
+    """What has been read of a module so far."""
+
+    functions: Mapping[str, Any]
+    nodes: list[Node] = field(default_factory=list)
+    constants: dict[Ref, Tensor] = field(default_factory=dict)
+    specs: dict[Ref, TensorSpec] = field(default_factory=dict)
+    derive: Deriver = field(default_factory=Deriver)
+
+    def read_body(self, function: Any, arguments: Sequence[Ref], depth: int = 0) -> list[Ref]:
+        """The results of a function given what its arguments are; raises `UnavailableError` naming the operator."""
+        if depth > CALL_DEPTH_MAX:
+            raise UnavailableError(f"functions call each other more than {CALL_DEPTH_MAX} deep")
+        block = function.regions[0].blocks[0]
+        values: dict[Any, Ref] = dict(zip(block.arguments, arguments, strict=True))
+        for operation in (each.operation for each in block.operations):
+            operands = [values[value] for value in operation.operands]
+            if operation.name == "func.return":
+                return operands
+            values |= zip(operation.results, self._read(operation, operands, depth), strict=True)
+        raise UnavailableError("a function does not return")
+
+    def _read(self, operation: Any, operands: Sequence[Ref], depth: int) -> Sequence[Ref]:
+        name = operation.name
+        if name in {"func.call", "stablehlo.composite"}:
+            attribute = operation.attributes["callee" if name == "func.call" else "decomposition"]
+            composite = COMPOSITES.get(operation.attributes["name"].value) if name != "func.call" else None
+            if composite is None:
+                callee = self.functions[ir.FlatSymbolRefAttr(attribute).value]
+                return self.read_body(callee, operands, depth + 1)
+            return self._add(composite, operation, operands)
+        if name == BARRIER:
+            return operands
+        if name == "stablehlo.constant":
+            return [self._constant(operation)]
+        return self._add(RENAMED.get(name, name), operation, operands)
+
+    def _constant(self, operation: Any) -> Ref:
+        spec, number = spec_of(operation.results[0]), number_of(operation)
+        if number is None:
+            name = f"constants.{len(self.constants):04d}"
+            self.constants[name] = tensor_of(operation)
+            self.specs[name] = spec
+            return name
+        attributes = {"value": number, "shape": spec.shape, "dtype": spec.dtype}
+        return self._node(Node(len(self.nodes), "stablehlo.constant", {}, attributes, (spec,)))[0]
+
+    def _add(self, name: str, operation: Any, operands: Sequence[Ref]) -> list[Ref]:
+        known = OPERATORS.get(name)
+        if known is None:
+            raise UnavailableError(f"{name} cannot be captured: {REASONS.get(name, 'it is not on the allow-list')}")
+        try:
+            attributes = attributes_of(operation)
+            results = tuple(spec_of(value) for value in operation.results)
+        except UnavailableError as error:
+            raise UnavailableError(f"{name} cannot be captured: {error}") from None
+        named = _named(known, operands)
+        return self._node(Node(len(self.nodes), name, named, _ordered(known, attributes), results))
+
+    def _node(self, node: Node) -> list[Ref]:
+        try:
+            derived = self.derive(node, self.specs).results
+        except MalformedError as error:
+            raise UnavailableError(f"{node.operator} cannot be captured: {error}") from None
+        if derived != node.results:
+            shown = " and ".join(", ".join(map(str, specs)) for specs in (node.results, derived))
+            raise UnavailableError(f"{node.operator}: MLIR and the definition differ on its results: {shown}")
+        self.nodes.append(node)
+        refs = [ref for ref in node.outputs if ref is not None]
+        self.specs |= zip(refs, derived, strict=True)
+        return refs
+
+
+def lower(text: str, inputs: Sequence[Input], outputs: Sequence[str], form: Form = Form.LOGICAL) -> Lowered:
+    """The graph of the public function of a module.
+
+    Args:
+        text: MLIR text, as `jax.export` gives it.
+        inputs: what each argument of the function stands for.
+        outputs: the names of its results.
+        form: what the graph is for.
+
+    Raises:
+        UnavailableError: something in the program cannot be captured; the line names the operator.
+    """
+    with make_ir_context():
+        module = ir.Module.parse(text)  # owns what is read below
+        functions = {each.name.value: each for each in module.body.operations if _is_function(each)}
+        main = functions["main"]
+        _check_arguments(main, inputs)
+        reading = Lowering(functions, specs={each.name: each.spec for each in inputs})
+        results = reading.read_body(main, [each.name for each in inputs])
+    return _finished(reading, inputs, dict(zip(outputs, results, strict=True)), form)
+
+
+def _is_function(operation: Any) -> bool:
+    return bool(operation.operation.name == "func.func")
+
+
+def _check_arguments(main: Any, inputs: Sequence[Input]) -> None:
+    found = [spec_of(argument) for argument in main.regions[0].blocks[0].arguments]
+    assert found == [each.spec for each in inputs], "the inputs are the arguments"
+
+
+def _named(operator: Operator, operands: Sequence[Ref]) -> dict[str, Operand]:
+    """The operands by parameter: lists share what the single parameters leave, evenly."""
+    parameters = [each for each in operator.parameters if each.is_operand]
+    lists = [each for each in parameters if each.kind == "Tensor[]"]
+    left = len(operands) - (len(parameters) - len(lists))
+    per_list = left // len(lists) if lists else 0
+    if left != per_list * len(lists):
+        raise UnavailableError(f"{operator.name} cannot be captured: it has {len(operands)} operands")
+    named: dict[str, Operand] = {}
+    place = 0
+    for parameter in parameters:
+        count = per_list if parameter in lists else 1
+        refs = tuple(operands[place : place + count])
+        named[parameter.name], place = (refs if parameter in lists else refs[0]), place + count
+    return named
+
+
+def _ordered(operator: Operator, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    names = [each.name for each in operator.parameters if not each.is_operand]
+    assert sorted(names) == sorted(attributes), f"{operator.name}: {sorted(attributes)} are not its attributes"
+    for parameter in operator.parameters:
+        if not parameter.is_operand:
+            parameter.check(attributes[parameter.name])
+    return {name: attributes[name] for name in names}
+
+
+def _finished(reading: Lowering, inputs: Sequence[Input], outputs: Mapping[str, Ref], form: Form) -> Lowered:
+    nodes = list(_live(reading.nodes, outputs.values()))
+    needed = {ref for node in nodes for ref in node.refs} | {*outputs.values()}
+    constants = {name: tensor for name, tensor in reading.constants.items() if name in needed}
+    renamed = _renumbered(nodes, constants)
+    graph = Graph(
+        dialect="stablehlo",
+        form=form,
+        inputs=tuple(sorted(inputs, key=lambda each: each.name)),
+        constants=tuple(
+            Constant(renamed[name], TensorSpec.of(tensor), tensor_digest(tensor)) for name, tensor in constants.items()
+        ),
+        nodes=tuple(_moved(number, node, renamed) for number, node in enumerate(nodes)),
+        outputs=tuple(Output(name, renamed.get(ref, ref)) for name, ref in sorted(outputs.items())),
+    )
+    return Lowered(graph, {renamed[name]: tensor for name, tensor in constants.items()})
+
+
+def _live(nodes: Sequence[Node], wanted: Iterable[Ref]) -> Iterator[Node]:
+    """The nodes that the wanted values need, in the order of execution."""
+    needed, kept = set(wanted), []
+    for node in reversed(nodes):
+        if needed & {ref for ref in node.outputs if ref is not None}:
+            needed |= set(node.refs)
+            kept.append(node)
+    return reversed(kept)
+
+
+def _renumbered(nodes: Sequence[Node], constants: Iterable[Ref]) -> dict[Ref, Ref]:
+    renamed = {name: f"constants.{place:04d}" for place, name in enumerate(constants)}
+    for number, node in enumerate(nodes):
+        for index, ref in enumerate(node.outputs):
+            renamed |= {} if ref is None else {ref: result_ref(number, index)}
+    return renamed
+
+
+def _moved(number: int, node: Node, renamed: Mapping[Ref, Ref]) -> Node:
+    return Node(number, node.operator, _mapped(node.operands, renamed), node.attributes, node.results)
+
+
+def _mapped(operands: Mapping[str, Operand], renamed: Mapping[Ref, Ref]) -> dict[str, Operand]:
+    def one(ref: Ref | None) -> Ref | None:
+        return None if ref is None else renamed.get(ref, ref)
+
+    return {
+        name: tuple(map(one, operand)) if isinstance(operand, tuple) else one(operand)
+        for name, operand in operands.items()
+    }

@@ -1,0 +1,76 @@
+"""Nodes that compute the same: same operator, same attributes, operands of the same dtypes and shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from tallystick.errors import MalformedError
+from tallystick.frameworks.jax.emission import Signature
+from tallystick.graphs.engine import Arguments
+from tallystick.graphs.graph import Graph, Node
+from tallystick.tensors import Tensor, TensorSpec
+
+Key: TypeAlias = "tuple[Any, ...]"
+
+
+def key_of(signature: Signature) -> Key:
+    """What two signatures have in common exactly when the same program computes both."""
+    node = signature.node
+    layout = tuple((name, _layout(operand)) for name, operand in node.operands.items())
+    attributes = tuple((name, repr(attribute)) for name, attribute in node.attributes.items())
+    return node.operator, layout, attributes, signature.operands
+
+
+def signatures_of(graph: Graph) -> list[Signature]:
+    """The distinct signatures of a graph, in the order of execution."""
+    specs, found = graph.specs(), {}
+    for node in graph.nodes:
+        signature = Signature(node, tuple(specs[ref] for ref in node.refs))
+        found.setdefault(key_of(signature), signature)
+    return list(found.values())
+
+
+def flat(arguments: Arguments, node: Node) -> list[Any]:
+    """The arrays of a node's operands, in the order of its parameters and as often as they occur."""
+    found: list[Any] = []
+    for name in node.operands:
+        operand = arguments[name]
+        found.extend(each for each in (operand if isinstance(operand, tuple) else (operand,)) if each is not None)
+    return found
+
+
+def unflat(arrays: Sequence[Any], node: Node) -> dict[str, Any]:
+    """The operands by parameter, from their arrays in that order."""
+    left = iter(arrays)
+
+    def take(operand: Any) -> Any:
+        if isinstance(operand, tuple):
+            return tuple(None if ref is None else next(left) for ref in operand)
+        return None if operand is None else next(left)
+
+    return {name: take(operand) for name, operand in node.operands.items()}
+
+
+def spread(arrays: Iterable[Any], results: Sequence[TensorSpec | None]) -> tuple[Any, ...]:
+    """The results of a node, with `None` where it has none."""
+    left = iter(arrays)
+    return tuple(None if spec is None else next(left) for spec in results)
+
+
+def bound(graph: Graph, bindings: Mapping[str, Tensor]) -> list[Tensor]:
+    """The tensors of the inputs and constants, in their order; raises `MalformedError` for one that does not fit."""
+    found = []
+    for source in (*graph.inputs, *graph.constants):
+        tensor = bindings.get(source.name)
+        if tensor is None:
+            raise MalformedError(f"{source.name} is not bound")
+        if TensorSpec.of(tensor) != source.spec:
+            raise MalformedError(f"{source.name} is {source.spec}, and bound to {TensorSpec.of(tensor)}")
+        found.append(tensor)
+    return found
+
+
+def _layout(operand: Any) -> Any:
+    """Whether an operand is a tensor, absent, or a list of such."""
+    return tuple(ref is not None for ref in operand) if isinstance(operand, tuple) else operand is not None

@@ -1,0 +1,59 @@
+"""Models exported by `torch.export`, and what is said when that fails."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from tallystick.errors import TallyError, UnavailableError
+
+REFUSALS: Final = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NotImplementedError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What tracing raises besides the errors of its own, which are `RuntimeError`s."""
+
+
+def exported_program(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic_shapes: Any = None
+) -> torch.export.ExportedProgram:
+    """The program of `model` for these arguments, not decomposed.
+
+    Raises `UnavailableError` naming the operator or the control flow that depends on data.
+    """
+    with tracing_errors(), torch.no_grad():
+        return torch.export.export(model, args, dict(kwargs), dynamic_shapes=dynamic_shapes, strict=False)
+
+
+def exported_module(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> nn.Module:
+    """The exported program as a module that shares the tensors of `model`."""
+    return exported_program(model, args, kwargs).module()
+
+
+@contextmanager
+def tracing_errors() -> Iterator[None]:
+    """Whatever tracing raises is an `UnavailableError` of one line; its warnings about itself are not shown."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except TallyError:
+        raise
+    except REFUSALS as error:
+        raise UnavailableError(f"the program cannot be captured: {_reason(error)}") from error
+
+
+def _reason(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__

@@ -1,0 +1,175 @@
+"""Single examples of a batch: a graph for fewer of them, where it can be proved that examples do not mix.
+
+The proof is the reading of every definition in the algebra `Batches`, which follows the batch axis and refuses where
+one example reads another, or where a value depends on the place of an example in the batch. Attributes that carry the
+batch size, such as the shape of a view, are found by derivation: a number is scaled only where the results would
+otherwise not be those that the reading predicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from tallystick.errors import MalformedError, UsageError
+from tallystick.graphs.check import check_graph
+from tallystick.graphs.derive import operand_of, read
+from tallystick.graphs.encoding import Find
+from tallystick.graphs.graph import Graph, Node, Ref
+from tallystick.graphs.limits import Limits
+from tallystick.operators.batches import Batched, Batches
+from tallystick.operators.operator import Attribute
+from tallystick.operators.registry import operator
+from tallystick.tensors import Tensor, TensorSpec
+
+CHANGES_MAX: Final = 2
+PLACES_MAX: Final = 16
+Place: TypeAlias = "tuple[str, int | None]"
+"""An attribute, and the place in it where it is a list."""
+Values: TypeAlias = "dict[Ref, Any]"
+
+
+@dataclass(frozen=True)
+class BatchSlice:
+    """A graph for `rows` examples out of `size`, the inputs that hold them, and the batch axis of every output.
+
+    An output without an axis is the same for every example. The graph is one for any `rows` consecutive examples:
+    they are chosen by what is bound.
+    """
+
+    graph: Graph
+    size: int
+    rows: int
+    inputs: tuple[Ref, ...]
+    outputs: Mapping[str, int | None]
+
+    def take(self, tensors: Mapping[Ref, Tensor], start: int) -> dict[Ref, Tensor]:
+        """`tensors` of the whole batch, with only the examples from `start` on in the batched inputs."""
+        return {
+            ref: self._rows_of(tensor, 0, start) if ref in self.inputs else tensor for ref, tensor in tensors.items()
+        }
+
+    def split(self, tensors: Mapping[Ref, Tensor]) -> list[dict[Ref, Tensor]]:
+        """What to bind for every part of the batch in turn; raises `UsageError` where the parts are not whole."""
+        if self.size % self.rows:
+            raise UsageError(f"a batch of {self.size} does not split into parts of {self.rows}")
+        return [self.take(tensors, start) for start in range(0, self.size, self.rows)]
+
+    def examples(self, outputs: Mapping[str, Tensor], start: int) -> dict[str, Tensor]:
+        """What the whole graph gave, for the examples from `start` on: what this graph has to give."""
+        return {name: self._rows_of(outputs[name], axis, start) for name, axis in self.outputs.items()}
+
+    def _rows_of(self, tensor: Tensor, axis: int | None, start: int) -> Tensor:
+        if axis is None:
+            return tensor
+        if not 0 <= start <= self.size - self.rows:
+            raise UsageError(f"there are no {self.rows} examples from {start} on in a batch of {self.size}")
+        block = tensor.shape[axis] // self.size
+        places = range(start * block, (start + self.rows) * block)
+        return Tensor.of(np.take(tensor.array(), np.asarray(places, np.intp), axis), tensor.dtype)
+
+
+def slice_batch(graph: Graph, batched: Collection[Ref], rows: int = 1, find: Find = operator) -> BatchSlice:
+    """The graph for `rows` examples, where the inputs `batched` hold one example per index of axis 0.
+
+    Raises `UsageError` naming the node where it cannot be proved that examples stay apart, or where the graph cannot be
+    rewritten for another size of the batch.
+    """
+    size = _batch_size(graph, batched, rows)
+    whole: Values = {each.name: Batched(each.spec, 0 if each.name in batched else None) for each in graph.sources}
+    part: Values = {name: _resized(value, rows, size) for name, value in whole.items()}
+    nodes = []
+    for node in graph.nodes:
+        results = _read(node, whole, node.attributes, find)
+        wanted = tuple(None if value is None else _resized(value, rows, size, node) for value in results)
+        attributes = _attributes_for(node, part, wanted, (rows, size), find)
+        whole |= {ref: value for ref, value in zip(node.outputs, results, strict=True) if ref is not None}
+        part |= {ref: value for ref, value in zip(node.outputs, wanted, strict=True) if ref is not None}
+        specs = tuple(None if value is None else value.spec for value in wanted)
+        nodes.append(replace(node, attributes=attributes, results=specs))
+    inputs = tuple(replace(each, spec=part[each.name].spec) for each in graph.inputs)
+    smaller = replace(graph, inputs=inputs, nodes=tuple(nodes))
+    check_graph(smaller, Limits(), find)
+    axes = {each.name: whole[each.value].axis for each in graph.outputs}
+    return BatchSlice(smaller, size, rows, tuple(each.name for each in graph.inputs if each.name in batched), axes)
+
+
+def _batch_size(graph: Graph, batched: Collection[Ref], rows: int) -> int:
+    specs = {each.name: each.spec for each in graph.inputs}
+    for name in batched:
+        if name not in specs or not specs[name].shape:
+            raise UsageError(f"{name[:80]} is no input with a batch axis")
+    sizes = {specs[name].shape[0] for name in batched}
+    if len(sizes) != 1:
+        raise UsageError(f"the batched inputs have {len(sizes)} sizes of the batch, one is needed")
+    (size,) = sizes
+    if not 1 <= rows <= size:
+        raise UsageError(f"{rows} examples of a batch of {size}")
+    return size
+
+
+def _read(node: Node, values: Values, attributes: Mapping[str, Attribute], find: Find) -> tuple[Any, ...]:
+    operands = {name: operand_of(operand, values) for name, operand in node.operands.items()}
+    try:
+        return read(node, Batches(), operands | dict(attributes), find)
+    except MalformedError as error:
+        raise UsageError(f"examples cannot be told apart: {error}") from None
+
+
+def _resized(value: Any, rows: int, size: int, node: Node | None = None) -> Any:
+    """The value for `rows` examples."""
+    if value.axis is None:
+        return value
+    side = value.shape[value.axis]
+    if side % size:
+        raise UsageError(f"node {node.number if node else '?'}: a side of {side} is no multiple of the batch, {size}")
+    shape = (*value.shape[: value.axis], side // size * rows, *value.shape[value.axis + 1 :])
+    return Batched(TensorSpec(value.dtype, shape), value.axis)
+
+
+def _attributes_for(
+    node: Node, part: Values, wanted: tuple[Any, ...], sizes: tuple[int, int], find: Find
+) -> Mapping[str, Attribute]:
+    """The attributes, as few of them changed as possible, with which the node gives what is wanted."""
+    for attributes in _candidates(node, *sizes):
+        try:
+            found = _read(node, part, attributes, find)
+        except UsageError:
+            continue
+        if found == wanted:
+            return attributes
+    stated = ", ".join(str(value.spec) for value in wanted if value is not None)
+    raise UsageError(f"node {node.number}: {node.operator}: cannot be rewritten to give {stated}")
+
+
+def _candidates(node: Node, rows: int, size: int) -> Iterator[Mapping[str, Attribute]]:
+    places = list(_places(node, size))[:PLACES_MAX]
+    for count in range(CHANGES_MAX + 1):
+        for chosen in combinations(places, count):
+            attributes = dict(node.attributes)
+            for place in chosen:
+                _scale(attributes, place, rows, size)
+            yield attributes
+
+
+def _places(node: Node, size: int) -> Iterator[Place]:
+    """Where a positive multiple of the batch size stands."""
+    for name, attribute in node.attributes.items():
+        entries = enumerate(attribute) if isinstance(attribute, tuple) else [(None, attribute)]
+        for i, entry in entries:
+            if type(entry) is int and entry > 0 and entry % size == 0:
+                yield name, i
+
+
+def _scale(attributes: dict[str, Attribute], place: Place, rows: int, size: int) -> None:
+    name, i = place
+    attribute = attributes[name]
+    if isinstance(attribute, tuple) and i is not None:
+        scaled = int(attribute[i]) // size * rows
+        attributes[name] = (*attribute[:i], scaled, *attribute[i + 1 :])
+    elif isinstance(attribute, int):
+        attributes[name] = attribute // size * rows

@@ -1,0 +1,189 @@
+"""What holds for every graph, whoever made it: names, references, kinds, shapes, and what an execution costs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from tallystick.errors import MalformedError
+from tallystick.graphs.costs import depths, peak_bytes
+from tallystick.graphs.derive import Deriver
+from tallystick.graphs.encoding import LIST_ITEMS_MAX, Find, shown
+from tallystick.graphs.graph import Form, Graph, Input, Node, Operand, Ref, Role, result_ref
+from tallystick.graphs.limits import Limits
+from tallystick.operators.operator import Attribute, Operator, Parameter
+from tallystick.operators.registry import operator
+from tallystick.tensors import TensorSpec
+
+DIALECTS: Final = frozenset({"aten", "stablehlo"})
+SHARED_DIALECT: Final = "tally"
+NUMBER_MAX: Final = 10**9
+NAME: Final = re.compile(r"[!#-.0-\[\]-~]{1,200}", re.ASCII)
+"""Printable ASCII without space, slash, backslash and double quote."""
+NODE_LIKE: Final = re.compile(r"n[0-9]+(\.[0-9]*)*")
+NODE_REF: Final = re.compile(r"n(?P<number>0|[1-9][0-9]{0,9})(\.(?P<index>[1-9][0-9]{0,5}))?")
+TEXT: Final = re.compile(r"[ -~]{0,4096}")
+
+
+def check_graph(graph: Graph, limits: Limits, find: Find = operator) -> None:
+    """Raise `MalformedError`, naming the node or the value, unless `graph` is one that could be read and run."""
+    _check_header(graph)
+    if len(graph.nodes) > limits.nodes:
+        raise MalformedError(f"graph: {len(graph.nodes)} nodes, more than the {limits.nodes} allowed")
+    given = _given(graph)
+    specs = _check_sources(graph, given)
+    scratch: dict[int, int] = {}
+    flops, derive = 0, Deriver(find)
+    for node in graph.nodes:
+        _check_node(node, graph.dialect, find(node.operator))
+        _check_refs(node, specs, given)
+        derived = derive(node, specs)
+        _check_results(node, derived.results)
+        scratch[node.number], flops = derived.largest_bytes, flops + derived.flops
+        _check_limit(f"node {node.number}: floating-point operations so far", flops, limits.flops)
+        specs |= {ref: spec for ref, spec in zip(node.outputs, node.results, strict=True) if ref and spec}
+    _check_outputs(graph, specs)
+    _check_limit("graph: longest chain of nodes", max(depths(graph).values(), default=0), limits.depth)
+    _check_limit("graph: bytes in memory at one time", peak_bytes(graph, scratch), limits.memory_bytes)
+
+
+def parse_ref(ref: str) -> tuple[int, int] | None:
+    """Node number and index of a result, `None` for what is no reference to one."""
+    found = NODE_REF.fullmatch(ref)
+    return None if found is None else (int(found["number"]), int(found["index"] or 0))
+
+
+def _check_header(graph: Graph) -> None:
+    if graph.dialect not in DIALECTS:
+        raise MalformedError(f"dialect: {shown(graph.dialect)} is unknown")
+    if graph.form is Form.DISTRIBUTED:
+        raise MalformedError("form: distributed graphs have no content yet")
+
+
+def _check_sources(graph: Graph, given: Mapping[int, int]) -> dict[Ref, TensorSpec]:
+    specs: dict[Ref, TensorSpec] = {}
+    for source in graph.sources:
+        what = f"{'input' if isinstance(source, Input) else 'constant'} {shown(source.name)}"
+        is_cut = isinstance(source, Input) and source.role is Role.CUT
+        _check_cut_name(source.name, given, what) if is_cut else _check_name(source.name, what)
+        if source.name in specs:
+            raise MalformedError(f"{what}: the name is taken")
+        _check_spec(source.spec, what)
+        specs[source.name] = source.spec
+    return specs
+
+
+def _check_cut_name(name: Ref, given: Mapping[int, int], what: str) -> None:
+    """A cut value keeps its reference, and the node that gave it is not here."""
+    found = parse_ref(name)
+    if found is None or found[0] in given:
+        raise MalformedError(f"{what}: a cut value has the reference of a node that is not in the graph")
+
+
+def _check_name(name: str, what: str) -> None:
+    if not NAME.fullmatch(name):
+        raise MalformedError(f"{what}: a name is 1 to 200 printable ASCII characters but space, slash and quote")
+    if NODE_LIKE.fullmatch(name):
+        raise MalformedError(f"{what}: the name looks like a reference to a node")
+
+
+def _check_spec(spec: TensorSpec, what: str) -> None:
+    try:
+        assert spec.nbytes >= 0
+    except MalformedError as error:
+        raise MalformedError(f"{what}: {error}") from None
+
+
+def _check_node(node: Node, dialect: str, meaning: Operator) -> None:
+    what = f"node {node.number}: {node.operator}"
+    if meaning.dialect not in {dialect, SHARED_DIALECT}:
+        raise MalformedError(f"{what}: an operator of another dialect than the graph's, {dialect}")
+    if node.operands.keys() != {each.name for each in meaning.parameters if each.is_operand}:
+        raise MalformedError(f"{what}: operands {shown(sorted(node.operands))} are not its parameters")
+    if node.attributes.keys() != {each.name for each in meaning.parameters if not each.is_operand}:
+        raise MalformedError(f"{what}: attributes {shown(sorted(node.attributes))} are not its parameters")
+    lengths = [len(each) for each in (*node.operands.values(), *node.attributes.values()) if isinstance(each, tuple)]
+    _check_limit(f"{what}: items of a list", max([len(node.results), *lengths]), LIST_ITEMS_MAX)
+    for parameter in meaning.parameters:
+        if parameter.is_operand:
+            _check_operand(node.operands[parameter.name], parameter, what)
+        else:
+            _check_attribute(node.attributes[parameter.name], parameter, what)
+
+
+def _check_operand(operand: Operand, parameter: Parameter, what: str) -> None:
+    kind = parameter.kind
+    fits = {
+        "Tensor": isinstance(operand, str),
+        "Tensor?": operand is None or isinstance(operand, str),
+        "Tensor[]": isinstance(operand, tuple) and all(isinstance(ref, str) for ref in operand),
+        "Tensor?[]": isinstance(operand, tuple) and all(ref is None or isinstance(ref, str) for ref in operand),
+    }
+    if not fits[kind]:
+        raise MalformedError(f"{what}: {parameter.name} is {shown(operand)}, no {kind}")
+
+
+def _check_attribute(attribute: Attribute, parameter: Parameter, what: str) -> None:
+    try:
+        parameter.check(attribute)
+    except MalformedError as error:
+        raise MalformedError(f"{what}: {error}") from None
+    if isinstance(attribute, str) and not TEXT.fullmatch(attribute):
+        raise MalformedError(f"{what}: {parameter.name} is no printable ASCII")
+
+
+def _given(graph: Graph) -> Mapping[int, int]:
+    """The place of every node by its number; numbers rise."""
+    found: dict[int, int] = {}
+    last = -1
+    for place, node in enumerate(graph.nodes):
+        if not 0 <= node.number <= NUMBER_MAX:
+            raise MalformedError(f"node {node.number}: its number lies outside 0 to {NUMBER_MAX}")
+        if node.number <= last:
+            raise MalformedError(f"node {node.number}: stands behind node {last}; numbers rise")
+        found[node.number], last = place, node.number
+    return found
+
+
+def _check_refs(node: Node, specs: Mapping[Ref, TensorSpec], given: Mapping[int, int]) -> None:
+    for ref in node.refs:
+        found = parse_ref(ref)
+        if found is not None and found[0] >= node.number:
+            raise MalformedError(f"node {node.number}: reads {ref}, which does not stand before it")
+        if ref not in specs:
+            is_known = found is not None and found[0] in given
+            reason = "which that node does not give" if is_known else "which nothing gives"
+            raise MalformedError(f"node {node.number}: reads {shown(ref)}, {reason}")
+
+
+def _check_results(node: Node, derived: tuple[TensorSpec | None, ...]) -> None:
+    if derived == node.results:
+        return
+    what = f"node {node.number}: {node.operator}"
+    if len(derived) != len(node.results):
+        raise MalformedError(f"{what}: gives {len(derived)} results, {len(node.results)} are stated")
+    pairs = zip(derived, node.results, strict=True)
+    i, (ours, stated) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
+    raise MalformedError(f"{what}: {result_ref(node.number, i)} is {ours or 'absent'}, stated is {stated or 'absent'}")
+
+
+def _check_outputs(graph: Graph, specs: Mapping[Ref, TensorSpec]) -> None:
+    names: set[str] = set()
+    inputs = {each.name: each.spec for each in graph.inputs}
+    for output in graph.outputs:
+        what = f"output {shown(output.name)}"
+        if output.name != output.value:
+            _check_name(output.name, what)
+        if output.name in names:
+            raise MalformedError(f"{what}: the name is taken")
+        if output.value not in specs:
+            raise MalformedError(f"{what}: is {shown(output.value)}, which nothing gives")
+        if inputs.get(output.name, specs[output.value]) != specs[output.value]:
+            raise MalformedError(f"{what}: {specs[output.value]} goes on as {inputs[output.name]}")
+        names.add(output.name)
+
+
+def _check_limit(what: str, found: int, allowed: int) -> None:
+    if found > allowed:
+        raise MalformedError(f"{what}: {found}, more than the {allowed} allowed")

@@ -1,0 +1,218 @@
+"""What is different between two graphs: nodes added, removed and changed, whatever their numbers are.
+
+A node's structure is its operator, attributes, results and the structure of all that it reads. Nodes of equal
+structure are the same. The others are aligned in order: a node with the same operator, attributes and results that
+reads the counterparts of what it read is only downstream of a change.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from hashlib import sha256
+from typing import Final, TypeAlias
+
+from tallystick.commitments import Json
+from tallystick.graphs.encoding import canonical, header_json, node_json
+from tallystick.graphs.graph import Graph, Node, Ref
+
+COMPARISONS_MAX: Final = 4_000_000
+"""Beyond so many pairs of equal keys, what is not aligned at the ends is aligned by place."""
+Pairs: TypeAlias = dict[int, int]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A node of the first graph, its counterpart in the second, and the fields in which they differ."""
+
+    number: int
+    other: int
+    fields: tuple[str, ...]
+
+    def to_json(self) -> Json:
+        """As JSON values."""
+        return {"fields": list(self.fields), "node": self.number, "other": self.other}
+
+
+@dataclass(frozen=True)
+class Diff:
+    """The differences: numbers of removed nodes in the first graph, of added ones in the second, and changes.
+
+    `header` names what differs beside the nodes, such as `input x` or `dialect`.
+    """
+
+    removed: tuple[int, ...]
+    added: tuple[int, ...]
+    changed: tuple[Change, ...]
+    header: tuple[str, ...]
+    same: int
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the two graphs say the same; the numbers of their nodes may differ."""
+        return not (self.removed or self.added or self.changed or self.header)
+
+    def to_json(self) -> Json:
+        """As JSON values."""
+        return {
+            "added": list(self.added),
+            "changed": [change.to_json() for change in self.changed],
+            "header": list(self.header),
+            "removed": list(self.removed),
+            "same": self.same,
+        }
+
+
+def diff(first: Graph, second: Graph) -> Diff:
+    """The differences from `first` to `second`."""
+    pairs = _equal_structure(first, second)
+    pairs |= _aligned(_rest(first, pairs.keys()), _rest(second, pairs.values()))
+    theirs = {node.number: node for node in second.nodes}
+    values = _counterparts(first, theirs, pairs)
+    changes = tuple(_changes(first, theirs, pairs, values))
+    return Diff(
+        removed=tuple(node.number for node in _rest(first, pairs.keys())),
+        added=tuple(node.number for node in _rest(second, pairs.values())),
+        changed=changes,
+        header=tuple(_header_changes(first, second, values)),
+        same=len(pairs) - len(changes),
+    )
+
+
+def _equal_structure(first: Graph, second: Graph) -> Pairs:
+    waiting: dict[bytes, list[int]] = {}
+    for number, structure in _structures(second).items():
+        waiting.setdefault(structure, []).append(number)
+    for numbers in waiting.values():
+        numbers.reverse()
+    mine = _structures(first).items()
+    return {number: waiting[structure].pop() for number, structure in mine if waiting.get(structure)}
+
+
+def _structures(graph: Graph) -> dict[int, bytes]:
+    of_value: dict[Ref, str] = {}
+    found: dict[int, bytes] = {}
+    for node in graph.nodes:
+        read = [of_value.get(ref, ref) for ref in node.refs]
+        found[node.number] = sha256(canonical([_signature(node), *read]).encode()).digest()
+        for i, ref in enumerate(node.outputs):
+            if ref is not None:
+                of_value[ref] = f"{found[node.number].hex()} {i}"
+    return found
+
+
+def _signature(node: Node) -> str:
+    """All that a node says beside its number and which values it reads."""
+    record = node_json(node)
+    return canonical([record["operator"], record["attributes"], record["results"], _arity(node)])
+
+
+def _arity(node: Node) -> Json:
+    return {name: _shape_of(operand) for name, operand in node.operands.items()}
+
+
+def _shape_of(operand: object) -> Json:
+    return [item is not None for item in operand] if isinstance(operand, tuple) else operand is not None
+
+
+def _rest(graph: Graph, paired: Iterable[int]) -> list[Node]:
+    known = set(paired)
+    return [node for node in graph.nodes if node.number not in known]
+
+
+def _aligned(first: list[Node], second: list[Node]) -> Pairs:
+    """Equal signatures in order; between them, equal operators in order."""
+    pairs: Pairs = {}
+    for is_equal, mine, theirs in _blocks(first, second, _signature):
+        if is_equal:
+            pairs |= _paired(mine, theirs)
+        else:
+            inner = _blocks(mine, theirs, lambda node: node.operator)
+            pairs |= {k: v for same, a, b in inner if same for k, v in _paired(a, b).items()}
+    return pairs
+
+
+def _blocks(
+    first: list[Node], second: list[Node], key: Callable[[Node], str]
+) -> Iterator[tuple[bool, list[Node], list[Node]]]:
+    """Both lists cut into stretches with equal keys and stretches with different ones."""
+    ours, others = [*map(key, first)], [*map(key, second)]
+    head = _common(ours, others)
+    tail = _common(ours[head:][::-1], others[head:][::-1])
+    end, other_end = len(ours) - tail, len(others) - tail
+    yield True, first[:head], second[:head]
+    yield from _inner_blocks(first[head:end], second[head:other_end], ours[head:end], others[head:other_end])
+    yield True, first[end:], second[other_end:]
+
+
+def _inner_blocks(
+    first: list[Node], second: list[Node], ours: list[str], others: list[str]
+) -> Iterator[tuple[bool, list[Node], list[Node]]]:
+    counts = Counter(others)
+    if sum(counts[each] for each in ours) > COMPARISONS_MAX:
+        both = list(zip(first, second, ours, others, strict=False))
+        yield from ((mine == theirs, [a], [b]) for a, b, mine, theirs in both)
+        return
+    for tag, a, b, c, d in SequenceMatcher(None, ours, others, autojunk=False).get_opcodes():
+        yield tag == "equal", first[a:b], second[c:d]
+
+
+def _common(first: list[str], second: list[str]) -> int:
+    """How many items are equal from the beginning on."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((i for i, (mine, theirs) in pairs if mine != theirs), min(len(first), len(second)))
+
+
+def _paired(first: list[Node], second: list[Node]) -> Pairs:
+    return {mine.number: theirs.number for mine, theirs in zip(first, second, strict=True)}
+
+
+def _counterparts(first: Graph, theirs: Mapping[int, Node], pairs: Pairs) -> dict[Ref, Ref]:
+    """For each value that a node gives, the reference to it in the other graph; empty where it has none there."""
+    found: dict[Ref, Ref] = dict.fromkeys((ref for node in first.nodes for ref in node.outputs if ref is not None), "")
+    for node in first.nodes:
+        if node.number in pairs:
+            both = zip(node.outputs, theirs[pairs[node.number]].outputs, strict=False)
+            found |= {mine: other for mine, other in both if mine is not None and other is not None}
+    return found
+
+
+def _changes(first: Graph, theirs: Mapping[int, Node], pairs: Pairs, values: Mapping[Ref, Ref]) -> Iterator[Change]:
+    for node in first.nodes:
+        if node.number in pairs:
+            other = theirs[pairs[node.number]]
+            fields = tuple(_differing(node, other, values))
+            if fields:
+                yield Change(node.number, other.number, fields)
+
+
+def _differing(node: Node, other: Node, values: Mapping[Ref, Ref]) -> Iterator[str]:
+    mine, yours = node_json(node), node_json(other)
+    for kind in ("attributes", "operands"):
+        ours, others = dict(getattr(node, kind)), dict(getattr(other, kind))
+        for name in ours:
+            value = _translated(ours[name], values) if kind == "operands" else repr(ours[name])
+            if value != (others.get(name) if kind == "operands" else repr(others.get(name))):
+                yield name
+    if mine["results"] != yours["results"]:
+        yield "results"
+
+
+def _translated(operand: object, values: Mapping[Ref, Ref]) -> object:
+    if isinstance(operand, tuple):
+        return tuple(_translated(item, values) for item in operand)
+    return values.get(operand, operand) if isinstance(operand, str) else None
+
+
+def _header_changes(first: Graph, second: Graph, values: Mapping[Ref, Ref]) -> Iterator[str]:
+    mine, theirs = header_json(first), header_json(second)
+    yield from (name for name in ("dialect", "form") if mine[name] != theirs[name])
+    for kind in ("inputs", "constants"):
+        ours, others = ({each.name: each for each in getattr(graph, kind)} for graph in (first, second))
+        yield from (f"{kind[:-1]} {name}" for name in sorted({*ours, *others}) if ours.get(name) != others.get(name))
+    mine_out = {each.name: values.get(each.value, each.value) for each in first.outputs}
+    their_out = {each.name: each.value for each in second.outputs}
+    names = sorted({*mine_out, *their_out})
+    yield from (f"output {name}" for name in names if mine_out.get(name) != their_out.get(name))

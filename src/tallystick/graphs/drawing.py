@@ -1,0 +1,164 @@
+"""Pictures of a graph: text for Graphviz, and an SVG that needs nothing else.
+
+Nodes, cut values and inputs that are given anew are boxes. Weights and other state stand as lines in the boxes that
+read them: as boxes of their own they would cross the picture with arrows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import escape
+from itertools import pairwise
+from typing import Final
+
+from tallystick.errors import UsageError
+from tallystick.graphs.encoding import Find
+from tallystick.graphs.graph import Graph, Node, Ref, Role
+from tallystick.graphs.layout import Layout, Point, arrange
+from tallystick.graphs.slicing import givers_of
+from tallystick.operators.operator import Exactness
+from tallystick.operators.registry import operator
+
+NODES_MAX: Final = 1000
+LINE_MAX: Final = 40
+FONT: Final = 11
+CHARACTER: Final = 7.0
+LINE: Final = 15
+PADDING: Final = 7
+GAP: Final = (22.0, 34.0)
+COLOURS: Final = {
+    Exactness.MOVES: "#eef0f3",
+    Exactness.EXACT: "#e2f1e4",
+    Exactness.ROUNDS: "#fdf6d8",
+    Exactness.ACCUMULATES: "#dcebfb",
+    Exactness.LIBRARY: "#f3e3f7",
+    Exactness.COMPOSITE: "#fde5d2",
+}
+SOURCE_COLOUR: Final = "#ffffff"
+SOURCE_ROLES: Final = frozenset({Role.INPUT, Role.CUT})
+
+
+@dataclass(frozen=True)
+class _Box:
+    """A title and further lines."""
+
+    lines: tuple[str, ...]
+    colour: str
+    is_source: bool
+
+    @property
+    def size(self) -> tuple[float, float]:
+        return max(map(len, self.lines)) * CHARACTER + 2 * PADDING, len(self.lines) * LINE + 2 * PADDING
+
+
+def draw_dot(graph: Graph, find: Find = operator) -> str:
+    """The graph in Graphviz' language."""
+    boxes, arrows = _boxes(graph, find), _arrows(graph)
+    lines = ["digraph {", '  node [shape=box, style="filled,rounded", fontname=monospace, fontsize=10];']
+    for name, box in boxes.items():
+        label = "\\l".join(map(_dot_escaped, box.lines)) + "\\l"
+        lines.append(f'  "{_dot_escaped(name)}" [label="{label}", fillcolor="{box.colour}"];')
+    lines += [f'  "{_dot_escaped(a)}" -> "{_dot_escaped(b)}";' for a, b in arrows]
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def draw_svg(graph: Graph, find: Find = operator) -> str:
+    """The graph as an SVG document; raises `UsageError` for more nodes than a picture can show."""
+    if len(graph.nodes) > NODES_MAX:
+        raise UsageError(f"{len(graph.nodes)} nodes are too many to draw, {NODES_MAX} are not: draw a slice")
+    boxes = _boxes(graph, find)
+    layout = arrange(_arrows(graph), {name: box.size for name, box in boxes.items()}, GAP)
+    width, height = max(layout.width, 640), layout.height + 2 * LINE
+    body = [*_svg_arrows(layout, boxes), *_svg_boxes(layout, boxes), *_svg_legend(height - LINE)]
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
+        f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="monospace" font-size="{FONT}">'
+    )
+    return "\n".join([head, '<rect width="100%" height="100%" fill="#ffffff"/>', *body, "</svg>"]) + "\n"
+
+
+def _boxes(graph: Graph, find: Find) -> dict[Ref, _Box]:
+    sources = [each for each in graph.inputs if each.role in SOURCE_ROLES]
+    found = {each.name: _Box((_cut(each.name), str(each.spec)), SOURCE_COLOUR, True) for each in sources}
+    state = {each.name for each in graph.sources} - found.keys()
+    named: dict[Ref, list[str]] = {}
+    for output in graph.outputs:
+        named.setdefault(output.value, []).append(output.name)
+    for node in graph.nodes:
+        colour = COLOURS[find(node.operator).exactness]
+        found[f"n{node.number}"] = _Box(tuple(_node_lines(node, state, named)), colour, False)
+    return found
+
+
+def _node_lines(node: Node, state: set[Ref], named: dict[Ref, list[str]]) -> Iterator[str]:
+    yield _cut(f"n{node.number} {node.operator.removesuffix('.default')}")
+    yield _cut(", ".join("none" if spec is None else str(spec) for spec in node.results) or "no result")
+    yield from (_cut(f"< {ref}") for ref in dict.fromkeys(node.refs) if ref in state)
+    for ref in filter(None, node.outputs):
+        yield from (_cut(f"> {name}") for name in named.get(ref, ()) if name != ref)
+
+
+def _arrows(graph: Graph) -> list[tuple[Ref, Ref]]:
+    givers = givers_of(graph)
+    sources = {each.name for each in graph.inputs if each.role in SOURCE_ROLES}
+    found: dict[tuple[Ref, Ref], None] = {}
+    for node in graph.nodes:
+        for ref in node.refs:
+            if ref in givers:
+                found[f"n{givers[ref]}", f"n{node.number}"] = None
+            elif ref in sources:
+                found[ref, f"n{node.number}"] = None
+    return list(found)
+
+
+def _svg_arrows(layout: Layout, boxes: dict[Ref, _Box]) -> Iterator[str]:
+    yield '<g fill="none" stroke="#8a94a6" stroke-width="1.2">'
+    for (a, b), points in layout.routes.items():
+        (x, y), (end_x, end_y) = points[0], points[-1]
+        start, end = (x, y + boxes[a].size[1] / 2), (end_x, end_y - boxes[b].size[1] / 2)
+        yield f'<path d="{_curve((start, *points[1:-1], end))}"/>'
+        x, y = end
+        yield f'<path d="M{x - 3:.1f} {y - 6:.1f}L{x:.1f} {y:.1f}L{x + 3:.1f} {y - 6:.1f}"/>'
+    yield "</g>"
+
+
+def _curve(points: tuple[Point, ...]) -> str:
+    pieces = [f"M{points[0][0]:.1f} {points[0][1]:.1f}"]
+    for (x, y), (to_x, to_y) in pairwise(points):
+        middle = (y + to_y) / 2
+        pieces.append(f"C{x:.1f} {middle:.1f} {to_x:.1f} {middle:.1f} {to_x:.1f} {to_y:.1f}")
+    return "".join(pieces)
+
+
+def _svg_boxes(layout: Layout, boxes: dict[Ref, _Box]) -> Iterator[str]:
+    for name, box in boxes.items():
+        (x, y), (width, height) = layout.middles[name], box.size
+        left, top = x - width / 2, y - height / 2
+        dashes = ' stroke-dasharray="4 3"' if box.is_source else ""
+        yield (
+            f'<rect x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}" rx="5" '
+            f'fill="{box.colour}" stroke="#5b6577"{dashes}/>'
+        )
+        for i, line in enumerate(box.lines):
+            weight = ' font-weight="bold"' if i == 0 else ' fill="#3d4656"'
+            yield (
+                f'<text x="{left + PADDING:.1f}" y="{top + PADDING + FONT + i * LINE:.1f}"{weight}>'
+                f"{escape(line)}</text>"
+            )
+
+
+def _svg_legend(y: float) -> Iterator[str]:
+    x = 10.0
+    for exactness, colour in COLOURS.items():
+        yield f'<rect x="{x:.1f}" y="{y - 9:.1f}" width="11" height="11" fill="{colour}" stroke="#5b6577"/>'
+        yield f'<text x="{x + 15:.1f}" y="{y:.1f}">{escape(str(exactness))}</text>'
+        x += 30 + len(str(exactness)) * CHARACTER
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= LINE_MAX else f"{line[: LINE_MAX - 3]}..."
+
+
+def _dot_escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')

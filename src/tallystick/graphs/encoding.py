@@ -1,0 +1,251 @@
+"""A graph as canonical JSON, and JSON as the parts of a graph.
+
+The text is ASCII and holds no JSON float, so that Python's compact form with sorted keys is the canonical one
+(RFC 8785). A float attribute is a string, as Python writes it: `0.1`, `1e-05`, `-inf`, `nan`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, TypeAlias, TypeVar
+
+from tallystick.commitments import Json, parse_digest
+from tallystick.errors import MalformedError
+from tallystick.graphs.graph import Constant, Form, Graph, Input, Node, Operand, Output, Role
+from tallystick.operators.operator import Attribute, Operator, Parameter
+from tallystick.tensors import TensorSpec
+
+FORMAT: Final = 1
+LIST_ITEMS_MAX: Final = 4096
+TOP_FIELDS: Final = ("constants", "dialect", "form", "graph", "inputs", "nodes", "outputs")
+NODE_FIELDS: Final = ("attributes", "number", "operands", "operator", "results")
+FLOAT: Final = re.compile(r"-?\d+\.\d+(e[+-]\d{2,3})?|-?\d+e[+-]\d{2,3}|-?inf|nan", re.ASCII)
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False)
+
+Find: TypeAlias = Callable[[str], Operator]
+"""The operator of a name; raises `MalformedError` where the allow-list has none."""
+T = TypeVar("T")
+
+
+def canonical(value: Json) -> str:
+    """The canonical text of JSON without floats and with ASCII keys."""
+    return _ENCODER.encode(value)
+
+
+def graph_bytes(graph: Graph) -> bytes:
+    """The canonical bytes of a graph; its nodes stand in the order in which it holds them."""
+    nodes: list[Json] = [node_json(node) for node in graph.nodes]
+    return canonical(header_json(graph) | {"nodes": nodes}).encode()
+
+
+def header_json(graph: Graph) -> dict[str, Json]:
+    """Everything but the nodes."""
+    return {
+        "constants": [
+            {"digest": str(each.digest), "name": each.name, "spec": spec_json(each.spec)} for each in graph.constants
+        ],
+        "dialect": graph.dialect,
+        "form": str(graph.form),
+        "graph": FORMAT,
+        "inputs": [{"name": each.name, "role": str(each.role), "spec": spec_json(each.spec)} for each in graph.inputs],
+        "outputs": [{"name": each.name, "value": each.value} for each in graph.outputs],
+    }
+
+
+def node_json(node: Node) -> dict[str, Json]:
+    """One node record."""
+    return {
+        "attributes": {name: attribute_json(attribute) for name, attribute in node.attributes.items()},
+        "number": node.number,
+        "operands": {
+            name: list(operand) if isinstance(operand, tuple) else operand for name, operand in node.operands.items()
+        },
+        "operator": node.operator,
+        "results": [None if spec is None else spec_json(spec) for spec in node.results],
+    }
+
+
+def spec_json(spec: TensorSpec) -> Json:
+    """`["F32",2,3]`."""
+    return [spec.dtype, *spec.shape]
+
+
+def attribute_json(attribute: Attribute) -> Json:
+    """Floats become strings, tuples lists."""
+    if isinstance(attribute, tuple):
+        return [attribute_json(item) for item in attribute]
+    return repr(attribute) if isinstance(attribute, float) else attribute
+
+
+# ---- from JSON
+
+
+def graph_from_json(header: Mapping[str, Json], nodes: tuple[Node, ...]) -> Graph:
+    """A graph from the fields beside its nodes; raises `MalformedError` naming the field."""
+    if header["graph"] != FORMAT or isinstance(header["graph"], bool):
+        raise MalformedError(f"graph: format {shown(header['graph'])} is unknown, {FORMAT} is known")
+    return Graph(
+        dialect=text(header["dialect"], "dialect"),
+        form=_member(Form, header["form"], "form"),
+        inputs=tuple(_input(each, f"input {i}") for i, each in enumerate(items(header["inputs"], "inputs"))),
+        constants=tuple(
+            _constant(each, f"constant {i}") for i, each in enumerate(items(header["constants"], "constants"))
+        ),
+        nodes=nodes,
+        outputs=tuple(_output(each, f"output {i}") for i, each in enumerate(items(header["outputs"], "outputs"))),
+    )
+
+
+def node_from_json(value: Json, what: str, find: Find) -> Node:
+    """One node record; raises `MalformedError` naming `what`, and for operators that `find` does not know."""
+    found = fields(value, NODE_FIELDS, what)
+    number = natural(found["number"], f"{what}: number")
+    what = f"node {number}"
+    operator = find(text(found["operator"], f"{what}: operator"))
+    what = f"{what}: {operator.name}"
+    operands = [each for each in operator.parameters if each.is_operand]
+    attributes = [each for each in operator.parameters if not each.is_operand]
+    given = fields(found["operands"], [each.name for each in operands], f"{what}: operands")
+    constants = fields(found["attributes"], [each.name for each in attributes], f"{what}: attributes")
+    return Node(
+        number=number,
+        operator=operator.name,
+        operands={each.name: _operand(given[each.name], f"{what}: {each.name}") for each in operands},
+        attributes={each.name: attribute_from_json(constants[each.name], each, what) for each in attributes},
+        results=tuple(
+            None if spec is None else spec_from_json(spec, f"{what}: result {i}")
+            for i, spec in enumerate(few(items(found["results"], f"{what}: results"), f"{what}: results"))
+        ),
+    )
+
+
+def attribute_from_json(value: Json, parameter: Parameter, what: str) -> Attribute:
+    """An attribute of the parameter's kind; raises `MalformedError` where it has another."""
+    kind = parameter.kind.removesuffix("?")
+    place = f"{what}: {parameter.name}"
+    is_number = kind.removesuffix("[]") in {"float", "Scalar"}
+    found: Attribute = None
+    if isinstance(value, list):
+        found = tuple(_item(each, is_number, place) for each in few(value, place))
+    elif value is not None:
+        found = _scalar(value, is_number, place)
+    try:
+        parameter.check(found)
+    except MalformedError as error:
+        raise MalformedError(f"{what}: {error}") from None
+    return found
+
+
+def spec_from_json(value: Json, what: str) -> TensorSpec:
+    """A dtype and sides that some tensor can have; raises `MalformedError` naming `what`."""
+    found = items(value, what)
+    if not found or not isinstance(found[0], str):
+        raise MalformedError(f"{what}: a dtype and the sides of a shape are needed")
+    spec = TensorSpec(found[0], tuple(natural(side, f"{what}: side") for side in found[1:65]))
+    if len(found) > 65:
+        raise MalformedError(f"{what}: {len(found) - 1} dimensions, more than 64")
+    try:
+        assert spec.nbytes >= 0
+    except MalformedError as error:
+        raise MalformedError(f"{what}: {error}") from None
+    return spec
+
+
+def fields(value: Json, names: Collection[str], what: str) -> Mapping[str, Json]:
+    """An object with exactly these keys; raises `MalformedError` naming those that lack or are unknown."""
+    if not isinstance(value, dict):
+        raise MalformedError(f"{what}: {shown(value)} is no object")
+    for name in names:
+        if name not in value:
+            raise MalformedError(f"{what}: lacks {name!r}")
+    if len(value) > len(names):
+        unknown = next(name for name in value if name not in names)
+        raise MalformedError(f"{what}: has an unknown field {shown(unknown)}")
+    return value
+
+
+def items(value: Json, what: str) -> list[Json]:
+    """A list; raises `MalformedError` naming `what`."""
+    if not isinstance(value, list):
+        raise MalformedError(f"{what}: {shown(value)} is no list")
+    return value
+
+
+def few(value: list[T], what: str) -> list[T]:
+    """A list inside a node; raises `MalformedError` for too many items."""
+    if len(value) > LIST_ITEMS_MAX:
+        raise MalformedError(f"{what}: {len(value)} items, more than {LIST_ITEMS_MAX}")
+    return value
+
+
+def text(value: Json, what: str) -> str:
+    """A string; raises `MalformedError` naming `what`."""
+    if not isinstance(value, str):
+        raise MalformedError(f"{what}: {shown(value)} is no string")
+    return value
+
+
+def natural(value: Json, what: str) -> int:
+    """An integer from 0 to 2⁵³ − 1; raises `MalformedError` naming `what`."""
+    if type(value) is not int or not 0 <= value < 2**53:
+        raise MalformedError(f"{what}: {shown(value)} is no natural number")
+    return value
+
+
+def shown(value: object) -> str:
+    """A value on one short line of printable ASCII: whoever wrote the graph chose it."""
+    line = ascii(value) if not isinstance(value, dict | list) else f"{type(value).__name__} of {len(value)}"
+    return line if len(line) <= 80 else f"{line[:79]}~"
+
+
+def _operand(value: Json, what: str) -> Operand:
+    if isinstance(value, list):
+        return tuple(None if item is None else text(item, what) for item in few(value, what))
+    return None if value is None else text(value, what)
+
+
+def _scalar(value: Json, is_number: bool, what: str) -> bool | int | float | str:
+    if isinstance(value, str) and is_number:
+        return _float(value, what)
+    if isinstance(value, str | bool | int):
+        return value
+    raise MalformedError(f"{what}: {shown(value)} is no attribute")
+
+
+def _item(value: Json, is_number: bool, what: str) -> bool | int | float:
+    found = _scalar(value, is_number, what)
+    if isinstance(found, str):
+        raise MalformedError(f"{what}: {shown(value)} is no number")
+    return found
+
+
+def _float(value: str, what: str) -> float:
+    if not FLOAT.fullmatch(value) or repr(float(value)) != value:
+        raise MalformedError(f"{what}: {shown(value)} is no float as this format writes it")
+    return float(value)
+
+
+def _input(value: Json, what: str) -> Input:
+    found = fields(value, ("name", "role", "spec"), what)
+    name = text(found["name"], f"{what}: name")
+    return Input(name, _member(Role, found["role"], f"{what}: role"), spec_from_json(found["spec"], what))
+
+
+def _constant(value: Json, what: str) -> Constant:
+    found = fields(value, ("digest", "name", "spec"), what)
+    name = text(found["name"], f"{what}: name")
+    return Constant(name, spec_from_json(found["spec"], what), parse_digest(found["digest"], what))
+
+
+def _output(value: Json, what: str) -> Output:
+    found = fields(value, ("name", "value"), what)
+    return Output(text(found["name"], f"{what}: name"), text(found["value"], f"{what}: value"))
+
+
+def _member(kinds: Callable[[str], T], value: Json, what: str) -> T:
+    try:
+        return kinds(text(value, what))
+    except ValueError:
+        raise MalformedError(f"{what}: {shown(value)} is unknown") from None

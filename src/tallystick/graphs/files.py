@@ -1,0 +1,82 @@
+"""A program on disk: `<name>.json` holds the graph, `<name>.safetensors` its constants, and is absent without any."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from tallystick.errors import MalformedError, UnavailableError
+from tallystick.graphs.door import DEFAULT, check_constants, read_graph
+from tallystick.graphs.encoding import graph_bytes
+from tallystick.graphs.graph import Graph
+from tallystick.graphs.limits import Limits
+from tallystick.tensors import StateFile, Tensor, write_state
+
+
+def save_program(path: Path, graph: Graph, constants: Mapping[str, Tensor]) -> Path:
+    """Write `graph` and its constants beside `path`, whose suffix is `.json` or added; returns the graph's path.
+
+    `constants` may hold more than the graph needs. Raises `MalformedError` where one lacks or has another digest,
+    `UnavailableError` where the disk refuses.
+    """
+    check_constants(graph.constants, constants)
+    target = _graph_path(path)
+    if graph.constants:
+        write_state(constants_path(target), {each.name: constants[each.name] for each in graph.constants})
+    else:
+        constants_path(target).unlink(missing_ok=True)
+    _write(target, graph_bytes(graph))
+    return target
+
+
+def load_program(path: Path, limits: Limits = DEFAULT) -> tuple[Graph, dict[str, Tensor]]:
+    """The graph and its constants; everything is checked.
+
+    Raises:
+        MalformedError: the graph is refused, or a constant is not there or has another digest.
+        UnavailableError: there is no such file.
+    """
+    target = _graph_path(path)
+    graph = read_graph(read_graph_file(target, limits), limits)
+    if not graph.constants:
+        return graph, {}
+    with StateFile(constants_path(target)) as file:
+        wanted = [each.name for each in graph.constants if each.name in file.specs]
+        tensors = {name: file.tensor(name).copy() for name in wanted}
+    check_constants(graph.constants, tensors)
+    return graph, tensors
+
+
+def constants_path(path: Path) -> Path:
+    """Where the constants of the graph at `path` stand."""
+    return path.with_suffix(".safetensors")
+
+
+def read_graph_file(path: Path, limits: Limits = DEFAULT) -> bytes:
+    """The bytes of a document that is not larger than allowed; raises `UnavailableError` or `MalformedError`."""
+    try:
+        if not path.is_file():
+            raise UnavailableError(f"{path.name}: not there, or not a file (looked in {path.parent})")
+        if path.stat().st_size > limits.document_bytes:
+            raise MalformedError(f"{path.name}: more than the {limits.document_bytes} bytes allowed")
+        return path.read_bytes()
+    except OSError as error:
+        raise UnavailableError(f"{path.name}: could not be read: {error.strerror}") from None
+
+
+def _graph_path(path: Path) -> Path:
+    return path if path.suffix == ".json" else path.with_name(f"{path.name}.json")
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{path.name}.draft")
+        with draft.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        raise UnavailableError(f"{path.name}: could not be written: {error.strerror}") from None

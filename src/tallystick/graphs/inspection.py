@@ -1,0 +1,136 @@
+"""What a graph consists of: its operators, values, depth, and what each node costs, depends on and serves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from tallystick.commitments import Json
+from tallystick.graphs.costs import depths, peak_bytes
+from tallystick.graphs.derive import Derived, Deriver
+from tallystick.graphs.encoding import Find
+from tallystick.graphs.graph import Graph, Node, Ref
+from tallystick.graphs.slicing import givers_of, readers_of
+from tallystick.operators.registry import operator
+from tallystick.tensors import TensorSpec
+
+
+@dataclass(frozen=True)
+class OperatorCount:
+    """How often an operator occurs, and what its nodes cost together."""
+
+    nodes: int
+    flops: int
+    bytes_moved: int
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """A graph and everything that can be told about it without running it."""
+
+    graph: Graph
+    find: Find = operator
+
+    @cached_property
+    def nodes(self) -> Mapping[int, Node]:
+        """The nodes by number."""
+        return {node.number: node for node in self.graph.nodes}
+
+    @cached_property
+    def specs(self) -> Mapping[Ref, TensorSpec]:
+        """The spec of every value."""
+        return self.graph.specs()
+
+    @cached_property
+    def costs(self) -> Mapping[int, Derived]:
+        """What each node costs."""
+        derive = Deriver(self.find)
+        return {node.number: derive(node, self.specs) for node in self.graph.nodes}
+
+    @cached_property
+    def depths(self) -> Mapping[int, int]:
+        """The longest chain of nodes that ends with each node."""
+        return depths(self.graph)
+
+    @property
+    def depth(self) -> int:
+        """The longest chain of nodes that read each other."""
+        return max(self.depths.values(), default=0)
+
+    @property
+    def flops(self) -> int:
+        """All floating-point operations."""
+        return sum(cost.flops for cost in self.costs.values())
+
+    @property
+    def bytes_moved(self) -> int:
+        """What an evaluation that keeps every intermediate reads and writes."""
+        return sum(cost.bytes_moved for cost in self.costs.values())
+
+    @property
+    def value_bytes(self) -> int:
+        """The bytes of all values together."""
+        return sum(spec.nbytes for spec in self.specs.values())
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes alive at one time, each value in its own dtype."""
+        return peak_bytes(self.graph, {number: cost.largest_bytes for number, cost in self.costs.items()})
+
+    @property
+    def kinds(self) -> Mapping[str, int]:
+        """How many operators of each exactness class there are."""
+        return dict(Counter(str(self.find(node.operator).exactness) for node in self.graph.nodes).most_common())
+
+    @cached_property
+    def operators(self) -> Mapping[str, OperatorCount]:
+        """The operators, those with the most floating-point operations first."""
+        found: dict[str, OperatorCount] = {}
+        for node in self.graph.nodes:
+            seen, cost = found.get(node.operator, OperatorCount(0, 0, 0)), self.costs[node.number]
+            found[node.operator] = OperatorCount(
+                seen.nodes + 1, seen.flops + cost.flops, seen.bytes_moved + cost.bytes_moved
+            )
+        return dict(sorted(found.items(), key=lambda entry: (-entry[1].flops, -entry[1].nodes, entry[0])))
+
+    def reads(self, number: int) -> tuple[int, ...]:
+        """The nodes whose results node `number` reads."""
+        found = (self._givers[ref] for ref in self.nodes[number].refs if ref in self._givers)
+        return tuple(dict.fromkeys(found))
+
+    def read_by(self, number: int) -> tuple[int, ...]:
+        """The nodes that read results of node `number`."""
+        found = (reader for ref in self.nodes[number].outputs if ref for reader in self._readers.get(ref, ()))
+        return tuple(dict.fromkeys(found))
+
+    def to_json(self) -> Json:
+        """The counts as JSON values."""
+        graph = self.graph
+        counts = {"constants": len(graph.constants), "inputs": len(graph.inputs), "outputs": len(graph.outputs)}
+        return {
+            **counts,
+            "bytes_moved": self.bytes_moved,
+            "depth": self.depth,
+            "dialect": graph.dialect,
+            "flops": self.flops,
+            "form": str(graph.form),
+            "kinds": dict(self.kinds),
+            "nodes": len(graph.nodes),
+            "operators": {
+                name: {"bytes_moved": each.bytes_moved, "flops": each.flops, "nodes": each.nodes}
+                for name, each in self.operators.items()
+            },
+            "peak_bytes": self.peak_bytes,
+            "value_bytes": self.value_bytes,
+            "values": len(self.specs),
+        }
+
+    @cached_property
+    def _givers(self) -> Mapping[Ref, int]:
+        return givers_of(self.graph)
+
+    @cached_property
+    def _readers(self) -> Mapping[Ref, list[int]]:
+        return readers_of(self.graph)

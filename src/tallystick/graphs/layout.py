@@ -1,0 +1,152 @@
+"""Boxes in layers, so that every arrow points down and few of them cross (Sugiyama, Tagawa and Toda, 1981).
+
+An arrow over several layers runs through a point in each of them, and arrows from one box share these points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, TypeAlias
+
+Box: TypeAlias = str
+Spot: TypeAlias = tuple[Box, int]
+"""A box (in its own layer) or the point in a lower layer through which its arrows run."""
+Point: TypeAlias = tuple[float, float]
+
+SWEEPS: Final = 8
+POINT_WIDTH: Final = 6.0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The middle of every box, the points of every arrow, and the size of the whole."""
+
+    middles: Mapping[Box, Point]
+    routes: Mapping[tuple[Box, Box], tuple[Point, ...]]
+    width: float
+    height: float
+
+
+def arrange(
+    arrows: Collection[tuple[Box, Box]], sizes: Mapping[Box, tuple[float, float]], gap: tuple[float, float]
+) -> Layout:
+    """Place boxes of these `sizes`, which stand in an order in which every arrow leads to a later one."""
+    layers = _layers(arrows, list(sizes))
+    links = _links(arrows, layers)
+    rows = _ordered(_rows(layers, links), links)
+    widths = {spot: sizes[spot[0]][0] if layers[spot[0]] == spot[1] else POINT_WIDTH for row in rows for spot in row}
+    across = _across(rows, links, widths, gap[0])
+    down, height = _down(rows, layers, sizes, gap[1])
+    places = {spot: (across[spot], down[spot[1]]) for row in rows for spot in row}
+    width = max((across[spot] + widths[spot] / 2 for row in rows for spot in row), default=0)
+    return Layout(
+        {box: places[box, layer] for box, layer in layers.items()},
+        {(a, b): _route(a, b, layers, places) for a, b in arrows},
+        width + gap[0] / 2,
+        height,
+    )
+
+
+def _layers(arrows: Collection[tuple[Box, Box]], boxes: Sequence[Box]) -> dict[Box, int]:
+    """The longest way from the top; a box without a way from the top stands right above its first reader."""
+    before: dict[Box, list[Box]] = {}
+    after: dict[Box, list[Box]] = {}
+    for a, b in arrows:
+        before.setdefault(b, []).append(a)
+        after.setdefault(a, []).append(b)
+    found: dict[Box, int] = {}
+    for box in boxes:
+        found[box] = max((found[a] + 1 for a in before.get(box, ())), default=0)
+    for box in boxes:
+        if box not in before and box in after:
+            found[box] = min(found[b] for b in after[box]) - 1
+    return found
+
+
+def _links(arrows: Collection[tuple[Box, Box]], layers: Mapping[Box, int]) -> set[tuple[Spot, Spot]]:
+    found = set()
+    for a, b in arrows:
+        stops = [(a, layer) for layer in range(layers[a], layers[b])]
+        found |= set(zip(stops, [*stops[1:], (b, layers[b])], strict=True))
+    return found
+
+
+def _rows(layers: Mapping[Box, int], links: Collection[tuple[Spot, Spot]]) -> list[list[Spot]]:
+    rows: list[dict[Spot, None]] = [{} for _ in range(max(layers.values(), default=-1) + 1)]
+    for spot in layers.items():
+        rows[spot[1]][spot] = None
+    for pair in sorted(links):
+        for spot in pair:
+            rows[spot[1]][spot] = None
+    return [list(row) for row in rows]
+
+
+def _ordered(rows: list[list[Spot]], links: Collection[tuple[Spot, Spot]]) -> list[list[Spot]]:
+    """Each row by the mean place of its neighbours, downward and upward in turn."""
+    above, below = _neighbours(links)
+    for sweep in range(SWEEPS):
+        neighbours, order = (above, rows) if sweep % 2 == 0 else (below, rows[::-1])
+        places: dict[Spot, float] = {}
+        for row in order:
+            means = {spot: _mean([places[n] for n in neighbours.get(spot, ())], i) for i, spot in enumerate(row)}
+            row.sort(key=means.__getitem__)
+            places |= {spot: i * 100 / max(len(row), 1) for i, spot in enumerate(row)}
+    return rows
+
+
+def _across(
+    rows: list[list[Spot]], links: Collection[tuple[Spot, Spot]], widths: Mapping[Spot, float], gap: float
+) -> dict[Spot, float]:
+    above, below = _neighbours(links)
+    found: dict[Spot, float] = {}
+    for row in rows:
+        found |= _packed(row, [0.0] * len(row), widths, gap)
+    for sweep in range(SWEEPS):
+        neighbours, order = (above, rows) if sweep % 2 == 0 else (below, rows[::-1])
+        for row in order:
+            wished = [_mean([found[n] for n in neighbours.get(spot, ())], found[spot]) for spot in row]
+            found |= _packed(row, wished, widths, gap)
+    left = min((found[spot] - widths[spot] / 2 for spot in found), default=0)
+    return {spot: x - left + gap / 2 for spot, x in found.items()}
+
+
+def _packed(row: list[Spot], wished: list[float], widths: Mapping[Spot, float], gap: float) -> dict[Spot, float]:
+    """As near to what is wished as order and gaps allow: the mean of pushing right and of pushing left."""
+    apart = [(widths[a] + widths[b]) / 2 + gap for a, b in pairwise(row)]
+    right, left = list(wished), list(wished)
+    for i, distance in enumerate(apart):
+        right[i + 1] = max(right[i + 1], right[i] + distance)
+    for i in range(len(apart) - 1, -1, -1):
+        left[i] = min(left[i], left[i + 1] - apart[i])
+    return {spot: (a + b) / 2 for spot, a, b in zip(row, right, left, strict=True)}
+
+
+def _down(
+    rows: list[list[Spot]], layers: Mapping[Box, int], sizes: Mapping[Box, tuple[float, float]], gap: float
+) -> tuple[list[float], float]:
+    """The middle of every row, and where the last one ends."""
+    middles, y = [], gap / 2
+    for layer, row in enumerate(rows):
+        tallest = max((sizes[box][1] for box, _ in row if layers[box] == layer), default=0)
+        middles.append(y + tallest / 2)
+        y += tallest + gap
+    return middles, y - gap / 2
+
+
+def _route(a: Box, b: Box, layers: Mapping[Box, int], places: Mapping[Spot, Point]) -> tuple[Point, ...]:
+    return (*(places[a, layer] for layer in range(layers[a], layers[b])), places[b, layers[b]])
+
+
+def _neighbours(links: Collection[tuple[Spot, Spot]]) -> tuple[dict[Spot, list[Spot]], dict[Spot, list[Spot]]]:
+    above: dict[Spot, list[Spot]] = {}
+    below: dict[Spot, list[Spot]] = {}
+    for a, b in sorted(links):
+        above.setdefault(b, []).append(a)
+        below.setdefault(a, []).append(b)
+    return above, below
+
+
+def _mean(values: Sequence[float], otherwise: float) -> float:
+    return sum(values) / len(values) if values else otherwise

@@ -1,0 +1,46 @@
+"""The reference: every operator by its definition, in NumPy and float64; nothing else computes in the trusted base."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, Final
+
+from tallystick.graphs.engine import Arguments
+from tallystick.graphs.graph import Node
+from tallystick.operators.arrays import NUMPY
+from tallystick.operators.registry import operator
+from tallystick.operators.values import Value, Values
+from tallystick.tensors import Tensor
+
+
+class Reference:
+    """The engine without a framework; its arrays are `Value`s that hold every float in float64.
+
+    Results deviate from exact ones by float64 rounding alone: narrower dtypes of a graph do not round.
+    """
+
+    name: Final = "reference"
+
+    @cached_property
+    def algebra(self) -> Values:
+        """What definitions are read in."""
+        return Values(NUMPY, "F64")
+
+    def load(self, tensor: Tensor) -> Value:
+        """The elements, exactly."""
+        return self.algebra.load(tensor)
+
+    def unload(self, array: Value, dtype: str) -> Tensor:
+        """F64 for every float, else `dtype`."""
+        assert array.dtype == dtype, f"{array.dtype} where the graph says {dtype}"
+        return self.algebra.unload(array)
+
+    def prepare(self, node: Node) -> Callable[[Arguments], tuple[Any, ...]]:
+        """The definition of the node's operator with its attributes; raises `MalformedError` for an unknown one."""
+        known, algebra = operator(node.operator), self.algebra
+
+        def run(arguments: Arguments) -> tuple[Any, ...]:
+            return known.read(algebra, {**node.attributes, **arguments})
+
+        return run

@@ -1,0 +1,18 @@
+"""Operators: each one defined once, and read as types, batches, values or error bounds."""
+
+from tallystick.operators.algebra import Algebra
+from tallystick.operators.operator import Attribute, Exactness, Family, Operator, Parameter
+from tallystick.operators.registry import OPERATORS, operator
+from tallystick.operators.types import Types
+
+__all__ = [
+    "OPERATORS",
+    "Algebra",
+    "Attribute",
+    "Exactness",
+    "Family",
+    "Operator",
+    "Parameter",
+    "Types",
+    "operator",
+]

@@ -1,0 +1,1 @@
+"""PyTorch's ATen operators, under the names that its graphs print."""

@@ -1,0 +1,181 @@
+"""Products of matrices and vectors, with what is added to them.
+
+Kernels multiply and accumulate in F32 for F16 and BF16 and round once at the end. They may begin their sum with the
+added term and add to it in any order, so it has its share of the additions: see `summand`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tallystick.errors import MalformedError
+from tallystick.operators.algebra import Algebra, Number, Typed, V
+from tallystick.operators.operator import Exactness, Family, Scalar
+from tallystick.operators.shapes import FLOATS, broadcast_shapes
+
+FAMILY: Final = Family()
+
+_ADDING: Final = "*, Scalar beta=1, Scalar alpha=1"
+
+
+@FAMILY.operator("aten.mm.default", "Tensor self, Tensor mat2", "matrix product", Exactness.ACCUMULATES)
+def mm(a: Algebra[V], self: V, mat2: V) -> V:
+    """Shapes [n,k] and [k,m] give [n,m]; dtypes are equal."""
+    check_rank(self, 2)
+    check_rank(mat2, 2)
+    return a.cast(product(a, *widened(a, self, mat2)), self.dtype)
+
+
+@FAMILY.operator("aten.bmm.default", "Tensor self, Tensor mat2", "one matrix product per index", Exactness.ACCUMULATES)
+def bmm(a: Algebra[V], self: V, mat2: V) -> V:
+    """Shapes [b,n,k] and [b,k,m] give [b,n,m]; the first axis does not broadcast."""
+    return a.cast(_batched(a, *widened(a, self, mat2)), self.dtype)
+
+
+@FAMILY.operator("aten.mv.default", "Tensor self, Tensor vec", "matrix times vector", Exactness.ACCUMULATES)
+def mv(a: Algebra[V], self: V, vec: V) -> V:
+    """Shapes [n,k] and [k] give [n]."""
+    check_rank(self, 2)
+    check_rank(vec, 1)
+    return a.cast(product(a, *widened(a, self, vec)), self.dtype)
+
+
+@FAMILY.operator("aten.dot.default", "Tensor self, Tensor tensor", "inner product", Exactness.ACCUMULATES)
+def dot(a: Algebra[V], self: V, tensor: V) -> V:
+    """Two vectors of equal length give a 0-dimensional tensor."""
+    check_rank(self, 1)
+    check_rank(tensor, 1)
+    return a.cast(product(a, *widened(a, self, tensor)), self.dtype)
+
+
+@FAMILY.operator("aten.vdot.default", "Tensor self, Tensor other", "inner product", Exactness.ACCUMULATES)
+def vdot(a: Algebra[V], self: V, other: V) -> V:
+    """As `dot`, for real numbers."""
+    result: V = dot(a, self, other)
+    return result
+
+
+@FAMILY.operator(
+    "aten.addmm.default",
+    f"Tensor self, Tensor mat1, Tensor mat2, {_ADDING}",
+    "beta·self + alpha·(mat1·mat2)",
+    Exactness.ACCUMULATES,
+)
+def addmm(a: Algebra[V], self: V, mat1: V, mat2: V, beta: Scalar, alpha: Scalar) -> V:
+    """`self` broadcasts to the product; where beta is 0 it is not read."""
+    check_rank(mat1, 2)
+    check_rank(mat2, 2)
+    addend, x, y = widened(a, self, mat1, mat2)
+    result = product(a, _scaled(a, x, alpha), y)
+    return a.cast(_added(a, addend, result, beta, mat1.shape[1]), mat1.dtype)
+
+
+@FAMILY.operator(
+    "aten.addmv.default",
+    f"Tensor self, Tensor mat, Tensor vec, {_ADDING}",
+    "beta·self + alpha·(mat·vec)",
+    Exactness.ACCUMULATES,
+)
+def addmv(a: Algebra[V], self: V, mat: V, vec: V, beta: Scalar, alpha: Scalar) -> V:
+    """`self` broadcasts to the product; where beta is 0 it is not read."""
+    check_rank(mat, 2)
+    check_rank(vec, 1)
+    addend, x, y = widened(a, self, mat, vec)
+    result = product(a, _scaled(a, x, alpha), y)
+    return a.cast(_added(a, addend, result, beta, mat.shape[1]), mat.dtype)
+
+
+@FAMILY.operator(
+    "aten.baddbmm.default",
+    f"Tensor self, Tensor batch1, Tensor batch2, {_ADDING}",
+    "beta·self + alpha·(batch1·batch2), one matrix product per index",
+    Exactness.ACCUMULATES,
+)
+def baddbmm(a: Algebra[V], self: V, batch1: V, batch2: V, beta: Scalar, alpha: Scalar) -> V:
+    """`self` broadcasts to the products; where beta is 0 it is not read."""
+    addend, x, y = widened(a, self, batch1, batch2)
+    return a.cast(_added(a, addend, _batched(a, _scaled(a, x, alpha), y), beta, batch1.shape[2]), batch1.dtype)
+
+
+@FAMILY.operator(
+    "aten.matmul.default",
+    "Tensor self, Tensor other",
+    "matrix product over broadcast axes",
+    Exactness.ACCUMULATES,
+)
+def matmul(a: Algebra[V], self: V, other: V) -> V:
+    """As NumPy's `matmul`: vectors lose their axis, axes before the last two broadcast."""
+    return a.cast(product(a, *widened(a, self, other)), self.dtype)
+
+
+@FAMILY.operator(
+    "aten.linear.default", "Tensor input, Tensor weight, Tensor? bias=None", "x·Wᵀ + b", Exactness.ACCUMULATES
+)
+def linear(a: Algebra[V], input: V, weight: V, bias: V | None) -> V:
+    """Shapes [...,k] and [m,k] give [...,m]; [...,k] and [k] give [...]."""
+    if not input.shape or len(weight.shape) not in (1, 2):
+        raise MalformedError(f"a linear layer with {len(weight.shape)} axes of weights, {len(input.shape)} of inputs")
+    axes = ((len(input.shape) - 1,), (len(weight.shape) - 1,))
+    x, w, *addends = widened(a, input, weight, *optional(bias))
+    result = a.dot(x, w, axes)
+    for addend in addends:
+        result = _added(a, addend, result, 1, weight.shape[-1])
+    return a.cast(result, input.dtype)
+
+
+def product(a: Algebra[V], x: V, y: V) -> V:
+    """`matmul` of operands of one dtype, without rounding to a narrower one."""
+    if not x.shape or not y.shape:
+        raise MalformedError("a 0-dimensional tensor has no matrix product")
+    last, summed = len(x.shape) - 1, max(len(y.shape) - 2, 0)
+    if len(y.shape) <= 2 or len(x.shape) == 1:
+        return a.dot(x, y, ((last,), (summed,)))
+    batch = broadcast_shapes([x.shape[:-2], y.shape[:-2]])
+    x, y = a.broadcast(x, batch + x.shape[-2:]), a.broadcast(y, batch + y.shape[-2:])
+    front = tuple(range(len(batch)))
+    return a.dot(x, y, ((len(batch) + 1,), (len(batch),)), (front, front))
+
+
+def summand(a: Algebra[V], x: V, additions: int) -> V:
+    """`x` itself, with the error of a term that goes through `additions` additions of a longer sum.
+
+    The factor is 1 + 0 + … + 0. Written as `add(x, sum)` alone, `x` would have the error of one addition, while a
+    kernel may begin with `x` and add every other term to it.
+    """
+    if x.dtype not in FLOATS:
+        return x
+    one = a.pad(a.full((1,), 1, x.dtype), 0, (0,), (additions,), (0,))
+    return a.mul(x, a.sum(one, (0,)))
+
+
+def widened(a: Algebra[V], *tensors: V) -> list[V]:
+    """`tensors` in the type in which kernels accumulate. Raises `MalformedError` unless they have one dtype."""
+    if len({tensor.dtype for tensor in tensors}) != 1:
+        raise MalformedError(f"dtypes {', '.join(tensor.dtype for tensor in tensors)} where one is needed")
+    return [a.wide(tensor) for tensor in tensors]
+
+
+def optional(x: V | None) -> tuple[V, ...]:
+    """The value, if there is one."""
+    return () if x is None else (x,)
+
+
+def check_rank(x: Typed, rank: int) -> None:
+    """Raise `MalformedError` unless `x` has `rank` axes."""
+    if len(x.shape) != rank:
+        raise MalformedError(f"a tensor with {len(x.shape)} axes where {rank} are needed")
+
+
+def _batched(a: Algebra[V], x: V, y: V) -> V:
+    check_rank(x, 3)
+    check_rank(y, 3)
+    return a.dot(x, y, ((2,), (1,)), ((0,), (0,)))
+
+
+def _scaled(a: Algebra[V], x: V, factor: Number) -> V:
+    return x if factor == 1 else a.mul(x, factor)
+
+
+def _added(a: Algebra[V], x: V, result: V, beta: Number, terms: int) -> V:
+    broadcast = a.broadcast(summand(a, _scaled(a, x, beta), terms), result.shape)
+    return result if beta == 0 else a.add(broadcast, result)

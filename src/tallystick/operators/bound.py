@@ -1,0 +1,130 @@
+"""The result of an operator and how far an honest evaluation may be from it: what a judge asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tallystick.errors import MalformedError
+from tallystick.operators.arrays import NUMPY, Library, exact_float64
+from tallystick.operators.balls import Ball, Balls
+from tallystick.operators.library import ANY
+from tallystick.operators.library import Library as Figures
+from tallystick.operators.operator import Exactness, Operator
+from tallystick.operators.precision import FORMATS, PLAIN, SHORT, Precision
+from tallystick.operators.rounding import DETERMINISTIC, Model
+from tallystick.operators.values import Value
+from tallystick.tensors import Tensor
+
+Argument = Any
+"""A tensor, a tuple of tensors and `None`s, an attribute, or `None`."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One result: `value` in float64 (integers and truth values in their own type), and a `radius` of equal shape.
+
+    An infinite radius promises nothing; radius 0 beside an infinity or a NaN promises that very class.
+    """
+
+    dtype: str
+    value: npt.NDArray[Any]
+    radius: npt.NDArray[np.float64]
+
+    def excess(self, claimed: Tensor) -> npt.NDArray[np.float64]:
+        """|claimed − value| ÷ radius: at most 1 for an honest result; infinite for a wrong infinity or NaN.
+
+        Raises `MalformedError` for a tensor of another dtype or shape.
+        """
+        if claimed.dtype != self.dtype or claimed.shape != self.value.shape:
+            raise MalformedError(f"{claimed.dtype}{list(claimed.shape)} beside {self.dtype}{list(self.value.shape)}")
+        return excess(_numbers(claimed), self.value, self.radius)
+
+
+def bound(
+    operator: Operator,
+    arguments: Mapping[str, Argument],
+    precision: Precision = PLAIN,
+    model: Model = DETERMINISTIC,
+    figures: Figures = ANY,
+    library: Library = NUMPY,
+) -> tuple[Bound | None, ...]:
+    """The results of `operator` on tensors, each with its bound; two honest runs differ by at most both bounds' sum.
+
+    `arguments` gives every parameter its tensor, tuple of tensors or attribute. Raises `MalformedError` where they do
+    not fit together.
+    """
+    is_composite = operator.exactness is Exactness.COMPOSITE
+    short = _short(arguments.values())
+    inner, step = figures.within(operator.name, short is not None), None if precision.widens else short
+    balls = Balls(library, precision, model, inner, _rescaling(operator, inner), is_composite, step)
+    with library.quiet():
+        loaded = {name: _loaded(balls, argument) for name, argument in arguments.items()}
+        results = operator.read(balls, loaded)
+        bounds = tuple(None if ball is None else _bounded(balls, ball, is_composite) for ball in results)
+    return tuple(map(_released, bounds)) if _spreads(operator, loaded) else bounds
+
+
+def excess(claimed: npt.NDArray[Any], value: npt.NDArray[Any], radius: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """|claimed − value| ÷ radius by element: 0 where equal or not bounded, infinite where the class differs."""
+    with np.errstate(all="ignore"):
+        distance = np.abs(claimed.astype(np.float64) - value.astype(np.float64))
+        equal = (claimed == value) | (np.isnan(claimed) & np.isnan(value))
+        ratio = np.where(equal | (radius == np.inf), 0.0, distance / radius)
+    return np.asarray(np.where(np.isnan(ratio), np.inf, ratio), np.float64)
+
+
+def _rescaling(operator: Operator, figures: Figures) -> int:
+    """A fused attention kernel multiplies its running sum, at each tile, by a new exponential."""
+    return round(1 + 2 * figures.ulps["exp"]) if "attention" in operator.name else 0
+
+
+def _short(arguments: Iterable[Argument]) -> str | None:
+    """The 16-bit float dtype among the operands, if there is one."""
+    return next((x.dtype for x in arguments if isinstance(x, Tensor) and x.dtype in SHORT), None)
+
+
+def _spreads(operator: Operator, loaded: Mapping[str, Any]) -> bool:
+    """Kernels that pad, or transform whole tiles, carry a NaN or an infinity over to other elements."""
+    if not any(word in operator.name for word in ("conv", "attention")):
+        return False
+    return any(_is_wild(name, ball) for name, ball in loaded.items() if isinstance(ball, Ball))
+
+
+def _is_wild(name: str, ball: Ball) -> bool:
+    """−∞ in a mask is what a mask is for."""
+    array = ball.array
+    if ball.dtype not in FORMATS:
+        return False
+    return bool(((array != array) | (array == np.inf) | ((array == -np.inf) & ("mask" not in name))).any())
+
+
+def _released(bound: Bound | None) -> Bound | None:
+    return None if bound is None else replace(bound, radius=np.full(bound.value.shape, np.inf))
+
+
+def _loaded(balls: Balls, argument: Argument) -> Any:
+    if isinstance(argument, Tensor):
+        return balls.load(argument)
+    if isinstance(argument, tuple) and any(isinstance(item, Tensor) for item in argument):
+        return tuple(_loaded(balls, item) for item in argument)
+    return argument
+
+
+def _bounded(balls: Balls, ball: Ball, is_composite: bool) -> Bound:
+    """Of a composite, other groupings of its terms may turn an infinity into NaN, or into a finite number."""
+    value, radius = balls.library.storage(ball.array), np.asarray(0.0)
+    if ball.radius is not None:
+        radius = balls.library.storage(balls.values.broadcast(Value(ball.radius, "F64"), ball.shape).array)
+    radius = np.broadcast_to(radius, value.shape)
+    if is_composite and ball.dtype in FORMATS:
+        radius = np.where(np.isfinite(value), radius, np.inf)
+    return Bound(ball.dtype, value, radius)
+
+
+def _numbers(tensor: Tensor) -> npt.NDArray[Any]:
+    return exact_float64(tensor.array(), tensor.dtype) if tensor.dtype in FORMATS else tensor.array()

@@ -1,0 +1,154 @@
+"""Three models of rounding: how much a sum of k terms may differ from the exact one.
+
+* `Deterministic`: γ_k Σ|t|, whatever the data and the order (Higham 2002, §3.1). No assumption beyond IEEE 754.
+* `Probabilistic(λ)`: γ̃_k(λ) Σ|t|, if rounding errors have mean zero given the earlier ones (Higham & Mary 2019).
+* `Variance(λ, summation)`: from ‖t‖₂, if also the terms about their mean have random signs, and the tree is as stated.
+
+All hold for one element of a result with the stated confidence; docs/bounds.md has the derivations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from tallystick.operators.arrays import Library
+from tallystick.operators.precision import REFERENCE
+from tallystick.operators.summation import BLOCKED, Summation, growth
+
+RESCALED_TILE: Final = 64
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums of `terms` terms each, as arrays of one library.
+
+    `value` is the exact sum, `magnitude` bounds Σ|t|, `norm()` bounds ‖t‖₂, over the terms as an honest evaluation has
+    them. `unit` is the unit roundoff of the running sum. `products` says that each term is itself a rounded product,
+    `rescaling` how many roundings each further tile of `RESCALED_TILE` terms costs a running sum that is rescaled.
+    """
+
+    terms: Any
+    unit: float
+    value: Any
+    magnitude: Any
+    norm: Callable[[], Any]
+    products: bool = False
+    rescaling: int = 0
+
+    @property
+    def roundings(self) -> Any:
+        """The most roundings that one term goes through."""
+        return np.maximum(np.asarray(self.terms, np.float64) - 1, 0) + self.products + self.rescalings
+
+    @property
+    def rescalings(self) -> Any:
+        """Roundings of whole running sums, between tiles."""
+        tiles = np.ceil(np.asarray(self.terms, np.float64) / RESCALED_TILE)
+        return self.rescaling * np.maximum(tiles - 1, 0)
+
+
+class Model(Protocol):
+    """What is assumed of rounding errors."""
+
+    @property
+    def name(self) -> str:
+        """For tables."""
+        ...
+
+    @property
+    def failure(self) -> float:
+        """The probability that one element leaves its bound although the evaluation is honest, at most."""
+        ...
+
+    def spread(self, sums: Sums, library: Library) -> Any:
+        """A bound on |computed − exact| as an array of `library`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Deterministic:
+    """γ_k = ku / (1 − ku)."""
+
+    name: str = "deterministic"
+    failure: float = 0.0
+
+    def spread(self, sums: Sums, library: Library) -> Any:
+        """γ_k Σ|t|, infinite from ku = 1 on."""
+        return lifted(library, worst_factor(sums.roundings, sums.unit)) * sums.magnitude
+
+
+DETERMINISTIC: Final = Deterministic()
+
+
+@dataclass(frozen=True)
+class Probabilistic:
+    """γ̃_k(λ) = exp(λ√k u + ku² / (1 − u)) − 1."""
+
+    confidence: float = 6.0
+    name: str = "probabilistic"
+
+    @property
+    def failure(self) -> float:
+        """2 exp(−λ² (1 − u)² / 2), at the largest u of any format."""
+        return 2 * math.exp(-((self.confidence * (1 - 2.0**-8)) ** 2) / 2)
+
+    def spread(self, sums: Sums, library: Library) -> Any:
+        """γ̃_k(λ) Σ|t|, or γ_k Σ|t| where that is less."""
+        k, u = sums.roundings, sums.unit
+        likely = np.expm1(np.minimum(self.confidence * np.sqrt(k) * u + k * u**2 / (1 - u), 700.0))
+        likely = likely + worst_factor(k, 0.0)
+        return lifted(library, np.minimum(likely, worst_factor(k, u))) * sums.magnitude
+
+
+@dataclass(frozen=True)
+class Variance:
+    """λ |S| g + G ‖t − mean‖₂, with g and G from the summation tree."""
+
+    confidence: float = 6.0
+    summation: Summation = BLOCKED
+    name: str = "variance"
+
+    @property
+    def failure(self) -> float:
+        """6 exp(−λ² / 2): once each for the mean part, the part about the mean, and errors of errors."""
+        return 6 * math.exp(-(self.confidence**2) / 2)
+
+    def spread(self, sums: Sums, library: Library) -> Any:
+        """The sum of both parts and of what rounding adds to partial sums, or γ_k Σ|t| where that is less."""
+        tree = self.summation.tree(sums.terms, sums.products)
+        k, size = np.maximum(np.asarray(sums.terms, np.float64), 1.0), abs(sums.value)
+        square = sums.norm() ** 2 - size**2 * lifted(library, 1 / k)
+        about_mean = (0.5 * (square + abs(square)) + 2.0**-50 * sums.norm() ** 2) ** 0.5
+        likely = (
+            lifted(library, sums.unit * self.confidence * tree.coherent) * size
+            + lifted(library, sums.unit * growth(tree, self.confidence**2 / 2)) * about_mean
+            + lifted(library, sums.unit * self._second_order(sums) + worst_factor(sums.roundings, 0.0)) * sums.magnitude
+        )
+        certain = Deterministic().spread(sums, library)
+        return library.xp.where(likely < certain, likely, certain)
+
+    def _second_order(self, sums: Sums) -> Any:
+        """λ√(λ² + 2 ln k) u k Σ|t| for partial sums that are themselves rounded, and λ√r Σ|t| for r rescalings."""
+        k = np.maximum(sums.roundings, 1.0)
+        nested = np.sqrt(self.confidence**2 + 2 * np.log(k)) * sums.unit * k
+        return self.confidence * (nested + np.sqrt(sums.rescaling * sums.rescalings))
+
+
+def worst_factor(roundings: Any, unit: float) -> Any:
+    """γ_k of an honest evaluation and γ_k of the reference's own sums, 2⁻⁵³; infinite from ku = 1 on."""
+    return _gamma(roundings, unit) + _gamma(roundings, REFERENCE.unit)
+
+
+def lifted(library: Library, numbers: Any) -> Any:
+    """Numbers of NumPy's for arithmetic with arrays of `library`."""
+    return float(numbers) if np.ndim(numbers) == 0 else library.asarray(numbers, "F64")
+
+
+def _gamma(roundings: Any, unit: float) -> Any:
+    relative = np.asarray(roundings, np.float64) * unit
+    return np.where(relative < 1, relative / np.maximum(1 - relative, 2.0**-1000), np.inf)

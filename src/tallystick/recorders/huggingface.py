@@ -1,0 +1,154 @@
+"""Records a `transformers.Trainer`: one callback is passed, nothing else of the loop changes.
+
+    Trainer(model, args, train_dataset=data, callbacks=[TallyCallback("run", anchor_stride=50)]).train()
+
+A callback is not given the batches. They are taken from the model's own calls, which show what was consumed, with the
+number of items a loss is divided by; a data collator runs ahead of the steps, and often in processes of its own.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainerCallback
+
+from tallystick.errors import UsageError
+from tallystick.recorders.own_loop import OwnLoopRecorder, captured_or_none, new_run
+from tallystick.recorders.step_graph import StepGraph, as_mapping
+from tallystick.transcripts import RecordRecipe
+
+ITEMS = "num_items_in_batch"
+"""What the Trainer divides a summed loss by, over all micro-batches of a step."""
+
+
+class TallyCallback(TrainerCallback):  # type: ignore[misc]
+    """Records every optimizer step of a Trainer into `run_dir`, and its step as a graph where that can be captured.
+
+    Keyword arguments are the fields of `RecordRecipe`. The step is captured for `optim="adamw_torch"` or SGD in
+    float32 on batches of one shape; otherwise a warning says why the run cannot be replayed.
+
+    Raises `UsageError` where `run_dir` is not empty or a setting is unknown.
+    """
+
+    def __init__(
+        self, run_dir: str | Path, *, description: Mapping[str, str] | None = None, **recorded: object
+    ) -> None:
+        self._run = new_run(run_dir)
+        self._settings = RecordRecipe.from_json(dict(recorded), "TallyCallback")  # type: ignore[arg-type]
+        self._description = dict(description or {})
+        self._recorder: OwnLoopRecorder | None = None
+        self._watching: list[Any] = []
+        self._calls: list[dict[str, Any]] = []
+        self._losses: list[torch.Tensor] = []
+        self._rates: list[float] = []
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **live: Any) -> None:
+        """Watch the model from now on; raises `UsageError` for what one recorder cannot follow."""
+        if args.world_size > 1 or args.n_gpu > 1:
+            raise UsageError("TallyCallback records one process on one device")
+        self._args, self._model, self._optimizer = args, live["model"], unwrapped(live["optimizer"])
+        self._watch()
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **live: Any) -> None:
+        """Note the learning rates before a schedule moves them."""
+        self._rates = [float(group["lr"]) for group in self._optimizer.param_groups]
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **live: Any) -> None:
+        """Record the step that was just taken."""
+        recorder = self._recorder
+        assert recorder is not None  # the model was called before
+        total = torch.stack(self._losses).sum() if self._is_scaled else torch.stack(self._losses).mean()
+        batch = self._calls[0] if self._accumulation == 1 else list(self._calls)
+        recorder.step(total, batch, learning_rates=self._rates)
+        self._calls, self._losses = [], []
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **live: Any) -> None:
+        """Keep the last state and write the claim."""
+        self._unwatch()
+        if self._recorder is not None:
+            self._recorder.finish()
+
+    @property
+    def _accumulation(self) -> int:
+        return int(self._args.gradient_accumulation_steps)
+
+    @property
+    def _is_scaled(self) -> bool:
+        """Whether each loss is its share of the step's loss already, rather than a mean of its own."""
+        return ITEMS in self._calls[0]
+
+    def _watch(self) -> None:
+        before = self._model.register_forward_pre_hook(self._called, with_kwargs=True)
+        self._watching = [before, self._model.register_forward_hook(self._answered)]
+
+    def _unwatch(self) -> None:
+        for handle in self._watching:
+            handle.remove()
+        self._watching = []
+
+    def _called(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not (model.training and torch.is_grad_enabled()):
+            return
+        self._calls.append(dict(kwargs) | {f"x{number}": value for number, value in enumerate(args)})
+        if self._recorder is None:
+            self._recorder = self._begin()
+
+    def _answered(self, model: torch.nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if model.training and torch.is_grad_enabled():
+            self._losses.append(loss_of(output).detach())
+
+    def _begin(self) -> OwnLoopRecorder:
+        """Capture the step for the first batch, and keep the state before it."""
+        self._unwatch()
+        try:
+            described = {"loop": "transformers.Trainer", "optim": str(self._args.optim)} | self._description
+            graph = self._captured()
+            return OwnLoopRecorder(self._run, self._model, self._optimizer, self._settings, described, graph)
+        finally:
+            self._watch()
+
+    def _captured(self) -> StepGraph | None:
+        if reason := self._not_captured():
+            warnings.warn(f"the run has no step graph and cannot be replayed: {reason}", RuntimeWarning, stacklevel=2)
+            return None
+        first, count = self._calls[0], self._accumulation
+        factor = count if self._is_scaled else 1
+
+        def loss(model: Any, batch: Mapping[str, Any]) -> torch.Tensor:
+            found = loss_of(model(**batch))
+            return found if factor == 1 else found * factor  # undone exactly: the captured step divides by it
+
+        limit = self._args.max_grad_norm or None
+        example = first if count == 1 else [first] * count
+        return captured_or_none(self._model, loss, self._optimizer, example, limit, count)
+
+    def _not_captured(self) -> str:
+        args, count = self._args, self._accumulation
+        if args.bf16 or args.fp16:
+            return "mixed precision of the Trainer is not captured; float32 is"
+        if any(group.get("fused") for group in self._optimizer.param_groups):
+            return f'the fused kernel of optim="{args.optim.value}" adds in another order; use optim="adamw_torch"'
+        if self._is_scaled and count & (count - 1):
+            return f"{count} micro-batches a step are not captured exactly; 1, 2, 4, 8, … are"
+        if any(name.startswith("x") and name[1:].isdigit() for name in as_mapping(self._calls[0])):
+            return "the model is called with positional arguments"
+        return ""
+
+
+def unwrapped(optimizer: Any) -> torch.optim.Optimizer:
+    """The optimizer of PyTorch inside the wrapper of `accelerate`."""
+    while not isinstance(optimizer, torch.optim.Optimizer) or hasattr(optimizer, "optimizer"):
+        optimizer = optimizer.optimizer
+    return optimizer
+
+
+def loss_of(output: Any) -> torch.Tensor:
+    """The loss in what a model returned; raises `UsageError` where it is computed elsewhere."""
+    found = output.get("loss") if isinstance(output, Mapping) else output[0] if isinstance(output, tuple) else None
+    if not isinstance(found, torch.Tensor) or found.ndim:
+        raise UsageError("TallyCallback: the model returns no loss; record a loop of your own with record_training")
+    return found

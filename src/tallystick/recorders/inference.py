@@ -1,0 +1,194 @@
+"""Records the calls of a model: what went in and what came out, with kernels, order and precision left alone.
+
+    with record_inference(model, "run") as recorder:
+        model(tokens)
+
+The model is captured as a graph when the recording ends, for the inputs of its first call.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from tallystick.errors import UsageError
+from tallystick.frameworks.torch.capture import Captured, capture
+from tallystick.frameworks.torch.environment import describe_environment
+from tallystick.frameworks.torch.state import to_tensor
+from tallystick.graphs.engine import Engine
+from tallystick.graphs.execute import execute
+from tallystick.graphs.files import save_program
+from tallystick.graphs.graph import Graph, Role
+from tallystick.graphs.root import graph_root
+from tallystick.store import InferenceDirectory, LogWriter, write_atomically
+from tallystick.tensors import State, Tensor, TensorSpec, state_digest, write_state
+from tallystick.transcripts import CallRecord, Environment, InferenceClaim, call_file
+
+INPUTS: Final = "inputs."
+OUTPUTS: Final = "outputs."
+
+
+class CallRecorder:
+    """Appends calls to an inference directory, and ends with its claim."""
+
+    def __init__(self, run: InferenceDirectory) -> None:
+        self.run, self.calls = run, 0
+        self._log = LogWriter(run.transcript_path)
+
+    def call(self, inputs: State, outputs: State) -> None:
+        """Record one call: the tensors by the names of the graph's inputs and outputs, without prefix for inputs."""
+        self.calls += 1
+        write_state(self.run.path / call_file(self.calls, "inputs"), inputs)
+        write_state(self.run.path / call_file(self.calls, "outputs"), outputs)
+        record = CallRecord(index=self.calls, inputs=state_digest(inputs), outputs=state_digest(outputs))
+        self._log.append(record.to_bytes())
+
+    def close(self) -> None:
+        """Close the log without a claim."""
+        with suppress(OSError):
+            self._log.close()
+
+    def finish(self, graph: Graph, constants: State, weights: State, environment: Environment) -> InferenceClaim:
+        """Keep graph and weights, and write the claim."""
+        save_program(self.run.graph_path, graph, constants)
+        write_state(self.run.weights_path, weights)
+        write_atomically(self.run.environment_path, environment.to_bytes())
+        claim = InferenceClaim(
+            graph=graph_root(graph),
+            weights=state_digest(weights),
+            environment=environment.digest_as("environment"),
+            transcript=self._log.close(),
+        )
+        write_atomically(self.run.claim_path, claim.to_bytes())
+        return claim
+
+
+@contextmanager
+def record_inference(model: torch.nn.Module, out: str | Path) -> Iterator[CallRecorder]:
+    """Record every call of `model` inside the block into the directory `out`.
+
+    Raises:
+        UsageError: `out` is not empty, or the model was not called.
+        UnavailableError: the model cannot be captured as a graph; the calls are kept, and there is no claim.
+    """
+    watcher = _Watcher(model, new_directory(out))
+    try:
+        with watcher.watching():
+            yield watcher.recorder
+        watcher.finish()
+    finally:
+        watcher.recorder.close()
+
+
+def record_graph_inference(
+    graph: Graph,
+    constants: State,
+    weights: State,
+    calls: Sequence[State],
+    engine: Engine,
+    out: Path,
+    device: str = "cpu",
+) -> InferenceClaim:
+    """Run a graph on each of `calls` with the given engine, and record inputs and outputs.
+
+    Raises `MalformedError` where inputs or weights do not fit the graph, `UsageError` where `out` is not empty.
+    """
+    run = new_directory(out)
+    held = {**constants, **{name: tensor for name, tensor in weights.items() if name in _held_names(graph)}}
+    answers = [execute(graph, held | {f"{INPUTS}{n}": t for n, t in call.items()}, engine) for call in calls]
+    recorder = CallRecorder(run)
+    for call, answer in zip(calls, answers, strict=True):
+        recorder.call(call, answer)
+    kept = {name: held[name] for name in _held_names(graph)}
+    return recorder.finish(graph, constants, kept, describe_environment("cuda" if device == "cuda" else "cpu"))
+
+
+def new_directory(out: str | Path) -> InferenceDirectory:
+    """A directory to write; raises `UsageError` where something is there already."""
+    run = InferenceDirectory(Path(out))
+    if run.path.exists() and any(run.path.iterdir()):
+        raise UsageError(f"{out}: not empty; choose another directory")
+    return run
+
+
+class _Watcher:
+    """Sees every call of a model, and remembers the arguments of the first."""
+
+    def __init__(self, model: torch.nn.Module, run: InferenceDirectory) -> None:
+        self.recorder = CallRecorder(run)
+        self._model = model
+        self._first: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self._specs: dict[str, TensorSpec] = {}
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        handle = self._model.register_forward_hook(self._called, with_kwargs=True)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    def finish(self) -> None:
+        if self._first is None:
+            raise UsageError("record_inference: the model was not called")
+        captured = capture(self._model, *self._first)
+        environment = describe_environment("cuda" if _is_on_cuda(self._model) else "cpu")
+        self._check_names(captured)
+        self.recorder.finish(captured.graph, captured.constants, captured.weights, environment)
+
+    def _called(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        inputs = {name: _kept(value) for name, value in _arguments(model, args, kwargs).items()}
+        outputs = {f"{OUTPUTS}{name}": _kept(value) for name, value in _tensors(output, ())}
+        specs = {name: TensorSpec.of(tensor) for name, tensor in inputs.items()}
+        if self._first is None:
+            self._first, self._specs = (args, kwargs), specs
+        elif specs != self._specs:
+            line = f"call {self.recorder.calls + 1} has inputs of other shapes than the first and cannot be replayed"
+            warnings.warn(line, RuntimeWarning, stacklevel=2)
+        self.recorder.call(inputs, outputs)
+
+    def _check_names(self, captured: Captured) -> None:
+        wanted = {each.name.removeprefix(INPUTS) for each in captured.graph.inputs if each.role is Role.INPUT}
+        if wanted - self._specs.keys():
+            raise UsageError(f"record_inference: {min(wanted - self._specs.keys())} is no argument by name")
+
+
+def _held_names(graph: Graph) -> list[str]:
+    return [each.name for each in graph.inputs if each.role is not Role.INPUT]
+
+
+def _is_on_cuda(model: torch.nn.Module) -> bool:
+    return any(value.is_cuda for value in model.parameters())
+
+
+def _kept(value: torch.Tensor) -> Tensor:
+    return to_tensor(value).copy()
+
+
+def _arguments(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The tensors among the arguments of a call, by the names of the parameters of `forward`."""
+    bound = inspect.signature(model.forward).bind(*args, **kwargs).arguments
+    flat = dict(bound) | dict(bound.get("kwargs", {}))
+    return {name: value for name, value in flat.items() if isinstance(value, torch.Tensor)}
+
+
+def _tensors(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors in what a model returns, each by the fields, keys and positions that lead to it."""
+    if isinstance(value, torch.Tensor):
+        yield ".".join(path) or "0", value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _tensors(item, (*path, str(key)))
+    elif isinstance(value, list | tuple):
+        for name, item in zip(getattr(value, "_fields", range(len(value))), value, strict=True):
+            yield from _tensors(item, (*path, str(name)))
+    elif is_dataclass(value):
+        for part in fields(value):
+            yield from _tensors(getattr(value, part.name), (*path, part.name))

@@ -1,0 +1,127 @@
+"""The step of somebody's own loop as a graph: captured once, kept beside the run, and the batches it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+
+from tallystick.commitments import Digest
+from tallystick.frameworks.torch.state import to_tensor
+from tallystick.frameworks.torch.training_step import CapturedStep, Loss, capture_training_step
+from tallystick.graphs.files import save_program
+from tallystick.graphs.root import graph_root
+from tallystick.store import RunDirectory
+from tallystick.tensors import State, Tensor, TensorSpec, state_digest, write_state
+from tallystick.transcripts import GroupRule, batch_file
+from tallystick.transcripts.program import BATCH
+
+Batch: TypeAlias = "torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torch.Tensor]"
+Batches: TypeAlias = "Batch | Sequence[Batch]"
+LossOfBatch: TypeAlias = Any
+"""A function of the model and a batch, in the form in which the loop has it, that returns the loss."""
+
+
+@dataclass(frozen=True)
+class StepGraph:
+    """A captured step and how many micro-batches it reads."""
+
+    captured: CapturedStep
+    accumulation: int
+
+    @property
+    def root(self) -> Digest:
+        """The digest that names the graph."""
+        return graph_root(self.captured.graph)
+
+    @property
+    def rules(self) -> tuple[GroupRule, ...]:
+        """The settings of the optimizer as a spec states them."""
+        return tuple(GroupRule.of(rule) for rule in self.captured.rules)
+
+    def save(self, run: RunDirectory) -> None:
+        """Write the graph and its constants into the run directory."""
+        save_program(run.graph_path, self.captured.graph, self.captured.constants)
+
+    def empty_slots(self) -> dict[str, Tensor]:
+        """Zeros for what an optimizer keeps: that is its memory before it has stepped, allocated or not."""
+        slots = {each.name: each.spec for each in self.captured.graph.inputs if each.name.startswith("optimizer.")}
+        return {name: Tensor(spec.dtype, spec.shape, bytes(spec.nbytes)) for name, spec in slots.items()}
+
+    def named(self, batch: Batches) -> dict[str, Tensor]:
+        """The tensors of a step's batch as the graph names them, without `inputs.`."""
+        return {
+            name if self.accumulation == 1 else f"{number}.{name}": to_tensor(value).copy()
+            for number, part in enumerate(_parts(batch, self.accumulation))
+            for name, value in as_mapping(part).items()
+        }
+
+    def misfit(self, named: State) -> str:
+        """What of a batch the graph cannot read, or nothing."""
+        wanted = {each.name: each.spec for each in self.captured.graph.inputs if each.name.startswith(BATCH)}
+        given = {f"{BATCH}{name}": TensorSpec.of(tensor) for name, tensor in named.items()}
+        for name in sorted(wanted.keys() | given.keys()):
+            if wanted.get(name) != given.get(name):
+                return (
+                    f"{name} is {given.get(name, 'not there')}, and {wanted.get(name, 'not there')} in the step graph"
+                )
+        return ""
+
+
+def capture_loop(
+    model: torch.nn.Module,
+    loss: LossOfBatch,
+    optimizer: torch.optim.Optimizer,
+    example: Batches,
+    *,
+    clip_norm: float | None = None,
+    accumulation: int = 1,
+) -> StepGraph:
+    """Capture the step of a loop; `loss(model, batch)` gets batches in the form of `example`.
+
+    Raises `UnavailableError` where the step cannot be captured, naming what stands in the way.
+    """
+    first = _parts(example, accumulation)[0]
+
+    def of_tensors(called: Any, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        result: torch.Tensor = loss(called, _like(first, tensors))
+        return result
+
+    objective: Loss = of_tensors
+    captured = capture_training_step(
+        model, objective, optimizer, as_mapping(first), clip_norm=clip_norm, accumulation=accumulation
+    )
+    return StepGraph(captured, accumulation)
+
+
+def keep_batch(run: RunDirectory, named: State) -> Digest:
+    """Write a batch under its state digest, once."""
+    name = state_digest(named)
+    path = run.path / batch_file(name)
+    if not path.exists():
+        write_state(path, named)
+    return name
+
+
+def as_mapping(batch: Batch) -> dict[str, torch.Tensor]:
+    """The tensors of a batch by name: a lone tensor is `x0`, those of a sequence are `x0`, `x1` and so on."""
+    if isinstance(batch, torch.Tensor):
+        return {"x0": batch}
+    if isinstance(batch, Mapping):
+        return {name: value for name, value in sorted(batch.items()) if isinstance(value, torch.Tensor)}
+    return {f"x{number}": value for number, value in enumerate(batch) if isinstance(value, torch.Tensor)}
+
+
+def _like(example: Batch, tensors: Mapping[str, torch.Tensor]) -> Any:
+    """The tensors in the form of the example; whatever is no tensor stays as it was there."""
+    if isinstance(example, torch.Tensor):
+        return tensors["x0"]
+    if isinstance(example, Mapping):
+        return {name: tensors.get(name, value) for name, value in example.items()}
+    return tuple(tensors.get(f"x{number}", value) for number, value in enumerate(example))
+
+
+def _parts(batch: Batches, accumulation: int) -> list[Any]:
+    return [batch] if accumulation == 1 else list(batch)

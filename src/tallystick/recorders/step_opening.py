@@ -1,0 +1,155 @@
+"""Opens the operators of one step or call: runs its graph once more and keeps every value under its digest.
+
+A normal run hashes the ends of a step only; hashing every operator's results costs several times a forward pass, and
+is done when somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from tallystick.commitments import Digest, LeafHashes, digest_from, leaf_hash, prove_inclusion, tree_root
+from tallystick.errors import UsageError
+from tallystick.graphs.engine import Arguments, Engine
+from tallystick.graphs.execute import execute
+from tallystick.graphs.files import save_program
+from tallystick.graphs.graph import Graph, Node, Ref
+from tallystick.graphs.root import graph_root, prove_node
+from tallystick.store import LogWriter, Opened, write_atomically
+from tallystick.tensors import State, Tensor, tensor_digest, write_state
+from tallystick.transcripts import Log, OpenedOperator, Opening, OperatorRecord
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is opened: a record of a claimed transcript, its graph, and everything the graph read.
+
+    `rest` holds the tensors of the state that the graph neither reads nor writes.
+    """
+
+    claim: Digest
+    transcript: Log
+    record: Opened
+    graph: Graph
+    bindings: Mapping[Ref, Tensor]
+    rest: State = field(default_factory=dict)
+
+
+def open_operators(
+    subject: Subject, out: Path, engine: Engine, node: int | None = None, with_tensors: bool = True
+) -> Opening:
+    """Write the operators of `subject` into `out`, all of them or one with its proofs, and their values.
+
+    Raises:
+        UsageError: `out` is not empty, or the graph has no such node.
+        UnavailableError: a kernel refuses its operands, or the disk.
+    """
+    if out.exists() and any(out.iterdir()):
+        raise UsageError(f"{out}: not empty; choose another directory")
+    graph = subject.graph
+    position = 0 if node is None else _position(graph, node)
+    noting = _Noting(out, engine, frozenset() if not with_tensors else _kept(graph, node))
+    names = [each.name for each in graph.inputs] + [each.name for each in graph.constants]
+    sources = {name: subject.bindings[name] for name in names}
+    for name, tensor in sources.items():
+        noting.keep(name, tensor)
+    results = execute(graph, subject.bindings, engine, noting)
+    log = _write_records(out, noting.records) if node is None else _log_of(noting.records)
+    opening = _opening(subject, sources, results, noting.digests, log)
+    write_atomically(out / "opening.json", opening.to_bytes())
+    if node is None:
+        save_program(out / "graph.json", graph, subject.bindings)
+    else:
+        write_atomically(out / "operator.json", _one(graph, noting.records, position).to_bytes())
+    return opening
+
+
+@dataclass
+class _Noting:
+    """A watcher of an execution that digests every result and keeps those that are wanted."""
+
+    out: Path
+    engine: Engine
+    wanted: frozenset[Ref]
+    digests: dict[Ref, Digest] = field(default_factory=dict)
+    records: list[OperatorRecord] = field(default_factory=list)
+
+    def __call__(self, node: Node, _arguments: Arguments, results: tuple[Any, ...]) -> None:
+        for ref, spec, array in zip(node.outputs, node.results, results, strict=True):
+            if ref is not None and spec is not None:
+                self.keep(ref, self.engine.unload(array, spec.dtype))
+        self.records.append(
+            OperatorRecord(
+                node=node.number,
+                operator=node.operator,
+                inputs={ref: self.digests[ref] for ref in node.refs},
+                outputs={ref: self.digests[ref] for ref in node.outputs if ref is not None},
+            )
+        )
+
+    def keep(self, ref: Ref, tensor: Tensor) -> None:
+        name = tensor_digest(tensor)
+        self.digests[ref] = name
+        path = self.out / "tensors" / f"{name.removeprefix('sha256:')}.safetensors"
+        if ref in self.wanted and not path.exists():
+            write_state(path, {"value": tensor})
+
+
+def _kept(graph: Graph, node: int | None) -> frozenset[Ref]:
+    """Every value of the graph, or those of one node."""
+    if node is None:
+        return frozenset(graph.specs())
+    chosen = graph.nodes[_position(graph, node)]
+    return frozenset((*chosen.refs, *filter(None, chosen.outputs)))
+
+
+def _position(graph: Graph, number: int) -> int:
+    for position, node in enumerate(graph.nodes):
+        if node.number == number:
+            return position
+    raise UsageError(f"the graph has no node {number}")
+
+
+def _write_records(out: Path, records: list[OperatorRecord]) -> Log:
+    writer = LogWriter(out / "operators.jsonl")
+    try:
+        for record in records:
+            writer.append(record.to_bytes())
+    finally:
+        log = writer.close()
+    return log
+
+
+def _log_of(records: list[OperatorRecord]) -> Log:
+    leaves = [leaf_hash(record.to_bytes()) for record in records]
+    return Log(root=digest_from(tree_root(leaves)), size=len(leaves))
+
+
+def _one(graph: Graph, records: list[OperatorRecord], position: int) -> OpenedOperator:
+    leaves = LeafHashes([leaf_hash(record.to_bytes()) for record in records])
+    proof = prove_inclusion(leaves, position, len(records))
+    node = cast("dict[str, Any]", prove_node(graph, graph.nodes[position].number).to_json())
+    return OpenedOperator(
+        node=node, index=position, record=records[position], proof=tuple(step.hex() for step in proof)
+    )
+
+
+def _opening(subject: Subject, sources: State, results: State, digests: Mapping[Ref, Digest], log: Log) -> Opening:
+    values = {output.name: output.value for output in subject.graph.outputs}
+    rest = {name: tensor_digest(tensor) for name, tensor in subject.rest.items()}
+    return Opening(
+        claim=subject.claim,
+        transcript=subject.transcript,
+        index=subject.record.index,
+        record=subject.record.line.decode(),
+        proof=tuple(step.hex() for step in subject.record.proof),
+        graph=graph_root(subject.graph),
+        operators=log,
+        sources={name: digests[name] for name in sources},
+        results={name: digests[values[name]] for name in results},
+        rest_before=rest,
+        rest_after=rest,
+    )

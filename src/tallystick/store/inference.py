@@ -1,0 +1,66 @@
+"""An inference directory: the calls of one model, in the portable form in which they are handed over.
+
+claim.json environment.json          what is claimed
+graphs/model.json                    the model as a graph, its constants beside it
+weights.safetensors                  weights and buffers, by the names of the graph's inputs
+transcript.jsonl tiles/              one record per call, and their tree
+calls/                               what went into each call and what came out
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tallystick.commitments import decode
+from tallystick.store.files import read_document
+from tallystick.transcripts import Environment, InferenceClaim
+
+
+@dataclass(frozen=True)
+class InferenceDirectory:
+    """Names and reads the parts of an inference directory."""
+
+    path: Path
+
+    @property
+    def claim_path(self) -> Path:
+        """Where the claim stands once recording is over."""
+        return self.path / "claim.json"
+
+    @property
+    def environment_path(self) -> Path:
+        """Where the environment stands."""
+        return self.path / "environment.json"
+
+    @property
+    def graph_path(self) -> Path:
+        """Where the model's graph stands."""
+        return self.path / "graphs" / "model.json"
+
+    @property
+    def weights_path(self) -> Path:
+        """Where weights and buffers stand, if they are handed over."""
+        return self.path / "weights.safetensors"
+
+    @property
+    def transcript_path(self) -> Path:
+        """Where the records of the calls stand, one canonical line each."""
+        return self.path / "transcript.jsonl"
+
+    def claim(self) -> InferenceClaim:
+        """The claim; raises `UnavailableError` while there is none."""
+        return InferenceClaim.from_bytes(read_document(self.claim_path), "claim.json")
+
+    def environment(self) -> Environment:
+        """The environment as the prover stated it."""
+        return Environment.from_bytes(read_document(self.environment_path), "environment.json")
+
+
+def claims_inference(path: Path) -> bool:
+    """Whether the directory holds a claim about calls of a model, rather than about a training."""
+    claim = path / "claim.json"
+    if not claim.is_file():
+        return False
+    found = decode(read_document(claim), "claim.json")
+    return isinstance(found, dict) and found.get("claim") == "inference"

@@ -1,0 +1,30 @@
+"""The claim over calls of a model: this graph with these weights turned those inputs into those outputs."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from tallystick.commitments import Digest
+from tallystick.transcripts.claim import Log
+from tallystick.transcripts.door import DigestText, Document
+
+
+class InferenceClaim(Document):
+    """What a prover signs and publishes about the calls of one model; `weights` is a state digest."""
+
+    claim: Literal["inference"] = "inference"
+    version: Literal[1] = 1
+    graph: DigestText
+    weights: DigestText
+    environment: DigestText
+    transcript: Log
+
+    @property
+    def identity(self) -> Digest:
+        """The digest by which everybody names this claim."""
+        return self.digest_as("claim")
+
+
+def call_file(index: int, part: Literal["inputs", "outputs"]) -> str:
+    """The path inside an inference directory of what went into call `index`, or of what came out."""
+    return f"calls/{index:08d}.{part}.safetensors"

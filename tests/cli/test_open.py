@@ -1,0 +1,139 @@
+"""`tally open --operators`, `tally judge`, `tally record-inference`: from a run to a verdict on one operator."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+Tally = Callable[..., Any]
+
+CONFIG = """
+[data]
+kind = "text"
+path = "text.txt"
+[model]
+architecture = "gpt2"
+config = {n_embd = 16, n_layer = 1, n_head = 2, n_positions = 16, resid_pdrop = 0.0, embd_pdrop = 0.0, attn_pdrop = 0.0}
+[optimizer]
+kind = "sgd"
+learning_rate = 0.1
+[training]
+steps = 3
+batch = 2
+sequence = 8
+[record]
+anchor_stride = 3
+summaries = ["exact"]
+"""
+
+
+@pytest.fixture(scope="module")
+def run(source: Path, one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run trained by the command, with its step graph. Never write into it."""
+    from tallystick.cli.entry import run as tally
+
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "text.txt").write_bytes(source.read_bytes())
+    (folder / "config.toml").write_text(CONFIG)
+    assert tally(["train", str(folder / "config.toml"), "--out", str(folder / "run")]) == 0
+    return folder / "run"
+
+
+def test_a_run_with_a_step_graph_is_audited_by_it(tally: Tally, run: Path) -> None:
+    told = tally("audit", run, "--full")
+    assert told.code == 0
+    assert "replayed: graph sha256:" in told.out
+    assert json.loads(tally("audit", run, "--json").out)["replayed"].startswith("graph sha256:")
+    assert "replayed: the recipe" in tally("audit", run, "--replay", "recipe").out
+
+
+def test_without_a_graph_the_recipe_is_replayed(tally: Tally, run: Path, tmp_path: Path) -> None:
+    assert tally("train", run.parent / "config.toml", "--out", tmp_path / "run", "--no-graph").code == 0
+    assert not (tmp_path / "run/graphs").exists()
+    assert "replayed: the recipe" in tally("audit", tmp_path / "run").out
+    told = tally("open", tmp_path / "run", "--step", 1, "--operators", "--out", tmp_path / "x")
+    assert told.code == 2
+    assert "the run has no step graph" in told.complaint
+
+
+def test_operators_are_opened_and_judged(tally: Tally, run: Path, tmp_path: Path) -> None:
+    told = tally("open", run, "--step", 2, "--operators", "--out", tmp_path / "step")
+    assert told.code == 0
+    assert json.loads(told.out)["operators"]["size"] > 100
+    assert tally("judge", tmp_path / "step").out.startswith("ACCEPTED")
+    verdict = json.loads(tally("judge", tmp_path / "step", "--node", 3, "--properties", "all", "--json").out)
+    assert verdict["verdict"] in {"accepted", "inconclusive"}
+    tally("open", run, "--step", 2, "--operators", "--out", tmp_path / "one", "--node", 3)
+    assert tally("judge", tmp_path / "one").code == 0
+
+
+def test_values_that_are_not_kept_leave_everything_open(tally: Tally, run: Path, tmp_path: Path) -> None:
+    tally("open", run, "--step", 1, "--operators", "--out", tmp_path / "step", "--no-tensors")
+    assert not (tmp_path / "step/tensors").exists()
+    assert tally("judge", tmp_path / "step").code == 3
+
+
+def test_judging_needs_no_framework(run: Path, tally: Tally, tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    tally("open", run, "--step", 2, "--operators", "--out", tmp_path / "one", "--node", 3)
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(['torch', 'jax', 'transformers']))\n"
+        "from tallystick.cli.entry import run\n"
+        f"sys.exit(run(['judge', {str(tmp_path / 'one')!r}]))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["open", "RUN", "--operators", "--step", "1"], "--out DIR"),
+        (["open", "RUN", "--operators", "--out", "x"], "--step S"),
+        (["open", "RUN", "--step", "1", "--node", "1"], "--operators"),
+        (["open", "RUN", "--step", "9", "--operators", "--out", "x"], "the transcript holds no such step"),
+        (["judge"], "tally judge DIR"),
+        (["judge", "RUN", "--precision", "fp7"], "one of plain, tf32"),
+        (["judge", "RUN", "--properties", "honesty"], "opening.json: not there"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_one_line(tally: Tally, run: Path, arguments: list[str], reason: str) -> None:
+    told = tally(*[str(run) if argument == "RUN" else argument for argument in arguments])
+    assert told.code in {2, 4}
+    assert reason in told.complaint
+
+
+def test_properties_are_listed_with_what_they_prove(tally: Tally) -> None:
+    assert "softmax" in tally("judge", "--list").out
+
+
+def test_a_graph_is_run_recorded_audited_opened_and_judged(tally: Tally, tmp_path: Path) -> None:
+    from tallystick.frameworks.torch.capture import capture
+    from tallystick.frameworks.torch.state import to_tensor
+    from tallystick.graphs import save_program
+    from tallystick.tensors import write_state
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Softmax(-1)).eval()
+    x = torch.randn(2, 4)
+    found = capture(model, (x,))
+    save_program(tmp_path / "model", found.graph, found.constants)
+    write_state(tmp_path / "weights", found.weights)
+    (name,) = [each.name for each in found.graph.inputs if each.name.startswith("inputs.")]
+    write_state(tmp_path / "x", {name: to_tensor(x)})
+    files = ("--inputs", tmp_path / "x", "--weights", tmp_path / "weights")
+    told = tally("record-inference", tmp_path / "model.json", *files, "--out", tmp_path / "run")
+    assert told.code == 0
+    assert told.out.startswith("sha256:")
+    assert tally("audit", tmp_path / "run").out.startswith("ACCEPTED")
+    assert json.loads(tally("audit", tmp_path / "run", "--json").out)["replayed_calls"] == [1]
+    assert tally("open", tmp_path / "run", "--step", 1, "--operators", "--out", tmp_path / "call").code == 0
+    assert tally("judge", tmp_path / "call", "--properties", "softmax").code == 0
+    assert tally("open", tmp_path / "run", "--step", 1).code == 2
+    assert tally("record-inference", tmp_path / "model.json", *files, "--out", tmp_path / "run").code == 2

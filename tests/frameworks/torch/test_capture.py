@@ -1,0 +1,168 @@
+"""A captured model gives the bits of the eager one, and its graph is the same in every process."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from tallystick.errors import UnavailableError
+from tallystick.frameworks.torch.capture import Captured, capture
+from tallystick.frameworks.torch.engine import TorchEngine
+
+MODELS = runpy.run_path(str(Path(__file__).with_name("architectures.py")))
+TRIED = [name for name in MODELS["ARCHITECTURES"] if "dropout" not in name]
+
+
+def built(name: str) -> tuple[nn.Module, dict[str, Any]]:
+    model, example = MODELS["build"](name)
+    return model.eval(), example
+
+
+def run(captured: Captured, given: dict[str, Any]) -> dict[str, torch.Tensor]:
+    engine = TorchEngine()
+    inputs = {f"inputs.{name}": value for name, value in given.items() if isinstance(value, torch.Tensor)}
+    bound = {name: engine.load(tensor) for name, tensor in captured.bindings.items()}
+    return engine.compile(captured.graph)(bound | inputs)
+
+
+def changed(given: dict[str, Any]) -> dict[str, Any]:
+    """Another batch of the same shapes: nothing of the example may be baked in."""
+    return {
+        name: value.flip(0) * 0.5 if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+        for name, value in given.items()
+    } | {name: MODELS["tokens"](9) for name in given if name == "input_ids"}
+
+
+@pytest.mark.parametrize("name", TRIED)
+def test_a_captured_model_gives_the_bits_of_the_eager_one(name: str) -> None:
+    model, given = built(name)
+    captured = capture(model, (), given)
+    for batch in (given, changed(given)):
+        with torch.no_grad():
+            expected = model(**batch)
+        outputs = run(captured, batch)
+        named = {"0": expected} if isinstance(expected, torch.Tensor) else dict(expected.items())
+        assert outputs.keys() == {f"outputs.{key}" for key in named}
+        assert all(torch.equal(outputs[f"outputs.{key}"], value) for key, value in named.items())
+
+
+def test_fused_attention_stays_one_operator_and_tied_weights_appear_once() -> None:
+    captured = capture(*_positional("gpt2-sdpa"))
+    operators = [node.operator for node in captured.graph.nodes]
+    assert operators.count("aten.scaled_dot_product_attention.default") == 1
+    assert "weights.transformer.wte.weight" in captured.weights
+    assert "weights.lm_head.weight" not in captured.weights
+
+
+def _positional(name: str) -> tuple[Any, ...]:
+    model, given = built(name)
+    return model, (), given
+
+
+def test_nodes_are_numbered_in_order_and_every_one_is_needed() -> None:
+    graph = capture(*_positional("llama-eager")).graph
+    assert [node.number for node in graph.nodes] == list(range(len(graph.nodes)))
+    read = {ref for node in graph.nodes for ref in node.refs} | {output.value for output in graph.outputs}
+    assert all(read & {ref for ref in node.outputs if ref} for node in graph.nodes)
+    made = {value.name for value in (*graph.inputs, *graph.constants)}
+    for node in graph.nodes:
+        assert set(node.refs) <= made
+        made |= {ref for ref in node.outputs if ref}
+
+
+def test_a_tensor_of_the_program_becomes_a_constant_with_its_bytes() -> None:
+    class Shifted(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + torch.tensor([1.0, 2.0])
+
+    captured = capture(Shifted(), torch.zeros(2))
+    assert [tensor.values().tolist() for tensor in captured.constants.values()] == [[1.0, 2.0]]
+    assert run(captured, {"x": torch.ones(2)})["outputs.0"].tolist() == [2.0, 3.0]
+
+
+def test_writing_in_place_and_through_views_becomes_functional() -> None:
+    class Writing(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x * 2
+            y[0].add_(1)
+            return functional.relu_(y)
+
+    captured, x = capture(Writing(), torch.zeros(2, 3)), torch.tensor([[-1.0, 2, 3], [4, -5, 6]])
+    held = x.clone()
+    assert torch.equal(run(captured, {"x": x})["outputs.0"], Writing()(x.clone()))
+    assert torch.equal(x, held)
+    assert not any(node.operator.split(".")[1].endswith("_") for node in captured.graph.nodes)
+
+
+def test_statistics_of_batch_norm_are_outputs_in_training() -> None:
+    model, given = MODELS["build"]("cnn")
+    outputs = run(capture(model.train(), (given["input"],)), given)
+    model(given["input"])
+    assert torch.equal(outputs["buffers.1.running_mean"], model[1].running_mean)
+    assert torch.equal(outputs["buffers.1.running_var"], model[1].running_var)
+
+
+def test_the_graph_is_the_same_in_every_process() -> None:
+    code = (
+        "import sys, hashlib, runpy\n"
+        "from tallystick.frameworks.torch.capture import capture\n"
+        "model, given = runpy.run_path(sys.argv[1])['build']('gpt2-sdpa')\n"
+        "print(hashlib.sha256(repr(capture(model.eval(), (), given).graph).encode()).hexdigest())"
+    )
+    path = str(Path(__file__).with_name("architectures.py"))
+    seen = {
+        subprocess.run(
+            [sys.executable, "-c", code, path],
+            env=os.environ | {"PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split()[-1]
+        for seed in ("1", "2")
+    }
+    here = capture(*_positional("gpt2-sdpa")).graph
+    assert seen == {hashlib.sha256(repr(here).encode()).hexdigest()}
+
+
+class Branching(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.sum() > 0 else x
+
+
+class Counting(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.nonzero()
+
+
+class Complex(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.fft.fft(x).real
+
+
+@pytest.mark.parametrize(
+    ("model", "named"),
+    [
+        (Branching(), "data-dependent"),
+        (Counting(), "nonzero"),
+        (Complex(), "fft"),
+        (nn.Dropout(0.5), "dropout"),
+    ],
+)
+def test_what_cannot_be_captured_is_refused_by_name(model: nn.Module, named: str) -> None:
+    with pytest.raises(UnavailableError, match=f"(?i){named}"):
+        capture(model.train(), torch.ones(4))
+
+
+def test_dropout_that_is_off_is_captured() -> None:
+    x = torch.ones(4)
+    assert torch.equal(run(capture(nn.Dropout(0.5).eval(), x), {"input": x})["outputs.0"], x)

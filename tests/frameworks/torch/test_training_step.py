@@ -1,0 +1,282 @@
+"""A step replayed from its graph has the bits of the native loop, over several steps with other batches each."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from tallystick.errors import UnavailableError
+from tallystick.frameworks.torch.engine import TorchEngine
+from tallystick.frameworks.torch.randomness import SEED, explicit_randomness, seed_tensor
+from tallystick.frameworks.torch.state import from_tensor, live_tensors
+from tallystick.frameworks.torch.trainer import Trainer
+from tallystick.frameworks.torch.training_step import CapturedStep, capture_recipe_step, capture_training_step
+from tallystick.transcripts import learning_rate
+
+MODELS = runpy.run_path(str(Path(__file__).with_name("architectures.py")))
+TRIED = [name for name in MODELS["ARCHITECTURES"] if "dropout" not in name]
+Batch = dict[str, torch.Tensor]
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "adamw": lambda p: torch.optim.AdamW(p, lr=1e-2, betas=(0.8, 0.95), weight_decay=0.1),
+    "adam": lambda p: torch.optim.Adam(p, lr=1e-2, weight_decay=0.1),
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.1),
+    "nesterov": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+}
+
+
+def loss_of(model: Any, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    given = {name: value for name, value in batch.items() if name != "target"}
+    result = model(**given, use_cache=False) if hasattr(model.config, "use_cache") else model(**given)
+    values = result.logits if hasattr(result, "logits") else result[0]
+    if batch["target"].is_floating_point():
+        return functional.mse_loss(values, batch["target"])
+    return functional.cross_entropy(values.flatten(0, 1), batch["target"].flatten())
+
+
+def loss_of_images(model: Any, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    return functional.cross_entropy(model(batch["input"]), batch["target"])
+
+
+def prepared(name: str) -> tuple[nn.Module, Callable[..., torch.Tensor], Callable[[int], Batch]]:
+    """A model in training mode, its loss, and its batches by number."""
+    model, given = MODELS["build"](name)
+    kept = {key: value for key, value in given.items() if isinstance(value, torch.Tensor)}
+
+    def batch(index: int) -> Batch:
+        draw = torch.Generator().manual_seed(index)
+        if name == "cnn":
+            return {
+                "input": torch.randn(kept["input"].shape, generator=draw),
+                "target": torch.randint(10, (4,), generator=draw),
+            }
+        if name == "unet":
+            noise = torch.randn((2, 2, 1, 8, 8), generator=draw)
+            return {"sample": noise[0], "timestep": torch.randint(9, (2,), generator=draw), "target": noise[1]}
+        drawn = MODELS["tokens"](index)
+        return {**kept, "input_ids": drawn, "target": drawn.roll(1, 1)}
+
+    return model.train(), loss_of_images if name == "cnn" else loss_of, batch
+
+
+class Replay:
+    """The captured step beside the state it goes on from."""
+
+    def __init__(self, captured: CapturedStep, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        engine = TorchEngine()
+        self.captured, self.program = captured, engine.compile(captured.graph, consumed=captured.state)
+        live, specs = live_tensors(model, optimizer), {value.name: value.spec for value in captured.graph.inputs}
+        zeros = {name: torch.zeros(specs[name].shape) for name in captured.state if name.startswith("optimizer.")}
+        zeros["position.step"] = torch.zeros((), dtype=torch.int64)
+        self.state = {name: live[name].detach().clone() if name in live else zeros[name] for name in captured.state}
+        self.fixed = {name: engine.load(tensor) for name, tensor in captured.constants.items()}
+        self.rates = [group["lr"] for group in optimizer.param_groups]
+
+    def step(self, index: int, batches: list[Batch], **extra: torch.Tensor) -> dict[str, torch.Tensor]:
+        scalars = self.captured.schedule(index, *self.rates)
+        given = {name: from_tensor(value) for name, value in scalars.items()}
+        for number, batch in enumerate(batches):
+            prefix = "inputs." if len(batches) == 1 else f"inputs.{number}."
+            given |= {prefix + name: value for name, value in batch.items()}
+        outputs = self.program(self.fixed | self.state | given | extra)
+        self.state = {name: outputs[name] for name in self.state}
+        return outputs
+
+
+def native_step(
+    model: nn.Module,
+    loss: Callable[..., torch.Tensor],
+    optimizer: torch.optim.Optimizer,
+    batches: list[Batch],
+    clip_norm: float | None,
+) -> dict[str, torch.Tensor]:
+    """The loop of PyTorch's manual, and everything it leaves behind, by the names of the graph."""
+    optimizer.zero_grad()
+    for batch in batches:
+        seen = loss(model, batch)
+        (seen / len(batches)).backward()
+    if clip_norm is not None:
+        nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
+    optimizer.step()
+    gradients = {f"gradients.{name}": p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return live_tensors(model, optimizer) | gradients
+
+
+def assert_same_bits(
+    name: str, optimizer_name: str, *, clip_norm: float | None = None, accumulation: int = 1
+) -> CapturedStep:
+    model, loss, batch = prepared(name)
+    optimizer = OPTIMIZERS[optimizer_name](model.parameters())
+    captured = capture_training_step(model, loss, optimizer, batch(0), clip_norm=clip_norm, accumulation=accumulation)
+    replay = Replay(captured, model, optimizer)
+    for step in range(1, 4):
+        batches = [batch(10 * step + number) for number in range(accumulation)]
+        outputs = replay.step(step, batches)
+        expected = native_step(model, loss, optimizer, batches, clip_norm)
+        assert [key for key, value in expected.items() if not torch.equal(value, outputs[key])] == []
+        assert set(captured.state) == {key for key in expected if not key.startswith("gradients.")} | {"position.step"}
+    return captured
+
+
+@pytest.mark.parametrize("name", TRIED)
+def test_three_steps_have_the_bits_of_the_native_loop(name: str) -> None:
+    assert_same_bits(name, "adamw", clip_norm=0.5)
+
+
+@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
+def test_every_optimizer_has_the_bits_of_pytorchs(optimizer: str) -> None:
+    assert_same_bits("cnn", optimizer, clip_norm=0.05)
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.05])
+def test_micro_batches_are_accumulated_as_the_native_loop_does(clip_norm: float | None) -> None:
+    assert_same_bits("cnn", "momentum", clip_norm=clip_norm, accumulation=3)
+
+
+@pytest.mark.slow
+def test_the_whole_pretrained_model_has_the_bits_of_the_native_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MODELS["ARCHITECTURES"], "minilm", lambda: MODELS["minilm"](6))
+    assert_same_bits("minilm", "adamw", clip_norm=1.0)
+
+
+def test_a_parameter_without_gradient_is_skipped() -> None:
+    captured = assert_same_bits("minilm", "adamw")
+    pooler = "pooler.dense.weight"
+    values = {output.name: output.value for output in captured.graph.outputs}
+    assert values[f"weights.{pooler}"] == f"weights.{pooler}"
+    assert f"optimizer.{pooler}.exp_avg" not in values
+    assert f"gradients.{pooler}" not in values
+
+
+def test_groups_of_parameters_have_schedules_of_their_own() -> None:
+    model, loss, batch = prepared("cnn")
+    weights, biases = [p for p in model.parameters() if p.dim() > 1], [p for p in model.parameters() if p.dim() == 1]
+    groups = [{"params": weights, "weight_decay": 0.1}, {"params": biases, "lr": 0.01, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=0.02)
+    captured = capture_training_step(model, loss, optimizer, batch(0))
+    outputs = Replay(captured, model, optimizer).step(1, [batch(1)])
+    expected = native_step(model, loss, optimizer, [batch(1)], None)
+    assert all(torch.equal(value, outputs[key]) for key, value in expected.items())
+    assert {"schedule.decay.0", "schedule.step_size.1"} <= captured.schedule(1, 0.02, 0.01).keys()
+    assert "schedule.decay.1" not in captured.schedule(1, 0.02, 0.01)
+
+
+def test_replaying_changes_no_input_that_is_not_given_away() -> None:
+    model, loss, batch = prepared("cnn")
+    optimizer = OPTIMIZERS["adamw"](model.parameters())
+    captured = capture_training_step(model, loss, optimizer, batch(0))
+    replay = Replay(captured, model, optimizer)
+    replay.program = TorchEngine().compile(captured.graph)
+    given = replay.state
+    held = {name: value.clone() for name, value in given.items()}
+    replay.step(1, [batch(1)])
+    assert all(torch.equal(value, held[name]) for name, value in given.items())
+    assert not torch.equal(replay.state["buffers.1.running_mean"], held["buffers.1.running_mean"])
+
+
+def test_capturing_leaves_model_optimizer_and_generator_as_they_were() -> None:
+    model, loss, batch = prepared("cnn")
+    optimizer = OPTIMIZERS["adamw"](model.parameters())
+    held = {name: value.clone() for name, value in model.state_dict().items()}
+    generator = torch.get_rng_state()
+    capture_training_step(model, loss, optimizer, batch(0))
+    assert all(torch.equal(value, held[name]) for name, value in model.state_dict().items())
+    assert not optimizer.state
+    assert torch.equal(torch.get_rng_state(), generator)
+
+
+def test_dropout_from_a_seed_has_the_bits_of_the_eager_step() -> None:
+    model, loss, batch = prepared("gpt2-dropout")
+    optimizer = OPTIMIZERS["adamw"](model.parameters())
+    with pytest.raises(UnavailableError, match="random"):
+        capture_training_step(model, loss, optimizer, batch(0))
+    captured = capture_training_step(model, loss, optimizer, batch(0), seeded=True)
+    replay = Replay(captured, model, optimizer)
+    for step in range(1, 4):
+        seed, drawn = bytes([step]) * 16, [batch(step)]
+        outputs = replay.step(step, drawn, **{SEED: seed_tensor(seed)})
+        with explicit_randomness(seed):
+            expected = native_step(model, loss, optimizer, drawn, None)
+        assert all(torch.equal(value, outputs[key]) for key, value in expected.items())
+    assert "tally.dropout_mask" in {node.operator for node in captured.graph.nodes}
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "named"),
+    [
+        (lambda p: torch.optim.AdamW(p, amsgrad=True), "amsgrad"),
+        (lambda p: torch.optim.AdamW(p, fused=True), "fused"),
+        (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.1), "dampening"),
+        (lambda p: torch.optim.RMSprop(p), "RMSprop"),
+    ],
+)
+def test_an_optimizer_of_other_arithmetic_is_refused(optimizer: Any, named: str) -> None:
+    model, loss, batch = prepared("cnn")
+    with pytest.raises(UnavailableError, match=named):
+        capture_training_step(model, loss, optimizer(model.parameters()), batch(0))
+
+
+class Fickle(nn.Linear):
+    """Scales what it returns, and not while it is exported."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return super().forward(input) * (1.0 if torch.compiler.is_exporting() else 1.5)
+
+
+@pytest.mark.parametrize(("layer", "is_refused"), [(Fickle, True), (nn.Linear, False)])
+def test_a_model_that_differs_while_exported_is_refused(layer: type[nn.Linear], is_refused: bool) -> None:
+    model = nn.Sequential(layer(4, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batch = {"input": torch.randn(5, 4), "target": torch.tensor([0, 1, 2, 0, 1])}
+    if is_refused:
+        with pytest.raises(UnavailableError, match="bits of the eager"):
+            capture_training_step(model, loss_of_images, optimizer, batch)
+    else:
+        assert capture_training_step(model, loss_of_images, optimizer, batch).graph.nodes
+
+
+# ---- recipes
+
+WITHOUT_DROPOUT = {"model": {"config": {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 32,
+    "tie_word_embeddings": True,
+}}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"training": {"dtype": "bf16", "accumulation": 2}}, {"optimizer": {"kind": "sgd", "momentum": 0.9}}]
+)
+def test_the_step_of_a_recipe_has_the_bits_of_its_trainer(
+    recipe_of: Callable[..., Any], batches_of: Callable[..., Any], changes: dict[str, Any]
+) -> None:
+    recipe = recipe_of(WITHOUT_DROPOUT, changes)
+    captured, trainer = capture_recipe_step(recipe, 256), Trainer(recipe, 256)
+    replay = Replay(captured, trainer.model, trainer.optimizer)
+    assert set(captured.state) == {name for name in trainer.state() if not name.startswith("rng.")}
+    for step in range(1, 4):
+        replay.rates = [learning_rate(recipe, step)]
+        batches = batches_of(recipe, step)
+        torches = [{name: torch.from_numpy(np.asarray(value)) for name, value in batch.items()} for batch in batches]
+        outputs, seen = replay.step(step, torches), trainer.step(batches)
+        expected = trainer.state()
+        assert [n for n in captured.state if not torch.equal(from_tensor(expected[n]), outputs[n])] == []
+        assert (float(outputs["loss"]), float(outputs["gradient_norm"])) == (seen.loss, seen.gradient_norm)
+        assert (float(outputs["activation.mean"]), float(outputs["activation.rms"])) == seen.activation
+
+
+def test_a_recipe_with_dropout_is_refused(recipe_of: Callable[..., Any]) -> None:
+    with pytest.raises(UnavailableError, match="random numbers"):
+        capture_recipe_step(recipe_of(), 256)

@@ -1,0 +1,31 @@
+"""Example calls of the random draws."""
+
+from __future__ import annotations
+
+import numpy as np
+from tests.operators.examples import call
+
+SEED = np.array([7, -9])
+
+EXAMPLES = {
+    "tally.philox_uniform": [
+        call("tally.philox_uniform", seed=SEED, offset=0, size=(3, 5), dtype="F32"),
+        call("tally.philox_uniform", seed=SEED, offset=2**40 + 3, size=(2, 0), dtype="F64"),
+        call("tally.philox_uniform", seed=SEED, offset=6, size=(9,), dtype="BF16"),
+    ],
+    "tally.dropout_mask": [
+        call("tally.dropout_mask", seed=SEED, offset=0, size=(3, 5), keep=0.9, dtype="F32"),
+        call("tally.dropout_mask", seed=SEED, offset=5, size=(), keep=0.0, dtype="BOOL"),
+    ],
+}
+MALFORMED = {
+    "tally.philox_uniform": [
+        call("tally.philox_uniform", seed=SEED, offset=0, size=(3, 5), dtype="I64"),
+        call("tally.philox_uniform", seed=SEED[:1], offset=0, size=(3, 5), dtype="F32"),
+        call("tally.philox_uniform", seed=SEED, offset=-1, size=(3, 5), dtype="F32"),
+    ],
+    "tally.dropout_mask": [
+        call("tally.dropout_mask", seed=SEED, offset=0, size=(3, 5), keep=1.5, dtype="F32"),
+        call("tally.dropout_mask", seed=SEED, offset=0, size=(-3, 5), keep=0.5, dtype="F32"),
+    ],
+}
