@@ -19,6 +19,8 @@ NAMES = (
     "cold_start",
     "graph_replay",
     "capture_cost",
+    "bounds_cost",
+    "infer_record",
 )
 
 

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,39 +25,55 @@ from tallystick.studies.operators.attacks import regions, search, try_cheats
 from tallystick.studies.operators.calibrate import calibrate_graph
 from tallystick.studies.operators.figures import figures_of
 from tallystick.studies.operators.page import render_attacks, render_calibration
-from tallystick.studies.operators.workloads import MODELS
+from tallystick.studies.operators.workloads import MODELS, Model
 
 COMMAND = "python scripts/operator_study.py"
-SIZES: Mapping[str, tuple[int, int, int]] = {
-    "digits-cnn": (60, 20, 60),
-    "demo-llama": (24, 6, 24),
-    "minilm": (12, 3, 10),
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sets of inputs for calibration, for the frauds and for the adversary, and the adversary's starts on each."""
+
+    calibration: int
+    frauds: int
+    searches: int
+    restarts: int = 10
+
+    @property
+    def effort(self) -> Effort:
+        """How hard the adversary tries."""
+        return Effort(restarts=self.restarts)
+
+
+SIZES: Mapping[str, Sizes] = {
+    "digits-cnn": Sizes(3594, 30, 100),
+    "demo-llama": Sizes(240, 10, 30, 5),
+    "minilm": Sizes(48, 6, 10, 3),
 }
-"""Sets of inputs for calibration, for the frauds, and for the adversary."""
-EFFORT = Effort()
+QUICK: Mapping[str, Sizes] = {"digits-cnn": Sizes(8, 2, 2, 2)}
 
 
 def main() -> int:
     """Run the study."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("docs"))
-    parser.add_argument("--quick", action="store_true", help="two inputs of the classifier, to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="a few inputs of the classifier, to see that it runs")
     arguments = parser.parse_args()
-    sizes = {"digits-cnn": (4, 2, 2)} if arguments.quick else SIZES
+    sizes = QUICK if arguments.quick else SIZES
     calibrations, cheats, searches = [], [], []
-    for name, counts in sizes.items():
+    for name, size in sizes.items():
         with tempfile.TemporaryDirectory() as folder:
-            figures, rows, found = study(name, counts, Path(folder), arguments.out)
+            figures, rows, found = study(name, size, Path(folder), arguments.out)
         calibrations.append(figures)
         cheats += rows
         searches += found
-    attacks = {"machine": machine(), "effort": asdict(EFFORT), "cheats": cheats, "searches": searches}
+    attacks = {"machine": machine(), "effort": asdict(Effort()), "cheats": cheats, "searches": searches}
     write(arguments.out, calibrations, attacks)
     return complain(cheats, searches)
 
 
 def study(
-    name: str, counts: tuple[int, int, int], folder: Path, out: Path
+    name: str, size: Sizes, folder: Path, out: Path
 ) -> tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]:
     """Calibrate one model and attack it."""
     started = time.perf_counter()
@@ -65,19 +81,22 @@ def study(
     def tell(what: str) -> None:
         print(f"{time.perf_counter() - started:6.0f} s  {name}: {what}", file=sys.stderr, flush=True)
 
-    model = MODELS[name](folder, max(counts))
-    calibrating = replace(model, inputs=model.inputs[: counts[0]])
-    program = calibrating.write(folder / "program")
+    model = MODELS[name](folder, max(size.calibration, size.frauds, size.searches))
+
+    def with_inputs(count: int) -> Model:
+        return replace(model, inputs=model.inputs[:count])
+
+    program = with_inputs(size.calibration).write(folder / "program")
     found = calibrate_graph(program, program.parent / "inputs", folder / "study", tell)
     profile = out / "data" / f"profile-{name}.json"
     profile.parent.mkdir(parents=True, exist_ok=True)
     profile.write_bytes(found.profile.to_bytes() + b"\n")
+    figures = {"model": name, **figures_of(found)}
+    tell("calibrated")
     judges = regions(found.profile)
-    cheats = try_cheats(replace(model, inputs=model.inputs[: counts[1]]), judges, tell)
-    searches = search(replace(model, inputs=model.inputs[: counts[2]]), judges, EFFORT, tell)
-    figures = figures_of(found)
-    assert isinstance(figures, dict)
-    return {"model": name, **figures}, [asdict(row) for row in cheats], [asdict(row) for row in searches]
+    cheats = try_cheats(with_inputs(size.frauds), judges, tell)
+    searches = search(with_inputs(size.searches), judges, size.effort, tell)
+    return figures, [asdict(row) for row in cheats], [asdict(row) for row in searches]
 
 
 def write(out: Path, calibrations: list[dict[str, Any]], attacks: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-from trusted_base import measure
+from trusted_base import measure, sentence
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 FORGED_SHOWN = re.compile(r"^(REJECTED|objection|replayed)")
@@ -33,9 +33,7 @@ def main(audit: Path, forged: Path) -> None:
     text = between(text, "tally audit run --samples 8", block(audit.read_text().splitlines()))
     shown = [line for line in forged.read_text().splitlines() if FORGED_SHOWN.match(line)]
     text = between(text, "tally audit forged --full", block(shown))
-    figures = measure()
-    trusted = f"{figures['audit']:,} lines for an audit and {figures['trainer']:,} for the trainer it replays with"
-    text = re.sub(r"@@TRUSTED@@|[\d,]+ lines for an audit and [\d,]+ for the trainer it replays with", trusted, text)
+    text = re.sub(r"[\d,]+ lines for an audit, [^(]*?replays with", sentence(measure()), text)
     README.write_text(text)
 
 

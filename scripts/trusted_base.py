@@ -12,7 +12,8 @@ from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parent.parent / "src"
 AUDIT = "tallystick.audits"
-REPLAYER = "tallystick.frameworks.torch.replayer"
+REPLAYERS = ("tallystick.frameworks.torch.replayer", "tallystick.frameworks.torch.graph_replayer")
+OPERATORS = "tallystick.operators"
 
 
 def reachable(start: str) -> set[str]:
@@ -70,10 +71,19 @@ def _docstring_lines(node: ast.AST) -> range:
 
 
 def measure() -> dict[str, int]:
-    """Lines of code an audit rests on, and those of the trainer it replays with."""
+    """Lines of code an audit rests on, those that define operators, and those of what it replays with."""
     audit = reachable(AUDIT)
-    trainer = reachable(REPLAYER) - audit
-    return {"audit": total(audit), "trainer": total(trainer)}
+    operators = {module for module in audit if module.startswith(OPERATORS)}
+    replay = set().union(*map(reachable, REPLAYERS)) - audit
+    return {"audit": total(audit - operators), "operators": total(operators), "replay": total(replay)}
+
+
+def sentence(figures: dict[str, int]) -> str:
+    """What the README says."""
+    return (
+        f"{figures['audit']:,} lines for an audit, {figures['operators']:,} that define operators "
+        f"and {figures['replay']:,} for what it replays with"
+    )
 
 
 def total(modules: set[str]) -> int:
@@ -91,8 +101,7 @@ def main() -> None:
         folders[module.split(".")[1] if "." in module else "tallystick"] += code_lines(path)
     for folder, lines in sorted(folders.items()):
         print(f"{folder:14} {lines:6}")
-    figures = measure()
-    print(f"an audit rests on {figures['audit']} lines, its trainer on {figures['trainer']} more")
+    print(sentence(measure()))
 
 
 if __name__ == "__main__":

@@ -9,16 +9,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tallystick.recorders import record_training as record_training
+    from tallystick.recorders.huggingface import TallyCallback as TallyCallback
+    from tallystick.recorders.inference import record_inference as record_inference
+    from tallystick.recorders.own_loop import record_training as record_training
 
-__all__ = ["__version__", "record_training"]
+__all__ = ["TallyCallback", "__version__", "record_inference", "record_training"]
 __version__ = "0.1.0"
+HOMES = {"TallyCallback": "huggingface", "record_inference": "inference", "record_training": "own_loop"}
 
 
 def __getattr__(name: str) -> Any:
-    """Load the recorder, and PyTorch with it, only when somebody asks for it (PEP 562)."""
-    if name == "record_training":
-        from tallystick.recorders import record_training
+    """Load a recorder, and PyTorch with it, only when somebody asks for it (PEP 562)."""
+    if name not in HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
 
-        return record_training
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"tallystick.recorders.{HOMES[name]}"), name)

@@ -14,8 +14,9 @@ from tallystick.graphs.engine import Engine
 from tallystick.graphs.graph import Node
 from tallystick.operators.bound import Bound, bound
 from tallystick.operators.registry import operator
-from tallystick.tensors import Tensor, TensorSpec, numpy_dtype
+from tallystick.tensors import Tensor, TensorSpec
 
+NARROW: Final = {"float16": "F16", "bfloat16": "BF16"}
 Array = npt.NDArray[Any]
 Draw = Callable[[np.random.Generator, tuple[int, ...]], Array]
 FLOATS: Final = ("F32", "BF16", "F16")
@@ -124,15 +125,20 @@ def results_of(call: Call, engine: Engine, bounds: tuple[Bound | None, ...]) -> 
     loaded = mapped({name: call.arguments[name] for name in operands}, engine.load)
     results = engine.prepare(node)(loaded)
     return [
-        None if spec is None or result is None or not _is_of(result, spec.dtype) else engine.unload(result, spec.dtype)
+        None if spec is None or result is None else _unloaded(engine, result, spec.dtype)
         for spec, result in zip(specs, results, strict=True)
     ]
 
 
-def _is_of(result: Any, dtype: str) -> bool:
-    """Whether an array has this dtype: PyTorch's kernels on CPUs keep some statistics in F16 and BF16."""
-    name = str(result.dtype).removeprefix("torch.")
-    return dtype == "BF16" if name == "bfloat16" else dtype != "BF16" and numpy_dtype(dtype) == np.dtype(name)
+def _unloaded(engine: Engine, result: Any, dtype: str) -> Tensor | None:
+    """PyTorch's kernels on CPUs keep some F32 statistics in F16 and BF16: these are widened, which is exact.
+
+    A softmax's gradient for a type that its operands do not have is in theirs, whatever is asked for: not compared.
+    """
+    held = NARROW.get(str(getattr(result, "dtype", "")).removeprefix("torch."))
+    if dtype == "F32" and held is not None:
+        return Tensor.of(engine.unload(result, held).values().astype(np.float32))
+    return engine.unload(result, dtype) if dtype not in NARROW.values() or held == dtype else None
 
 
 def bounds_of(call: Call, **settings: Any) -> tuple[Bound | None, ...]:

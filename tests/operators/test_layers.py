@@ -199,15 +199,18 @@ def test_every_value_of_a_masked_gradient_is_the_unmasked_one() -> None:
 def test_examples_hold_every_operator_of_these_families() -> None:
     from tallystick.operators.aten import (
         attention,
+        batch_norm,
         contraction,
         convolution,
         embedding,
+        group_norm,
         normalization,
         pooling,
         resampling,
     )
 
-    families = (attention, contraction, convolution, embedding, normalization, pooling, resampling)
+    layers = (attention, contraction, convolution, embedding, pooling, resampling)
+    families = (*layers, batch_norm, group_norm, normalization)
     names = {name for family in families for name in family.FAMILY.operators}
     assert names == EXAMPLES.keys() == MALFORMED.keys()
 

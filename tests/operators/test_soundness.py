@@ -29,9 +29,15 @@ STATED = {"aten.native_layer_norm_backward.default": SHORT_SUMS}
 """PyTorch's kernel on CPUs adds up the gradients of weight and bias in the storage type."""
 
 
+SHORT_CONVOLUTIONS = os.environ.get("ONEDNN_MAX_CPU_ISA") in {"AVX2", "SSE41"}
+"""Without AVX-512, convolutions of 16-bit floats keep their running sums in that type."""
+
+
 def stated(name: str, dtype: str) -> Precision:
     if dtype == "F32" or name.startswith(ONE_ROUNDING):
         return PLAIN
+    if SHORT_CONVOLUTIONS and "conv" in name:
+        return Precision(accumulation=dtype, widens=False)
     return STATED.get(name, STEPWISE)
 
 

@@ -27,7 +27,7 @@ COMMON = [
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_common_operators_use_an_eighth_of_their_tightest_bound_in_the_mean() -> None:
+def test_the_tightest_bound_of_common_operators_is_eight_times_the_largest_error_in_the_mean() -> None:
     found = [tightness(EXAMPLES[name], TorchEngine(), draws=6) for name in COMMON]
     assert mean_ratio([each for each in found if each is not None]) <= 8
 

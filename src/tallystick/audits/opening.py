@@ -22,7 +22,7 @@ from tallystick.graphs.root import NodeProof, check_node, graph_root
 from tallystick.operators.precision import PLAIN, Precision
 from tallystick.store import read_document, read_lines
 from tallystick.tensors import StateFile, Tensor, tensor_digest
-from tallystick.transcripts import CallRecord, OpenedOperator, Opening, OperatorRecord, state_digest_of
+from tallystick.transcripts import CallRecord, OpenedOperator, Opening, OperatorRecord, StepRecord, state_digest_of
 from tallystick.transcripts.profile import Profile
 from tallystick.transcripts.program import BATCH, STATE_PREFIXES
 
@@ -69,7 +69,9 @@ def judge_opening(folder: Path, asked: Judgement) -> Verdict:
     unavailable = list(_judge_nodes(notes, folder, asked, opening, nodes, digests))
     if asked.properties:
         unavailable += _judge_properties(notes, folder, asked, graph, digests)
-    return Verdict(tuple(notes.seen), tuple(unavailable), tuple(_not_checked(asked, nodes)), tuple(_assumed(asked)))
+    return Verdict(
+        tuple(notes.seen), tuple(unavailable), tuple(_not_checked(opening, asked, nodes)), tuple(_assumed(asked))
+    )
 
 
 def value_file(name: Digest) -> str:
@@ -228,7 +230,12 @@ def _judge_properties(
     return list(judge_properties(notes, graph, _loaded(folder, digests), asked.properties))
 
 
-def _not_checked(asked: Judgement, nodes: Collection[Node]) -> Iterator[str]:
+def _not_checked(opening: Opening, asked: Judgement, nodes: Collection[Node]) -> Iterator[str]:
+    record = opening.opened_record()
+    if isinstance(record, StepRecord):
+        yield "whether loss and learning rate are those of the record: `tally audit` replays the step"
+        if record.pre.exact is None or record.post.exact is None:
+            yield f"whether these are the states around step {record.index}: its record has no exact summary of both"
     if asked.nodes and len(asked.nodes) < len(nodes):
         yield f"{len(nodes) - len(asked.nodes)} of {len(nodes)} operators were not judged"
     if asked.claim is None:

@@ -24,6 +24,7 @@ from tallystick.operators.bound import bound
 from tallystick.operators.operator import Exactness, Operator
 from tallystick.operators.precision import FORMATS, PLAIN, Precision
 from tallystick.operators.registry import operator
+from tallystick.operators.rounding import DETERMINISTIC, Model
 from tallystick.tensors import Tensor, TensorSpec
 from tallystick.tolerances import Finding
 from tallystick.tolerances.bound import Bound
@@ -35,11 +36,12 @@ Values = Mapping[Ref, Tensor]
 
 @dataclass(frozen=True)
 class OperatorJudge:
-    """How operators of one graph are judged: the stated precision, and a profile of thresholds if there is one."""
+    """How operators of one graph are judged: stated precision, model of rounding, and a profile of thresholds if any."""
 
     graph: Digest
     precision: Precision = PLAIN
     profile: Profile | None = None
+    model: Model = DETERMINISTIC
 
     def judge(self, notes: Findings, node: Node, values: Values) -> str:
         """Judge the results of `node`; returns what could not be checked, or nothing.
@@ -55,7 +57,7 @@ class OperatorJudge:
             return ""
         meaning = operator(node.operator)
         arguments = {name: operand_of(operand, values) for name, operand in node.operands.items()}
-        bounds = bound(meaning, {**arguments, **node.attributes}, self.precision)
+        bounds = bound(meaning, {**arguments, **node.attributes}, self.precision, self.model)
         pairs = zip(node.outputs, bounds, strict=True)
         lines = [self._result(notes, node, meaning, ref, found, values) for ref, found in pairs if ref and found]
         return "; ".join(filter(None, lines))

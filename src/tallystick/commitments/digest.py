@@ -14,7 +14,7 @@ Digest = NewType("Digest", str)
 # fmt: off
 NOUNS: Final = frozenset({
     "artifact", "batch", "blob", "bucket", "calibration", "claim", "dataset", "environment", "graph",
-    "header", "nonce", "permutation", "policy", "projection", "record", "report", "sample", "spec",
+    "header", "nonce", "opening", "permutation", "policy", "projection", "record", "report", "sample", "spec",
     "state", "summary", "tensor", "tokenizer", "tokens",
 })
 # fmt: on

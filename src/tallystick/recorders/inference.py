@@ -9,6 +9,7 @@ The model is captured as a graph when the recording ends, for the inputs of its 
 from __future__ import annotations
 
 import inspect
+import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -28,7 +29,7 @@ from tallystick.graphs.files import save_program
 from tallystick.graphs.graph import Graph, Role
 from tallystick.graphs.root import graph_root
 from tallystick.store import InferenceDirectory, LogWriter, write_atomically
-from tallystick.tensors import State, Tensor, TensorSpec, state_digest, write_state
+from tallystick.tensors import State, TensorSpec, state_digest, write_state
 from tallystick.transcripts import CallRecord, Environment, InferenceClaim, call_file
 
 INPUTS: Final = "inputs."
@@ -45,8 +46,8 @@ class CallRecorder:
     def call(self, inputs: State, outputs: State) -> None:
         """Record one call: the tensors by the names of the graph's inputs and outputs, without prefix for inputs."""
         self.calls += 1
-        write_state(self.run.path / call_file(self.calls, "inputs"), inputs)
-        write_state(self.run.path / call_file(self.calls, "outputs"), outputs)
+        write_state(self.run.path / call_file(self.calls, "inputs"), inputs, durable=False)
+        write_state(self.run.path / call_file(self.calls, "outputs"), outputs, durable=False)
         record = CallRecord(index=self.calls, inputs=state_digest(inputs), outputs=state_digest(outputs))
         self._log.append(record.to_bytes())
 
@@ -56,9 +57,10 @@ class CallRecorder:
             self._log.close()
 
     def finish(self, graph: Graph, constants: State, weights: State, environment: Environment) -> InferenceClaim:
-        """Keep graph and weights, and write the claim."""
+        """Keep graph and weights, wait until the disk has every call, and write the claim."""
         save_program(self.run.graph_path, graph, constants)
         write_state(self.run.weights_path, weights)
+        os.sync()
         write_atomically(self.run.environment_path, environment.to_bytes())
         claim = InferenceClaim(
             graph=graph_root(graph),
@@ -124,6 +126,7 @@ class _Watcher:
     def __init__(self, model: torch.nn.Module, run: InferenceDirectory) -> None:
         self.recorder = CallRecorder(run)
         self._model = model
+        self._signature = inspect.signature(model.forward)
         self._first: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self._specs: dict[str, TensorSpec] = {}
 
@@ -143,9 +146,9 @@ class _Watcher:
         self._check_names(captured)
         self.recorder.finish(captured.graph, captured.constants, captured.weights, environment)
 
-    def _called(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        inputs = {name: _kept(value) for name, value in _arguments(model, args, kwargs).items()}
-        outputs = {f"{OUTPUTS}{name}": _kept(value) for name, value in _tensors(output, ())}
+    def _called(self, _: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        inputs = {name: to_tensor(value) for name, value in _arguments(self._signature, args, kwargs).items()}
+        outputs = {f"{OUTPUTS}{name}": to_tensor(value) for name, value in _tensors(output, ())}
         specs = {name: TensorSpec.of(tensor) for name, tensor in inputs.items()}
         if self._first is None:
             self._first, self._specs = (args, kwargs), specs
@@ -168,13 +171,11 @@ def _is_on_cuda(model: torch.nn.Module) -> bool:
     return any(value.is_cuda for value in model.parameters())
 
 
-def _kept(value: torch.Tensor) -> Tensor:
-    return to_tensor(value).copy()
-
-
-def _arguments(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+def _arguments(
+    signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[str, torch.Tensor]:
     """The tensors among the arguments of a call, by the names of the parameters of `forward`."""
-    bound = inspect.signature(model.forward).bind(*args, **kwargs).arguments
+    bound = signature.bind(*args, **kwargs).arguments
     flat = dict(bound) | dict(bound.get("kwargs", {}))
     return {name: value for name, value in flat.items() if isinstance(value, torch.Tensor)}
 

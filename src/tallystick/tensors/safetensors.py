@@ -54,8 +54,10 @@ def encode_header(state: State) -> bytes:
     return header + b" " * (-len(header) % ALIGNMENT)
 
 
-def write_state(path: Path, state: State) -> None:
+def write_state(path: Path, state: State, *, durable: bool = True) -> None:
     """Write a state: the same tensors give the same bytes, and a crash leaves the old file or the new one.
+
+    Without `durable` nothing waits for the disk, and a power failure may leave a file that is cut short.
 
     Raises:
         MalformedError: a name is not one that a state may have, or a boolean is neither 0 nor 1.
@@ -72,9 +74,11 @@ def write_state(path: Path, state: State) -> None:
             for name in sorted(state):
                 file.write(state[name].data)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         draft.replace(path)
-        _sync_folder(path.parent)
+        if durable:
+            _sync_folder(path.parent)
     except OSError as error:
         raise UnavailableError(f"{path.name}: could not be written: {error.strerror}") from error
 

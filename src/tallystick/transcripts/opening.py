@@ -51,7 +51,7 @@ class Opening(Document):
     @property
     def identity(self) -> Digest:
         """The digest that commits the prover to this answer."""
-        return self.digest_as("record")
+        return self.digest_as("opening")
 
     def opened_record(self) -> StepRecord | CallRecord:
         """The step or call that is opened; raises `ProofError` unless it stands under the transcript's root."""

@@ -12,12 +12,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from tallystick.attacks.inference.regions import place, radii_of
 from tallystick.attacks.inference.workload import Values, Workload, run_values
 from tallystick.errors import UsageError
 from tallystick.graphs import Graph, Node, Role
 from tallystick.graphs.engine import Arguments
 from tallystick.graphs.graph import Operand
-from tallystick.tensors import State, Tensor, bfloat16_to_float32, round_to_bfloat16
+from tallystick.operators.rounding import DETERMINISTIC
+from tallystick.tensors import Tensor, bfloat16_to_float32, round_to_bfloat16
 
 
 @dataclass(frozen=True)
@@ -138,11 +140,46 @@ def _output_edited(workload: Workload) -> Values:
     return {**values, workload.decision_ref: Tensor.of(scores.reshape(held.shape))}
 
 
+def _one_element_moved(workload: Workload) -> Values:
+    """One element of the middle result moved by twice its deterministic bound; what follows is computed from it."""
+    radii = radii_of(workload.graph, run_values(workload), DETERMINISTIC)
+    chosen = sorted(radii, key=lambda ref: int(ref[1:].partition(".")[0]))[len(radii) // 2]
+    number = int(chosen[1:].partition(".")[0])
+
+    def move(node: Node, _: Arguments, results: Any) -> Any:
+        if node.number != number:
+            return results
+        return tuple(
+            _with_element_moved(workload, result, 2 * radii[ref]) if ref == chosen else result
+            for ref, result in zip(node.outputs, results, strict=True)
+        )
+
+    return run_values(workload, move)
+
+
+def _with_element_moved(workload: Workload, result: Any, by: Any) -> Any:
+    values = workload.engine.unload(result, "F32").array().astype(np.float64)
+    element = np.unravel_index(int(np.argmax(by)), by.shape)
+    values[element] += by[element]
+    return workload.engine.load(Tensor.of(values.astype("<f4")))
+
+
+def _aligned(share: float) -> Callable[[Workload], Values]:
+    """Every element of every result moved up by one share of its deterministic bound: all errors in one direction."""
+
+    def forge(workload: Workload) -> Values:
+        radii = radii_of(workload.graph, run_values(workload), DETERMINISTIC)
+        return place(workload, {ref: np.full(radius.shape, share) for ref, radius in radii.items()}, DETERMINISTIC)
+
+    return forge
+
+
 def honest(workload: Workload) -> Values:
     """The control: what was committed is what was done."""
     return run_values(workload)
 
 
+LEANS: Final = (0.2, 0.5, 0.95)
 CHEATS: Final = (
     Cheat("model-swapped", "another model of the same shape", _swapped),
     Cheat("int8-weights", "weights rounded to 8 bits, a scale per row", _quantised(8)),
@@ -151,10 +188,9 @@ CHEATS: Final = (
     Cheat("layer-skipped", "the last residual branch left out", _layer_skipped),
     Cheat("operator-replaced", "GELU's tanh form for its erf form, or ten times the epsilon", _operator_replaced),
     Cheat("output-edited", "the two best scores exchanged", _output_edited),
+    Cheat("element-moved", "one element of one result moved by twice its deterministic bound", _one_element_moved),
+    *(
+        Cheat(f"aligned-{s:.0%}", f"every element moved up by {s:.0%} of its deterministic bound", _aligned(s))
+        for s in LEANS
+    ),
 )
-
-
-def weights_of(workload: Workload) -> State:
-    """The weights that the claim commits to."""
-    names = [value.name for value in workload.graph.inputs if value.role is Role.WEIGHT]
-    return {name: workload.bindings[name] for name in names}

@@ -1,6 +1,6 @@
 """A bound-aware adversary: every result is moved within what a judge allows, so that the final answer changes.
 
-Projected steepest ascent (Madry et al. 2018, §2.1) on the margin of a chosen wrong answer. Within a region that allows
+Projected steepest ascent (Madry et al. 2018, §2.1) on the margin of the second-best answer. Within a region that allows
 shares by rank the best step matches the largest gradients with the largest shares.
 """
 
@@ -8,56 +8,83 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from tallystick.attacks.inference.regions import Radii, Ranks
+from tallystick.attacks.inference.regions import Radii, Ranks, place
 from tallystick.attacks.inference.workload import Values, Workload, answer, run_values
 from tallystick.graphs import Ref
-from tallystick.tensors import Tensor
+from tallystick.operators.rounding import Model
 
-INSIDE = 0.97
-"""Radii are those of the honest values; the adversary's own differ a little, so it stays inside."""
+SCALES: Final = (0.98, 0.9, 0.8, 0.65, 0.5)
+"""Rounding to the dtype of a result takes a part of small regions, so less than the whole is tried as well."""
+WORTH: Final = 0.5
+"""The share of a margin that has to be overcome in the search before a claim is made of it."""
+BETTER: Final = 1e-3
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How hard the adversary tries."""
+    """How hard the adversary tries: a climb ends early after `patience` steps without a gain."""
 
-    steps: int = 100
-    restarts: int = 3
-    momentum: float = 0.9
+    steps: int = 200
+    restarts: int = 10
+    patience: int = 8
+    momentum: float = 0.7
 
 
 @dataclass(frozen=True)
 class Nudged:
     """What the adversary claims, and what it achieved.
 
-    `gained` is the largest share of the honest margin that was overcome; above 1 the answer changed.
+    `gained` is the largest share of the honest margin that the search overcame; the claim is the widest one whose
+    answer changed and that the judge `accepted`, else the widest one of all.
     """
 
     values: Values
     flipped: bool
+    accepted: bool
     gained: float
+    steps: int
 
 
-def nudge(workload: Workload, radii: Radii, ranks: Callable[[Ref, int], Ranks], effort: Effort, seed: int) -> Nudged:
-    """The best claim found; `ranks` says what the judge allows a result of so many elements."""
+@dataclass(frozen=True)
+class Target:
+    """The judge that the adversary knows: its model, the radii on honest values, the ranks, and what it says."""
+
+    model: Model
+    radii: Radii
+    ranks: Callable[[Ref, int], Ranks]
+    accepts: Callable[[Values], bool]
+
+
+def nudge(workload: Workload, target: Target, effort: Effort, seed: int) -> Nudged:
+    """The best claim found."""
     honest = run_values(workload)
-    search = _Search(workload, radii, {ref: ranks(ref, radius.size) for ref, radius in radii.items()}, honest)
-    best = max((search.climb(effort, seed + i) for i in range(effort.restarts)), key=lambda found: found[0])
-    values = {**honest, **search.claimed(best[1])}
-    return Nudged(values, answer(workload, values) != answer(workload, honest), best[0])
+    search = _Search(workload, target)
+    climbs = [search.climb(effort, seed + i) for i in range(effort.restarts)]
+    gained, shares = max(climbs, key=lambda found: found[0])
+    values, flipped, accepted = honest, False, True
+    for scale in SCALES if gained > WORTH else ():
+        tried = place(workload, {ref: scale * share.numpy() for ref, share in shares.items()}, target.model)
+        changed, passes = answer(workload, tried) != answer(workload, honest), target.accepts(tried)
+        if scale == SCALES[0] or (changed and passes):
+            values, flipped, accepted = tried, changed, passes
+        if not changed or passes:
+            break
+    return Nudged(values, flipped, accepted, gained, search.steps)
 
 
 class _Search:
-    def __init__(self, workload: Workload, radii: Radii, ranks: Mapping[Ref, Ranks], honest: Values) -> None:
+    def __init__(self, workload: Workload, target: Target) -> None:
         import torch
 
         from tallystick.frameworks.torch.perturbation import PerturbedRun
 
         self.workload = workload
-        self.run = PerturbedRun(workload.graph, workload.bindings, radii)
+        self.run = PerturbedRun(workload.graph, workload.bindings, target.radii)
+        ranks = {ref: target.ranks(ref, radius.size) for ref, radius in target.radii.items()}
         self.ranks = {ref: (torch.from_numpy(rank.shares), rank.bias) for ref, rank in ranks.items()}
+        self.steps = 0
         scores = self._scores(self.run.values({}))
         self.first, self.second = (int(i) for i in scores.topk(2).indices)
         self.margin = float(scores[self.first] - scores[self.second])
@@ -71,36 +98,38 @@ class _Search:
             ref: torch.randn(self.run.radii[ref].shape, generator=generator, dtype=torch.float64) for ref in self.ranks
         }
         best: tuple[float, dict[Ref, Any]] = (-float("inf"), {})
+        idle = 0
         for _ in range(effort.steps):
             shares = {ref: self._projected(ref, direction).requires_grad_() for ref, direction in momentum.items()}
             scores = self._scores(self.run.values(shares))
             gain = scores[self.second] - scores[self.first]
             gradients = torch.autograd.grad(gain, list(shares.values()), allow_unused=True)
-            best = max(best, (self._gained(gain), shares), key=lambda found: found[0])
-            for ref, gradient in zip(shares, gradients, strict=True):
-                if gradient is not None:
-                    unit = gradient / gradient.abs().max().clamp(min=1e-300)
-                    momentum[ref] = effort.momentum * momentum[ref] + (1 - effort.momentum) * unit
+            found = self._gained(gain.detach()), {ref: share.detach() for ref, share in shares.items()}
+            idle = 0 if found[0] > best[0] + BETTER * abs(best[0]) else idle + 1
+            best = max(best, found, key=lambda one: one[0])
+            self.steps += 1
+            if idle > effort.patience:
+                break
+            self._turn(momentum, shares, gradients, effort.momentum)
         return best
 
-    def claimed(self, shares: Mapping[Ref, Any]) -> dict[Ref, Tensor]:
-        """All values of the run with these shares."""
-        import torch
-
-        specs = self.workload.graph.specs()
-        with torch.no_grad():
-            values = self.run.values(shares)
-        return {ref: self.workload.engine.unload(value, specs[ref].dtype).copy() for ref, value in values.items()}
+    def _turn(self, momentum: dict[Ref, Any], shares: Mapping[Ref, Any], gradients: Any, kept: float) -> None:
+        for ref, gradient in zip(shares, gradients, strict=True):
+            if gradient is not None:
+                unit = gradient / gradient.abs().max().clamp(min=1e-300)
+                momentum[ref] = kept * momentum[ref] + (1 - kept) * unit
 
     def _projected(self, ref: Ref, direction: Any) -> Any:
         """The shares of this region that lie furthest along `direction`."""
         import torch
 
         allowed, bias = self.ranks[ref]
-        shares = torch.empty_like(direction).flatten()
-        order = direction.abs().flatten().argsort(descending=True)
-        shares[order] = allowed * INSIDE
-        shares = shares.reshape(direction.shape) * direction.sign()
+        if allowed[0] == allowed[-1]:
+            shares = allowed[0] * direction.sign()
+        else:
+            shares = torch.empty_like(direction).flatten()
+            shares[direction.abs().flatten().argsort(descending=True)] = allowed
+            shares = shares.reshape(direction.shape) * direction.sign()
         mean = float(shares.mean())
         return shares - (mean - max(-bias, min(bias, mean)))
 

@@ -56,7 +56,7 @@ def graph_function(graph: Graph, name: str = "main", called: Mapping[int, str] =
     Raises `UnavailableError` for an operator that is not StableHLO.
     """
     specs = graph.specs()
-    sources = [value.name for value in (*graph.inputs, *graph.constants)]
+    sources = [*(value.name for value in graph.inputs), *(value.name for value in graph.constants)]
     names = _names(sources, graph.nodes)
     lines = [_line(node, names, specs, called.get(node.number)) for node in graph.nodes]
     outputs = [output.value for output in graph.outputs]

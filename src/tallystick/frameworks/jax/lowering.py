@@ -112,9 +112,9 @@ class Lowering:
             shown = " and ".join(", ".join(map(str, specs)) for specs in (node.results, derived))
             raise UnavailableError(f"{node.operator}: MLIR and the definition differ on its results: {shown}")
         self.nodes.append(node)
-        refs = [ref for ref in node.outputs if ref is not None]
-        self.specs |= zip(refs, derived, strict=True)
-        return refs
+        found = {ref: spec for ref, spec in zip(node.outputs, derived, strict=True) if ref is not None and spec}
+        self.specs |= found
+        return list(found)
 
 
 def lower(text: str, inputs: Sequence[Input], outputs: Sequence[str], form: Form = Form.LOGICAL) -> Lowered:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from tallystick.errors import MalformedError
 from tallystick.frameworks.jax.emission import Signature
 from tallystick.graphs.engine import Arguments
-from tallystick.graphs.graph import Graph, Node
+from tallystick.graphs.graph import Constant, Graph, Input, Node
 from tallystick.tensors import Tensor, TensorSpec
 
 Key: TypeAlias = "tuple[Any, ...]"
@@ -24,7 +24,8 @@ def key_of(signature: Signature) -> Key:
 
 def signatures_of(graph: Graph) -> list[Signature]:
     """The distinct signatures of a graph, in the order of execution."""
-    specs, found = graph.specs(), {}
+    specs = graph.specs()
+    found: dict[Key, Signature] = {}
     for node in graph.nodes:
         signature = Signature(node, tuple(specs[ref] for ref in node.refs))
         found.setdefault(key_of(signature), signature)
@@ -61,7 +62,8 @@ def spread(arrays: Iterable[Any], results: Sequence[TensorSpec | None]) -> tuple
 def bound(graph: Graph, bindings: Mapping[str, Tensor]) -> list[Tensor]:
     """The tensors of the inputs and constants, in their order; raises `MalformedError` for one that does not fit."""
     found = []
-    for source in (*graph.inputs, *graph.constants):
+    sources: list[Input | Constant] = [*graph.inputs, *graph.constants]
+    for source in sources:
         tensor = bindings.get(source.name)
         if tensor is None:
             raise MalformedError(f"{source.name} is not bound")

@@ -16,9 +16,10 @@ from torch.export.graph_signature import InputKind, InputSpec, OutputKind, Tenso
 from torch.utils import _pytree as pytree
 
 from tallystick.errors import UnavailableError
+from tallystick.frameworks.torch.calls import bound_arguments
 from tallystick.frameworks.torch.dtypes import spec_of
 from tallystick.frameworks.torch.export import exported_program, tracing_errors
-from tallystick.frameworks.torch.lowering import Lowered, bound_arguments, live_nodes, lower
+from tallystick.frameworks.torch.lowering import live_nodes, lower
 from tallystick.frameworks.torch.state import to_tensor
 from tallystick.graphs.graph import Form, Graph, Input, Role
 from tallystick.tensors import Tensor
@@ -88,7 +89,7 @@ def captured_program(model: nn.Module, program: torch.export.ExportedProgram, fo
         inputs[spec.arg.name] = Input(name, role, spec_of(nodes[spec.arg.name].meta["val"]))
         if value is not None:
             weights[name] = to_tensor(value)
-    lowered: Lowered = lower(program.graph, inputs, lifted, outputs, attributes=_no_attribute, form=form)
+    lowered = lower(program.graph, inputs, lifted, outputs, attributes=_no_attribute, form=form)
     return Captured(lowered.graph, lowered.constants, dict(sorted(weights.items())))
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from tallystick.frameworks.torch.engine import TorchEngine
 
+from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.graphs import Graph, Node, Ref
 from tallystick.graphs.values import operands_of
 from tallystick.tensors import Tensor
@@ -18,26 +18,37 @@ Shares = Mapping[Ref, torch.Tensor]
 class PerturbedRun:
     """Runs `graph` with `share · radius` added to each result that has a radius.
 
-    Radii are given per result in the result's unit; a share of 1 moves an element by its whole radius.
+    Radii are given per result in the result's unit; a share of 1 moves an element by its whole radius. What gradients
+    cannot reach, because neither an error nor anything computed from one goes in, is computed once.
     """
 
     def __init__(self, graph: Graph, bindings: Mapping[Ref, Tensor], radii: Mapping[Ref, Any]) -> None:
-        self.graph = graph
         engine = TorchEngine()
-        self._sources = {value.name: engine.load(bindings[value.name]) for value in (*graph.inputs, *graph.constants)}
-        self._steps: list[tuple[Node, Callable[..., Any]]] = [(node, engine.prepare(node)) for node in graph.nodes]
         self.radii = {ref: torch.as_tensor(radius) for ref, radius in radii.items()}
+        self._fixed = {source.name: engine.load(bindings[source.name]) for source in graph.sources}
+        self._steps: list[tuple[Node, Callable[..., Any]]] = []
+        for node in graph.nodes:
+            run = engine.prepare(node, differentiable=True)
+            if self._is_fixed(node):
+                self._fixed |= _named(node, run(operands_of(node, self._fixed)))
+            else:
+                self._steps.append((node, run))
 
     def values(self, shares: Shares) -> dict[Ref, torch.Tensor]:
         """Every value of the run, the errors added on the way."""
-        held: dict[Ref, Any] = dict(self._sources)
+        held: dict[Ref, Any] = dict(self._fixed)
         for node, run in self._steps:
-            results = run(operands_of(node, held))
-            for ref, result in zip(node.outputs, results, strict=True):
-                if ref is not None:
-                    held[ref] = self._moved(ref, result, shares)
+            results = _named(node, run(operands_of(node, held)))
+            held |= {ref: self._moved(ref, result, shares) for ref, result in results.items()}
         return held
+
+    def _is_fixed(self, node: Node) -> bool:
+        return not any(ref in self.radii for ref in node.outputs) and all(ref in self._fixed for ref in node.refs)
 
     def _moved(self, ref: Ref, result: torch.Tensor, shares: Shares) -> torch.Tensor:
         share = shares.get(ref)
         return result if share is None else result + (share * self.radii[ref]).to(result.dtype)
+
+
+def _named(node: Node, results: tuple[Any, ...]) -> dict[Ref, Any]:
+    return {ref: result for ref, result in zip(node.outputs, results, strict=True) if ref is not None}

@@ -6,6 +6,7 @@ added term and add to it in any order, so it has its share of the additions: see
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from tallystick.errors import MalformedError
@@ -66,7 +67,7 @@ def addmm(a: Algebra[V], self: V, mat1: V, mat2: V, beta: Scalar, alpha: Scalar)
     check_rank(mat1, 2)
     check_rank(mat2, 2)
     addend, x, y = widened(a, self, mat1, mat2)
-    result = product(a, _scaled(a, x, alpha), y)
+    result = _scaled_product(a, product, x, y, alpha)
     return a.cast(_added(a, addend, result, beta, mat1.shape[1]), mat1.dtype)
 
 
@@ -81,7 +82,7 @@ def addmv(a: Algebra[V], self: V, mat: V, vec: V, beta: Scalar, alpha: Scalar) -
     check_rank(mat, 2)
     check_rank(vec, 1)
     addend, x, y = widened(a, self, mat, vec)
-    result = product(a, _scaled(a, x, alpha), y)
+    result = _scaled_product(a, product, x, y, alpha)
     return a.cast(_added(a, addend, result, beta, mat.shape[1]), mat.dtype)
 
 
@@ -94,7 +95,8 @@ def addmv(a: Algebra[V], self: V, mat: V, vec: V, beta: Scalar, alpha: Scalar) -
 def baddbmm(a: Algebra[V], self: V, batch1: V, batch2: V, beta: Scalar, alpha: Scalar) -> V:
     """`self` broadcasts to the products; where beta is 0 it is not read."""
     addend, x, y = widened(a, self, batch1, batch2)
-    return a.cast(_added(a, addend, _batched(a, _scaled(a, x, alpha), y), beta, batch1.shape[2]), batch1.dtype)
+    result = _scaled_product(a, _batched, x, y, alpha)
+    return a.cast(_added(a, addend, result, beta, batch1.shape[2]), batch1.dtype)
 
 
 @FAMILY.operator(
@@ -170,6 +172,14 @@ def _batched(a: Algebra[V], x: V, y: V) -> V:
     check_rank(x, 3)
     check_rank(y, 3)
     return a.dot(x, y, ((2,), (1,)), ((0,), (0,)))
+
+
+def _scaled_product(a: Algebra[V], multiply: Callable[[Algebra[V], V, V], V], x: V, y: V, factor: Number) -> V:
+    """Kernels scale the sum or either factor; an overflow or underflow on any of these ways has its place."""
+    if factor == 1:
+        return multiply(a, x, y)
+    on_the_left, on_the_right = multiply(a, a.mul(x, factor), y), multiply(a, x, a.mul(y, factor))
+    return a.maximum(a.maximum(on_the_left, on_the_right), a.mul(multiply(a, x, y), factor))
 
 
 def _scaled(a: Algebra[V], x: V, factor: Number) -> V:

@@ -148,7 +148,9 @@ def arange_step(a: Algebra[V], start: Scalar, end: Scalar, step: Scalar, dtype: 
     if _are_whole(start, step) and max(abs(start), abs(start + step * count)) <= SIGNIFICANDS.get(dtype, 2**53):
         for number in (start, start + step * (count - 1)) if count else ():
             check_number(number, dtype)
-        return a.cast(a.add(a.mul(a.iota((count,), 0, "I64"), int(step)), int(start)), dtype)
+        index = a.iota((count,), 0, "I64")
+        steps = index if step == 1 else a.mul(index, int(step))
+        return a.cast(a.add(steps, int(start)) if start else steps, dtype)
     if dtype not in FLOATS:
         raise MalformedError(f"{dtype} numbers from {start!r:.40} in steps of {step!r:.40}")
     wide = wide_dtype(dtype)

@@ -344,6 +344,8 @@ def _real_axis(x: Any, dim: int) -> int:
 
 
 def _axis_of_sides(sides: Sequence[int], dim: int) -> int:
+    if any(side < 0 for side in sides):
+        raise MalformedError(f"shape {tuple(sides)!s:.60} has a negative side")
     return _real_axis(_Sides(sides), dim)
 
 

@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from tallystick.attacks.inference.cheats import CHEATS, Cheat, honest
-from tallystick.attacks.inference.nudge import Effort, nudge
-from tallystick.attacks.inference.regions import Ranks, radii_of, ranks_of
+from tallystick.attacks.inference.nudge import Effort, Nudged, Target, nudge
+from tallystick.attacks.inference.regions import Radii, Ranks, radii_of, ranks_of
 from tallystick.attacks.inference.workload import Values, Workload, answer, run_values
 from tallystick.audits.findings import Findings
 from tallystick.audits.operators import OperatorJudge
@@ -56,16 +58,18 @@ class Judged:
 class Searched:
     """What a bound-aware adversary reached inside one region.
 
-    `succeeded` counts the inputs whose answer changed while the judge accepted every operator; `gained` is the largest
-    share of an honest margin that was overcome.
+    `succeeded` counts the inputs whose answer changed while the judge accepted every operator. `ties` counts the inputs
+    whose honest margin is within what the region allows at the scores themselves: nobody can decide them, and they are
+    not among those that succeeded. `gained` holds, for each input, the share of its margin that was overcome.
     """
 
     model: str
     region: str
     inputs: int
     succeeded: int
-    objected: int
-    gained: float
+    ties: int
+    gained: tuple[float, ...]
+    steps: int
 
 
 def regions(profile: Profile) -> tuple[Region, ...]:
@@ -94,11 +98,11 @@ def try_cheats(tried: Tried, judges: Iterable[Region], tell: Tell) -> Iterator[J
         try:
             claims = [(answer(case, run_values(case)), cheat.forge(case)) for case in cases]
         except UsageError as error:
-            tell(f"{tried.name}: {cheat.name}: {error}")
+            tell(f"{cheat.name}: {error}")
             continue
         for region in judges:
             yield _judged(tried, cheat, region, cases, claims)
-        tell(f"{tried.name}: {cheat.name}")
+        tell(cheat.name)
 
 
 def search(tried: Tried, judges: Iterable[Region], effort: Effort, tell: Tell) -> Iterator[Searched]:
@@ -109,11 +113,12 @@ def search(tried: Tried, judges: Iterable[Region], effort: Effort, tell: Tell) -
             tried.name,
             region.name,
             len(found),
-            sum(flipped and not objected for flipped, objected, _ in found),
-            sum(objected for _, objected, _ in found),
-            max(gained for _, _, gained in found),
+            sum(nudged.flipped and nudged.accepted and not is_tie for nudged, is_tie in found),
+            sum(is_tie for _, is_tie in found),
+            tuple(nudged.gained for nudged, _ in found),
+            sum(nudged.steps for nudged, _ in found),
         )
-        tell(f"{tried.name}: searched the {region.name}")
+        tell(f"searched the {region.name}: margins overcome up to {max(nudged.gained for nudged, _ in found):.3g}")
 
 
 def objections(graph: Graph, values: Mapping[Ref, object], region: Region) -> tuple[str, ...]:
@@ -134,10 +139,27 @@ def _judged(
     return Judged(tried.name, cheat.name, region.name, len(cases), objected, changed, mean)
 
 
-def _search(case: Workload, region: Region, effort: Effort, seed: int) -> tuple[bool, bool, float]:
-    radii = radii_of(case.graph, run_values(case), region.model)
-    found = nudge(case, radii, _ranks(case.graph, region), effort, seed)
-    return found.flipped, bool(objections(case.graph, found.values, region)), found.gained
+def _search(case: Workload, region: Region, effort: Effort, seed: int) -> tuple[Nudged, bool]:
+    honest_values = run_values(case)
+    radii, ranks = radii_of(case.graph, honest_values, region.model), _ranks(case.graph, region)
+
+    def accepts(values: Values) -> bool:
+        return not objections(case.graph, values, region)
+
+    found = nudge(case, Target(region.model, radii, ranks, accepts), effort, seed)
+    return found, _is_tie(case, honest_values, radii, ranks)
+
+
+def _is_tie(case: Workload, values: Values, radii: Radii, ranks: Callable[[Ref, int], Ranks]) -> bool:
+    """Whether the two best scores are no further apart than both may be moved."""
+    ref = case.decision_ref
+    scores = values[ref].values().astype(np.float64)
+    scores = scores.reshape(-1, scores.shape[-1])[-1]
+    if ref not in radii:
+        return False
+    bands = radii[ref].reshape(-1, scores.size)[-1] * ranks(ref, radii[ref].size).shares[0]
+    second, first = np.argsort(scores)[-2:]
+    return bool(scores[first] - scores[second] <= bands[first] + bands[second])
 
 
 def _ranks(graph: Graph, region: Region) -> Callable[[Ref, int], Ranks]:

@@ -1,6 +1,6 @@
 """Stacks that compute the same operators by other kernels: other instruction sets, libraries, threads and engines.
 
-JAX, IREE and NumPy run ATen operators by their definitions: other libraries, and other formulas than fused kernels have.
+JAX, IREE and NumPy run ATen operators by their definitions: other libraries, and other formulas than fused kernels.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ from typing import Final, Literal
 
 from tallystick.errors import UnavailableError
 from tallystick.graphs import Engine, Graph
-from tallystick.graphs.reference import Reference
-from tallystick.operators.arrays import NUMPY
-from tallystick.operators.values import Values
+from tallystick.studies.operators.definitions import BY_LIBRARY, IN_ORDER, Definitions
 from tallystick.studies.stacks import PORTABLE, Stack, enter
 
 
@@ -21,7 +19,7 @@ from tallystick.studies.stacks import PORTABLE, Stack, enter
 class OperatorStack(Stack):
     """A stack with the engine that runs each operator; settings of PyTorch matter to `torch` alone."""
 
-    engine: Literal["torch", "jax", "iree", "numpy"] = "torch"
+    engine: Literal["torch", "jax", "iree", "numpy", "loops"] = "torch"
 
 
 WIDE: Final = "X86_V3 X86_V4 AVX512_ICL AVX512_SPR"
@@ -40,6 +38,7 @@ STACKS: Final = (
     OperatorStack("IREE", engine="iree"),
     OperatorStack("NumPy", engine="numpy"),
     OperatorStack("NumPy SSE", {"OPENBLAS_CORETYPE": "Nehalem", "NPY_DISABLE_CPU_FEATURES": WIDE}, engine="numpy"),
+    OperatorStack("plain loops", engine="loops"),
     OperatorStack("CUDA", device="cuda"),
 )
 
@@ -62,18 +61,12 @@ def engine_of(stack: OperatorStack, graph: Graph | None = None) -> Engine:
         return JaxEngine()
     if stack.engine == "iree":
         return _iree(graph)
-    if stack.engine == "numpy":
-        return Definitions()
+    if stack.engine in ("numpy", "loops"):
+        return Definitions(BY_LIBRARY if stack.engine == "numpy" else IN_ORDER)
     from tallystick.frameworks.torch.engine import TorchEngine
 
     enter(stack)
     return TorchEngine(stack.device)
-
-
-class Definitions(Reference):
-    """NumPy in the dtypes of the graph: every operator by its definition, rounded as it goes."""
-
-    algebra = Values(NUMPY)  # type: ignore[assignment]
 
 
 def _iree(graph: Graph | None) -> Engine:
@@ -98,7 +91,9 @@ def _is_here(stack: OperatorStack) -> bool:
         import torch
 
         return torch.cuda.is_available()
-    return _has({"torch": "torch", "jax": "jax", "iree": "iree.compiler", "numpy": "numpy"}[stack.engine])
+    return _has(
+        {"torch": "torch", "jax": "jax", "iree": "iree.compiler", "numpy": "numpy", "loops": "numpy"}[stack.engine]
+    )
 
 
 def _has(module: str) -> bool:

@@ -59,7 +59,7 @@ def write_traces(graph: Graph, shared: State, sets: Iterable[State], engine: Eng
 
 def references(graph: Graph, values: Mapping[Ref, Tensor]) -> State:
     """For every floating-point result the exact value and the deterministic bound, as F64 tensors."""
-    found: State = {}
+    found: dict[str, Tensor] = {}
     for node in graph.nodes:
         wanted = float_results(node)
         bounds = bound(operator(node.operator), {**operands_of(node, values), **node.attributes}) if wanted else ()

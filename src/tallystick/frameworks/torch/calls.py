@@ -1,0 +1,85 @@
+"""What a traced ATen call says: its operator by the name that graphs have, and its arguments by parameter.
+
+What only says where or how bytes lie (device, layout, memory format, pinning) is dropped, and with it the operators
+that do nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+from tallystick.errors import UnavailableError
+
+PLACEMENT: Final = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking"})
+IDENTITIES: Final = frozenset(
+    {
+        "aten.alias.default",
+        "aten.detach.default",
+        "aten.lift.default",
+        "aten.lift_fresh.default",
+        "aten.lift_fresh_copy.default",
+    }
+)
+DROPOUT: Final = "aten.dropout.default"
+CLONE: Final = "aten.clone.default"
+SCALAR_OVERLOADS: Final = {"Tensor": "Scalar", "self": "ScalarOther", "Tensor_mode": "Scalar_mode"}
+"""Overloads that take a Python number where the traced one took a tensor."""
+USUAL_FORMATS: Final = (None, 0, 1, torch.contiguous_format, torch.preserve_format)
+"""A schema's defaults are numbers, as PyTorch has them in `c10::MemoryFormat`: contiguous 0, preserve 1."""
+TO_THE_END: Final = 2**63 - 1
+
+
+def bound_arguments(node: fx.Node) -> dict[str, Any]:
+    """The arguments of an ATen call by parameter, defaults included.
+
+    A memory format is dropped where it is the usual one; any other raises `UnavailableError`, as a generator does.
+    """
+    schema = node.target._schema  # type: ignore[union-attr]
+    given = {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()}
+    given |= dict(zip((argument.name for argument in schema.arguments), node.args, strict=False))
+    given |= node.kwargs
+    if given.get("generator") is not None:
+        raise UnavailableError(f"{node.target} draws from a generator of its own")
+    if given.get("memory_format") not in USUAL_FORMATS:
+        raise UnavailableError(f"{node.target} asks for {given['memory_format']}, which graphs do not have")
+    kept = {name: value for name, value in given.items() if name not in PLACEMENT | {"generator"}}
+    return kept | {"end": _last(kept)} if kept.get("end") == TO_THE_END else kept
+
+
+def only_moves_bytes(node: fx.Node) -> bool:
+    """Whether the result has the values of the operand, and strides that any later kernel would see likewise."""
+    if str(node.target) == DROPOUT:
+        given = bound_arguments(node)
+        return not given["train"] or given["p"] == 0
+    if str(node.target) != CLONE:
+        return str(node.target) in IDENTITIES
+    source = node.args[0].meta["val"]  # type: ignore[union-attr]
+    return bool(source.stride() == node.meta["val"].stride())
+
+
+def operator_name(target: torch._ops.OpOverload, given: Mapping[str, Any]) -> str:
+    """The operator's name here; the overload for a Python number where the traced one's schema has a tensor."""
+    name = str(target)
+    if target.namespace == "tally":
+        return name.removesuffix(".default")
+    tensors = (a.name for a in target._schema.arguments if str(a.type) == "Tensor")
+    if not any(isinstance(given.get(parameter), bool | int | float) for parameter in tensors):
+        return name
+    stem, _, overload = name.rpartition(".")
+    return f"{stem}.{SCALAR_OVERLOADS.get(overload, overload)}"
+
+
+def why_not(target: torch._ops.OpOverload) -> str:
+    """Why a graph has no such operator."""
+    if torch.Tag.nondeterministic_seeded in target.tags:
+        return "it draws random numbers, which have to be explicit (dropout: turn it off, or give it a seed)"
+    return "it is not on the allow-list of operators"
+
+
+def _last(given: Mapping[str, Any]) -> int | None:
+    """How graphs write an end that is none: absent, or the side where it may not be absent (`slice_backward`)."""
+    return given["input_sizes"][given["dim"]] if "input_sizes" in given else None

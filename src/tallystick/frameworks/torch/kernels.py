@@ -1,0 +1,165 @@
+"""A node as a call of the kernel that PyTorch has for its operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+
+from tallystick.errors import UnavailableError
+from tallystick.frameworks.torch.dtypes import DTYPES, dtype_name
+from tallystick.frameworks.torch.randomness import dropout_mask, philox_uniform
+from tallystick.frameworks.torch.reuse import IN_PLACE
+from tallystick.graphs.graph import Node
+from tallystick.operators.arrays import library
+from tallystick.operators.operator import Operator
+from tallystick.operators.registry import operator
+from tallystick.operators.values import Value, Values
+
+CRASHES: Final = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
+"""What a kernel raises for operands that it does not take."""
+ZEROS: Final = {
+    "aten.empty.memory_format": "aten.zeros.default",
+    "aten.empty_like.default": "aten.zeros_like.default",
+    "aten.new_empty.default": "aten.new_zeros.default",
+}
+"""Memory that nobody has written holds zeros: the definitions of graphs have no undefined values."""
+DRAWS: Final = {"tally.philox_uniform": philox_uniform, "tally.dropout_mask": dropout_mask}
+"""Operators that PyTorch has through this project, faster than from their definitions; a test holds them to those."""
+VIEWS: Final = frozenset({"aten.view.default", "aten._unsafe_view.default"})
+
+
+def prepared(node: Node, device: str, in_place: bool = False) -> Callable[..., Any]:
+    """A call from the operands, in the order of the parameters, to what the kernel returns."""
+    described = operator(node.operator)
+    if described.dialect != "aten":
+        return _drawn(described, node) if node.operator in DRAWS else _defined(described, node)
+    name = IN_PLACE[node.operator] if in_place else ZEROS.get(node.operator, node.operator)
+    call = _bound(overload_of(name), described, node, device)
+    return _viewing(call, node) if node.operator in VIEWS else call
+
+
+def overload_of(name: str) -> torch._ops.OpOverload:
+    """The overload of a name that stands on the allow-list."""
+    _, packet, overload = name.split(".")
+    return getattr(getattr(torch.ops.aten, packet), overload)  # type: ignore[no-any-return]
+
+
+def results_of(node: Node, returned: Any) -> tuple[Any, ...]:
+    """One entry for each result of the node."""
+    values = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
+    return tuple(None if spec is None else value for spec, value in zip(node.results, values, strict=True))
+
+
+def refusal(node: Node | None, error: BaseException) -> UnavailableError:
+    """What is said of a kernel that raised `error`."""
+    assert node is not None
+    reason = (str(error).strip().splitlines() or [""])[0]
+    return UnavailableError(f"{node.operator} (node {node.number}) does not run here: {reason[:200]}")
+
+
+def _drawn(described: Operator, node: Node) -> Callable[..., Any]:
+    draw = DRAWS[node.operator]
+    constants = {name: _constant(described, name, value) for name, value in node.attributes.items()}
+    return lambda seed: draw(seed, **constants)
+
+
+def _bound(overload: torch._ops.OpOverload, described: Operator, node: Node, device: str) -> Callable[..., Any]:
+    """The kernel with its attributes filled in; an argument that has its default anyway is left out."""
+    operands = [parameter.name for parameter in described.parameters if parameter.is_operand]
+    constants = {name: _constant(described, name, value) for name, value in node.attributes.items()}
+    constants |= _placement(overload, operands, device)
+    arguments = overload._schema.arguments
+    named = {a.name: constants[a.name] for a in arguments if a.kwarg_only and _is_set(a, constants)}
+    positional = [argument for argument in arguments if not argument.kwarg_only]
+    while positional and positional[-1].name not in operands and not _is_set(positional[-1], constants):
+        positional.pop()
+    order = {argument.name: constants.get(argument.name) for argument in positional}
+    return _filled(overload._op, operands, order, named)
+
+
+def _filled(
+    kernel: Callable[..., Any], operands: Sequence[str], order: Mapping[str, Any], named: Mapping[str, Any]
+) -> Callable[..., Any]:
+    """A call with the operands alone: `order` has the positional arguments, `named` those given by name only."""
+    if not set(operands) <= order.keys():
+        return lambda *given: kernel(**{**order, **named, **dict(zip(operands, given, strict=True))})
+    if list(order)[: len(operands)] != operands:
+        return _scattered(kernel, [list(order).index(name) for name in operands], list(order.values()), named)
+    rest = list(order.values())[len(operands) :]
+    return (lambda *given: kernel(*given, *rest, **named)) if rest or named else kernel
+
+
+def _scattered(
+    kernel: Callable[..., Any], places: Sequence[int], template: Sequence[Any], named: Mapping[str, Any]
+) -> Callable[..., Any]:
+    """Operands that stand between attributes."""
+
+    def call(*given: Any) -> Any:
+        arguments = list(template)
+        for place, value in zip(places, given, strict=True):
+            arguments[place] = value
+        return kernel(*arguments, **named)
+
+    return call
+
+
+def _is_set(argument: Any, constants: Mapping[str, Any]) -> bool:
+    if argument.name not in constants:
+        return False
+    value = constants[argument.name]
+    return (
+        not argument.has_default_value()
+        or type(value) is not type(argument.default_value)
+        or (value != argument.default_value)
+    )
+
+
+def _constant(described: Operator, name: str, value: Any) -> Any:
+    kind = next(parameter.kind for parameter in described.parameters if parameter.name == name)
+    if value is not None and kind.startswith("dtype"):
+        return DTYPES[value]
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _placement(overload: torch._ops.OpOverload, operands: Sequence[str], device: str) -> dict[str, Any]:
+    """Where results lie: those made from nothing, and those that are moved, on the device of the engine."""
+    arguments = {argument.name: argument for argument in overload._schema.arguments}
+    if str(overload) == "aten.clone.default":
+        return {"memory_format": torch.contiguous_format}
+    if "device" in arguments and (not operands or not arguments["device"].has_default_value()):
+        return {"device": torch.device(device)}
+    return {}
+
+
+def _viewing(call: Callable[..., Any], node: Node) -> Callable[..., Any]:
+    """A view where strides allow one, else a copy: a slice of a graph may be given other strides."""
+    size: Any = node.attributes["size"]
+
+    def view(x: torch.Tensor) -> torch.Tensor:
+        try:
+            return call(x)  # type: ignore[no-any-return]
+        except RuntimeError:
+            return x.reshape(size)
+
+    return view
+
+
+def _defined(described: Operator, node: Node) -> Callable[..., Any]:
+    """An operator of another dialect runs from its own definition, on PyTorch's arrays."""
+    names = [parameter.name for parameter in described.parameters if parameter.is_operand]
+
+    def run(*given: Any) -> tuple[Any, ...]:
+        algebra = Values(library("torch"))
+        operands = {name: _value(operand) for name, operand in zip(names, given, strict=True)}
+        read = described.read(algebra, operands | dict(node.attributes))
+        return tuple(None if value is None else value.array for value in read)
+
+    return run
+
+
+def _value(operand: Any) -> Any:
+    if isinstance(operand, list | tuple):
+        return tuple(_value(item) for item in operand)
+    return None if operand is None else Value(operand, dtype_name(operand.dtype))

@@ -1,0 +1,57 @@
+"""How a captured step names what it reads: as states, batches and schedules of a run are named elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import torch
+
+from tallystick.graphs.graph import Role
+from tallystick.transcripts.optimizer import UpdateRule, schedule_scalars
+
+ROLES: Final = {
+    "weights": Role.WEIGHT,
+    "buffers": Role.BUFFER,
+    "optimizer": Role.OPTIMIZER,
+    "position": Role.OPTIMIZER,
+    "schedule": Role.SCHEDULE,
+    "rng": Role.RNG,
+    "inputs": Role.INPUT,
+}
+"""What an input is, by the first word of its name."""
+
+
+def role_of(name: str) -> Role:
+    """What the input `name` is."""
+    return ROLES[name.partition(".")[0]]
+
+
+def is_state(name: str) -> bool:
+    """Whether the tensor goes on to the next step."""
+    return name.startswith(("weights.", "buffers.", "optimizer.", "position."))
+
+
+def batch_prefix(index: int, accumulation: int) -> str:
+    """What the names of micro-batch `index` begin with."""
+    return "inputs." if accumulation == 1 else f"inputs.{index}."
+
+
+def batch_of(tensors: Mapping[str, torch.Tensor], index: int, accumulation: int) -> dict[str, torch.Tensor]:
+    """Micro-batch `index` by the names that the loss knows."""
+    prefix = batch_prefix(index, accumulation)
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def group_suffix(index: int, count: int) -> str:
+    """What the names of scalars end with: nothing where there is one group of parameters, else its place."""
+    return "" if count == 1 else f".{index}"
+
+
+def named_scalars(rules: Sequence[UpdateRule], learning_rates: Sequence[float], step: int) -> dict[str, float]:
+    """The scalars of step `step` (1-based) of every group, by the names of the graph."""
+    return {
+        f"schedule.{name}{group_suffix(index, len(rules))}": value
+        for index, (rule, rate) in enumerate(zip(rules, learning_rates, strict=True))
+        for name, value in schedule_scalars(rule, rate, step).items()
+    }

@@ -1,0 +1,139 @@
+"""Whether an operator gives one example alone what it gives it in a batch, and with which attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from tallystick.errors import MalformedError
+from tallystick.operators.batches import Batched, Batches, Mixes
+from tallystick.operators.operator import Operator
+from tallystick.operators.types import Types
+from tallystick.tensors import TensorSpec
+
+SHAPES: Final = frozenset({"size", "shape", "input_size", "input_sizes", "limit_indices"})
+"""Parameters that state the sides of a result, or how far they reach; along the batch one example has its own."""
+COUNTS: Final = frozenset({"N"})
+"""Parameters that state the size of the batch."""
+
+
+@dataclass(frozen=True)
+class Separated:
+    """Where the examples are in the results, and the attributes for one example alone."""
+
+    results: tuple[Batched | None, ...]
+    attributes: Mapping[str, Any]
+
+
+def separated(operator: Operator, arguments: Mapping[str, Any], size: int) -> Separated:
+    """Read a node on operands that are `Batched`, for batches of `size`.
+
+    For every example i: if each operand with a batch axis is replaced by its rows of example i, each operand with
+    `live` axes by what `alone` says, and the attributes by those that are returned, then the results are the rows of
+    example i of the results. Without an operand that has a batch axis nothing changes, and no result has one.
+
+    Raises `Mixes` where that cannot be shown, `MalformedError` where operands or attributes do not fit.
+    """
+    attributes = {each.name: arguments[each.name] for each in operator.parameters if not each.is_operand}
+    if not any(each.axis is not None for each in _operands(operator, arguments)):
+        return Separated(_shared(operator, arguments, size), attributes)
+    whole, results = _read(operator, arguments, size)
+    attributes = _for_one(attributes, results, size)
+    one = {each.name: _mapped(arguments[each.name], size) for each in operator.parameters if each.is_operand}
+    try:
+        single, alone_results = _read(operator, one | attributes, 1)
+    except MalformedError as error:
+        raise Mixes(f"{operator.name} does not work for one example alone: {error}") from error
+    if not _agree(whole, results, single, alone_results):
+        raise Mixes(f"{operator.name} does something else for one example alone")
+    return Separated(results, attributes)
+
+
+def alone(x: Batched, size: int) -> TensorSpec:
+    """What stands for `x` when one example is computed alone.
+
+    Along the batch axis the rows of the example; along live axes of a value that is the same for every example the
+    first rows, as many as one example has, where rows are equal or counted.
+    """
+    sides = list(x.shape)
+    for axis in range(len(sides)):
+        if axis == x.axis or (axis in x.live and (axis in x.uniform or axis == x.counted)):
+            sides[axis] //= size
+    return TensorSpec(x.dtype, tuple(sides))
+
+
+def _shared(operator: Operator, arguments: Mapping[str, Any], size: int) -> tuple[Batched | None, ...]:
+    """Results that are the same for every example, with what is known of their rows."""
+    try:
+        results = _read(operator, arguments, size)[1]
+        return tuple(None if each is None else _settled(each) for each in results)
+    except Mixes:
+        specs = {name: _mapped(value, 0) for name, value in arguments.items()}
+        plain = operator.read(Types(), {name: _spec(value) for name, value in specs.items()})
+        return tuple(None if spec is None else Batched(spec) for spec in plain)
+
+
+def _settled(x: Batched) -> Batched:
+    """What one example reads as it is, where neither equal nor counted rows allow for less."""
+    return replace(x, live=x.live & (x.uniform | {x.counted}))
+
+
+def _read(operator: Operator, arguments: Mapping[str, Any], size: int) -> tuple[Batches, tuple[Batched | None, ...]]:
+    sides = {each.shape[each.axis] for each in _operands(operator, arguments) if each.axis is not None}
+    algebra = Batches(size, sides)
+    return algebra, operator.read(algebra, arguments)
+
+
+def _operands(operator: Operator, arguments: Mapping[str, Any]) -> list[Batched]:
+    found: list[Batched] = []
+    for each in operator.parameters:
+        value = arguments[each.name] if each.is_operand else None
+        found += [item for item in (value if isinstance(value, tuple) else (value,)) if item is not None]
+    return found
+
+
+def _mapped(value: Any, size: int) -> Any:
+    """Operands for one example of `size`; as they are for 0."""
+    if isinstance(value, tuple):
+        return tuple(_mapped(each, size) for each in value)
+    if not isinstance(value, Batched) or not size:
+        return value
+    spec = alone(value, size)
+    if value.axis is not None:
+        return Batched(spec, value.axis, value.block)
+    return Batched(spec, None, 1, value.uniform, value.counted)
+
+
+def _spec(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_spec(each) for each in value)
+    return value.spec if isinstance(value, Batched) else value
+
+
+def _for_one(attributes: Mapping[str, Any], results: tuple[Batched | None, ...], size: int) -> dict[str, Any]:
+    """The attributes, with the side of the batch replaced in those that state sides of the result."""
+    found, first = dict(attributes), next((each for each in results if each is not None), None)
+    for name in SHAPES & found.keys():
+        if isinstance(found[name], tuple) and first is not None:
+            pairs = zip(found[name], first.shape, alone(first, size).shape, strict=False)
+            sides = [one if side == whole else side for side, whole, one in pairs]
+            found[name] = (*sides, *found[name][len(sides) :])
+    return found | {name: 1 for name in COUNTS & found.keys() if found[name] == size}
+
+
+def _agree(
+    whole: Batches, results: tuple[Batched | None, ...], single: Batches, singles: tuple[Batched | None, ...]
+) -> bool:
+    if len(results) != len(singles) or len(whole.notes) != len(single.notes):
+        return False
+    steps = zip(whole.notes, single.notes, strict=True)
+    return all(one.agrees(other, whole.size) for one, other in steps) and all(
+        _is_part(result, other, whole.size) for result, other in zip(results, singles, strict=True)
+    )
+
+
+def _is_part(result: Batched | None, single: Batched | None, size: int) -> bool:
+    if result is None or single is None:
+        return result is single
+    return result.live <= result.uniform | {result.counted} and single.spec == alone(result, size)
