@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import subprocess
 import sys
@@ -346,7 +347,7 @@ def test_a_field_replaced_is_refused_or_means_what_it_says(small: Any, data: st.
     found = document(small)
     for _ in range(data.draw(st.integers(1, 3))):
         path = data.draw(st.sampled_from(places(found)[1:]))
-        set_at(*path, to=data.draw(SCRAPS))(found)
+        set_at(*path, to=copy.deepcopy(data.draw(SCRAPS)))(found)
         if not all(isinstance(found.get(key), list) for key in ("nodes", "inputs", "outputs", "constants")):
             break
     text = bytes_of(found)

@@ -1,5 +1,6 @@
 """Tensor programs as data: read, checked, sliced, inspected, bound and executed."""
 
+from tallystick.graphs.batching import BatchSlice, slice_batch
 from tallystick.graphs.binding import Binding, Coverage, bind
 from tallystick.graphs.check import check_graph
 from tallystick.graphs.diff import Change, Diff, diff
@@ -18,6 +19,7 @@ from tallystick.graphs.template import Template
 
 __all__ = [
     "Arguments",
+    "BatchSlice",
     "Binding",
     "Change",
     "Constant",
@@ -55,6 +57,7 @@ __all__ = [
     "refs_of",
     "result_ref",
     "save_program",
+    "slice_batch",
     "subgraph",
     "verification_slice",
 ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from tallystick.graphs.derive import operand_of, read
 from tallystick.graphs.encoding import Find
 from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.graphs.limits import Limits
-from tallystick.operators.batches import Batched, Batches
+from tallystick.operators.batches import Batched, Batches, Note
 from tallystick.operators.operator import Attribute
 from tallystick.operators.registry import operator
 from tallystick.tensors import Tensor, TensorSpec
@@ -30,7 +30,6 @@ CHANGES_MAX: Final = 2
 PLACES_MAX: Final = 16
 Place: TypeAlias = "tuple[str, int | None]"
 """An attribute, and the place in it where it is a list."""
-Values: TypeAlias = "dict[Ref, Any]"
 
 
 @dataclass(frozen=True)
@@ -80,22 +79,99 @@ def slice_batch(graph: Graph, batched: Collection[Ref], rows: int = 1, find: Fin
     rewritten for another size of the batch.
     """
     size = _batch_size(graph, batched, rows)
-    whole: Values = {each.name: Batched(each.spec, 0 if each.name in batched else None) for each in graph.sources}
-    part: Values = {name: _resized(value, rows, size) for name, value in whole.items()}
+    whole = _Reading(
+        size, {each.name: Batched(each.spec, 0 if each.name in batched else None) for each in graph.sources}
+    )
+    one, part = whole.resized(1), whole.resized(rows)
     nodes = []
     for node in graph.nodes:
-        results = _read(node, whole, node.attributes, find)
-        wanted = tuple(None if value is None else _resized(value, rows, size, node) for value in results)
-        attributes = _attributes_for(node, part, wanted, (rows, size), find)
-        whole |= {ref: value for ref, value in zip(node.outputs, results, strict=True) if ref is not None}
-        part |= {ref: value for ref, value in zip(node.outputs, wanted, strict=True) if ref is not None}
-        specs = tuple(None if value is None else value.spec for value in wanted)
-        nodes.append(replace(node, attributes=attributes, results=specs))
-    inputs = tuple(replace(each, spec=part[each.name].spec) for each in graph.inputs)
+        step = whole.read(node, node.attributes, find)
+        alone = one.follow(node, step, size, find)
+        fitted = alone if rows == 1 else part.follow(node, step, size, find, alone)
+        for reading, found in ((whole, step), (one, alone), (part, fitted)):
+            reading.keep(node, found)
+        specs = tuple(None if value is None else value.spec for value in fitted.results)
+        nodes.append(replace(node, attributes=fitted.attributes, results=specs))
+    inputs = tuple(replace(each, spec=part.values[each.name].spec) for each in graph.inputs)
     smaller = replace(graph, inputs=inputs, nodes=tuple(nodes))
     check_graph(smaller, Limits(), find)
-    axes = {each.name: whole[each.value].axis for each in graph.outputs}
+    axes = {each.name: whole.values[each.value].axis for each in graph.outputs}
     return BatchSlice(smaller, size, rows, tuple(each.name for each in graph.inputs if each.name in batched), axes)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A node as it was read: with which attributes, what it did, and what came out."""
+
+    attributes: Mapping[str, Attribute]
+    notes: tuple[Note, ...]
+    results: tuple[Batched | None, ...]
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """A graph read for so many examples: the values that were found so far."""
+
+    size: int
+    values: dict[Ref, Batched]
+
+    def resized(self, size: int) -> _Reading:
+        """The same sources for another number of examples."""
+        return _Reading(size, {ref: _resized(value, size, self.size) for ref, value in self.values.items()})
+
+    def read(self, node: Node, attributes: Mapping[str, Attribute], find: Find) -> _Step:
+        """Read one node; raises `UsageError` where examples mix."""
+        operands = {name: operand_of(operand, self.values) for name, operand in node.operands.items()}
+        algebra = Batches(self.size, self._sides(node))
+        try:
+            results = read(node, algebra, operands | dict(attributes), find)
+        except MalformedError as error:
+            raise UsageError(f"examples cannot be told apart: {error}") from None
+        return _Step(attributes, tuple(algebra.notes), results)
+
+    def follow(self, node: Node, whole: _Step, size: int, find: Find, alone: _Step | None = None) -> _Step:
+        """The node with as few attributes changed as possible, so that it does for fewer examples what it did for all.
+
+        What one example alone does (`alone`) is compared with the batch it belongs to: all of it, or this part.
+        """
+        wanted = [None if value is None else _resized(value, self.size, size).spec for value in whole.results]
+        for attributes in _candidates(node, self.size, size):
+            try:
+                found = self.read(node, attributes, find)
+            except UsageError:
+                continue
+            specs = [None if value is None else value.spec for value in found.results]
+            if specs == wanted and (_same(whole, found, size) if alone is None else _same(found, alone, self.size)):
+                return found
+        stated = ", ".join(str(spec) for spec in wanted if spec is not None)
+        raise UsageError(f"node {node.number}: {node.operator}: cannot be rewritten to give {stated}")
+
+    def keep(self, node: Node, step: _Step) -> None:
+        """Remember the results of a node."""
+        pairs = zip(node.outputs, step.results, strict=True)
+        self.values.update({ref: value for ref, value in pairs if ref is not None and value is not None})
+
+    def _sides(self, node: Node) -> set[int]:
+        """The sides that hold a whole batch in the operands."""
+        operands = [self.values[ref] for ref in node.refs]
+        return {value.shape[axis] for value in operands for axis in _batch_axes(value)}
+
+
+def _same(batch: _Step, alone: _Step, size: int) -> bool:
+    """Whether one example alone goes through the steps of its batch."""
+    pairs = zip(batch.notes, alone.notes, strict=False)
+    return len(batch.notes) == len(alone.notes) and all(all_.agrees(one, size) for all_, one in pairs)
+
+
+def _batch_axes(value: Batched) -> frozenset[int]:
+    return value.live if value.axis is None else value.live | {value.axis}
+
+
+def _resized(value: Batched, rows: int, size: int) -> Batched:
+    """The value for `rows` of `size` examples."""
+    axes = _batch_axes(value)
+    shape = tuple(side // size * rows if axis in axes else side for axis, side in enumerate(value.shape))
+    return replace(value, spec=TensorSpec(value.dtype, shape))
 
 
 def _batch_size(graph: Graph, batched: Collection[Ref], rows: int) -> int:
@@ -110,40 +186,6 @@ def _batch_size(graph: Graph, batched: Collection[Ref], rows: int) -> int:
     if not 1 <= rows <= size:
         raise UsageError(f"{rows} examples of a batch of {size}")
     return size
-
-
-def _read(node: Node, values: Values, attributes: Mapping[str, Attribute], find: Find) -> tuple[Any, ...]:
-    operands = {name: operand_of(operand, values) for name, operand in node.operands.items()}
-    try:
-        return read(node, Batches(), operands | dict(attributes), find)
-    except MalformedError as error:
-        raise UsageError(f"examples cannot be told apart: {error}") from None
-
-
-def _resized(value: Any, rows: int, size: int, node: Node | None = None) -> Any:
-    """The value for `rows` examples."""
-    if value.axis is None:
-        return value
-    side = value.shape[value.axis]
-    if side % size:
-        raise UsageError(f"node {node.number if node else '?'}: a side of {side} is no multiple of the batch, {size}")
-    shape = (*value.shape[: value.axis], side // size * rows, *value.shape[value.axis + 1 :])
-    return Batched(TensorSpec(value.dtype, shape), value.axis)
-
-
-def _attributes_for(
-    node: Node, part: Values, wanted: tuple[Any, ...], sizes: tuple[int, int], find: Find
-) -> Mapping[str, Attribute]:
-    """The attributes, as few of them changed as possible, with which the node gives what is wanted."""
-    for attributes in _candidates(node, *sizes):
-        try:
-            found = _read(node, part, attributes, find)
-        except UsageError:
-            continue
-        if found == wanted:
-            return attributes
-    stated = ", ".join(str(value.spec) for value in wanted if value is not None)
-    raise UsageError(f"node {node.number}: {node.operator}: cannot be rewritten to give {stated}")
 
 
 def _candidates(node: Node, rows: int, size: int) -> Iterator[Mapping[str, Attribute]]:

@@ -257,13 +257,19 @@ class Balls:
         r, s = self._read(x), self._read(y)
         if number is not None and number >= 1:
             spread = propagation.whole_power(self.xp, x.array, r, float(number))
+            spread = spread + propagation.exponent_moved(self.xp, centre.array, x.array, r, s)
         else:
             spread = propagation.power(self.xp, x.array, r, y.array, s, x.least)
         is_even = number is not None and number % 2 == 0
         low = 0.0 if is_even or x.least >= 0 else -math.inf
-        return self._rounded(
-            centre, spread, (x, y), self._power_units(number), low, doubt=self._some(s) | self._some(r)
-        )
+        doubt = self._some(s) | self._some(r)
+        result = self._rounded(centre, spread, (x, y), self._power_units(number), low, doubt)
+        return self._open(result, self._is_one_of_any_power(x, r, y, s))
+
+    def _is_one_of_any_power(self, x: Ball, r: Array | float, y: Ball, s: Array | float) -> Array:
+        """1 to the power NaN and NaN to the power 0 are 1: where a ball only reaches that 1 or 0."""
+        base = (y.array != y.array) & (abs(x.array - 1) <= r) & self._some(r)
+        return base | ((x.array != x.array) & (abs(y.array) <= s) & self._some(s))
 
     def maximum(self, x: Ball, y: Operand) -> Ball:
         """See `Algebra.maximum`."""
@@ -802,6 +808,12 @@ class Balls:
 
     def _if_exact(self, centre: Value, *sources: Ball) -> Ball | None:
         return Ball(centre) if all(source.radius is None for source in sources) else None
+
+    def _open(self, x: Ball, doubt: Array) -> Ball:
+        """`x`, and nothing is promised where there is a doubt."""
+        if not bool(self.xp.any(doubt)):
+            return x
+        return replace(x, radius=self.xp.where(doubt, math.inf, self._full(x.width, x)))
 
     def _unknown(self, centre: Value) -> Ball:
         return Ball(centre, self._spread_over(math.inf, centre))

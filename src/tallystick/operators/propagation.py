@@ -113,6 +113,17 @@ def whole_power(xp: Any, x: Array, r: Array, number: float) -> Array:
     return number * (abs(x) + r) ** (number - 1) * r
 
 
+def exponent_moved(xp: Any, power: Array, x: Array, r: Array, s: Array | float) -> Array:
+    """|xʸ⁺ᵇ − xʸ| over |b| ≤ s: xʸ (exp(s |log x|) − 1), the logarithm at the end of the ball of x farther from 1."""
+    if isinstance(s, float) and s == 0.0:
+        return 0.0
+    low = abs(x) - r
+    reach = xp.where(low > 0, abs(xp.log(xp.where(low > 0, low, 1.0))), math.inf)
+    high = abs(xp.log(abs(x) + r))
+    moved = abs(power) * xp.expm1(s * xp.where(high > reach, high, reach))
+    return xp.where((x == 0) & (r == 0), 0.0, moved)
+
+
 def hull(xp: Any, value: Array, low: Array, high: Array) -> Array:
     """The distance from `value` to the farther end."""
     up, down = high - value, value - low

@@ -47,18 +47,18 @@ def _swapped(workload: Workload) -> Values:
     return _other_weights(workload, permuted)
 
 
+def quantised(tensor: Tensor, bits: int) -> Tensor:
+    """An F32 matrix rounded to 2ᵇⁱᵗˢ − 1 levels per row, as weight-only quantisation does; anything else as it is."""
+    if len(tensor.shape) < 2 or tensor.dtype != "F32":
+        return tensor
+    rows = tensor.array().reshape(tensor.shape[0], -1)
+    scale = np.abs(rows).max(axis=1, keepdims=True) / (2 ** (bits - 1) - 1)
+    scale[scale == 0] = 1.0
+    return Tensor.of((np.round(rows / scale) * scale).astype("<f4").reshape(tensor.shape))
+
+
 def _quantised(bits: int) -> Callable[[Workload], Values]:
-    """Weights rounded to `bits` bits with one scale per row, as weight-only quantisation does."""
-
-    def rounded(_: str, tensor: Tensor) -> Tensor:
-        if len(tensor.shape) < 2 or tensor.dtype != "F32":
-            return tensor
-        rows = tensor.array().reshape(tensor.shape[0], -1)
-        scale = np.abs(rows).max(axis=1, keepdims=True) / (2 ** (bits - 1) - 1)
-        scale[scale == 0] = 1.0
-        return Tensor.of((np.round(rows / scale) * scale).astype("<f4").reshape(tensor.shape))
-
-    return lambda workload: _other_weights(workload, rounded)
+    return lambda workload: _other_weights(workload, lambda _, tensor: quantised(tensor, bits))
 
 
 def _in_bfloat16(workload: Workload) -> Values:
@@ -128,6 +128,10 @@ def _relatives(graph: Graph) -> Iterator[Node]:
         epsilon = node.attributes.get("eps")
         if isinstance(epsilon, float):
             yield replace(node, attributes={**node.attributes, "eps": 10 * epsilon})
+    for node in graph.nodes:
+        summand = node.attributes.get("other")
+        if node.operator == "aten.add.Scalar" and isinstance(summand, float) and 0 < summand < EPSILON_MAX:
+            yield replace(node, attributes={**node.attributes, "other": 10 * summand})
 
 
 def _output_edited(workload: Workload) -> Values:
@@ -179,6 +183,8 @@ def honest(workload: Workload) -> Values:
     return run_values(workload)
 
 
+EPSILON_MAX: Final = 1e-3
+"""A smaller number that is added to a tensor keeps it from 0, as in a norm."""
 LEANS: Final = (0.2, 0.5, 0.95)
 CHEATS: Final = (
     Cheat("model-swapped", "another model of the same shape", _swapped),

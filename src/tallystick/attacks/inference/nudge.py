@@ -28,7 +28,7 @@ class Effort:
 
     steps: int = 200
     restarts: int = 10
-    patience: int = 8
+    patience: int = 4
     momentum: float = 0.7
 
 

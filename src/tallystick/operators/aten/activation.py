@@ -273,11 +273,11 @@ def hardsigmoid_backward(a: Algebra[V], grad_output: V, self: V) -> V:
     Exactness.COMPOSITE,
 )
 def hardswish_backward(a: Algebra[V], grad_output: V, self: V) -> V:
-    """Kernels divide by 3, or multiply by 1/3."""
+    """Kernels divide by 3, or multiply by 1/3; some of them give a NaN of `self` on, some `grad_output`."""
     g, x = a.wide(grad_output), a.wide(self)
     slope = a.mul(g, a.add(divided(a, x, 3), 0.5))
-    outer = a.where(a.compare(x, -3, "le"), 0, g)
-    return a.cast(a.where(_between(a, x, -3, 3), slope, outer), grad_output.dtype)
+    below = a.where(a.compare(x, 3, "ge"), g, slope)
+    return a.cast(a.where(a.compare(x, -3, "le"), 0, below), grad_output.dtype)
 
 
 @FAMILY.operator(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tallystick.errors import MalformedError
@@ -242,8 +243,15 @@ def _div_whole(a: Algebra[V], x: V, y: V | Scalar, mode: str) -> V:
     dtype, (left, right) = met(a, x, y)
     if dtype in FLOATS:
         quotient = stored(a, a.div(left, right), dtype)
-        return a.cast(a.floor(quotient) if mode == "floor" else a.trunc(quotient), dtype)
+        return a.cast(_floor_of(a, left, right, quotient) if mode == "floor" else a.trunc(quotient), dtype)
     return a.floor_divide(left, right) if mode == "floor" else _truncated_quotient(a, left, right)
+
+
+def _floor_of(a: Algebra[V], x: V, y: V, quotient: V) -> V:
+    """⌊x / y⌋; as in Python −1 where x is finite, y infinite and the signs differ."""
+    differ = a.compare(a.mul(a.sign(x), a.sign(y)), 0, "lt")
+    is_below = a.logical_and(a.compare(a.abs(y), math.inf, "eq"), a.logical_and(a.is_finite(x), differ))
+    return a.where(is_below, -1, a.floor(quotient))
 
 
 def _power(a: Algebra[V], x: V, exponent: Scalar, dtype: str) -> V:

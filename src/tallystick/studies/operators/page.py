@@ -222,7 +222,8 @@ def _cheats(rows: list[dict[str, Any]]) -> Iterator[str]:
     frauds = [row for row in rows if row["region"] == regions[-1] and row["cheat"] != "honest"]
     count, seen = sum(row["inputs"] for row in frauds), sum(row["objected"] for row in frauds)
     low, high = clopper_pearson(seen, count)
-    yield f"\nThe calibrated threshold objected to {seen} of {count} fraudulent claims: a rate in [{low:.4f}, {high:.4f}]."
+    rate = f"[{low:.3f}, {high:.3f}]"
+    yield f"\nThe calibrated threshold objected to {seen} of {count} fraudulent claims, a rate in {rate}."
 
 
 def _searches(rows: list[dict[str, Any]]) -> Iterator[str]:
