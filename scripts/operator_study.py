@@ -37,7 +37,7 @@ class Sizes:
     calibration: int
     frauds: int
     searches: int
-    restarts: int = 10
+    restarts: int
 
     @property
     def effort(self) -> Effort:
@@ -46,9 +46,9 @@ class Sizes:
 
 
 SIZES: Mapping[str, Sizes] = {
-    "digits-cnn": Sizes(3594, 30, 100),
-    "demo-llama": Sizes(240, 10, 30, 5),
-    "minilm": Sizes(48, 6, 10, 3),
+    "digits-cnn": Sizes(3594, 30, 100, 5),
+    "demo-llama": Sizes(120, 10, 12, 2),
+    "minilm": Sizes(32, 3, 6, 2),
 }
 QUICK: Mapping[str, Sizes] = {"digits-cnn": Sizes(8, 2, 2, 2)}
 
@@ -67,7 +67,12 @@ def main() -> int:
         calibrations.append(figures)
         cheats += rows
         searches += found
-    attacks = {"machine": machine(), "effort": asdict(Effort()), "cheats": cheats, "searches": searches}
+    attacks = {
+        "machine": machine(),
+        "effort": asdict(max((size.effort for size in sizes.values()), key=lambda effort: effort.restarts)),
+        "cheats": cheats,
+        "searches": searches,
+    }
     write(arguments.out, calibrations, attacks)
     return complain(cheats, searches)
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from tallystick.tolerances.threshold import NO_ERRORS, Errors, Threshold, errors_of, join, percentiles
+from tallystick.tolerances.threshold import NO_ERRORS, Errors, Threshold, errors_of, join, percentiles, rounding_errors
 
 F32 = 2.0**-24
 
@@ -94,3 +94,30 @@ def test_joining_takes_the_larger_of_both() -> None:
     joined = one.joined(other)
     assert joined.share == tuple(map(max, zip(one.share, other.share, strict=True)))
     assert join([]) == NO_ERRORS
+
+
+def test_a_result_without_determined_elements_says_nothing() -> None:
+    nothing = errors_of(np.array([5.0]), np.array([2.0]), np.array([math.inf]), F32)
+    assert (nothing.elements, nothing.undetermined) == (0, 1)
+    assert calibrated().judge(nothing).distance == 0.0
+
+
+def test_errors_are_the_numbers_of_their_row() -> None:
+    errors = honest(3)
+    assert Errors.of(errors.row()) == errors
+    assert join([honest(3), honest(4)]).row().tolist() == np.maximum(honest(3).row(), honest(4).row()).tolist()
+
+
+def test_percentiles_are_those_of_numpy() -> None:
+    values = np.random.default_rng(1).standard_normal(777)
+    assert percentiles(values) == tuple(np.quantile(values, (0.5, 0.9, 0.99, 1.0), method="higher"))
+
+
+def test_one_rounding_is_half_a_unit_in_the_last_place_and_leans_nowhere() -> None:
+    reference, radius = np.array([1.0, -1.5, 0.0, np.inf]), np.array([1e-6, 1e-6, 0.0, 0.0])
+    errors = rounding_errors(reference, radius, F32)
+    assert errors.absolute[-1] == pytest.approx(1.5 * F32)
+    assert errors.ulp[-1] <= 0.75
+    assert errors.bias == 0.0
+    moved = rounding_errors(reference, np.zeros(4), F32)
+    assert moved.share == (0.0, 0.0, 0.0, 0.0)

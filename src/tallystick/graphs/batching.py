@@ -19,11 +19,12 @@ from tallystick.errors import MalformedError, UsageError
 from tallystick.graphs.check import check_graph
 from tallystick.graphs.derive import operand_of, read
 from tallystick.graphs.encoding import Find
-from tallystick.graphs.graph import Graph, Node, Ref
+from tallystick.graphs.graph import Graph, Node, Output, Ref
 from tallystick.graphs.limits import Limits
-from tallystick.operators.batches import Batched, Batches, Note
+from tallystick.operators.batches import Batched, Batches
 from tallystick.operators.operator import Attribute
 from tallystick.operators.registry import operator
+from tallystick.operators.separation import agree
 from tallystick.tensors import Tensor, TensorSpec
 
 CHANGES_MAX: Final = 2
@@ -95,16 +96,16 @@ def slice_batch(graph: Graph, batched: Collection[Ref], rows: int = 1, find: Fin
     inputs = tuple(replace(each, spec=part.values[each.name].spec) for each in graph.inputs)
     smaller = replace(graph, inputs=inputs, nodes=tuple(nodes))
     check_graph(smaller, Limits(), find)
-    axes = {each.name: whole.values[each.value].axis for each in graph.outputs}
+    axes = {each.name: _axis_of(each, whole.values[each.value]) for each in graph.outputs}
     return BatchSlice(smaller, size, rows, tuple(each.name for each in graph.inputs if each.name in batched), axes)
 
 
 @dataclass(frozen=True)
 class _Step:
-    """A node as it was read: with which attributes, what it did, and what came out."""
+    """A node as it was read: with which attributes, in which algebra, and what came out."""
 
     attributes: Mapping[str, Attribute]
-    notes: tuple[Note, ...]
+    algebra: Batches
     results: tuple[Batched | None, ...]
 
 
@@ -127,7 +128,7 @@ class _Reading:
             results = read(node, algebra, operands | dict(attributes), find)
         except MalformedError as error:
             raise UsageError(f"examples cannot be told apart: {error}") from None
-        return _Step(attributes, tuple(algebra.notes), results)
+        return _Step(attributes, algebra, results)
 
     def follow(self, node: Node, whole: _Step, size: int, find: Find, alone: _Step | None = None) -> _Step:
         """The node with as few attributes changed as possible, so that it does for fewer examples what it did for all.
@@ -141,7 +142,8 @@ class _Reading:
             except UsageError:
                 continue
             specs = [None if value is None else value.spec for value in found.results]
-            if specs == wanted and (_same(whole, found, size) if alone is None else _same(found, alone, self.size)):
+            batch, single = (whole, found) if alone is None else (found, alone)
+            if specs == wanted and agree(batch.algebra, batch.results, single.algebra, single.results):
                 return found
         stated = ", ".join(str(spec) for spec in wanted if spec is not None)
         raise UsageError(f"node {node.number}: {node.operator}: cannot be rewritten to give {stated}")
@@ -157,14 +159,16 @@ class _Reading:
         return {value.shape[axis] for value in operands for axis in _batch_axes(value)}
 
 
-def _same(batch: _Step, alone: _Step, size: int) -> bool:
-    """Whether one example alone goes through the steps of its batch."""
-    pairs = zip(batch.notes, alone.notes, strict=False)
-    return len(batch.notes) == len(alone.notes) and all(all_.agrees(one, size) for all_, one in pairs)
+def _axis_of(output: Output, value: Batched) -> int | None:
+    if value.axis is None and value.live:
+        raise UsageError(f"{output.name} depends on the number of examples, and on none of them")
+    return value.axis
 
 
 def _batch_axes(value: Batched) -> frozenset[int]:
-    return value.live if value.axis is None else value.live | {value.axis}
+    """The axes with one row per example, or more: the batch axis, and sides that were made for it."""
+    made = value.live & (value.uniform | {value.counted})
+    return made if value.axis is None else made | {value.axis}
 
 
 def _resized(value: Batched, rows: int, size: int) -> Batched:

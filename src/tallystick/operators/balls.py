@@ -406,9 +406,10 @@ class Balls:
         if x.dtype not in FORMATS:
             return Ball(centre, x.radius), Ball(order, self._ties(centre, 0.0, axis))
         if x.radius is None:
-            return Ball(centre, least=x.least), Ball(order, self._ties(centre, self._widest(self._read(x)), axis))
+            unordered = self._among_zeros(centre, self._read(x), 0.0)
+            return Ball(centre, unordered, x.least), Ball(order, self._ties(centre, self._widest(self._read(x)), axis))
         low, high = (self._sorted(x.array + side * x.radius, axis, descending) for side in (-1.0, 1.0))
-        radius = self._hull(centre.array, low, high)
+        radius = self._among_zeros(centre, self._read(x), self._hull(centre.array, low, high))
         return Ball(centre, radius, x.least), Ball(order, self._ties(centre, self._widest(self._read(x)), axis))
 
     def dot(self, x: Ball, y: Ball, contract: tuple[Axes, Axes], batch: tuple[Axes, Axes] = ((), ())) -> Ball:
@@ -748,7 +749,8 @@ class Balls:
         if self._is_exact(r) and self._is_exact(s):
             return Ball(centre)
         low, high = choose(x.array - r, y.array - s), choose(x.array + r, y.array + s)
-        return Ball(centre, self._settled(centre, self._hull(centre.array, low, high), x, y))
+        radius = self._among_zeros(centre, r + s, self._hull(centre.array, low, high))
+        return Ball(centre, self._settled(centre, radius, x, y))
 
     def _extreme_of(self, reduce: Callable[[Value, Axes, bool], Value], x: Ball, axes: Axes, keep: bool) -> Ball:
         centre = reduce(x.centre, axes, keep)
@@ -758,11 +760,19 @@ class Balls:
         if self._is_exact(r):
             return Ball(centre, least=x.least)
         low, high = (reduce(Value(x.array + side * r, "F64"), axes, keep).array for side in (-1.0, 1.0))
-        radius = self._hull(centre.array, low, high)
+        radius = self._among_zeros(centre, r, self._hull(centre.array, low, high))
         unknown = self._total(self.library.convert(~(self._full(r, x) < math.inf), "F64"), axes, keep)
         sure = ~self.xp.isfinite(centre.array) & (unknown == 0)
         radius = self.xp.where(sure, 0.0, self.xp.where(radius < math.inf, radius, math.inf))
         return Ball(centre, self._spread_over(radius, centre), x.least)
+
+    def _among_zeros(self, centre: Value, r: Array | float, radius: Array | float) -> Array | None:
+        """Numbers that are all read as 0 may come in any order."""
+        if self._is_exact(r):
+            return None if self._is_exact(radius) else radius
+        tiny = self.precision.read_as_zero(centre.dtype)
+        reach = self.xp.where(abs(centre.array) < tiny, tiny + abs(centre.array), 0.0)
+        return self._larger(self._spread_over(radius, centre), reach)
 
     def _ties(self, ordered: Value, width: float, axis: int) -> Array | None:
         """Infinite where a neighbour in the order is no farther than two radii away."""

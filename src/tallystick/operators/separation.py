@@ -45,7 +45,7 @@ def separated(operator: Operator, arguments: Mapping[str, Any], size: int) -> Se
         single, alone_results = _read(operator, one | attributes, 1)
     except MalformedError as error:
         raise Mixes(f"{operator.name} does not work for one example alone: {error}") from error
-    if not _agree(whole, results, single, alone_results):
+    if not agree(whole, results, single, alone_results):
         raise Mixes(f"{operator.name} does something else for one example alone")
     return Separated(results, attributes)
 
@@ -61,6 +61,18 @@ def alone(x: Batched, size: int) -> TensorSpec:
         if axis == x.axis or (axis in x.live and (axis in x.uniform or axis == x.counted)):
             sides[axis] //= size
     return TensorSpec(x.dtype, tuple(sides))
+
+
+def agree(
+    whole: Batches, results: tuple[Batched | None, ...], single: Batches, singles: tuple[Batched | None, ...]
+) -> bool:
+    """Whether a definition read for one example took the steps it took for the batch, to results that are parts."""
+    if len(results) != len(singles) or len(whole.notes) != len(single.notes):
+        return False
+    steps = zip(whole.notes, single.notes, strict=True)
+    return all(one.agrees(other, whole.size) for one, other in steps) and all(
+        _is_part(result, other, whole.size) for result, other in zip(results, singles, strict=True)
+    )
 
 
 def _shared(operator: Operator, arguments: Mapping[str, Any], size: int) -> tuple[Batched | None, ...]:
@@ -120,17 +132,6 @@ def _for_one(attributes: Mapping[str, Any], results: tuple[Batched | None, ...],
             sides = [one if side == whole else side for side, whole, one in pairs]
             found[name] = (*sides, *found[name][len(sides) :])
     return found | {name: 1 for name in COUNTS & found.keys() if found[name] == size}
-
-
-def _agree(
-    whole: Batches, results: tuple[Batched | None, ...], single: Batches, singles: tuple[Batched | None, ...]
-) -> bool:
-    if len(results) != len(singles) or len(whole.notes) != len(single.notes):
-        return False
-    steps = zip(whole.notes, single.notes, strict=True)
-    return all(one.agrees(other, whole.size) for one, other in steps) and all(
-        _is_part(result, other, whole.size) for result, other in zip(results, singles, strict=True)
-    )
 
 
 def _is_part(result: Batched | None, single: Batched | None, size: int) -> bool:

@@ -122,7 +122,9 @@ class Threshold:
     def judge(self, errors: Errors) -> Finding:
         """The worst percentile as a multiple of what is allowed there."""
         pairs = zip(QUANTILES, SUPPORT, errors.share, self.allowed(), strict=True)
-        ratios = {f"{q:.0%} of elements": _ratio(s, a) for q, support, s, a in pairs if errors.elements >= support}
+        ratios = {
+            f"{q:.0%} of elements": _ratio(s, a) for q, support, s, a in pairs if max(errors.elements, 1) >= support
+        }
         if errors.elements >= SUPPORT[1]:
             ratios["bias"] = _ratio(errors.bias, self.bias_allowed(errors.elements))
         where = max(ratios, key=lambda name: ratios[name])

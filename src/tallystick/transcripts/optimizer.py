@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Self
 
+from tallystick.errors import UsageError
 from tallystick.transcripts.recipe import OptimizerRecipe
 
 
@@ -41,8 +42,10 @@ def schedule_scalars(rule: UpdateRule, learning_rate: float, step: int) -> dict[
     """The scalars of step `step` (1-based), each in binary64.
 
     `step_size` is what an update is multiplied by, its sign included: −η for SGD, −η / (1 − β₁ᵗ) for Adam. `decay` is
-    1 − η·λ, `root_correction` is √(1 − β₂ᵗ).
+    1 − η·λ, `root_correction` is √(1 − β₂ᵗ). Raises `UsageError` for a step before the first.
     """
+    if step < 1:
+        raise UsageError(f"there is no step {step}: steps are counted from 1")
     if rule.kind == "sgd":
         return {"step_size": -learning_rate}
     first, second = rule.betas

@@ -39,7 +39,7 @@ class CapturedStep:
 
         Raises `UsageError` for another number of learning rates, and for a step before the first.
         """
-        if len(learning_rates) != len(self.rules) or step < 1:
-            raise UsageError(f"a step from 1 on and {len(self.rules)} learning rates are needed, one for each group")
+        if len(learning_rates) != len(self.rules):
+            raise UsageError(f"{len(self.rules)} learning rates are needed, one for each group of parameters")
         scalars = named_scalars(self.rules, learning_rates, step)
         return {name: Tensor.of(np.asarray(value, np.float64)) for name, value in scalars.items()}

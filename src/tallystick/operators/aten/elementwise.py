@@ -247,10 +247,11 @@ def _div_whole(a: Algebra[V], x: V, y: V | Scalar, mode: str) -> V:
     return a.floor_divide(left, right) if mode == "floor" else _truncated_quotient(a, left, right)
 
 
-def _floor_of(a: Algebra[V], x: V, y: V, quotient: V) -> V:
+def _floor_of(a: Algebra[V], x: V, y: V | Scalar, quotient: V) -> V:
     """⌊x / y⌋; as in Python −1 where x is finite, y infinite and the signs differ."""
-    differ = a.compare(a.mul(a.sign(x), a.sign(y)), 0, "lt")
-    is_below = a.logical_and(a.compare(a.abs(y), math.inf, "eq"), a.logical_and(a.is_finite(x), differ))
+    divisor = a.full((), y, x.dtype) if isinstance(y, int | float) else y
+    differ = a.compare(a.mul(a.sign(x), a.sign(divisor)), 0, "lt")
+    is_below = a.logical_and(a.compare(a.abs(divisor), math.inf, "eq"), a.logical_and(a.is_finite(x), differ))
     return a.where(is_below, -1, a.floor(quotient))
 
 

@@ -37,7 +37,7 @@ def embedding_dense_backward(
 
     Kernels add in the type of the gradient, so F16 and BF16 round at every addition.
     """
-    if num_weights < 0 or grad_output.shape[:-1] != indices.shape:
+    if num_weights < 0 or not grad_output.shape or grad_output.shape[:-1] != indices.shape:
         raise MalformedError(f"gradients {list(grad_output.shape)} for indices {list(indices.shape)}")
     updates = grad_output
     if scale_grad_by_freq:

@@ -89,6 +89,8 @@ def cross_entropy(
 ) -> V:
     """Of class indices, or of probabilities of the shape of `self`; smoothing mixes in the mean over the classes."""
     axis = _class_axis(self)
+    if not self.shape[axis]:
+        raise MalformedError("cross entropy over no classes")
     logs = a.cast(log_softmax_along(a, a.wide(self), axis, self.dtype), self.dtype)
     if target.dtype in FLOATS:
         return _expected(a, logs, target, weight, reduction, label_smoothing)
