@@ -2,12 +2,15 @@
 
 The forward pass is the captured graph on PyTorch. The bounds are what a judge computes: exact results and radii in
 float64 from the same operands, once on NumPy (the trusted base) and once on PyTorch's arrays. The plan's goal is 1.5.
+
+A floor is measured beside it: radii alone, of products alone, in float32 on PyTorch, |x| |w| for each product x w.
+Without the exact results nothing can be judged by them; it says what a cheaper way could gain.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,6 +32,7 @@ from tallystick.studies.operators.workloads import MODELS
 from tallystick.tensors import Tensor
 
 GOAL = Goal(1.5)
+FLOOR = "radii of products alone, float32 on torch"
 MODELS_OF_ERROR: Mapping[str, Model] = {"deterministic": Deterministic(), "variance": Variance()}
 
 
@@ -45,13 +49,19 @@ def _model(name: str, folder: Path, count: int) -> Iterator[Figure]:
     engine: Any = work.engine
     program = engine.compile(work.graph)
     loaded = {ref: engine.load(tensor) for ref, tensor in work.bindings.items()}
-    arms = {"forward": partial(program, loaded), "forward again": partial(program, loaded)}
+    arms = {
+        "forward": partial(program, loaded),
+        "forward again": partial(program, loaded),
+        FLOOR: partial(_magnitudes, list(_products(work.graph, values))),
+    }
     kinds = [(on, model) for on in ("numpy", "torch") for model in MODELS_OF_ERROR]
     for on, model in kinds:
         arms[f"{model} on {on}"] = partial(_bounds, work.graph, values, MODELS_OF_ERROR[model], library(on))
     rng = random.Random(8)
     rounds = take_rounds(arms, count, rng)
     control = interval(rounds, median_ratio("forward again", "forward", "cpu"), rng)
+    floor = interval(rounds, median_ratio(FLOOR, "forward", "cpu"), rng)
+    yield Figure(f"bounds_cost: {name}, {FLOOR}", f"{FLOOR} of {name} ÷ its forward pass", floor, count, "CPU (median)")
     for on, model in kinds:
         value = interval(rounds, median_ratio(f"{model} on {on}", "forward", "cpu"), rng)
         what = f"{model} bounds of all operators of {name} on {on} ÷ its forward pass"
@@ -59,6 +69,39 @@ def _model(name: str, folder: Path, count: int) -> Iterator[Figure]:
         yield Figure(
             f"bounds_cost: {name}, {model}, {on}", what, value, count, "CPU (median)", goal=GOAL, details=details
         )
+
+
+def _products(graph: Graph, values: Mapping[Ref, Tensor]) -> Iterator[Callable[[], torch.Tensor]]:
+    """Each product of the graph on the magnitudes of its operands; those of weights are known beforehand."""
+    weights = {source.name for source in graph.sources}
+    for node in graph.nodes:
+        kernel = PRODUCTS.get(node.operator)
+        if kernel is not None:
+            refs = [ref for ref in node.operands.values() if isinstance(ref, str)][:2]
+            pair = [torch.from_numpy(values[ref].array().copy()) for ref in refs]
+            known = [tensor.abs() if ref in weights else None for ref, tensor in zip(refs, pair, strict=True)]
+            yield partial(_product, kernel, pair, known, dict(node.attributes))
+
+
+def _product(kernel: Any, pair: list[torch.Tensor], known: list[torch.Tensor | None], attributes: Any) -> torch.Tensor:
+    left, right = (tensor.abs() if held is None else held for tensor, held in zip(pair, known, strict=True))
+    found: torch.Tensor = kernel(left, right, attributes)
+    return found
+
+
+def _magnitudes(products: list[Callable[[], torch.Tensor]]) -> None:
+    with torch.inference_mode():
+        for product in products:
+            product().mul_(2.0**-24)
+
+
+PRODUCTS: Mapping[str, Callable[..., torch.Tensor]] = {
+    "aten.linear.default": lambda x, w, _: torch.nn.functional.linear(x, w),
+    "aten.matmul.default": lambda x, w, _: torch.matmul(x, w),
+    "aten.conv2d.default": lambda x, w, attributes: torch.nn.functional.conv2d(
+        x, w, stride=attributes["stride"], padding=attributes["padding"]
+    ),
+}
 
 
 def _bounds(graph: Graph, values: Mapping[Ref, Tensor], model: Model, arrays: Library) -> None:

@@ -46,7 +46,7 @@ class Sizes:
 
 
 SIZES: Mapping[str, Sizes] = {
-    "digits-cnn": Sizes(3594, 30, 100, 5),
+    "digits-cnn": Sizes(8985, 30, 100, 5),
     "demo-llama": Sizes(120, 10, 12, 2),
     "minilm": Sizes(32, 3, 6, 2),
 }

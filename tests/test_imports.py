@@ -16,7 +16,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "tallystick"
 LAYERS = [
     *("errors", "commitments", "tensors", "operators", "graphs", "tolerances", "datasets", "transcripts", "store"),
-    *("frameworks", "recorders", "audits", "attacks", "studies", "cli", "torch", "jax"),
+    *("frameworks", "recorders", "audits", "attacks", "studies", "cli", "torch", "jax", "iree"),
 ]
 HEAVY = {
     *("torch", "transformers", "tokenizers", "diffusers", "sklearn", "matplotlib", "safetensors"),

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from tallystick.frameworks.torch.named_dimensions import capture_template as capture_template
     from tallystick.frameworks.torch.randomness import explicit_randomness as explicit_randomness
     from tallystick.frameworks.torch.randomness import seed_tensor as seed_tensor
+    from tallystick.frameworks.torch.state import from_tensor as from_tensor
+    from tallystick.frameworks.torch.state import to_tensor as to_tensor
     from tallystick.frameworks.torch.training_step import CapturedStep as CapturedStep
     from tallystick.frameworks.torch.training_step import capture_recipe_step as capture_recipe_step
     from tallystick.frameworks.torch.training_step import capture_training_step as capture_training_step
@@ -28,7 +30,9 @@ __all__ = [
     "capture_template",
     "capture_training_step",
     "explicit_randomness",
+    "from_tensor",
     "seed_tensor",
+    "to_tensor",
 ]
 
 
@@ -36,7 +40,7 @@ def __getattr__(name: str) -> Any:
     """Load PyTorch only when something that needs it is asked for (PEP 562)."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tallystick.frameworks.torch import capture, engine, named_dimensions, randomness, training_step
+    from tallystick.frameworks.torch import capture, engine, named_dimensions, randomness, state, training_step
 
-    modules = (capture, engine, named_dimensions, randomness, training_step)
+    modules = (capture, engine, named_dimensions, randomness, state, training_step)
     return next(getattr(module, name) for module in modules if hasattr(module, name))

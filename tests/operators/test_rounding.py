@@ -15,7 +15,7 @@ from tallystick.operators.rounding import (
     Variance,
     worst_factor,
 )
-from tallystick.operators.summation import ANY_ORDER, BLOCKED, Summation, growth
+from tallystick.operators.summation import ANY_ORDER, BLOCKED, CASCADE, Summation, growth
 from tallystick.tensors import Tensor
 
 ROWS = 64
@@ -134,6 +134,49 @@ def test_tree_numbers_bound_those_of_the_tree_itself(k: int) -> None:
     assert np.mean(np.diag(shared)) <= tree.depth
     assert np.linalg.eigvalsh(shared).max() / k <= tree.peak
     assert math.sqrt(sum(n * n for n in range(2, k + 1))) / k <= tree.coherent
+
+
+def cascaded(x: np.ndarray) -> np.ndarray:
+    """Chains of 16 terms, and of 16 sums, again and again, in float32."""
+    while x.shape[1] > 1:
+        x = np.pad(x, ((0, 0), (0, -x.shape[1] % 16)))
+        x = np.add.accumulate(x.reshape(len(x), -1, 16), axis=2)[..., -1]
+    return x[:, 0]
+
+
+@pytest.mark.parametrize("kind", ["normal", "positive", "heavy"])
+@pytest.mark.parametrize("k", SIZES)
+def test_the_cascading_variance_bound_holds_for_cascades_and_is_close(kind: str, k: int) -> None:
+    x = drawn(kind, k)[0]
+    balls = Balls(NUMPY, model=Variance(6.0), plain=True)
+    share = used(cascaded(x).astype(np.float64), balls.sum(balls.load(Tensor.of(x)), (1,))).max()
+    assert 1 / 40 <= share <= 1
+
+
+def test_one_long_chain_leaves_the_bound_of_cascades() -> None:
+    x = drawn("positive", 16384)[0]
+    balls = Balls(NUMPY, model=Variance(6.0), plain=True)
+    chain = np.add.accumulate(x, axis=1)[:, -1].astype(np.float64)
+    assert used(chain, balls.sum(balls.load(Tensor.of(x)), (1,))).max() > 1
+
+
+@pytest.mark.parametrize("k", [1, 5, 16, 17, 100, 256, 300])
+def test_tree_numbers_of_cascades_bound_those_of_the_tree_itself(k: int) -> None:
+    shared, sizes = np.zeros((k, k)), []
+    spans = [(i, i + 1) for i in range(k)]
+    while len(spans) > 1:
+        merged = []
+        for start in range(0, len(spans), 16):
+            low = spans[start][0]
+            for _, high in spans[start + 1 : start + 16]:
+                shared[low:high, low:high] += 1
+                sizes.append(high - low)
+            merged.append((low, spans[min(start + 15, len(spans) - 1)][1]))
+        spans = merged
+    tree = CASCADE.tree(k, False)
+    assert np.mean(np.diag(shared)) <= tree.depth
+    assert np.linalg.eigvalsh(shared).max() / k <= tree.peak
+    assert math.sqrt(sum(n * n for n in sizes)) / k <= tree.coherent
 
 
 def halved(x: np.ndarray) -> np.ndarray:

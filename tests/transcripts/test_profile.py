@@ -35,7 +35,7 @@ def profile(graph: Digest = GRAPH, share: float = 0.1, **changes: Any) -> Profil
 
 
 def test_a_profile_reads_back_from_its_bytes() -> None:
-    assert Profile.from_bytes(profile().to_bytes()) == profile()
+    assert Profile.from_bytes(profile().to_bytes(), "p.json") == profile()
 
 
 def test_a_node_has_its_own_threshold_and_any_other_that_of_its_operator() -> None:
@@ -82,9 +82,9 @@ def test_profiles_of_two_graphs_keep_the_nodes_of_each() -> None:
 )
 def test_anything_else_is_refused(change: dict[str, Any]) -> None:
     document = json.loads(profile().to_bytes())
-    Profile.from_bytes(encode(document))
+    Profile.from_bytes(encode(document), "p.json")
     with pytest.raises(MalformedError):
-        Profile.from_bytes(encode(document | change))
+        Profile.from_bytes(encode(document | change), "p.json")
 
 
 @pytest.mark.parametrize("share", [-0.1, float("inf"), float("nan")])

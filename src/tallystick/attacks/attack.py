@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-Audit = Literal["screens", "exact", "full", "claim", "tolerant"]
+Audit = Literal["screens", "exact", "recipe", "full", "claim", "tolerant"]
 """How a run is audited.
 
 screens    every digest, root and binding, and the replay-free screens; nothing is replayed
-exact      the same, and the sampled steps are replayed bit for bit; the sample is taken to hit the fraud
+exact      the same, and the sampled steps are replayed bit for bit from the step graph, which has to be that of the
+           recipe; the sample is taken to hit the fraud
+recipe     the same with a trainer that is built from the recipe, and no graph is run
 full       the same over the whole chain, and the tokens are derived again from their source
 claim      an exact audit by somebody who kept the digest of the honest claim
 tolerant   the sampled steps are judged by calibrated limits instead of bits
@@ -20,6 +22,14 @@ AUDITS: tuple[Audit, ...] = get_args(Audit)
 Outcome = Literal["accepted", "rejected", "inconclusive", "refused"]
 """A verdict, or `refused`: the run is malformed and no verdict is given (exit 4)."""
 Forger = Callable[[Path, Path], None]
+Reference = Literal["recipe", "loop", "gpt2", "gpt2-bf16"]
+"""Which honest run an attack forges.
+
+recipe     a Llama-style model by a recipe
+loop       somebody's own loop, with a step graph
+gpt2       a GPT-2 by a recipe: no replay determines its key biases
+gpt2-bf16  the same in bfloat16
+"""
 
 
 @dataclass(frozen=True)
@@ -68,13 +78,16 @@ class Attack:
     exact: Expected
     tolerant: Expected
     full: Expected | None = None
+    recipe: Expected | None = None
     claim: Expected = KEPT_DIGEST
     is_honest: bool = False
+    reference: Reference = "recipe"
 
     def expected(self, audit: Audit) -> Expected:
-        """What `audit` says; a full audit says what a sampled one says unless it is stated."""
-        answers = {"screens": self.screens, "exact": self.exact, "claim": self.claim, "tolerant": self.tolerant}
-        return self.full or self.exact if audit == "full" else answers[audit]
+        """What `audit` says; a full audit, and one of the recipe, say what `exact` says unless it is stated."""
+        answers = {"screens": self.screens, "claim": self.claim, "tolerant": self.tolerant}
+        answers |= {"exact": self.exact, "full": self.full or self.exact, "recipe": self.recipe or self.exact}
+        return answers[audit]
 
     @property
     def seen_by(self) -> tuple[Audit, ...]:

@@ -16,6 +16,8 @@ from tallystick.attacks import (
     hidden_batch,
     honest_twins,
     implausible,
+    loop_batches,
+    loop_graph,
     nonce_ground,
     optimizer_reset,
     out_of_reach,
@@ -24,6 +26,9 @@ from tallystick.attacks import (
     record_removed,
     record_swapped,
     runs_spliced,
+    step_graph_edited,
+    step_graph_file,
+    undetermined_moved,
     weights_edited,
     wrong_recipe,
 )
@@ -52,6 +57,11 @@ FILES = (
     hidden_batch,
     out_of_reach,
     implausible,
+    step_graph_edited,
+    step_graph_file,
+    loop_batches,
+    loop_graph,
+    undetermined_moved,
 )
 
 ATTACKS: dict[str, Attack] = {attack.name: attack for attack in chain.from_iterable(file.ATTACKS for file in FILES)}

@@ -46,6 +46,7 @@ def examine(run: Path, audit: Audit, policy: Policy, kept: Digest, nonce: bytes,
 def policy_of(audit: Audit, policy: Policy, kept: Digest) -> Policy:
     """The policy of one audit."""
     changes: dict[Audit, dict[str, object]] = {
+        "recipe": {"replay": "recipe"},
         "full": {"full": True},
         "claim": {"claim": kept},
         "tolerant": {"mode": "tolerant"},

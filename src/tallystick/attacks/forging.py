@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tallystick.errors import UsageError
+from tallystick.frameworks.torch.state import from_tensor
 from tallystick.frameworks.torch.summaries import Summariser
-from tallystick.frameworks.torch.trainer import Trainer
 from tallystick.recorders.run_recorder import header_of
 from tallystick.store import LogWriter, RunDirectory, read_lines, write_atomically
 from tallystick.tensors import State, Tensor, read_state, state_digest, write_state
@@ -29,7 +29,6 @@ from tallystick.transcripts import (
     StateSummary,
     StepRecord,
     anchor_file,
-    classes,
     projection_seed,
     read_record,
 )
@@ -70,10 +69,13 @@ def copy_run(run: Path, out: Path) -> RunDirectory:
 
 
 def copy_data(run: Path, out: Path) -> RunDirectory:
-    """A run directory that holds the data of `run` and nothing else yet."""
+    """A run directory that holds the data of `run`, its step graph if there is one, and nothing else yet."""
     _check_empty(out)
-    shutil.copytree(RunDirectory(run).data_path, RunDirectory(out).data_path)
-    return RunDirectory(out)
+    honest, forged = RunDirectory(run), RunDirectory(out)
+    shutil.copytree(honest.data_path, forged.data_path)
+    if honest.graph_path.exists():
+        shutil.copytree(honest.graph_path.parent, forged.graph_path.parent)
+    return forged
 
 
 def recipe_of(spec: Spec) -> Recipe:
@@ -177,9 +179,8 @@ def replace_anchor(run: RunDirectory, mark: int, state: State) -> None:
 def summariser_of(run: RunDirectory, state: State) -> Summariser:
     """What the recorder would have written about a model in `state`."""
     spec = run.spec()
-    trainer = Trainer(recipe_of(spec), classes(spec))
-    trainer.restore(state)
-    return Summariser(spec.recorded, projection_seed(spec), trainer.weights(), trainer.state, run.write_blob)
+    weights = {name: from_tensor(tensor) for name, tensor in state.items() if name.startswith("weights.")}
+    return Summariser(spec.recorded, projection_seed(spec), weights, lambda: state, run.write_blob)
 
 
 def _log(path: Path) -> Log:

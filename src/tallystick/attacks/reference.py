@@ -5,17 +5,22 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
+from tallystick.attacks.attack import Reference
+from tallystick.attacks.loop_reference import train_loop
 from tallystick.audits import Policy, Workplace
-from tallystick.commitments import Json
+from tallystick.commitments import Digest
+from tallystick.errors import UnavailableError
 from tallystick.frameworks.torch.environment import describe_environment
+from tallystick.frameworks.torch.graph_replayer import GraphReplayer, recipe_graph_root
 from tallystick.frameworks.torch.replayer import TorchReplayer
 from tallystick.recorders import train
-from tallystick.transcripts import Recipe
+from tallystick.transcripts import Recipe, Spec, classes
 
 TEXT_BYTES = 20_000
 STEPS, STRIDE = 24, 6
-RECIPE: Json = {
+RECIPE: dict[str, Any] = {
     "data": {"kind": "text", "validation": 8},
     "model": {
         "architecture": "llama",
@@ -34,17 +39,37 @@ RECIPE: Json = {
     "training": {"steps": STEPS, "batch": 4, "sequence": 32, "seed": 7},
     "record": {"anchor_stride": STRIDE},
 }
+GPT2 = RECIPE | {
+    "model": {
+        "architecture": "gpt2",
+        "config": {
+            "n_embd": 32,
+            "n_layer": 2,
+            "n_head": 2,
+            "n_positions": 64,
+            "attn_pdrop": 0.0,
+            "embd_pdrop": 0.0,
+            "resid_pdrop": 0.0,
+        },
+    }
+}
+HALF = GPT2 | {"training": RECIPE["training"] | {"dtype": "bf16"}}
+RECIPES: dict[Reference, dict[str, Any]] = {"recipe": RECIPE, "gpt2": GPT2, "gpt2-bf16": HALF}
 HITTING = STEPS - STRIDE + 1
 """So many samples that no segment can be missed."""
 
 
-def train_reference(out: Path) -> None:
-    """Train the reference run into `out`."""
+def train_reference(out: Path, reference: Reference = "recipe") -> None:
+    """Train a reference run into `out`, with its step graph but for bfloat16, which is replayed from its recipe."""
+    if reference == "loop":
+        train_loop(out)
+        return
     topics = resources.files("tallystick") / "examples" / "data" / "python-topics.txt"
     with TemporaryDirectory() as folder:
         source = Path(folder) / "text.txt"
         source.write_bytes(topics.read_bytes()[:TEXT_BYTES])
-        train(Recipe.from_json(RECIPE, "reference recipe"), source, out)
+        recipe = Recipe.from_json(RECIPES[reference], "reference recipe")
+        train(recipe, source, out, capture_with=None if recipe.training.dtype == "bf16" else _refuse)
 
 
 def reference_policy(samples: int = HITTING) -> Policy:
@@ -53,5 +78,18 @@ def reference_policy(samples: int = HITTING) -> Policy:
 
 
 def this_workplace() -> Workplace:
-    """The auditor's own stack: this process."""
-    return Workplace(describe_environment("cpu"), TorchReplayer)
+    """The auditor's own stack: this process. The step of one recipe is captured once."""
+    captured: dict[tuple[bytes, int], Digest] = {}
+
+    def root(spec: Spec) -> Digest:
+        assert spec.recipe is not None  # only a recipe is captured anew
+        name = (spec.recipe.to_bytes(), classes(spec))
+        if name not in captured:
+            captured[name] = recipe_graph_root(spec)
+        return captured[name]
+
+    return Workplace(describe_environment("cpu"), TorchReplayer, GraphReplayer, root)
+
+
+def _refuse(reason: str) -> None:
+    raise UnavailableError(reason)

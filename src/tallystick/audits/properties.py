@@ -39,16 +39,22 @@ class Property:
 def judge_properties(notes: Findings, graph: Graph, values: Values, names: Iterable[str]) -> tuple[str, ...]:
     """Note every finding of the named properties; returns what could not be checked, one line each.
 
-    Raises `UsageError` for a property that does not exist.
+    The name `all` stands for every property that speaks about a bound value. Raises `UsageError` for a property that
+    does not exist.
     """
-    unavailable = []
-    for chosen in [find_property(name) for name in names]:
-        found = list(chosen.check(graph, values))
-        for finding in found:
-            notes.note(finding, chosen.name)
-        if not found:
-            unavailable.append(f"property {chosen.name}: no value that it speaks about is bound")
-    return tuple(unavailable)
+    names = tuple(names)
+    silent = [name for name in PROPERTIES if not _noted(notes, graph, values, name)] if EVERY in names else []
+    silent = [EVERY] if len(silent) == len(PROPERTIES) else []
+    silent += [name for name in names if name != EVERY and not _noted(notes, graph, values, name)]
+    return tuple(f"property {name}: no value that it speaks about is bound" for name in silent)
+
+
+def _noted(notes: Findings, graph: Graph, values: Values, name: str) -> int:
+    """How many findings of a property there are; all are noted."""
+    found = list(find_property(name).check(graph, values))
+    for finding in found:
+        notes.note(finding, name)
+    return len(found)
 
 
 def find_property(name: str) -> Property:
@@ -111,6 +117,7 @@ def _elements(tensor: Tensor) -> np.ndarray:
     return array.view(f"u{array.dtype.itemsize}").astype(np.uint64)
 
 
+EVERY: Final = "all"
 FLOATS: Final = frozenset({"F16", "BF16", "F32", "F64"})
 INFINITE: Final = float("inf")
 RANGES: Final[Mapping[str, tuple[float, float]]] = {

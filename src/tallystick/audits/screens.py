@@ -36,6 +36,7 @@ from tallystick.transcripts import (
     learning_rate,
     projection_seed,
 )
+from tallystick.transcripts.optimizer import UpdateRule
 
 SKETCH_ROUNDING = 1e-5
 """Float32 sums of a sketch against its float64 definition, relative to the state's norm (n of measurements: docs)."""
@@ -61,6 +62,10 @@ def screen_anchors(evidence: Evidence) -> None:
         if previous is not None and recipe is not None:
             _screen_segment(evidence, recipe, previous, state, start, mark)
             moves.append(_move_per_rate(recipe, previous, state, start, mark))
+        elif previous is not None and evidence.spec.optimizer is not None:
+            rules = [group.rule for group in evidence.spec.optimizer]
+            if all(rule.kind != "sgd" for rule in rules):
+                _note(evidence, _loop_screens(evidence, rules, previous, state, start, mark), start, mark)
         previous = state
     if len(moves) >= 3:
         finding = update_profile(moves)
@@ -69,14 +74,40 @@ def screen_anchors(evidence: Evidence) -> None:
 
 
 def _screen_segment(evidence: Evidence, recipe: Recipe, before: State, after: State, start: int, end: int) -> None:
-    rates = _rates(recipe, start, end)
-    findings, subject = evidence.findings, f"steps {start + 1}–{end}"
+    _note(evidence, _screens(evidence, recipe, before, after, _rates(recipe, start, end), start, end), start, end)
+
+
+def _note(evidence: Evidence, screens: Iterator[Finding], start: int, end: int) -> None:
     try:
-        screened = list(_screens(evidence, recipe, before, after, rates, start, end))
+        screened = list(screens)
     except (KeyError, MalformedError, ValueError) as error:
-        raise MalformedError(f"anchor of step {end}: not a state of this recipe ({error})") from None
+        raise MalformedError(f"anchor of step {end}: not a state of this run ({error})") from None
     for finding in screened:
-        findings.note(finding, finding.name.replace("-", " "), subject)
+        evidence.findings.note(finding, finding.name.replace("-", " "), f"steps {start + 1}–{end}")
+
+
+def _loop_screens(
+    evidence: Evidence, rules: Sequence[UpdateRule], before: State, after: State, start: int, end: int
+) -> Iterator[Finding]:
+    """The screens of AdamW for somebody's own loop: its spec states the rules, its records the learning rates.
+
+    Which parameter belongs to which group stands nowhere, so each may have moved as far as one of the groups allows.
+    """
+    steps = range(start + 1, end + 1)
+    rates = [evidence.rates(step) for step in steps]
+    decay = min(rule.betas[1] for rule in rules)
+    for name in (name for name in before if name.endswith(".exp_avg_sq")):
+        yield second_moment_floor(before[name], after[name], decay, len(steps), where=name)
+    for name in (name for name in before if name.startswith("weights.")):
+        yield min(_reach_of_groups(rules, rates, before[name], after[name], name), key=lambda found: found.distance)
+
+
+def _reach_of_groups(
+    rules: Sequence[UpdateRule], rates: Sequence[tuple[float, ...]], before: Tensor, after: Tensor, name: str
+) -> Iterator[Finding]:
+    for group, rule in enumerate(rules):
+        decay = rule.weight_decay if rule.kind == "adamw" else 0.0
+        yield reach_adamw(before, after, [each[group] for each in rates], rule.betas, decay, where=name)
 
 
 def _screens(

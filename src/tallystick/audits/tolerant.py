@@ -49,7 +49,7 @@ class TolerantJudge:
         Raises `UnavailableError` where so many weights are undetermined that agreement would say too little.
         """
         subject = f"step {segment.end}"
-        masks = self._undetermined(replayed)
+        masks = self._undetermined(start, replayed)
         self._check_determined(notes, replayed, masks, subject)
         settled = settle(claimed, replayed, masks)
         for group in GROUPS:
@@ -83,14 +83,20 @@ class TolerantJudge:
                 "which no replay determines; replay on the stack of the run"
             )
 
-    def _undetermined(self, replayed: State) -> dict[str, Mask]:
-        return find_undetermined(replayed, self.workload.dtype)
+    def _undetermined(self, start: State, replayed: State) -> dict[str, Mask]:
+        return find_undetermined(replayed, self.workload.dtype, start, self._decay())
+
+    def _decay(self) -> float:
+        """The smallest β₂ of the run: which parameter belongs to which group of a loop stands nowhere."""
+        if self.spec.recipe is not None:
+            return self.spec.recipe.optimizer.betas[1]
+        return min((rule.betas[1] for rule in self.spec.optimizer or ()), default=0.0)
 
     def summaries(self, notes: Findings, claimed: StepRecord, start: State, replayed: State, subject: str) -> None:
         """Compare the summaries of one step: the sketch decides within its limit, the buckets are shown."""
         moved = ReplayedState(part(start, "weights"), part(replayed, "weights"))
         if claimed.post.projection is not None:
-            room = share_of_update(start, replayed, self._undetermined(replayed))
+            room = share_of_update(start, replayed, self._undetermined(start, replayed))
             notes.note(self._sketch(claimed.post.projection, moved, room), "projection summary", subject)
         for mode in self.spec.recorded.bucket_modes:
             found: BucketSummary | None = getattr(claimed.post, mode)

@@ -3,6 +3,10 @@
 A bias in front of a batch norm, or the key bias of attention, has no effect on the loss. Its gradient is zero but
 for rounding, and Adam turns it into steps of full size in a direction that every stack draws anew. Such elements
 are known by their second moment in the verifier's own replay; what they may do is left to the reach screen.
+
+A second moment can also be small because nothing was learned for long: the embedding of a token that no batch of the
+segment holds has no gradient at all, on any stack. Its second moment only decays, its weight follows from the anchor,
+and it is judged like any other.
 """
 
 from __future__ import annotations
@@ -23,16 +27,31 @@ NOISE = {"fp32": 2.0**-15, "bf16": 2.0**-9}
 SHARE_ALLOWED = {"fp32": 0.05, "bf16": 0.25}
 """Where more elements are undetermined, agreement of the others says too little for a verdict."""
 UPDATE_FACTOR = 4.0
+POSITION = "position.step"
+DECAY_ROUNDING = 4 * 2.0**-24
+"""Of one float32 step, relative to the second moment: what a decay without any gradient may round."""
 
 
-def find_undetermined(replayed: State, dtype: str) -> dict[str, Mask]:
-    """Where the gradients of a replay were rounding only, by parameter; empty for optimizers other than Adam."""
+def find_undetermined(replayed: State, dtype: str, start: State | None = None, decay: float = 0.0) -> dict[str, Mask]:
+    """Where the gradients of a replay were rounding only, by parameter; empty for optimizers other than Adam.
+
+    With the state at the `start` of the segment and the `decay` β₂, elements that had no gradient are left out.
+    """
     moments = {name: tensor.values() for name, tensor in replayed.items() if name.endswith(SECOND_MOMENT)}
     total = sum(float(np.sum(values, dtype=np.float64)) for values in moments.values())
     count = sum(values.size for values in moments.values())
     noise = NOISE[dtype] ** 2 * total / max(1, count)
-    masks = {_parameter(name): (values > 0) & (values < noise) for name, values in moments.items()}
-    return {name: mask for name, mask in masks.items() if mask.any()}
+    masks = {name: (values > 0) & (values < noise) for name, values in moments.items()}
+    if start is not None:
+        steps = int(replayed[POSITION].values()) - int(start[POSITION].values())
+        masks = {n: mask & ~_only_decayed(start[n].values(), moments[n], steps, decay) for n, mask in masks.items()}
+    return {_parameter(name): mask for name, mask in masks.items() if mask.any()}
+
+
+def _only_decayed(start: np.ndarray, end: np.ndarray, steps: int, decay: float) -> Mask:
+    """v ≤ β₂ⁿ·v₀ but for rounding: what gradients there were did not even show in the second moment."""
+    bound: np.ndarray = decay**steps * start.astype(np.float64) * (1 + DECAY_ROUNDING * steps)
+    return np.asarray(end <= bound)
 
 
 def settle(claimed: State, replayed: State, masks: Mapping[str, Mask]) -> dict[str, Tensor]:

@@ -35,15 +35,14 @@ def judge(
         return _list()
     if opening is None:
         raise UsageError("`tally judge DIR`, or `tally judge --list`")
-    from tallystick.audits import PROPERTIES, Judgement, judge_opening
+    from tallystick.audits import Judgement, judge_opening
     from tallystick.commitments import parse_digest
 
-    wanted = tuple(PROPERTIES) if properties == ["all"] else tuple(properties or ())
     asked = Judgement(
         _precision(precision),
         _profile(profile),
         frozenset(node or ()),
-        wanted,
+        tuple(properties or ()),
         None if claim is None else parse_digest(claim, "--claim"),
     )
     return _show(judge_opening(opening, asked), opening, json)
@@ -96,8 +95,9 @@ def print_verdict(verdict: Verdict, subject: str) -> None:
 
     print(f"{verdict.outcome.upper()}  {subject}")
     for check in summarise_checks(verdict.findings):
-        worst = f"largest {check.worst.distance:.3g} of {check.worst.allowed:.3g}"
-        print(f"  {check.name}: {check.count - check.disagreeing} of {check.count} agree, {worst}")
+        measured = bool(check.worst.distance or check.worst.allowed)
+        worst = f", largest {check.worst.distance:.3g} of {check.worst.allowed:.3g}" if measured else ""
+        print(f"  {check.name}: {check.count - check.disagreeing} of {check.count} agree{worst}")
     for finding in verdict.objections[:OBJECTIONS_SHOWN]:
         print(f"objection {describe(finding)}")
     if (more := len(verdict.objections) - OBJECTIONS_SHOWN) > 0:

@@ -13,6 +13,7 @@ from tallystick.graphs.files import load_program, save_program
 from tallystick.graphs.graph import Constant, Form, Graph, Input, Node, Operand, Output, Ref, Role, refs_of, result_ref
 from tallystick.graphs.inspection import Inspection
 from tallystick.graphs.limits import Limits
+from tallystick.graphs.reference import Reference
 from tallystick.graphs.root import NodeProof, check_node, graph_root, prove_node
 from tallystick.graphs.slicing import ancestors, between, descendants, subgraph, verification_slice
 from tallystick.graphs.template import Template
@@ -36,6 +37,7 @@ __all__ = [
     "Operand",
     "Output",
     "Ref",
+    "Reference",
     "Role",
     "Template",
     "ancestors",

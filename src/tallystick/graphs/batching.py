@@ -144,7 +144,7 @@ class _Reading:
             specs = [None if value is None else value.spec for value in found.results]
             batch, single = (whole, found) if alone is None else (found, alone)
             if specs == wanted and agree(batch.algebra, batch.results, single.algebra, single.results):
-                return found
+                return replace(found, results=_marked(found.results, whole.results))
         stated = ", ".join(str(spec) for spec in wanted if spec is not None)
         raise UsageError(f"node {node.number}: {node.operator}: cannot be rewritten to give {stated}")
 
@@ -157,6 +157,12 @@ class _Reading:
         """The sides that hold a whole batch in the operands."""
         operands = [self.values[ref] for ref in node.refs]
         return {value.shape[axis] for value in operands for axis in _batch_axes(value)}
+
+
+def _marked(results: tuple[Batched | None, ...], whole: tuple[Batched | None, ...]) -> tuple[Batched | None, ...]:
+    """The results with the sides marked that were made for the batch: a side of 1 does not show that it was."""
+    pairs = zip(results, whole, strict=True)
+    return tuple(one if one is None or all_ is None else replace(one, live=all_.live) for one, all_ in pairs)
 
 
 def _axis_of(output: Output, value: Batched) -> int | None:

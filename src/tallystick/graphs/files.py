@@ -14,7 +14,7 @@ from tallystick.graphs.limits import Limits
 from tallystick.tensors import StateFile, Tensor, write_state
 
 
-def save_program(path: Path, graph: Graph, constants: Mapping[str, Tensor]) -> Path:
+def save_program(path: Path | str, graph: Graph, constants: Mapping[str, Tensor]) -> Path:
     """Write `graph` and its constants beside `path`, whose suffix is `.json` or added; returns the graph's path.
 
     `constants` may hold more than the graph needs. Raises `MalformedError` where one lacks or has another digest,
@@ -30,7 +30,7 @@ def save_program(path: Path, graph: Graph, constants: Mapping[str, Tensor]) -> P
     return target
 
 
-def load_program(path: Path, limits: Limits = DEFAULT) -> tuple[Graph, dict[str, Tensor]]:
+def load_program(path: Path | str, limits: Limits = DEFAULT) -> tuple[Graph, dict[str, Tensor]]:
     """The graph and its constants; everything is checked.
 
     Raises:
@@ -65,7 +65,8 @@ def read_graph_file(path: Path, limits: Limits = DEFAULT) -> bytes:
         raise UnavailableError(f"{path.name}: could not be read: {error.strerror}") from None
 
 
-def _graph_path(path: Path) -> Path:
+def _graph_path(path: Path | str) -> Path:
+    path = Path(path)
     return path if path.suffix == ".json" else path.with_name(f"{path.name}.json")
 
 

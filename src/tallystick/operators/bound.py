@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from tallystick.errors import MalformedError
 from tallystick.operators.arrays import NUMPY, Library, exact_float64
+from tallystick.operators.aten.attention import EXPONENTIAL
 from tallystick.operators.balls import Ball, Balls
 from tallystick.operators.library import ANY
 from tallystick.operators.library import Library as Figures
@@ -20,6 +21,8 @@ from tallystick.operators.rounding import DETERMINISTIC, Model
 from tallystick.operators.values import Value
 from tallystick.tensors import Tensor
 
+PLAIN_SUMS: Final = frozenset({"aten.sum.default", "aten.sum.dim_IntList", "aten.mean.default", "aten.mean.dim"})
+"""Operators whose kernels are known to add up in cascades, which `Variance.plain` assumes."""
 Argument = Any
 """A tensor, a tuple of tensors and `None`s, an attribute, or `None`."""
 
@@ -61,7 +64,8 @@ def bound(
     is_composite = operator.exactness is Exactness.COMPOSITE
     short = _short(arguments.values())
     inner, step = figures.within(operator.name, short is not None), None if precision.widens else short
-    balls = Balls(library, precision, model, inner, _rescaling(operator, inner), is_composite, step)
+    rescaling, plain = _rescaling(operator), operator.name in PLAIN_SUMS
+    balls = Balls(library, precision, model, inner, rescaling, is_composite, step, plain)
     with library.quiet():
         loaded = {name: _loaded(balls, argument) for name, argument in arguments.items()}
         results = operator.read(balls, loaded)
@@ -78,9 +82,9 @@ def excess(claimed: npt.NDArray[Any], value: npt.NDArray[Any], radius: npt.NDArr
     return np.asarray(np.where(np.isnan(ratio), np.inf, ratio), np.float64)
 
 
-def _rescaling(operator: Operator, figures: Figures) -> int:
-    """A fused attention kernel multiplies its running sum, at each tile, by a new exponential."""
-    return round(1 + 2 * figures.ulps["exp"]) if "attention" in operator.name else 0
+def _rescaling(operator: Operator) -> int:
+    """A fused attention kernel multiplies its running sum, at each tile, by a new exponential of 8 ulp."""
+    return 1 + EXPONENTIAL["F32"] if "attention" in operator.name else 0
 
 
 def _short(arguments: Iterable[Argument]) -> str | None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from tallystick.operators.arrays import Library
 from tallystick.operators.precision import REFERENCE
-from tallystick.operators.summation import BLOCKED, Summation, growth
+from tallystick.operators.summation import BLOCKED, CASCADE, Summation, growth
 
 RESCALED_TILE: Final = 64
 
@@ -29,7 +29,8 @@ class Sums:
 
     `value` is the exact sum, `magnitude` bounds Σ|t|, `norm()` bounds ‖t‖₂, over the terms as an honest evaluation has
     them. `unit` is the unit roundoff of the running sum. `products` says that each term is itself a rounded product,
-    `rescaling` how many roundings each further tile of `RESCALED_TILE` terms costs a running sum that is rescaled.
+    `plain` that the sum is all that the operator does, `rescaling` how many roundings each further tile of
+    `RESCALED_TILE` terms costs a running sum that is rescaled.
     """
 
     terms: Any
@@ -38,6 +39,7 @@ class Sums:
     magnitude: Any
     norm: Callable[[], Any]
     products: bool = False
+    plain: bool = False
     rescaling: int = 0
 
     @property
@@ -107,10 +109,11 @@ class Probabilistic:
 
 @dataclass(frozen=True)
 class Variance:
-    """λ |S| g + G ‖t − mean‖₂, with g and G from the summation tree."""
+    """λ |S| g + G ‖t − mean‖₂, with g and G from the summation tree: `plain` for operators that only add up."""
 
     confidence: float = 6.0
     summation: Summation = BLOCKED
+    plain: Summation = CASCADE
     name: str = "variance"
 
     @property
@@ -120,7 +123,8 @@ class Variance:
 
     def spread(self, sums: Sums, library: Library) -> Any:
         """The sum of both parts and of what rounding adds to partial sums, or γ_k Σ|t| where that is less."""
-        tree = self.summation.tree(sums.terms, sums.products)
+        summation = self.plain if sums.plain else self.summation
+        tree = summation.tree(sums.terms, sums.products)
         k, size = np.maximum(np.asarray(sums.terms, np.float64), 1.0), abs(sums.value)
         square = sums.norm() ** 2 - size**2 * lifted(library, 1 / k)
         about_mean = (0.5 * (square + abs(square)) + 2.0**-50 * sums.norm() ** 2) ** 0.5

@@ -32,24 +32,42 @@ class Tree:
 
 @dataclass(frozen=True)
 class Summation:
-    """Chains of at most `block` terms, and one chain over the block sums; `None` is one chain over all terms."""
+    """Chains of at most `block` terms, then chains of at most `outer` sums, again and again; `None` is one chain.
+
+    Where there are several levels of `outer`, those outside are full.
+    """
 
     block: int | None = None
+    outer: int | None = None
 
     def tree(self, terms: Any, products: bool) -> Tree:
         """The numbers for `terms` terms; with `products`, each term is itself rounded once."""
         k = np.maximum(np.asarray(terms, np.float64), 1.0)
-        inner = k if self.block is None else np.minimum(k, float(self.block))
-        outer = np.ceil(k / inner)
-        once = 1.0 if products else 0.0
-        depth = (inner + 1) / 2 + np.where(outer > 1, (outer + 1) / 2, 0.0) + once
-        peak = _chain_peak(inner) * inner / k + np.where(outer > 1, _chain_peak(outer) * inner * outer / k, 0.0) + once
-        sizes = _chain_squares(inner) * outer + np.where(outer > 1, inner**2 * _chain_squares(outer), 0.0) + once * k
+        inside, once = np.ones_like(k), np.full_like(k, 1.0 if products else 0.0)
+        depth, peak, sizes = once, once, once * k
+        for level, length in enumerate(self._lengths(k)):
+            adds = (length > 1) | (level == 0)
+            depth = depth + np.where(adds, (length + 1) / 2, 0.0)
+            peak = peak + np.where(adds, _chain_peak(length) * inside * length / k, 0.0)
+            chains = np.ceil(k / (inside * length))
+            sizes = sizes + np.where(adds, inside**2 * _chain_squares(length) * chains, 0.0)
+            inside = inside * length
         return Tree(depth, peak, np.sqrt(sizes) / k)
+
+    def _lengths(self, k: Count) -> list[Count]:
+        """The lengths of chains, from the inside out."""
+        inner = k if self.block is None else np.minimum(k, float(self.block))
+        rest, outside = np.ceil(k / inner), []
+        while self.outer is not None and (rest > self.outer).any():
+            outside.append(np.where(rest > self.outer, float(self.outer), 1.0))
+            rest = np.ceil(rest / outside[-1])
+        return [inner, rest, *outside]
 
 
 ANY_ORDER: Final = Summation()
 BLOCKED: Final = Summation(256)
+CASCADE: Final = Summation(16, 16)
+"""PyTorch's kernels for plain sums: at most 16 steps to a partial sum, 16 of them to the next one, 16 lanes at last."""
 
 
 def growth(tree: Tree, confidence: float) -> Count:

@@ -81,7 +81,8 @@ def test_what_is_placed_lies_where_it_was_placed(workload: Workload, share: floa
 
 @pytest.mark.parametrize("elements", [3, 40, 200, 5000])
 def test_shares_by_rank_are_what_the_threshold_accepts_and_no_less(elements: int) -> None:
-    calibrated = Errors((0.01, 0.03, 0.05, 0.09), *[(0.0,) * 4] * 3, bias=0.1, elements=elements)  # type: ignore[arg-type]
+    shares, nothing = (0.01, 0.03, 0.05, 0.09), (0.0,) * 4
+    calibrated = Errors(shares, nothing, nothing, nothing, bias=0.1, elements=elements)
     threshold = Threshold(calibrated)
     ranks = ranks_of(threshold, elements)
 

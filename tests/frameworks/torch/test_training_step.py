@@ -76,9 +76,7 @@ class Replay:
     def __init__(self, captured: CapturedStep, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         engine = TorchEngine()
         self.captured, self.program = captured, engine.compile(captured.graph, consumed=captured.state)
-        live = live_tensors(model, optimizer)
-        empty = {name: from_tensor(tensor) for name, tensor in captured.empty_slots().items()}
-        self.state = {name: live[name].detach().clone() if name in live else empty[name] for name in captured.state}
+        self.state = {name: from_tensor(tensor) for name, tensor in captured.state_of(model, optimizer).items()}
         self.fixed = {name: engine.load(tensor) for name, tensor in captured.constants.items()}
         self.rates = [group["lr"] for group in optimizer.param_groups]
 

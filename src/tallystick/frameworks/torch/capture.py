@@ -34,7 +34,10 @@ OUTPUTS: Final = {OutputKind.USER_OUTPUT, OutputKind.BUFFER_MUTATION}
 
 @dataclass(frozen=True)
 class Captured:
-    """A graph, the bytes of its constants, and the weights and buffers that it reads, by their names in the graph."""
+    """A graph, the bytes of its constants, and the weights and buffers that it reads, by their names in the graph.
+
+    `weights` share memory with the model where they lie contiguous on the CPU: who trains it on, copies them before.
+    """
 
     graph: Graph
     constants: Mapping[str, Tensor]

@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from torch import nn
 
 from tallystick.errors import UsageError
+from tallystick.frameworks.torch.state import live_tensors, to_tensor
 from tallystick.frameworks.torch.step_names import named_scalars
 from tallystick.graphs.graph import Graph
 from tallystick.tensors import Tensor
@@ -27,6 +30,14 @@ class CapturedStep:
         """The names of the tensors that go from step to step."""
         inputs = {value.name for value in self.graph.inputs}
         return tuple(output.name for output in self.graph.outputs if output.name in inputs)
+
+    def state_of(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+        """The state to go on from: copies of the live tensors, and zeros for what the optimizer has not allocated.
+
+        The position, which only counts steps, is 0.
+        """
+        live = live_tensors(model, optimizer)
+        return self.empty_slots() | {name: to_tensor(live[name]).copy() for name in self.state if name in live}
 
     def empty_slots(self) -> dict[str, Tensor]:
         """Zeros for what the optimizer keeps and for the position: the state before the first step, less the model."""

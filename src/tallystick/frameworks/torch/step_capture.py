@@ -25,8 +25,9 @@ def captured_step(step: Step, batch: Batch) -> CapturedStep:
 
     Raises `UnavailableError` where the step cannot be captured, or its graph has not the bits of the eager step.
     """
-    calls, inputs = exported_calls(step, batch), step_inputs(step, batch)
-    found = traced(StepProgram(step, calls, tuple(inputs.examples), inputs.unallocated), inputs.examples)
+    inputs = step_inputs(step, batch)
+    program = StepProgram(step, exported_calls(step, batch), tuple(inputs.examples), inputs.unallocated)
+    found = traced(program, inputs.examples)
     declared = _declared(inputs, found)
     named = zip(found.placeholders, inputs.examples, strict=True)
     lowered = lower(

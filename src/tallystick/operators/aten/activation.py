@@ -39,12 +39,12 @@ def hardtanh(a: Algebra[V], self: V, min_val: Scalar, max_val: Scalar) -> V:
     "aten.hardtanh_backward.default",
     "Tensor grad_output, Tensor self, Scalar min_val, Scalar max_val",
     "grad_output strictly between the two bounds, else 0",
-    Exactness.EXACT,
+    Exactness.COMPOSITE,
 )
 def hardtanh_backward(a: Algebra[V], grad_output: V, self: V, min_val: Scalar, max_val: Scalar) -> V:
-    """0 at a bound; where `self` is NaN, the gradient passes."""
+    """0 at a bound; NaN where `self` is, for which some kernels give the gradient, others 0."""
     outside = a.logical_or(a.compare(self, min_val, "le"), a.compare(self, max_val, "ge"))
-    return a.where(outside, 0, grad_output)
+    return a.where(outside, 0, a.where(a.compare(self, self, "eq"), grad_output, self))
 
 
 @FAMILY.operator("aten.threshold.default", "Tensor self, Scalar threshold, Scalar value", "x > t ? x : v", Exactness.EXACT)

@@ -64,7 +64,9 @@ def _forward(architecture: str) -> Subject:
         result = model(**example.inputs(1), **example.settings)
     found = {"0": result} if isinstance(result, torch.Tensor) else dict(result.items())
     native = _named("outputs", found)
-    return Subject(architecture, FORWARD, captured.graph, {**captured.bindings, **inputs}, native, tuple(sorted(inputs)))
+    return Subject(
+        architecture, FORWARD, captured.graph, {**captured.bindings, **inputs}, native, tuple(sorted(inputs))
+    )
 
 
 def _training_step(architecture: str) -> Subject:

@@ -58,11 +58,12 @@ class Model:
 
 
 def digits_classifier(folder: Path, count: int) -> Model:
-    """The CNN of `examples/digits-cnn.toml`, trained, on its digits; then on the same moved to the right by a pixel."""
+    """The CNN of `examples/digits-cnn.toml`, trained, on its digits; then on the same moved by a pixel to each side."""
     from tallystick.datasets.digits import load_digits
 
     images = load_digits()[0][::-1]
-    drawn = np.concatenate([images, np.roll(images, 1, axis=3)])
+    moved = [np.roll(images, by, axis) for axis in (2, 3) for by in (1, -1)]
+    drawn = np.concatenate([images, *moved])
     inputs = [{"images": image[np.newaxis]} for image in drawn[:count]]
     return _captured("digits-cnn", _trained("digits-cnn.toml", folder), inputs)
 

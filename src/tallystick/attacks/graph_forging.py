@@ -1,0 +1,84 @@
+"""What forgers of runs with a step graph have in common: taking the steps with another graph, and recording them so.
+
+As after `forging.seal`, everything hangs together: records, summaries, anchors, roots and claim are those of a run that
+was really made with the graph that was practised, under a spec that names the graph that is declared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from tallystick.attacks.forging import copy_run, read_anchor, read_records, summariser_of, write_records
+from tallystick.audits import Policy
+from tallystick.audits.evidence import gather_evidence
+from tallystick.errors import UsageError
+from tallystick.frameworks.torch.graph_replayer import GraphReplayer
+from tallystick.graphs import Graph, Node, graph_root, save_program
+from tallystick.recorders.run_recorder import header_of
+from tallystick.store import RunDirectory, write_atomically
+from tallystick.tensors import state_digest, write_state
+from tallystick.tolerances import quantise
+from tallystick.transcripts import AnchorRecord, HeaderRecord, Record, Spec, StepProgram, StepRecord, anchor_file
+
+NORM_DECIMALS = 12
+
+
+def program_of(run: Path) -> StepProgram:
+    """The step graph of an honest run with its batches; raises `UsageError` for a run that has none."""
+    program = gather_evidence(RunDirectory(run), Policy()).program
+    if program is None:
+        raise UsageError(f"{run}: the run has no step graph to forge")
+    return program
+
+
+def remake(run: Path, out: Path, practised: StepProgram, declared: StepProgram, spec: Spec | None = None) -> None:
+    """Take every step of `run` again with the graph `practised`, under a spec that names the graph `declared`."""
+    forged = copy_run(run, out)
+    save_program(forged.graph_path, declared.graph, declared.constants)
+    chosen = (spec or forged.spec()).model_copy(update={"graph": graph_root(declared.graph)})
+    write_atomically(forged.spec_path, chosen.to_bytes())
+    write_records(forged, list(_taken_again(forged, chosen, practised)))
+
+
+def with_nodes(program: StepProgram, nodes: tuple[Node, ...]) -> StepProgram:
+    """The program with other nodes."""
+    return replace(program, graph=replace(program.graph, nodes=nodes))
+
+
+def with_output(graph: Graph, name: str, value: str) -> Graph:
+    """The graph whose output `name` is another value."""
+    outputs = tuple(replace(each, value=value) if each.name == name else each for each in graph.outputs)
+    return replace(graph, outputs=outputs)
+
+
+def _taken_again(forged: RunDirectory, spec: Spec, program: StepProgram) -> Iterator[Record]:
+    records, replayer = read_records(forged), GraphReplayer(spec, program)
+    replayer.restore(read_anchor(forged, 0))
+    for record in records:
+        if isinstance(record, HeaderRecord):
+            yield header_of(spec, forged.environment())
+        elif isinstance(record, StepRecord):
+            yield _step(record, replayer, spec)
+        elif isinstance(record, AnchorRecord):
+            yield _anchor(record, replayer, forged)
+        else:
+            yield record
+
+
+def _step(record: StepRecord, replayer: GraphReplayer, spec: Spec) -> StepRecord:
+    seen = replayer.step(record.index)
+    norm = None if record.gradient_norm is None or seen.gradient_norm is None else seen.gradient_norm
+    shown = {
+        "loss": quantise(seen.loss, spec.recorded.loss_decimals),
+        "gradient_norm": None if norm is None else quantise(norm, NORM_DECIMALS),
+    }
+    return record.model_copy(update=shown | {"post": seen.summary})
+
+
+def _anchor(record: AnchorRecord, replayer: GraphReplayer, forged: RunDirectory) -> AnchorRecord:
+    state = dict(replayer.state())
+    write_state(forged.path / anchor_file(record.index), state)
+    changes = {"digest": state_digest(state), "summary": summariser_of(forged, state).at_anchor()}
+    return record.model_copy(update=changes)

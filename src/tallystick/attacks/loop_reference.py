@@ -1,0 +1,48 @@
+"""The reference run of somebody's own loop: a language model of two layers, with its step graph and its batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tallystick.recorders import record_training
+
+TOKENS, WIDTH, ROWS, SEQUENCE = 32, 16, 8, 12
+STEPS, STRIDE = 24, 6
+CLASS_WEIGHTS = tuple(0.5 + token / TOKENS for token in range(TOKENS))
+
+
+def train_loop(out: Path, data_seed: int = 5) -> None:
+    """Record the loop into `out`; another `data_seed` gives other batches."""
+    import torch
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Embedding(TOKENS, WIDTH), torch.nn.Tanh(), torch.nn.Linear(WIDTH, TOKENS))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.01)
+    data = batches(data_seed)
+    recording = record_training(out, model, optimizer, loss=loss_of, example=data[0], anchor_stride=STRIDE)
+    with recording as recorder:
+        for batch in data:
+            optimizer.zero_grad()
+            loss = loss_of(model, batch)
+            loss.backward()
+            optimizer.step()
+            recorder.step(loss, batch)
+
+
+def loss_of(model: Any, batch: Any) -> Any:
+    """Cross entropy of the next token; every class weighs what a constant table says."""
+    import torch
+
+    inputs, targets = batch
+    weights = torch.tensor(CLASS_WEIGHTS)
+    return torch.nn.functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), weight=weights)
+
+
+def batches(seed: int) -> list[Any]:
+    """Batches of tokens in which each token follows from the one before it, but for some noise."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    drawn = [torch.randint(0, TOKENS, (ROWS, SEQUENCE), generator=generator) for _ in range(STEPS)]
+    return [(tokens, (3 * tokens + 1) % TOKENS) for tokens in drawn]

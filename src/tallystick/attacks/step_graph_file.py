@@ -1,0 +1,84 @@
+"""The step graph that a spec names is not there, or is not what lies in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tallystick.attacks.attack import Attack, Forger, refused, rejected
+from tallystick.attacks.forging import copy_run
+from tallystick.attacks.graph_forging import program_of
+from tallystick.attacks.step_graph_edited import larger_epsilon
+from tallystick.graphs import graph_bytes
+from tallystick.store import RunDirectory
+
+
+def forge_removed(run: Path, out: Path) -> None:
+    """Delete the step graph."""
+    program_of(run)
+    copy_run(run, out).graph_path.unlink()
+
+
+def forge_exchanged(run: Path, out: Path) -> None:
+    """Put the graph of another step in its place."""
+    other = larger_epsilon(program_of(run)).graph
+    copy_run(run, out).graph_path.write_bytes(graph_bytes(other))
+
+
+def editing(edit: Callable[[bytes], bytes]) -> Forger:
+    """A forger that rewrites the bytes of the step graph."""
+
+    def forge(run: Path, out: Path) -> None:
+        program_of(run)
+        path = RunDirectory(copy_run(run, out).path).graph_path
+        path.write_bytes(edit(path.read_bytes()))
+
+    return forge
+
+
+def _of_the_system(graph: bytes) -> bytes:
+    return graph.replace(b'"aten.embedding.default"', b'"aten.system.default"')
+
+
+def _with_a_space(graph: bytes) -> bytes:
+    return graph.replace(b"{", b"{ ", 1)
+
+
+ATTACKS = (
+    Attack(
+        name="graph-removed",
+        change="the step graph that the spec names is deleted",
+        forge=forge_removed,
+        screens=refused("step.json: not there"),
+        exact=refused("step.json: not there"),
+        tolerant=refused("step.json: not there"),
+        claim=refused("step.json: not there"),
+    ),
+    Attack(
+        name="graph-exchanged",
+        change="the graph of a step with another ε lies in the place of the one that the spec names",
+        forge=forge_exchanged,
+        screens=rejected("step graph"),
+        exact=rejected("step graph"),
+        tolerant=rejected("step graph"),
+        claim=rejected("step graph"),
+    ),
+    Attack(
+        name="graph-unknown-operator",
+        change="an operator of the step graph is exchanged for one that no verifier runs",
+        forge=editing(_of_the_system),
+        screens=refused("not on the allow-list"),
+        exact=refused("not on the allow-list"),
+        tolerant=refused("not on the allow-list"),
+        claim=refused("not on the allow-list"),
+    ),
+    Attack(
+        name="graph-respelled",
+        change="the step graph is the same in meaning, and its bytes hold one space more",
+        forge=editing(_with_a_space),
+        screens=refused("not canonical JSON"),
+        exact=refused("not canonical JSON"),
+        tolerant=refused("not canonical JSON"),
+        claim=refused("not canonical JSON"),
+    ),
+)

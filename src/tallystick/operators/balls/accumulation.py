@@ -1,0 +1,162 @@
+"""Many elements to one: sums, products of matrices, and what is added where updates meet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tallystick.operators.algebra import Axes
+from tallystick.operators.arrays import Array
+from tallystick.operators.balls.ball import INFLATION, Ball
+from tallystick.operators.balls.rounding import Rounding
+from tallystick.operators.precision import FORMATS, REFERENCE
+from tallystick.operators.rounding import Deterministic, Sums
+from tallystick.operators.values import Value
+
+
+class Accumulation(Rounding):
+    """See `Algebra`; sums by the model of rounding."""
+
+    def sum(self, x: Ball, axes: Axes, keep: bool = False) -> Ball:
+        """See `Algebra.sum`."""
+        centre = self.values.sum(x.centre, axes, keep)
+        if x.dtype not in FORMATS:
+            return self._reduced_discrete(centre, x, axes, keep)
+        terms = math.prod(x.shape[axis] for axis in axes)
+        return self._accumulated(centre, x, terms, lambda array: self._total(array, axes, keep), self.plain)
+
+    def prod(self, x: Ball, axes: Axes, keep: bool = False) -> Ball:
+        """See `Algebra.prod`; infinite where some order of multiplication overflows or underflows."""
+        centre = self.values.prod(x.centre, axes, keep)
+        if x.dtype not in FORMATS:
+            return self._reduced_discrete(centre, x, axes, keep)
+        form, size = self._form(x.dtype), abs(x.array) + self._read(x)
+        factor = Sums(math.prod(x.shape[axis] for axis in axes), form.unit, 0.0, 1.0, lambda: 0.0, products=True)
+        largest = self._product(self.xp.where(size > 1, size, 1.0), axes, keep)
+        smallest = self._product(self.xp.where((size < 1) & (size > 0), size, 1.0), axes, keep)
+        high = self._product(size, axes, keep)
+        radius = (high - abs(centre.array)) + (Deterministic().spread(factor, self.library) + 2.0**-50) * high
+        within = (largest < form.largest) & (smallest > form.smallest_normal)
+        return Ball(centre, self.xp.where(within & self._finite(centre.array), radius * INFLATION, math.inf))
+
+    def cumsum(self, x: Ball, axis: int) -> Ball:
+        """See `Algebra.cumsum`."""
+        centre = self.values.cumsum(x.centre, axis)
+        if x.dtype not in FORMATS:
+            return self._if_exact(centre, x) or self._unknown(centre)
+        terms = np.arange(1, x.shape[axis] + 1).reshape([-1 if i == axis else 1 for i in range(len(x.shape))])
+        return self._accumulated(centre, x, terms, lambda array: self._running(array, axis))
+
+    def dot(self, x: Ball, y: Ball, contract: tuple[Axes, Axes], batch: tuple[Axes, Axes] = ((), ())) -> Ball:
+        """See `Algebra.dot`."""
+        centre = self.values.dot(x.centre, y.centre, contract, batch)
+        if x.dtype not in FORMATS:
+            return self._if_exact(centre, x, y) or self._unknown(centre)
+
+        def product(a: Array, b: Array) -> Array:
+            return self.values.dot(Value(a, "F64"), Value(b, "F64"), contract, batch).array
+
+        r, s = self._multiplied(x), self._multiplied(y)
+        exact, a, b = self._is_exact(r) and self._is_exact(s), self._finite_size(x), self._finite_size(y)
+        r, s = self._full(r, x), self._full(s, y)
+        spread = 0.0 if exact else product(a, s) + product(r, b + s)
+        magnitude = product(a, b) if exact else product(a + r, b + s)
+        sums = Sums(
+            terms=math.prod(x.shape[axis] for axis in contract[0]),
+            unit=self.precision.accumulator(x.dtype).unit,
+            value=self._size(centre) + spread,
+            magnitude=magnitude,
+            norm=lambda: self.xp.sqrt(product(a * a, b * b)) + spread,
+            products=True,
+            rescaling=self.rescaling,
+        )
+        low = 0.0 if min(x.least, y.least) >= 0 else -math.inf
+        return self._summed(centre, sums, spread, low)
+
+    def scatter(self, x: Ball, indices: Sequence[Ball], axis: int, updates: Ball, add: bool) -> Ball:
+        """See `Algebra.scatter`; nothing is known where two updates are written to one place."""
+        places = [index.centre for index in indices]
+        centre = self.values.scatter(x.centre, places, axis, updates.centre, add)
+        if any(index.radius is not None for index in indices):
+            return self._unknown(centre)
+
+        def put(base: Array, array: Array, add: bool = add) -> Array:
+            array = self._spread_over(array, updates.centre)
+            return self.values.scatter(Value(base, "F64"), places, axis, Value(array, "F64"), add).array
+
+        counts = put(self._full(0.0, x), self._full(1.0, updates), add=True)
+        if not add or x.dtype not in FORMATS:
+            radius = put(self._full(x.width, x), self._full(updates.width, updates))
+            return self._collided(centre, x, updates, radius, counts, add)
+        r, s = self._full(self._read(x), x), self._full(self._read(updates), updates)
+        a, b = self._finite_size(x), self._finite_size(updates)
+        spread = put(r, s)
+        sums = Sums(
+            terms=self.library.storage(counts) + 1,
+            unit=self.precision.accumulator(x.dtype).unit,
+            value=self._size(centre) + spread,
+            magnitude=put(a + r, b + s),
+            norm=lambda: self.xp.sqrt(put(a * a, b * b)) + spread,
+        )
+        result = self._summed(centre, sums, spread, 0.0 if min(x.least, updates.least) >= 0 else -math.inf)
+        radius = self.xp.where(counts > 0, result.width, self._full(x.width, x))
+        return replace(result, radius=radius)
+
+    def _accumulated(
+        self, centre: Value, x: Ball, terms: Any, total: Callable[[Array], Array], plain: bool = False
+    ) -> Ball:
+        """Sums of one tensor's elements; `total` adds arrays up in the same way."""
+        r = self._read(x)
+        size = self._finite_size(x)
+        spread = 0.0 if self._is_exact(r) else total(self._full(r, x))
+        sums = Sums(
+            terms=terms,
+            unit=self.precision.accumulator(x.dtype).unit,
+            value=self._size(centre) + spread,
+            magnitude=total(size) + spread,
+            norm=lambda: self.xp.sqrt(total(size * size)) + spread,
+            plain=plain,
+            rescaling=self.rescaling,
+        )
+        return self._summed(centre, sums, spread, 0.0 if x.least >= 0 else -math.inf)
+
+    def _summed(self, centre: Value, sums: Sums, spread: Array | float, least: float) -> Ball:
+        """The ball of sums: infinite where partial sums may overflow, and sure of infinities among terms.
+
+        Among products it is sure of nothing: kernels pad with zeros, and 0 · ∞ is no number.
+        """
+        form = self._form(centre.dtype)
+        limit = min(form.largest, self.precision.accumulator(centre.dtype).largest)
+        radius = (self.model.spread(sums, self.library) + spread * (1 + form.unit)) * INFLATION
+        lost = (
+            max(self.precision.underflow(centre.dtype), form.half_step)
+            * 2.0
+            * np.maximum(np.asarray(sums.terms, np.float64), 0.0)
+        )
+        radius = radius + self._lifted(lost) * self.library.convert(sums.magnitude > 0, "F64")
+        if self.step is not None:
+            radius = radius + 2 * form.unit * (self._size(centre) + radius)
+        radius = self.xp.where(self.xp.isfinite(centre.array), radius, math.inf if sums.products else 0.0)
+        radius = self.xp.where((sums.magnitude * 1.01 < limit) & (radius < math.inf), radius, math.inf)
+        return Ball(centre, self._spread_over(radius, centre), least)
+
+    def _collided(self, centre: Value, x: Ball, updates: Ball, radius: Array, counts: Array, add: bool) -> Ball:
+        if not add:
+            radius = self.xp.where(counts > 1, math.inf, radius)
+        elif x.dtype not in FORMATS:
+            radius = self.xp.where(radius > 0, math.inf, 0.0)
+        return Ball(centre, radius, min(x.least, updates.least))
+
+    def _multiplied(self, x: Ball) -> Array | float:
+        """As `_read`, and rounded to the format in which products are formed; elements that have it stay exact."""
+        r, form = self._factor(x), self.precision.multiplier(x.dtype)
+        if form is None:
+            return r
+        split = x.array * (2.0 ** (REFERENCE.bits - form.bits) + 1)
+        coarse = split - (split - x.array)
+        changed = (coarse != x.array) | (self._lift(r) > 0)
+        return r + self.xp.where(changed, 2 * form.unit * (abs(x.array) + r), 0.0)

@@ -1,0 +1,51 @@
+"""A value that is known to within a radius."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from tallystick.operators.algebra import Number
+from tallystick.operators.arrays import Array
+from tallystick.operators.values import Value
+
+INFLATION: Final = 1 + 2.0**-30
+"""Radii are computed in float64 themselves."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ball:
+    """All values within `radius` of `centre`; `radius` is `None` for exact ones, and no value is less than `least`.
+
+    Integers and truth values are exact where the radius is 0 and unknown where it is infinite.
+    """
+
+    centre: Value
+    radius: Array | None = None
+    least: float = -math.inf
+
+    @property
+    def dtype(self) -> str:
+        """The nominal dtype."""
+        return self.centre.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sides."""
+        return self.centre.shape
+
+    @property
+    def array(self) -> Array:
+        """The centre's elements; floats in float64."""
+        return self.centre.array
+
+    @property
+    def width(self) -> Array | float:
+        """The radius, or 0."""
+        return 0.0 if self.radius is None else self.radius
+
+
+Operand: TypeAlias = Ball | Number
+Move: TypeAlias = Callable[[Value], Value]

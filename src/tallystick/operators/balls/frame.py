@@ -1,0 +1,175 @@
+"""What every part of the algebra of balls stands on: its settings, constants, and arrays of radii."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from tallystick.operators import propagation
+from tallystick.operators.algebra import Axes, Number
+from tallystick.operators.arrays import Array, Library
+from tallystick.operators.balls.ball import INFLATION, Ball, Move, Operand
+from tallystick.operators.library import ANY
+from tallystick.operators.library import Library as Figures
+from tallystick.operators.precision import FORMATS, PLAIN, REFERENCE, Format, Precision
+from tallystick.operators.rounding import DETERMINISTIC, Model
+from tallystick.operators.values import Value, Values
+from tallystick.tensors import Tensor
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The algebra of balls over one array library, for devices of one precision and one table of library figures.
+
+    `rescaling` is how many roundings a running sum goes through between tiles, for fused kernels that rescale it. With
+    `regrouped`, factors may be multiplied in another order, so that one near the ends of the range may be lost; with
+    `step`, every F32 result may be rounded to that dtype. `plain` says that sums are all that the operator computes.
+    """
+
+    library: Library
+    precision: Precision = PLAIN
+    model: Model = DETERMINISTIC
+    figures: Figures = ANY
+    rescaling: int = 0
+    regrouped: bool = False
+    step: str | None = None
+    plain: bool = False
+
+    @cached_property
+    def values(self) -> Values:
+        """The algebra of the centres."""
+        return Values(self.library, "F64")
+
+    @property
+    def xp(self) -> Any:
+        """The array namespace."""
+        return self.library.xp
+
+    def load(self, tensor: Tensor) -> Ball:
+        """The elements of a tensor, exactly."""
+        return Ball(self.values.load(tensor))
+
+    def _discrete(self, centre: Value, *sources: Ball) -> Ball:
+        """Unknown wherever a source is."""
+        radii = [source.radius for source in sources if source.radius is not None]
+        if not radii:
+            return Ball(centre)
+        known = self._lift_bool(True)
+        for source in sources:
+            if source.radius is not None:
+                known = known & ((source.radius == 0) if source.dtype not in FORMATS else (source.radius < math.inf))
+        return Ball(centre, self._unless(known, centre))
+
+    def _reduced_discrete(self, centre: Value, x: Ball, axes: Axes, keep: bool) -> Ball:
+        if x.radius is None:
+            return Ball(centre)
+        unknown = self._total(self.library.convert(x.radius > 0, "F64"), axes, keep)
+        return Ball(centre, self._unless(unknown == 0, centre))
+
+    def _if_exact(self, centre: Value, *sources: Ball) -> Ball | None:
+        return Ball(centre) if all(source.radius is None for source in sources) else None
+
+    def _open(self, x: Ball, doubt: Array) -> Ball:
+        """`x`, and nothing is promised where there is a doubt."""
+        if not bool(self.xp.any(doubt)):
+            return x
+        return replace(x, radius=self.xp.where(doubt, math.inf, self._full(x.width, x)))
+
+    def _unknown(self, centre: Value) -> Ball:
+        return Ball(centre, self._spread_over(math.inf, centre))
+
+    def _unless(self, known: Array, centre: Value) -> Array:
+        return self._spread_over(self.xp.where(known, 0.0, math.inf), centre)
+
+    def _form(self, dtype: str) -> Format:
+        """The format to which results of `dtype` may be rounded."""
+        return FORMATS[self.step if self.step is not None and dtype == "F32" else dtype]
+
+    def _pair(self, x: Operand, y: Operand) -> tuple[Ball, Ball]:
+        if isinstance(x, Ball):
+            return x, y if isinstance(y, Ball) else self._constant(y, x.dtype)
+        assert isinstance(y, Ball), "two numbers are no operands"
+        return self._constant(x, y.dtype), y
+
+    def _constant(self, number: Number, dtype: str) -> Ball:
+        """A number as an element of `dtype`, or unrounded, as some kernels keep it."""
+        centre = self.values.full((), number, dtype)
+        if dtype not in FORMATS:
+            return Ball(centre)
+        held = float(centre.array)
+        gap = abs(held - float(number)) if math.isfinite(held) else 0.0
+        gap += 0.0 if self.step is None else _loss(held, self._form(dtype))
+        least = held - gap if held >= gap else -math.inf
+        return Ball(centre, self.library.asarray(gap * INFLATION, "F64") if gap > 0 else None, least)
+
+    def _moved(self, x: Ball, move: Move) -> Ball:
+        radius = None if x.radius is None else move(Value(x.radius, "F64")).array
+        return Ball(move(x.centre), radius, x.least)
+
+    def _over(self, radius: Array, move: Callable[..., Value], *arguments: Any) -> Array:
+        return move(Value(radius, "F64"), *arguments).array
+
+    def _apart(self, x: Ball, y: Ball) -> Array:
+        """|x − y|; 0 between equal infinities."""
+        a, b = (self.library.convert(ball.array, "F64") for ball in (x, y))
+        return self.xp.where(a == b, 0.0, abs(a - b))
+
+    def _total(self, array: Array, axes: Axes, keep: bool) -> Array:
+        return self.values.sum(Value(array, "F64"), axes, keep).array
+
+    def _product(self, array: Array, axes: Axes, keep: bool) -> Array:
+        return self.values.prod(Value(array, "F64"), axes, keep).array
+
+    def _running(self, array: Array, axis: int) -> Array:
+        return self.values.cumsum(Value(array, "F64"), axis).array
+
+    def _sorted(self, array: Array, axis: int, descending: bool) -> Array:
+        return self.values.sort(Value(array, "F64"), axis, descending)[0].array
+
+    def _hull(self, value: Array, low: Array, high: Array) -> Array:
+        """Ends may be rounded themselves."""
+        reach = propagation.hull(self.xp, value, low, high)
+        return self.xp.where(reach > 0, reach * INFLATION + 2 * REFERENCE.unit * abs(value), reach)
+
+    def _widest(self, r: Array | float) -> float:
+        return r if isinstance(r, float) else float(self.xp.max(r)) if r.size else 0.0
+
+    def _larger(self, x: Array, y: Array) -> Array:
+        return self.xp.where(x > y, x, y)
+
+    def _lift(self, x: Array | float) -> Array:
+        return self.library.asarray(x, "F64") if isinstance(x, int | float) else x
+
+    def _lift_bool(self, x: Array | bool) -> Array:
+        return self.library.asarray(x, "BOOL") if isinstance(x, bool) else x
+
+    def _some(self, r: Array | float) -> Array:
+        return self._lift(r) > 0
+
+    def _lifted(self, numbers: Any) -> Any:
+        return float(numbers) if np.ndim(numbers) == 0 else self.library.asarray(numbers, "F64")
+
+    def _full(self, r: Array | float, x: Ball) -> Array:
+        return self._spread_over(r, x.centre)
+
+    def _spread_over(self, r: Array | float, centre: Value) -> Array:
+        return self.xp.broadcast_to(self._lift(r), centre.shape)
+
+    def _finite(self, x: Array) -> Array:
+        return self.xp.isfinite(self._lift(x))
+
+    def _is_exact(self, r: Array | float) -> bool:
+        return isinstance(r, float) and r == 0.0
+
+
+def _loss(number: float, form: Format) -> float:
+    """The most that rounding a constant to a format changes it; 0 for one that the format has."""
+    mantissa, _ = math.frexp(number)
+    has_digits = math.ldexp(mantissa, form.bits).is_integer() if math.isfinite(number) else True
+    relative = 0.0 if has_digits else form.unit * abs(number)
+    return relative if not abs(number) < form.smallest_normal else max(relative, min(abs(number), form.half_step))

@@ -1,0 +1,107 @@
+"""One rounding of a result, and what an honest device may read in an operand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from tallystick.operators.arrays import Array
+from tallystick.operators.balls.ball import INFLATION, Ball
+from tallystick.operators.balls.frame import Frame
+from tallystick.operators.precision import REFERENCE, Format
+from tallystick.operators.values import Value
+
+_WIDE_RANGE: Final = 64
+
+
+class Rounding(Frame):
+    """Spreads to radii."""
+
+    def _rounded(
+        self,
+        centre: Value,
+        spread: Array | float,
+        sources: Sequence[Ball],
+        units: float = 1.0,
+        least: float = -math.inf,
+        doubt: Array | bool = False,
+        pole: Array | bool = False,
+    ) -> Ball:
+        """`units` roundings of a result that itself may lie `spread` beside its centre."""
+        form, v = self._form(centre.dtype), centre.array
+        relative = units * (form.unit + REFERENCE.unit)
+        underflow = units * max(self.precision.underflow(centre.dtype), form.half_step)
+        radius = (spread + relative * (1 + relative) * (abs(v) + spread)) * INFLATION
+        may_underflow = True if centre.dtype == "F64" else (radius > 0) | (v != 0)
+        radius = radius + self.xp.where(self._lift_bool(may_underflow), underflow, 0.0)
+        for source in sources:
+            if source.radius is not None:
+                radius = radius + 0.0 * source.radius
+        radius = self.xp.where(self._fits(form, v, radius, spread, units), radius, math.inf)
+        if bool(self.xp.any(~self.xp.isfinite(v))):
+            radius = self.xp.where(self._certain(v, sources, doubt) | pole, 0.0, radius)
+        return Ball(centre, radius, least)
+
+    def _fits(self, form: Format, v: Array, radius: Array, spread: Array | float, units: float) -> Array:
+        """Where no honest result overflows.
+
+        One rounding to nearest gives an infinity from half a step beyond the largest number on (IEEE 754-2019 §4.3.1):
+        a mask of the smallest number plus a score stays a number. Fused kernels scale their scores and masks first.
+        """
+        if units > 1 or self.rescaling:
+            return abs(v) + radius < form.largest
+        reached = abs(v) * (1 + 2 * REFERENCE.unit) + spread * INFLATION
+        return reached < form.largest * (1 + form.unit / 4)
+
+    def _certain(self, v: Array, sources: Sequence[Ball], doubt: Array | bool) -> Array:
+        """Where an infinity or NaN follows from the operands: from infinite ones, or from an invalid operation."""
+        wild: Array | bool = False
+        finite: Array | bool = True
+        exact: Array | bool = True
+        for source in sources:
+            wild = wild | ~self.xp.isfinite(source.array)
+            finite = finite & (self._lift(source.width) < math.inf)
+            exact = exact & (self._lift(self._read(source)) == 0)
+        inherited = wild & finite & ~self._lift_bool(doubt)
+        return ~self.xp.isfinite(v) & (inherited | ((v != v) & (exact | (finite & self._any_nan(sources)))))
+
+    def _any_nan(self, sources: Sequence[Ball]) -> Array | bool:
+        found: Array | bool = False
+        for source in sources:
+            found = found | (source.array != source.array)
+        return found
+
+    def _read(self, x: Ball) -> Array | float:
+        """The radius, grown over 0 where the device may take a subnormal operand for 0."""
+        return self._lost_below(x, self.precision.read_as_zero(x.dtype))
+
+    def _factor(self, x: Ball) -> Array | float:
+        """As `_read`, of an operand that is multiplied: regrouped products may underflow or overflow early."""
+        if not self.regrouped:
+            return self._read(x)
+        form = self._form(x.dtype)
+        edge = 2.0 ** ((form.exponent_max - 1) // 2)
+        r = self._read(x) if form.exponent_max < _WIDE_RANGE else self._lost_below(x, 1 / edge)
+        far = (abs(x.array) >= edge) & self.xp.isfinite(x.array)
+        return self.xp.where(far, math.inf, r) if bool(self.xp.any(far)) else r
+
+    def _regrouping(self, dtype: str) -> float:
+        """What a product among subnormals, multiplied by a further factor, may lose in a format of little range."""
+        form = self._form(dtype)
+        is_lost = self.regrouped and form.exponent_max < _WIDE_RANGE
+        return form.half_step * 2.0 ** ((form.exponent_max - 1) // 2) if is_lost else 0.0
+
+    def _lost_below(self, x: Ball, tiny: float) -> Array | float:
+        size = abs(x.array)
+        near = (size - x.width < tiny) & ((size > 0) | self._some(x.width))
+        if not bool(self.xp.any(near)):
+            return x.width
+        return self.xp.where(near, x.width + self.xp.where(size + x.width < tiny, size + x.width, tiny), x.width)
+
+    def _finite_size(self, x: Ball) -> Array:
+        """|x|, with 0 for infinities and NaN."""
+        return self.xp.where(self.xp.isfinite(x.array), abs(x.array), 0.0)
+
+    def _size(self, centre: Value) -> Array:
+        return self.xp.where(self.xp.isfinite(centre.array), abs(centre.array), 0.0)

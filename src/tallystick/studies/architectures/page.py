@@ -1,0 +1,143 @@
+"""The page of architectures: `docs/architectures.md`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import metadata
+from typing import Any, Final, TypeAlias
+
+VERSIONS: Final = ("torch", "transformers", "diffusers", "jax", "iree-base-compiler", "numpy")
+Row: TypeAlias = Mapping[str, Any]
+HEAD = """# Architectures: captured, sliced, replayed and judged
+
+Written by `{command}`; every figure is in `data/architectures.json`, which also names the root of each graph.
+
+Models are small: tiny configurations with random weights, a batch of 3; MiniLM is the whole pre-trained encoder. A
+training step is the second step of AdamW with clipped gradients, forward, backward and optimizer in one graph; that of
+the JAX transformer is `jax.grad` and Adam. All is F32. Machine: {machine}. Versions: {versions}.
+
+Every graph passes the strict door with its root unchanged, and its own framework replays it with the bits of the native
+run{bits}.
+"""
+GRAPHS = """
+## Graphs and their slices
+
+*Kinds* counts operators that move data, are exact, round once, accumulate, call a library function, or are composite.
+*Middle slice*: operators of the slice that computes the middle third from the values before it, run alone. *One
+example*: the graph for a single example, where it can be proved that examples do not mix; its operators accept every
+row of the whole run, and the figure is how far its outputs are from those rows.
+"""
+ENGINES = """
+## Engines
+
+How far other engines are from the framework's own results, as the largest |Δ| of a tensor ÷ its largest element. First
+loss and outputs, then the worst of all tensors. The reference is NumPy in float64, without a framework. Parameters
+whose gradient is 0 in exact arithmetic are left out of the worst: kernels give rounding for it and nothing else, and
+Adam makes it as large as any other. They are biases of keys, because softmax does not see a shift, and biases before a
+normalization that takes them off again.
+"""
+JUDGED = """
+## Judged
+
+Every operator of every run is judged on that run's own values against its deterministic bound. The figure is the most
+of a bound that any element took; sums of two numbers take all of it.
+"""
+
+
+def render(examinations: Iterable[Row], machine: str, command: str) -> str:
+    """The page for examinations as JSON values."""
+    rows = list(examinations)
+    failures = [f"{row['architecture']}, {row['part']}: {line}" for row in rows for line in row["failures"]]
+    bits = ", except where the list of failures says otherwise" if failures else ""
+    head = HEAD.format(command=command, machine=machine, versions=", ".join(versions()), bits=bits)
+    parts = [head, *_failures(failures), GRAPHS, *_graphs(rows), ENGINES, *_engines(rows), JUDGED, *_judged(rows)]
+    return "\n".join([*parts, "\n## Refused, and why\n", *_refused(rows)]) + "\n"
+
+
+def versions() -> Iterator[str]:
+    """The versions of the libraries that are installed."""
+    for name in VERSIONS:
+        try:
+            yield f"{name} {metadata.version(name)}"
+        except metadata.PackageNotFoundError:
+            continue
+
+
+def _failures(lines: list[str]) -> Iterator[str]:
+    if lines:
+        yield "\n## Failures\n"
+        yield from (f"- {line}" for line in lines)
+
+
+def _graphs(rows: list[Row]) -> Iterator[str]:
+    yield "| architecture | graph | operators | kinds | depth | middle slice | one example |"
+    yield "|---|---|---|---|---|---|---|"
+    for row in rows:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in row["kinds"].items())
+        yield _line(row, row["nodes"], kinds, row["depth"], _slice(row["slice"]), _example(row["examples"]))
+
+
+def _slice(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return "not run"
+    if not found["differing"]:
+        return f"{found['nodes']}, same bits"
+    return f"{found['nodes']}, within bounds, {found['worst']:.1g}"
+
+
+def _example(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return "refused"
+    return f"accepted, {found['worst']:.1g}" if found["worst"] else "accepted, same bits"
+
+
+def _engines(rows: list[Row]) -> Iterator[str]:
+    names = list(dict.fromkeys(name for row in rows for name in row["distances"]))
+    yield f"| architecture | graph | {' | '.join(names)} |\n|---|---|{'---|' * len(names)}"
+    for row in rows:
+        yield _line(row, *(_distance(row["distances"].get(name)) for name in names))
+
+
+def _distance(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return "refused"
+    figures = found["observed"], found["worst"]
+    return " / ".join(f"{figure:.1e}" if figure else "0" for figure in figures)
+
+
+def _judged(rows: list[Row]) -> Iterator[str]:
+    names = list(dict.fromkeys(name for row in rows for name in row["judged"]))
+    yield f"| architecture | graph | {' | '.join(names)} |\n|---|---|{'---|' * len(names)}"
+    for row in rows:
+        yield _line(row, *(_judgement(row["judged"].get(name)) for name in names))
+    every = [found for row in rows for found in row["judged"].values()]
+    operators, rejected = sum(found["operators"] for found in every), sum(len(found["rejected"]) for found in every)
+    yield f"\nAll together: {operators:,} operators judged, {rejected} rejected."
+    for key, what in (("unbounded", "no element"), ("partly_unbounded", "not every element")):
+        found = sorted({name for each in every for name in each[key]})
+        named = ", ".join(f"`{name}`" for name in found) or "none"
+        yield f"Operators that had a finite bound on {what}: {named}."
+
+
+def _judgement(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return "refused"
+    verdict = f"{len(found['rejected'])} rejected" if found["rejected"] else "accepted"
+    return f"{verdict}, {found['share']:.3g}"
+
+
+def _refused(rows: list[Row]) -> Iterator[str]:
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        for what, reason in row["refused"].items():
+            reasons.setdefault((what, reason), []).append(f"{row['architecture']} {row['part']}")
+        found = row["slice"]
+        if found and found["differing"]:
+            reason = "other bits than in the whole run: it starts from row-major tensors, the run had another layout"
+            reasons.setdefault(("middle slice", reason), []).append(f"{row['architecture']} {row['part']}")
+    for (what, reason), subjects in reasons.items():
+        yield f"- {what}, {'; '.join(subjects)}: {reason}"
+
+
+def _line(row: Row, *cells: object) -> str:
+    return f"| {row['architecture']} | {row['part']} | {' | '.join(map(str, cells))} |"
