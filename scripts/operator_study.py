@@ -69,7 +69,8 @@ def main() -> int:
         searches += found
     attacks = {
         "machine": machine(),
-        "effort": asdict(max((size.effort for size in sizes.values()), key=lambda effort: effort.restarts)),
+        "effort": asdict(Effort()),
+        "starts": {name: size.restarts for name, size in sizes.items()},
         "cheats": cheats,
         "searches": searches,
     }

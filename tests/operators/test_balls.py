@@ -121,6 +121,47 @@ def test_a_subnormal_operand_may_be_read_as_zero_unless_stated() -> None:
     assert radius(Balls(NUMPY, Precision(flush=False)).mul(x, exact(1e20)))[0] < 1e-24
 
 
+def test_steps_and_order_of_numbers_that_may_be_read_as_zero_are_open() -> None:
+    assert radius(BALLS.floor(exact(-1e-40, -1e-30))) == pytest.approx([1.0, 0.0])
+    assert radius(BALLS.sign(exact(1e-40, 1e-30))) == pytest.approx([1.0, 0.0])
+    values, order = BALLS.sort(exact(-5e-40, -1e-45, 1.0), 0, False)
+    assert radius(values)[1] >= 5e-40
+    assert values.width[2] == 0
+    assert radius(order)[:2] == [math.inf, math.inf]
+    assert BALLS.sort(exact(-5e-30, -1e-35, 1.0), 0, False)[0].radius is None
+
+
+def test_a_wider_format_shows_that_a_subnormal_number_was_read_as_zero() -> None:
+    assert radius(BALLS.cast(exact(1e-40), "F64"))[0] >= 1e-40
+    assert BALLS.cast(exact(1e-30), "F64").radius is None
+
+
+def test_an_exponent_that_the_dtype_lacks_moves_large_powers() -> None:
+    x = np.float32(1.3326223e21)
+    kept, rounded = (float(x) ** y for y in (1.7, float(np.float32(1.7))))
+    assert abs(kept - rounded) <= radius(BALLS.pow(exact(float(x)), 1.7))[0] < 1e-4 * kept
+    assert radius(BALLS.pow(exact(float(x)), 1.5))[0] < 20 * U * float(x) ** 1.5
+
+
+def test_one_to_any_power_is_one_even_where_a_base_only_may_be_one() -> None:
+    nan = exact(math.nan)
+    assert radius(BALLS.pow(within([0.999], [0.002]), nan)) == [math.inf]
+    assert radius(BALLS.pow(within([0.9], [0.002]), nan)) == [0.0]
+
+
+def test_a_sum_that_overflows_before_it_is_scaled_promises_nothing() -> None:
+    def reached(alpha: float, size: float) -> float:
+        x = np.full((1, 2), size, np.float32)
+        arguments = {"self": np.zeros(1, np.float32), "mat1": x, "mat2": x.T.copy(), "beta": 1, "alpha": alpha}
+        loaded = {k: Tensor.of(v) if isinstance(v, np.ndarray) else v for k, v in arguments.items()}
+        [found] = bound(operator("aten.addmm.default"), loaded)
+        assert found is not None
+        return float(found.radius[0, 0])
+
+    assert reached(0.1, 1.5e19) == math.inf
+    assert reached(0.1, 1e18) < 1e30
+
+
 def test_integers_and_their_sums_are_exact() -> None:
     x = Ball(Value(np.arange(6).reshape(2, 3), "I64"))
     assert BALLS.sum(x, (0,)).radius is None

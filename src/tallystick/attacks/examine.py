@@ -62,10 +62,10 @@ def screen(run: RunDirectory, policy: Policy) -> Verdict:
 
 
 def of_report(report: Report) -> Answer:
-    """The answer of a report, with the replayed segments that did not agree."""
-    bad = (r.segment for r in report.segments if not (r.trajectory_agrees and r.state_agrees))
-    segments = tuple((segment.start, segment.end) for segment in bad)
-    return of_verdict(report.verdict, segments)
+    """The answer of a report, with the chosen segments that did not replay, or not to the same end."""
+    good = {r.segment for r in report.segments if r.trajectory_agrees and r.state_agrees}
+    bad = (segment for segment in report.selection.segments if segment not in good)
+    return of_verdict(report.verdict, tuple((segment.start, segment.end) for segment in bad))
 
 
 def of_verdict(verdict: Verdict, bad_segments: Iterable[tuple[int, int]] = ()) -> Answer:

@@ -63,13 +63,18 @@ def train_reference(out: Path, reference: Reference = "recipe") -> None:
     """Train a reference run into `out`, with its step graph but for bfloat16, which is replayed from its recipe."""
     if reference == "loop":
         train_loop(out)
-        return
+    else:
+        train_by(RECIPES[reference], out)
+
+
+def train_by(recipe: dict[str, Any], out: Path) -> None:
+    """Train by a recipe on the reference text."""
     topics = resources.files("tallystick") / "examples" / "data" / "python-topics.txt"
+    read = Recipe.from_json(recipe, "reference recipe")
     with TemporaryDirectory() as folder:
         source = Path(folder) / "text.txt"
         source.write_bytes(topics.read_bytes()[:TEXT_BYTES])
-        recipe = Recipe.from_json(RECIPES[reference], "reference recipe")
-        train(recipe, source, out, capture_with=None if recipe.training.dtype == "bf16" else _refuse)
+        train(read, source, out, capture_with=None if read.training.dtype == "bf16" else _refuse)
 
 
 def reference_policy(samples: int = HITTING) -> Policy:

@@ -6,15 +6,16 @@ its own replay. A forger may put anything there that the reach screen allows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from tallystick.attacks.attack import Attack, Forger, accepted, rejected
+from tallystick.attacks.attack import Attack, accepted, rejected
 from tallystick.attacks.dishonest import Batches, DishonestTrainer, retrain
-from tallystick.audits.undetermined import Mask, find_undetermined
+from tallystick.audits.undetermined import find_undetermined
 from tallystick.errors import UsageError
 from tallystick.frameworks.torch.trainer import Observation
 from tallystick.store import RunDirectory
@@ -30,15 +31,14 @@ SHARE_OF_REACH = 0.99
 class PushingTrainer(DishonestTrainer):
     """Trains by the recipe and moves, before each anchor, whatever is undetermined as far as it can go.
 
-    `balanced` moves come in pairs that cancel in the sketch of the weights, which its public seed allows; the others
-    follow the gradient of the loss upwards.
+    The moves come in pairs that cancel in the sketch of the weights, which its public seed allows; of the two ways to
+    move a pair, the one that raises the loss is taken.
     """
 
-    def __init__(self, spec: Spec, balanced: bool) -> None:
+    def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
         self._projection = Projection(projection_seed(spec), spec.recorded.projection_width)
-        self._balanced, self.moved = balanced, 0
-        self._start = _copied(self.state())
+        self._start, self.moved = _copied(self.state()), 0
 
     def step(self, micro_batches: Batches) -> Observation:
         """One honest step, and a push where an anchor follows."""
@@ -49,37 +49,30 @@ class PushingTrainer(DishonestTrainer):
         return seen
 
     def _push(self) -> None:
-        state = _copied(self.state())
-        masks = find_undetermined(
-            state, self.declared.training.dtype, self._start, self.declared.optimizer.betas[1]
-        )
-        self.moved = sum(int(mask.sum()) for mask in masks.values())
-        signs = self._cancelling(masks) if self._balanced else self._uphill(masks)
+        state, training = _copied(self.state()), self.declared.training
+        masks = find_undetermined(state, training.dtype, self._start, self.declared.optimizer.betas[1])
+        slopes = {name: _gradient(parameter) for name, parameter in self.model.named_parameters()}
         kept, reach = self._reach()
-        for name, sign in signs.items():
-            honest, before = state[f"weights.{name}"].array(), self._start[f"weights.{name}"].array()
-            room = SHARE_OF_REACH * reach - np.abs(honest - kept * before)
-            step = np.min(room[sign != 0], initial=np.inf) if self._balanced else room
-            moved = honest + np.where(sign != 0, sign * np.maximum(step, 0), 0)
-            state[f"weights.{name}"] = Tensor.of(moved.astype(honest.dtype))
+        for name, mask in masks.items():
+            weight = f"weights.{name}"
+            honest = state[weight].array()
+            room = SHARE_OF_REACH * reach - np.abs(honest - kept * self._start[weight].array())
+            moves = self._moves(weight, np.flatnonzero(mask), np.maximum(room, 0).ravel(), slopes[name].ravel())
+            state[weight] = Tensor.of((honest + moves.reshape(mask.shape)).astype(honest.dtype))
+        self.moved = sum(int(mask.sum()) for mask in masks.values())
         self.restore(state)
 
-    def _uphill(self, masks: Mapping[str, Mask]) -> dict[str, np.ndarray]:
-        slopes = {name: _gradient(parameter) for name, parameter in self.model.named_parameters()}
-        return {name: np.where(mask, np.where(slopes[name] < 0, -1, 1), 0) for name, mask in masks.items()}
-
-    def _cancelling(self, masks: Mapping[str, Mask]) -> dict[str, np.ndarray]:
-        """Directions of which each column of the sketch sees as many upwards as downwards."""
-        return {name: self._paired(f"weights.{name}", mask) for name, mask in masks.items()}
-
-    def _paired(self, name: str, mask: Mask) -> np.ndarray:
-        width, found = self._projection.width, np.zeros(mask.size, np.int64)
-        rows = self._projection.signs(name, -(-mask.size // width))
+    def _moves(self, name: str, places: np.ndarray, room: np.ndarray, slopes: np.ndarray) -> np.ndarray:
+        """Moves of one tensor, flat: of each pair in a column of the sketch, what one adds the other takes away."""
+        width, moves = self._projection.width, np.zeros(room.size)
+        rows = self._projection.signs(name, -(-room.size // width))
         for column in range(width):
-            places = [place for place in np.flatnonzero(mask) if place % width == column]
-            for one, other in zip(places[::2], places[1::2], strict=False):
-                found[one], found[other] = rows[one // width], -rows[other // width]
-        return found.reshape(mask.shape)
+            found = places[places % width == column]
+            for one, other in zip(found[::2], found[1::2], strict=False):
+                up, down = int(rows[one // width]), -int(rows[other // width])
+                size = math.copysign(min(room[one], room[other]), up * slopes[one] + down * slopes[other])
+                moves[one], moves[other] = up * size, down * size
+        return moves
 
     def _reach(self) -> tuple[float, float]:
         """What decay leaves of a weight over the segment, and how far AdamW can carry it (`tolerances.reach`)."""
@@ -91,16 +84,12 @@ class PushingTrainer(DishonestTrainer):
         return kept, reach
 
 
-def pushing(*, balanced: bool) -> Forger:
-    """A forger that trains by the recipe and moves the undetermined weights at every anchor."""
-
-    def forge(run: Path, out: Path) -> None:
-        trainer = PushingTrainer(RunDirectory(run).spec(), balanced)
-        retrain(run, out, trainer)
-        if not trainer.moved:
-            raise UsageError("this forgery moves weights that no replay determines, and this run has none")
-
-    return forge
+def forge(run: Path, out: Path) -> None:
+    """Train by the recipe and move the undetermined weights at every anchor."""
+    trainer = PushingTrainer(RunDirectory(run).spec())
+    retrain(run, out, trainer)
+    if not trainer.moved:
+        raise UsageError("this forgery moves weights that no replay determines, and this run has none")
 
 
 def _copied(state: State) -> dict[str, Tensor]:
@@ -120,7 +109,7 @@ ATTACKS = (
     Attack(
         name="undetermined-moved",
         change="weights that no replay determines are moved to the end of their reach, past the sketch; all made anew",
-        forge=pushing(balanced=True),
+        forge=forge,
         reference="gpt2",
         screens=WITHIN_REACH,
         exact=rejected("state"),
@@ -128,8 +117,8 @@ ATTACKS = (
     ),
     Attack(
         name="undetermined-moved-bf16",
-        change="the same in bfloat16, where more is undetermined, and up the gradient of the loss",
-        forge=pushing(balanced=False),
+        change="the same in bfloat16, where more is undetermined",
+        forge=forge,
         reference="gpt2-bf16",
         screens=WITHIN_REACH,
         exact=rejected("state"),

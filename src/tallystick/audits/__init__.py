@@ -6,6 +6,7 @@ from tallystick.audits.opening import Judgement, judge_opening
 from tallystick.audits.operators import OperatorJudge
 from tallystick.audits.policy import Policy, read_policy
 from tallystick.audits.properties import PROPERTIES, Property, judge_properties
+from tallystick.audits.published import Published
 from tallystick.audits.report import Report
 from tallystick.audits.sampling import draw_nonce, parse_nonce
 from tallystick.audits.training import Workplace, audit_training, verify_segment
@@ -22,6 +23,7 @@ __all__ = [
     "OperatorJudge",
     "Policy",
     "Property",
+    "Published",
     "Report",
     "Verdict",
     "Workplace",

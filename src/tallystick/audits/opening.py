@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
+import numpy as np
+
 from tallystick.audits.findings import DIFFERS, Findings, require
 from tallystick.audits.operators import OperatorJudge
 from tallystick.audits.properties import judge_properties
+from tallystick.audits.published import Published
 from tallystick.audits.verdict import Verdict
 from tallystick.commitments import Digest, Frontier, digest_from, leaf_hash
 from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
@@ -24,7 +27,7 @@ from tallystick.store import read_document, read_lines
 from tallystick.tensors import StateFile, Tensor, tensor_digest
 from tallystick.transcripts import CallRecord, OpenedOperator, Opening, OperatorRecord, StepRecord, state_digest_of
 from tallystick.transcripts.profile import Profile
-from tallystick.transcripts.program import BATCH, STATE_PREFIXES
+from tallystick.transcripts.program import BATCH, POSITION, STATE_PREFIXES
 
 OPENING: Final = "opening.json"
 OPERATORS: Final = "operators.jsonl"
@@ -39,13 +42,17 @@ Opened: TypeAlias = "tuple[Graph | None, tuple[Node, ...], Mapping[Ref, Digest]]
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a verifier asks of opened operators."""
+    """What a verifier asks of opened operators.
+
+    `claim` is the digest of the claim that was published, `published` the claim itself, which says more.
+    """
 
     precision: Precision = PLAIN
     profile: Profile | None = None
     nodes: frozenset[int] = frozenset()
     properties: tuple[str, ...] = ()
     claim: Digest | None = None
+    published: Published | None = None
 
 
 def judge_opening(folder: Path, asked: Judgement) -> Verdict:
@@ -62,15 +69,23 @@ def judge_opening(folder: Path, asked: Judgement) -> Verdict:
         _check_record(opening)
     with notes.check("claim"):
         require(asked.claim in (None, opening.claim), f"the opening belongs to the claim {opening.claim}")
+    if asked.published is not None:
+        asked.published.check(notes, opening)
     read = _whole if (folder / OPERATORS).exists() else _single
     graph, nodes, digests = read(notes, folder, opening)
     if notes.rejected:
         return Verdict(tuple(notes.seen), not_checked=("the operators: the opening does not hang together",))
+    if asked.published is not None:
+        with notes.check("value"):
+            asked.published.check_step(notes, opening, opening.opened_record(), lambda names: _loaded(folder, names))
     unavailable = list(_judge_nodes(notes, folder, asked, opening, nodes, digests))
     if asked.properties:
         unavailable += _judge_properties(notes, folder, asked, graph, digests)
     return Verdict(
-        tuple(notes.seen), tuple(unavailable), tuple(_not_checked(opening, asked, nodes)), tuple(_assumed(asked))
+        tuple(notes.seen),
+        tuple(unavailable),
+        tuple(_not_checked(folder, opening, asked, nodes)),
+        tuple(_assumed(asked)),
     )
 
 
@@ -85,6 +100,7 @@ def _check_record(opening: Opening) -> None:
     if isinstance(record, CallRecord):
         _check_call(opening, record)
         return
+    _check_position(opening, record.index)
     require(record.pre.exact in (None, before), f"the operators do not start from the state before step {record.index}")
     require(record.post.exact in (None, after), f"the operators do not end in the state after step {record.index}")
     batch = {name.removeprefix(BATCH): found for name, found in opening.sources.items() if name.startswith(BATCH)}
@@ -92,6 +108,12 @@ def _check_record(opening: Opening) -> None:
         require(
             state_digest_of(batch) == record.batch.digest, f"the operators read another batch than step {record.index}"
         )
+
+
+def _check_position(opening: Opening, step: int) -> None:
+    before, after = (tensor_digest(Tensor.of(np.asarray(count, np.int64))) for count in (step - 1, step))
+    found = opening.sources.get(POSITION), opening.results.get(POSITION)
+    require(found == (before, after), f"the operators are not those of step {step}")
 
 
 def _states(opening: Opening) -> tuple[Digest, Digest]:
@@ -230,16 +252,21 @@ def _judge_properties(
     return list(judge_properties(notes, graph, _loaded(folder, digests), asked.properties))
 
 
-def _not_checked(opening: Opening, asked: Judgement, nodes: Collection[Node]) -> Iterator[str]:
+def _not_checked(folder: Path, opening: Opening, asked: Judgement, nodes: Collection[Node]) -> Iterator[str]:
     record = opening.opened_record()
-    if isinstance(record, StepRecord):
+    if asked.published is not None:
+        yield from asked.published.not_checked(opening, record, lambda name: (folder / value_file(name)).is_file())
+    elif isinstance(record, StepRecord):
         yield "whether loss and learning rate are those of the record: `tally audit` replays the step"
+    if isinstance(record, StepRecord):
+        if record.batch.digest is None:
+            yield f"whether this is the batch of step {record.index}: its record names positions, and not tensors"
         if record.pre.exact is None or record.post.exact is None:
             yield f"whether these are the states around step {record.index}: its record has no exact summary of both"
     if asked.nodes and len(asked.nodes) < len(nodes):
         yield f"{len(nodes) - len(asked.nodes)} of {len(nodes)} operators were not judged"
-    if asked.claim is None:
-        yield "whether this belongs to the claim that was published: give its digest with --claim"
+    if asked.published is None:
+        yield "whether transcript and graph are those of the claim that was published: only the claim itself says so"
 
 
 def _assumed(asked: Judgement) -> Iterator[str]:

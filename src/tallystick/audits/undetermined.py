@@ -49,7 +49,7 @@ def find_undetermined(replayed: State, dtype: str, start: State | None = None, d
 
 
 def _only_decayed(start: np.ndarray, end: np.ndarray, steps: int, decay: float) -> Mask:
-    """v ≤ β₂ⁿ·v₀ but for rounding: what gradients there were did not even show in the second moment."""
+    """Where v ≤ β₂ⁿ·v₀ but for rounding: what gradients there were did not even show in the second moment."""
     bound: np.ndarray = decay**steps * start.astype(np.float64) * (1 + DECAY_ROUNDING * steps)
     return np.asarray(end <= bound)
 

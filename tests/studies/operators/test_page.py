@@ -13,7 +13,7 @@ import pytest
 
 from tallystick.attacks.inference.nudge import Effort
 from tallystick.studies.operators.attacks import Judged, Searched
-from tallystick.studies.operators.page import render_attacks
+from tallystick.studies.operators.page import render_attacks, render_calibration
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "operator_study.py"
 REGIONS = ("deterministic bound", "calibrated threshold")
@@ -27,6 +27,7 @@ def figures(succeeded: int = 0, accused: int = 0) -> dict[str, Any]:
     return {
         "machine": "here",
         "effort": asdict(Effort()),
+        "starts": {"m": 7},
         "cheats": [asdict(row) for row in cheats],
         "searches": [asdict(row) for row in searches],
     }
@@ -42,6 +43,17 @@ def test_each_fraud_is_a_row_with_a_cell_for_each_judge() -> None:
 def test_a_rate_is_over_the_inputs_that_are_no_ties() -> None:
     page = render_attacks(figures(), "a command")
     assert "| m | deterministic bound | 5 | 1 | 2 | [0.068, 0.932] | 0.5 | 2.5 |" in page
+
+
+def test_a_stack_that_the_bound_rejects_is_told_beside_the_rate() -> None:
+    row = {"stack": "odd", "alike": [], "runs": 9, "rejected": 0, "rate_low": 0.0, "rate_high": 0.3, "where": "n0 op"}
+    row |= {"stretch": [1.0, 1.0, None], "beyond": {"n4 cos": 629.0}, "results": 1, "skipped": 0, "differs": 0.5}
+    study = {"model": "m", "graph": "sha256:00", "operators": 1, "machines": ["here"], "inputs": 18, "safety": 3.0}
+    study |= {"stacks": [], "kinds": [], "safeties": [], "left_out": [row]}
+    page = render_calibration([study], "a command")
+    assert "0 of 9 runs rejected by thresholds" in page
+    assert "up to 9 on odd are rejected by the **bound** at `n4 cos`" in page
+    assert "∞" in page
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,9 @@ def hardtanh_backward(a: Algebra[V], grad_output: V, self: V, min_val: Scalar, m
     return a.where(outside, 0, a.where(a.compare(self, self, "eq"), grad_output, self))
 
 
-@FAMILY.operator("aten.threshold.default", "Tensor self, Scalar threshold, Scalar value", "x > t ? x : v", Exactness.EXACT)
+@FAMILY.operator(
+    "aten.threshold.default", "Tensor self, Scalar threshold, Scalar value", "x > t ? x : v", Exactness.EXACT
+)
 def threshold(a: Algebra[V], self: V, threshold: Scalar, value: Scalar) -> V:
     """`self` above the threshold, else `value`; NaN stays NaN."""
     return a.where(a.compare(self, threshold, "le"), value, self)

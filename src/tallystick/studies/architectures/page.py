@@ -10,15 +10,16 @@ VERSIONS: Final = ("torch", "transformers", "diffusers", "jax", "iree-base-compi
 Row: TypeAlias = Mapping[str, Any]
 HEAD = """# Architectures: captured, sliced, replayed and judged
 
-Written by `{command}`; every figure is in `data/architectures.json`, which also names the root of each graph.
+Written by `{command}`; every figure is in `data/architectures.json`, with the root of each graph.
 
 Models are small: tiny configurations with random weights, a batch of 3; MiniLM is the whole pre-trained encoder. A
 training step is the second step of AdamW with clipped gradients, forward, backward and optimizer in one graph; that of
-the JAX transformer is `jax.grad` and Adam. All is F32. Machine: {machine}. Versions: {versions}.
+the JAX transformer is `jax.grad` and Adam. All is F32.
+
+Machine: {machine}. Versions: {versions}.
 
 Every graph passes the strict door with its root unchanged, and its own framework replays it with the bits of the native
-run{bits}.
-"""
+run{bits}."""
 GRAPHS = """
 ## Graphs and their slices
 
@@ -34,7 +35,7 @@ How far other engines are from the framework's own results, as the largest |Δ| 
 loss and outputs, then the worst of all tensors. The reference is NumPy in float64, without a framework. Parameters
 whose gradient is 0 in exact arithmetic are left out of the worst: kernels give rounding for it and nothing else, and
 Adam makes it as large as any other. They are biases of keys, because softmax does not see a shift, and biases before a
-normalization that takes them off again.
+normalization that takes them off again. GPT-2 keeps the bias of its keys inside a larger one, where it shows.
 """
 JUDGED = """
 ## Judged
@@ -117,6 +118,7 @@ def _judged(rows: list[Row]) -> Iterator[str]:
         found = sorted({name for each in every for name in each[key]})
         named = ", ".join(f"`{name}`" for name in found) or "none"
         yield f"Operators that had a finite bound on {what}: {named}."
+    yield "An element has no finite bound where its exact result may leave the range of F32."
 
 
 def _judgement(found: Mapping[str, Any] | None) -> str:

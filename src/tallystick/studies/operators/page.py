@@ -21,8 +21,11 @@ Two things came from these measurements. What is calibrated is never less than *
 result of one element may by chance be rounded well on every stack that was tried, and worse on the next; and sums that
 happen to be exact on some inputs are not on others. And **plain loops** are among the stacks: of the honest orders of a
 sum, first term to last has the largest errors. Before they were, MiniLM on IREE, which sums in that order, stretched
-thresholds from the other stacks up to 5.4 times, and 7 of its 12 runs were rejected at a factor of 3 (24 sets of
-inputs). A profile holds for stacks like those it was measured on; a new kind of kernel calls for a new calibration.
+thresholds from the other stacks up to 5.4 times, and 7 of its 12 runs were rejected at a factor of 3 (an earlier run
+with 24 sets of inputs, not in the data). That is what a kind of kernel that no calibrated stack resembles can meet.
+
+Rules, stacks and factor were chosen after looking at these models on these stacks. The rates below are therefore no
+test on fresh data, and a profile holds for stacks like those it was measured on.
 
 Machine: {machine}.
 """
@@ -92,9 +95,9 @@ axis or mask *stated* gives another graph root, so what is tried here is another
 SEARCHED: Final = """
 ## Moving every operator within what is allowed
 
-The adversary knows the region and moves every result inside it, by up to {steps} steps of projected ascent from up to
-{restarts} starts (Madry et al. 2018), towards the second-best answer. It succeeds where the answer changes and the
-judge accepts every operator. *Margin overcome* is how much of the distance to another answer it gained (median and
+The adversary knows the region and moves every result inside it, by up to {steps} steps of projected ascent (Madry et al.
+2018) towards the second-best answer; a climb ends after {patience} steps without gain. Starts on each input: {starts}.
+It succeeds where the answer changes and the judge accepts every operator. *Margin overcome* is how much of the distance to another answer it gained (median and
 largest over the inputs): the answer changes above 1. *Ties* are inputs whose two best scores are no further apart than
 the region allows those scores themselves; they are nobody's to decide, an audit of the answer is inconclusive there,
 and a change of such an answer is not counted as a success.
@@ -129,7 +132,8 @@ def render_calibration(studies: Iterable[dict[str, Any]], command: str) -> str:
 def render_attacks(figures: dict[str, Any], command: str) -> str:
     """The page of attacks."""
     head = ATTACKS.format(command=command, machine=figures["machine"])
-    searched = SEARCHED.format(**figures["effort"])
+    starts = ", ".join(f"{model} {count}" for model, count in figures["starts"].items())
+    searched = SEARCHED.format(**figures["effort"], starts=starts)
     return "\n".join([head, CHEATED, *_cheats(figures["cheats"]), searched, *_searches(figures["searches"]), REMAINS])
 
 
@@ -181,12 +185,21 @@ def _left_out(studies: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _totals(studies: list[dict[str, Any]]) -> Iterator[str]:
-    rows = [row for study in studies for row in study["left_out"]]
-    runs, rejected = sum(row["runs"] for row in rows), sum(row["rejected"] for row in rows)
-    low, high = clopper_pearson(rejected, runs)
+    """By model, because one with many cheap runs would speak for all."""
+    yield ""
+    for study in studies:
+        rows = study["left_out"]
+        runs, rejected = sum(row["runs"] for row in rows), sum(row["rejected"] for row in rows)
+        low, high = clopper_pearson(rejected, runs)
+        rate = f"[{low:.5f}, {high:.5f}]"
+        yield f"- {study['model']}: {rejected} of {runs:,} runs rejected by thresholds, a rate in {rate}."
+        for row in rows:
+            if row["beyond"]:
+                places = ", ".join(f"`{place}`" for place in row["beyond"])
+                yield f"  Of these, up to {row['runs']} on {row['stack']} are rejected by the **bound** at {places}."
     yield (
-        f"\nAll together: **{rejected} of {runs:,} runs rejected**, a rate in [{low:.5f}, {high:.5f}]. "
-        f"The goal is at most 0.0001 per run; an interval below it takes {37_000:,} runs without a rejection."
+        "\nThe goal is a rate of at most 0.0001 per run. An interval below that takes 37,000 runs without a rejection, "
+        "and runs that repeat inputs or resemble each other's stacks count for less than their number."
     )
 
 
@@ -250,6 +263,14 @@ def _searches(rows: list[dict[str, Any]]) -> Iterator[str]:
         gained = [f"{value:.2g}" for value in (median(row["gained"]), max(row["gained"]))]
         rate = f"[{low:.3f}, {high:.3f}]"
         yield _row(row["model"], row["region"], row["inputs"], row["ties"], row["succeeded"], rate, *gained)
+    for region in dict.fromkeys(row["region"] for row in rows):
+        yield _over_models(region, [row for row in rows if row["region"] == region])
+
+
+def _over_models(region: str, rows: list[dict[str, Any]]) -> str:
+    count, succeeded = sum(row["inputs"] - row["ties"] for row in rows), sum(row["succeeded"] for row in rows)
+    low, high = clopper_pearson(succeeded, count) if count else (0.0, 1.0)
+    return f"\nAll models, {region}: {succeeded} of {count}, a rate in [{low:.3f}, {high:.3f}]."
 
 
 def _row(*cells: object) -> str:
