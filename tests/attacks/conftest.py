@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tallystick.attacks import Audit, find_attack
+from tallystick.attacks.attack import Reference
 from tallystick.attacks.examine import Answer, examine
 from tallystick.attacks.reference import reference_policy, this_workplace, train_reference
 from tallystick.store import RunDirectory
@@ -26,24 +27,39 @@ def reference(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Pat
 
 
 @pytest.fixture(scope="session")
-def forged(reference: Path, tmp_path_factory: pytest.TempPathFactory) -> Forge:
+def honest(reference: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Reference], Path]:
+    folder = tmp_path_factory.mktemp("references")
+
+    @cache
+    def train(kind: Reference) -> Path:
+        if kind == "recipe":
+            return reference
+        train_reference(folder / kind, kind)
+        return folder / kind
+
+    return train
+
+
+@pytest.fixture(scope="session")
+def forged(honest: Callable[[Reference], Path], tmp_path_factory: pytest.TempPathFactory) -> Forge:
     folder = tmp_path_factory.mktemp("forged")
 
     @cache
     def forge(name: str) -> Path:
-        find_attack(name).forge(reference, folder / name)
+        attack = find_attack(name)
+        attack.forge(honest(attack.reference), folder / name)
         return folder / name
 
     return forge
 
 
 @pytest.fixture(scope="session")
-def ask(reference: Path, forged: Forge) -> Ask:
-    kept = RunDirectory(reference).claim().identity
+def ask(honest: Callable[[Reference], Path], forged: Forge) -> Ask:
     workplace = this_workplace()
 
     @cache
     def answer(name: str, audit: Audit) -> Answer:
+        kept = RunDirectory(honest(find_attack(name).reference)).claim().identity
         return examine(forged(name), audit, reference_policy(), kept, NONCE, workplace)
 
     return answer

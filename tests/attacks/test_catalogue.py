@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from tallystick.attacks import ATTACKS, AUDITS, Audit, find_attack
-from tallystick.attacks.examine import Answer, policy_of
+from tallystick.attacks.attack import Reference
+from tallystick.attacks.examine import Answer, examine, policy_of
 from tallystick.attacks.nonce_ground import PROVER_NONCE, SAMPLES
-from tallystick.attacks.reference import reference_policy, this_workplace
+from tallystick.attacks.reference import RECIPE, reference_policy, this_workplace
 from tallystick.audits import audit_training
 from tallystick.errors import UsageError
 from tallystick.store import RunDirectory
@@ -43,13 +44,30 @@ NEVER_MISSING = (
     "nonce-ground",
     "hidden-batch",
     "prover-auditor-split",
+    "graph-other-epsilon",
+    "graph-not-causal",
+    "graph-skips-a-tensor",
+    "graph-hidden-constant",
+    "graph-hidden-input",
+    "graph-removed",
+    "graph-exchanged",
+    "loop-batch-exchanged",
+    "loop-batch-withheld",
+    "loop-batch-renamed",
+    "loop-constant-exchanged",
+    "undetermined-moved",
 )
+BY_RECIPE_TOO = ("honest-copy", "bad-seed", "gradient-noise", "weights-edited-by-one-ulp", "one-token-substituted")
 
 
 def asked() -> list[tuple[str, Audit]]:
-    """Every attack and audit; a full audit is asked where it should say something else than one that hits."""
+    """Every attack and audit; of those that say what an exact one says, only a few are asked."""
     pairs = [(name, audit) for name in ATTACKS for audit in AUDITS]
-    return [(name, audit) for name, audit in pairs if audit != "full" or ATTACKS[name].full is not None]
+    stated = {
+        "full": lambda name: ATTACKS[name].full,
+        "recipe": lambda name: ATTACKS[name].recipe or name in BY_RECIPE_TOO,
+    }
+    return [(name, audit) for name, audit in pairs if audit not in stated or stated[audit](name)]
 
 
 @pytest.mark.parametrize(("name", "audit"), asked())
@@ -110,7 +128,8 @@ def test_a_nonce_that_the_prover_knew_misses_the_fraud(forged: Forge) -> None:
 
 def test_a_nonce_that_the_prover_did_not_know_hits_it_sometimes(forged: Forge) -> None:
     run, policy = RunDirectory(forged("nonce-ground")), reference_policy(SAMPLES)
-    outcomes = {audit_training(run, policy, bytes([n]) * 32, this_workplace()).verdict.outcome for n in range(1, 13)}
+    workplace = this_workplace()
+    outcomes = {audit_training(run, policy, bytes([n]) * 32, workplace).verdict.outcome for n in range(1, 13)}
     assert "rejected" in outcomes
 
 
@@ -124,7 +143,48 @@ def test_policies_differ_in_what_their_names_say(reference: Path) -> None:
     kept = RunDirectory(reference).claim().identity
     assert policy_of("claim", reference_policy(), kept).claim == kept
     assert policy_of("full", reference_policy(), kept).full
+    assert policy_of("recipe", reference_policy(), kept).replay == "recipe"
+    assert policy_of("exact", reference_policy(), kept).replay == "graph"
     assert policy_of("tolerant", reference_policy(), kept).mode == "tolerant"
+
+
+@pytest.mark.parametrize("kind", ["loop", "gpt2"])
+@pytest.mark.parametrize("audit", AUDITS)
+def test_the_honest_run_that_other_attacks_start_from_is_accepted(
+    kind: Reference, audit: Audit, honest: Callable[[Reference], Path]
+) -> None:
+    kept = RunDirectory(honest(kind)).claim().identity
+    answer = examine(honest(kind), audit, reference_policy(), kept, bytes(32), this_workplace())
+    assert answer.outcome == "accepted"
+
+
+def test_an_audit_of_a_recipe_replays_its_graph_and_one_that_is_told_so_the_recipe(reference: Path) -> None:
+    run, policy, workplace = RunDirectory(reference), reference_policy(1), this_workplace()
+    assert audit_training(run, policy, bytes(32), workplace).replayed == f"graph {run.spec().graph}"
+    by_recipe = audit_training(run, policy.model_copy(update={"replay": "recipe"}), bytes(32), workplace)
+    assert by_recipe.replayed == "the recipe"
+
+
+@pytest.mark.parametrize("name", ["graph-other-epsilon", "graph-hidden-constant", "graph-exchanged"])
+def test_an_attack_on_a_step_graph_refuses_a_run_without_one(name: str, one_thread: None, tmp_path: Path) -> None:
+    from tallystick.recorders import train
+    from tallystick.transcripts import Recipe
+
+    source = tmp_path / "text.txt"
+    source.write_text("one line of text, and another one\n" * 100)
+    steps = RECIPE["training"] | {"steps": 2}
+    train(Recipe.from_json(RECIPE | {"training": steps, "schedule": {}}, "recipe"), source, tmp_path / "plain")
+    with pytest.raises(UsageError, match="no step graph to forge"):
+        find_attack(name).forge(tmp_path / "plain", tmp_path / "out")
+
+
+def test_a_loop_is_not_forged_as_a_recipe_is_nor_the_other_way_round(
+    reference: Path, honest: Callable[[Reference], Path], tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match="no recipe"):
+        find_attack("wrong-rate").forge(honest("loop"), tmp_path / "a")
+    with pytest.raises(UsageError, match="keeps none"):
+        find_attack("loop-batch-exchanged").forge(reference, tmp_path / "b")
 
 
 def fingerprint(run: Path) -> str:

@@ -164,10 +164,10 @@ def _edited(name: str, change: str, edit: Edit, *seen: str) -> Attack:
 
 ATTACKS = (
     _edited("graph-other-epsilon", "the optimizer's ε is 1e-6 instead of 1e-8", larger_epsilon),
-    _edited("graph-other-decay", "the second moment decays by 0.998 a step instead of 0.999", shorter_memory, "second moment"),
+    _edited("graph-other-decay", "the second moment keeps 0.998 a step, not 0.999", shorter_memory, "second moment"),
     _edited("graph-not-causal", "attention looks ahead", looks_ahead),
     _edited("graph-skips-a-tensor", "the update leaves one weight tensor as it was", skips_a_tensor),
-    _edited("graph-hidden-constant", "a constant pattern is added to the gradient of one weight tensor", adds_a_constant),
+    _edited("graph-hidden-constant", "a gradient is shifted by a constant pattern", adds_a_constant),
     _edited("graph-hidden-input", "a gradient is shifted by an input that no batch declares", adds_an_input),
     Attack(
         name="graph-of-another-step",

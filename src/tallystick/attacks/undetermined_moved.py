@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from tallystick.attacks.attack import Attack, accepted, rejected
 from tallystick.attacks.dishonest import Batches, DishonestTrainer, retrain
@@ -23,6 +23,9 @@ from tallystick.tensors import Tensor
 from tallystick.tolerances import Projection
 from tallystick.tolerances.reach import direction_bound
 from tallystick.transcripts import Spec, learning_rate, projection_seed
+
+if TYPE_CHECKING:
+    import torch
 
 State = Mapping[str, Tensor]
 SHARE_OF_REACH = 0.99

@@ -46,8 +46,8 @@ class Errors:
     def of(cls, row: npt.ArrayLike) -> Errors:
         """The errors that `row` gave as numbers."""
         numbers = np.asarray(row, np.float64).tolist()
-        percentiles = (tuple(numbers[start : start + 4]) for start in (0, 4, 8, 12))
-        return cls(*percentiles, numbers[16], int(numbers[17]), int(numbers[18]))
+        share, absolute, relative, ulp = (tuple(numbers[start : start + 4]) for start in (0, 4, 8, 12))
+        return cls(share, absolute, relative, ulp, numbers[16], int(numbers[17]), int(numbers[18]))
 
     def row(self) -> Floats:
         """All figures in one F64[19]: the largest of several errors are the maxima of their rows."""
@@ -159,7 +159,7 @@ def _bias(signed: Floats) -> float:
 def _last_place(size: Floats, unit_roundoff: float) -> Floats:
     """Units in the last place: 2u times the power of two at or below the value."""
     exponent = np.frexp(size)[1] - 1
-    return np.ldexp(2.0 * unit_roundoff, np.clip(exponent, -1000, 1000))
+    return np.asarray(np.ldexp(2.0 * unit_roundoff, np.clip(exponent, -1000, 1000)), np.float64)
 
 
 def _ratio(found: float, allowed: float) -> float:

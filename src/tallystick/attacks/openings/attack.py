@@ -17,6 +17,7 @@ alone   nothing
 own     the claim and the spec that the prover publishes with it: those of a forger who cheated before publishing
 kept    the claim and the spec of the honest run
 """
+Forge = Callable[[Scene, Path], None]
 JUDGES: tuple[Judge, ...] = get_args(Judge)
 
 
@@ -25,12 +26,12 @@ class OpeningAttack:
     """One way to forge an opening, or an honest control.
 
     `forge(scene, out)` writes a forged opening, and beside it the claim and the spec that the forger publishes.
-    `where` is named by an objection where the forgery lies in one operator.
+    With `is_located` an objection names the operator in which the forgery lies.
     """
 
     name: str
     change: str
-    forge: Callable[[Scene, Path], None]
+    forge: Forge
     alone: Expected
     own: Expected
     kept: Expected

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tallystick.attacks.attack import rejected
-from tallystick.attacks.openings.attack import OpeningAttack
+from tallystick.attacks.openings.attack import Forge, OpeningAttack
 from tallystick.attacks.openings.scene import Document, Scene
 from tallystick.attacks.step_graph_edited import larger_epsilon
 from tallystick.commitments import encode
 from tallystick.graphs import prove_node
 
-Forge = Callable[[Scene, Path], None]
+Edit = Callable[[Scene, Document, Document], Document]
 
 
-def editing(edit: Callable[[Scene, Document, Document], Document]) -> Forge:
+def editing(edit: Edit) -> Forge:
     """A forger that exchanges parts of `operator.json` for those of another operator, which `edit` is given too."""
 
     def forge(scene: Scene, out: Path) -> None:
@@ -46,14 +46,14 @@ def _node_of_another_graph(scene: Scene, held: Document, _theirs: Document) -> D
     return held | {"node": other}
 
 
-def _refused(name: str, change: str, forge: Forge) -> OpeningAttack:
+def _refused(name: str, change: str, edit: Edit) -> OpeningAttack:
     seen = rejected("operator")
-    return OpeningAttack(name, change, forge, alone=seen, own=seen, kept=seen)
+    return OpeningAttack(name, change, editing(edit), alone=seen, own=seen, kept=seen)
 
 
 ATTACKS = (
-    _refused("proof-swapped", "the record of one operator comes with the proof of another", editing(_other_proof)),
-    _refused("record-of-another-operator", "the record of another operator comes with its own proof", editing(_other_record)),
-    _refused("node-of-another-operator", "the node of another operator comes with its own proof", editing(_other_node)),
-    _refused("node-of-another-graph", "the node comes with its proof from another graph", editing(_node_of_another_graph)),
+    _refused("proof-swapped", "the record of one operator comes with the proof of another", _other_proof),
+    _refused("record-of-another-operator", "the record of another operator comes with its own proof", _other_record),
+    _refused("node-of-another-operator", "the node of another operator comes with its own proof", _other_node),
+    _refused("node-of-another-graph", "the node comes with its proof from another graph", _node_of_another_graph),
 )

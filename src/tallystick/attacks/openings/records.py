@@ -113,13 +113,15 @@ HONEST = accepted("nothing is forged")
 UNBOUND = "the opening hangs together; only the claim says which transcript and which graph it should hang from"
 NOT_SHOWN = "only the spec says how a record states its loss, and what follows from its learning rate"
 POSITIONS = (
-    "a record by a recipe names positions of examples, and the judge has no data; the report says so, and `tally audit` "
-    "replays the step on the committed ones"
+    "a record by a recipe names positions of examples, and the judge has no data; the report says so, and "
+    "`tally audit` replays the step on the committed ones"
 )
 KEPT = rejected("claim")
 
 ATTACKS = (
-    OpeningAttack("opening-honest", "nothing; a whole step is opened", open_whole, HONEST, HONEST, HONEST, is_honest=True),
+    OpeningAttack(
+        "opening-honest", "nothing; a whole step is opened", open_whole, HONEST, HONEST, HONEST, is_honest=True
+    ),
     OpeningAttack(
         "operator-honest", "nothing; one operator is opened", open_single, HONEST, HONEST, HONEST, is_honest=True
     ),

@@ -24,7 +24,7 @@ from tallystick.recorders.step_opening import Subject, open_operators
 from tallystick.store import LogWriter, RunDirectory, open_line, write_atomically
 from tallystick.tensors import Tensor
 from tallystick.tolerances import quantise
-from tallystick.transcripts import Log, Opening, StepProgram, StateSummary, StepRecord, state_digest_of
+from tallystick.transcripts import Log, Opening, StateSummary, StepProgram, StepRecord, state_digest_of
 from tallystick.transcripts.program import STATE_PREFIXES
 
 STEP = 2
@@ -92,6 +92,13 @@ class Scene:
         """A matrix product in the middle of the step."""
         products = [node for node in self.program.graph.nodes if node.operator == "aten.mm.default"]
         return products[len(products) // 2]
+
+    @property
+    def update(self) -> Node:
+        """The last operator that an optimizer applies to a weight."""
+        graph = self.program.graph
+        updated = {output.value for output in graph.outputs if output.name.startswith("weights.")}
+        return next(node for node in graph.nodes if node.outputs[0] in updated)
 
     @property
     def transposition(self) -> Node:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tallystick.attacks.attack import accepted, inconclusive, rejected
-from tallystick.attacks.openings.attack import OpeningAttack
+from tallystick.attacks.openings.attack import Forge, OpeningAttack
 from tallystick.attacks.openings.scene import Change, Scene, TamperingEngine, loss_of, recommit
 from tallystick.audits.opening import value_file
 from tallystick.frameworks.torch.state import to_tensor
@@ -18,10 +17,10 @@ from tallystick.graphs import Arguments, Node
 from tallystick.operators.bound import bound
 from tallystick.operators.registry import operator
 
-BEYOND, WITHIN = 2.0, 0.9
+BEYOND, WITHIN, PUSH = 2.0, 0.9, 1e-4
 
 
-def forge_with(change: Change, moves_data: bool = False) -> Callable[[Scene, Path], None]:
+def forge_with(change: Change, moves_data: bool = False) -> Forge:
     """A forger that changes the results of one node, computes on from there, and commits to all of it."""
 
     def forge(scene: Scene, out: Path) -> None:
@@ -61,6 +60,18 @@ def turn_one_bit(_node: Node, _arguments: Arguments, results: tuple[Any, ...]) -
     return (moved,)
 
 
+def forge_behind_the_update(scene: Scene, out: Path) -> None:
+    """Move one weight behind the last operator that the optimizer applies to it."""
+    scene.open(out, engine=TamperingEngine(scene.update.number, _push))
+    recommit(scene, out)
+
+
+def _push(_node: Node, _arguments: Arguments, results: tuple[Any, ...]) -> tuple[Any, ...]:
+    moved = results[0].clone()
+    moved.view(-1)[0] += PUSH
+    return (moved,)
+
+
 def forge_withheld(scene: Scene, out: Path) -> None:
     """Keep the result of one operator back."""
     scene.copy(out)
@@ -86,22 +97,28 @@ WITHIN_BOUND = "a proven bound holds for every honest order of rounding; a calib
 KEPT = rejected("claim")
 
 
-def _tampered(name: str, change: str, how: Change, moves_data: bool = False) -> OpeningAttack:
-    return OpeningAttack(
-        name=name,
-        change=change,
-        forge=forge_with(how, moves_data),
-        alone=rejected("operator"),
-        own=rejected("operator"),
-        kept=KEPT,
-        is_located=True,
-    )
+def _tampered(name: str, change: str, forge: Forge) -> OpeningAttack:
+    seen = rejected("operator")
+    return OpeningAttack(name, change, forge, alone=seen, own=seen, kept=KEPT, is_located=True)
 
 
 ATTACKS = (
-    _tampered("operator-beyond-its-bound", "one element of a matrix product is moved by twice its bound", moved_by(BEYOND)),
-    _tampered("operator-nan-planted", "one element of a matrix product is NaN", plant_nan),
-    _tampered("operator-moved-data-by-one-bit", "one element of a transposition is one ULP off", turn_one_bit, True),
+    _tampered(
+        "operator-beyond-its-bound",
+        "one element of a matrix product is moved by twice its bound",
+        forge_with(moved_by(BEYOND)),
+    ),
+    _tampered("operator-nan-planted", "one element of a matrix product is NaN", forge_with(plant_nan)),
+    _tampered(
+        "operator-moved-data-by-one-bit",
+        "one element of a transposition is one ULP off",
+        forge_with(turn_one_bit, moves_data=True),
+    ),
+    _tampered(
+        "weight-moved-behind-its-update",
+        "one weight is moved by 1e-4 in the result of the last operator of its update",
+        forge_behind_the_update,
+    ),
     OpeningAttack(
         name="operator-within-its-bound",
         change="one element of a matrix product is moved by nine tenths of its bound",

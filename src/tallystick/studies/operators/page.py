@@ -95,12 +95,12 @@ axis or mask *stated* gives another graph root, so what is tried here is another
 SEARCHED: Final = """
 ## Moving every operator within what is allowed
 
-The adversary knows the region and moves every result inside it, by up to {steps} steps of projected ascent (Madry et al.
-2018) towards the second-best answer; a climb ends after {patience} steps without gain. Starts on each input: {starts}.
-It succeeds where the answer changes and the judge accepts every operator. *Margin overcome* is how much of the distance to another answer it gained (median and
-largest over the inputs): the answer changes above 1. *Ties* are inputs whose two best scores are no further apart than
-the region allows those scores themselves; they are nobody's to decide, an audit of the answer is inconclusive there,
-and a change of such an answer is not counted as a success.
+The adversary knows the region and moves every result inside it, by up to {steps} steps of projected ascent (Madry et
+al. 2018) towards the second-best answer; a climb ends after {patience} steps without gain. Starts on each input:
+{starts}. It succeeds where the answer changes and the judge accepts every operator. *Margin overcome* is how much of
+the distance to another answer it gained (median and largest over the inputs): the answer changes above 1. *Ties* are
+inputs whose two best scores are no further apart than the region allows those scores themselves; they are nobody's to
+decide, an audit of the answer is inconclusive there, and a change of such an answer is not counted as a success.
 """
 
 REMAINS: Final = """
@@ -131,7 +131,7 @@ def render_calibration(studies: Iterable[dict[str, Any]], command: str) -> str:
 
 def render_attacks(figures: dict[str, Any], command: str) -> str:
     """The page of attacks."""
-    head = ATTACKS.format(command=command, machine=figures["machine"])
+    head = "\n".join([ATTACKS.format(command=command, machine=figures["machine"]), figures.get("remark", "")])
     starts = ", ".join(f"{model} {count}" for model, count in figures["starts"].items())
     searched = SEARCHED.format(**figures["effort"], starts=starts)
     return "\n".join([head, CHEATED, *_cheats(figures["cheats"]), searched, *_searches(figures["searches"]), REMAINS])
@@ -142,6 +142,7 @@ def _models(studies: list[dict[str, Any]]) -> Iterator[str]:
     yield _row(*["---"] * 4)
     for study in studies:
         yield _row(study["model"], study["operators"], study["inputs"], f"`{study['graph'][:19]}…`")
+    yield from (f"\n{study['model']}: {study['remark']}" for study in studies if "remark" in study)
 
 
 def _stacks(studies: list[dict[str, Any]]) -> Iterator[str]:
