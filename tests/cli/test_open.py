@@ -137,3 +137,14 @@ def test_a_graph_is_run_recorded_audited_opened_and_judged(tally: Tally, tmp_pat
     assert tally("judge", tmp_path / "call", "--properties", "softmax").code == 0
     assert tally("open", tmp_path / "run", "--step", 1).code == 2
     assert tally("record-inference", tmp_path / "model.json", *files, "--out", tmp_path / "run").code == 2
+
+
+def test_an_opening_is_judged_against_the_run_it_is_taken_from(tally: Tally, run: Path, tmp_path: Path) -> None:
+    assert tally("open", run, "--step", 2, "--operators", "--out", tmp_path / "opened").code == 0
+    assert tally("judge", tmp_path / "opened", "--run", run).code == 0
+    other = tmp_path / "other"
+    assert tally("train", run.parent / "config.toml", "--out", other, "--no-graph").code == 0
+    told = tally("judge", tmp_path / "opened", "--run", other)
+    assert told.code == 1
+    assert "belongs to the claim" in told.out
+    assert tally("judge", tmp_path / "opened", "--run", tmp_path / "nowhere").code == 4

@@ -36,7 +36,7 @@ Values = Mapping[Ref, Tensor]
 
 @dataclass(frozen=True)
 class OperatorJudge:
-    """How operators of one graph are judged: stated precision, model of rounding, and a profile of thresholds if any."""
+    """How operators of one graph are judged: stated precision, model of rounding, and perhaps a profile."""
 
     graph: Digest
     precision: Precision = PLAIN

@@ -10,7 +10,7 @@ import typer
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
-    from tallystick.audits import Verdict
+    from tallystick.audits import Published, Verdict
     from tallystick.operators.precision import Precision
     from tallystick.transcripts.profile import Profile
 
@@ -27,6 +27,7 @@ def judge(
     precision: str = typer.Option("plain", help="What the prover computed in: plain, tf32, bf16-products, …"),
     properties: list[str] | None = typer.Option(None, "--properties", help="Check this property too, or `all`."),
     claim: str | None = typer.Option(None, help="The digest of the claim that was published: sha256:…"),
+    run: Path | None = typer.Option(None, help="The run that is opened: its claim and spec say what was claimed."),
     list_all: bool = typer.Option(False, "--list", help="List the properties and what each proves."),
     json: bool = typer.Option(False, "--json", help="Print the verdict as JSON."),
 ) -> int:
@@ -44,6 +45,7 @@ def judge(
         frozenset(node or ()),
         tuple(properties or ()),
         None if claim is None else parse_digest(claim, "--claim"),
+        None if run is None else _published(run),
     )
     return _show(judge_opening(opening, asked), opening, json)
 
@@ -77,6 +79,18 @@ def _profile(path: Path | None) -> Profile | None:
     from tallystick.transcripts.profile import Profile
 
     return None if path is None else Profile.from_bytes(read_document(path).removesuffix(b"\n"), path.name)
+
+
+def _published(run: Path) -> Published:
+    from tallystick.audits import Published
+    from tallystick.cli.output import existing
+    from tallystick.store import InferenceDirectory, RunDirectory, claims_inference
+
+    existing(run, "run directory")
+    if claims_inference(run):
+        return Published(InferenceDirectory(run).claim())
+    directory = RunDirectory(run)
+    return Published(directory.claim(), directory.spec())
 
 
 def _show(verdict: Verdict, opening: Path, as_json: bool) -> int:
