@@ -144,7 +144,7 @@ def test_half_precision_is_outside_the_bound_of_single_precision() -> None:
     assert leaving(call, Shorter()) is not None
 
 
-def test_a_running_sum_in_storage_type_needs_to_be_stated() -> None:
+def test_a_running_sum_in_storage_type_needs_to_be_stated(one_thread: None) -> None:
     rng = np.random.default_rng(0)
     x = rng.random((300, 4)).astype(np.float32)
     statistics = {"mean": x[:, :1] * 0, "rstd": x[:, :1] * 0 + 1, "weight": x[0], "bias": x[0]}
