@@ -228,3 +228,11 @@ def test_saving_without_constants_takes_away_an_old_file(file: Path) -> None:
     save_program(file, part, {})
     assert not file.with_suffix(".safetensors").exists()
     assert load_program(file) == (part, {})
+
+
+def test_a_graph_cut_short_is_refused_with_the_name_of_its_file(tally: Any, tmp_path: Path) -> None:
+    (tmp_path / "short.json").write_text('{"constants":')
+    for command in (("show",), ("stats",)):
+        told = tally("graph", *command, tmp_path / "short.json")
+        assert told.code == 4
+        assert "short.json: graph: no valid JSON" in told.err

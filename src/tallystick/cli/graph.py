@@ -158,10 +158,9 @@ def bind(
 
 
 def _read(file: Path) -> Graph:
-    from tallystick.graphs import read_graph
-    from tallystick.graphs.files import read_graph_file
+    from tallystick.graphs.files import load_graph
 
-    return read_graph(read_graph_file(file))
+    return load_graph(file)
 
 
 def _part(

@@ -38,7 +38,7 @@ def load_program(path: Path | str, limits: Limits = DEFAULT) -> tuple[Graph, dic
         UnavailableError: there is no such file.
     """
     target = _graph_path(path)
-    graph = read_graph(read_graph_file(target, limits), limits)
+    graph = load_graph(target, limits)
     if not graph.constants:
         return graph, {}
     with StateFile(constants_path(target)) as file:
@@ -46,6 +46,15 @@ def load_program(path: Path | str, limits: Limits = DEFAULT) -> tuple[Graph, dic
         tensors = {name: file.tensor(name).copy() for name in wanted}
     check_constants(graph.constants, tensors)
     return graph, tensors
+
+
+def load_graph(path: Path, limits: Limits = DEFAULT) -> Graph:
+    """The graph at `path`, without its constants; a refusal names the file. Raises what `load_program` raises."""
+    data = read_graph_file(path, limits)
+    try:
+        return read_graph(data, limits)
+    except MalformedError as error:
+        raise MalformedError(f"{path.name}: {error}") from None
 
 
 def constants_path(path: Path) -> Path:
