@@ -137,6 +137,25 @@ def plain(trained: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture(scope="session")
+def model_directory(plain: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The language model that the plain run trained, as a directory to serve. Never write into it."""
+    from tallystick.recorders.export import export_model
+    from tallystick.store import RunDirectory
+
+    out = tmp_path_factory.mktemp("model") / "model"
+    export_model(RunDirectory(plain), out)
+    return out
+
+
+@pytest.fixture(scope="session")
+def language_model(model_directory: Path) -> Any:
+    """That model, loaded on this stack."""
+    from tallystick.frameworks.torch.language_models import load_language_model
+
+    return load_language_model(model_directory)
+
+
+@pytest.fixture(scope="session")
 def fast() -> Mapping[str, Any]:
     """The changes that make `plain` out of the tiny recipe."""
     return FAST

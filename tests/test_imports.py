@@ -15,18 +15,19 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "src" / "tallystick"
 LAYERS = [
-    *("errors", "commitments", "tensors", "operators", "graphs", "tolerances", "datasets", "transcripts", "store"),
-    *("frameworks", "recorders", "audits", "attacks", "studies", "cli", "torch", "jax", "iree"),
+    *("errors", "commitments", "tensors", "operators", "graphs", "tolerances", "datasets", "transcripts"),
+    *("sampling", "attestation", "store", "frameworks", "recorders", "audits", "serving", "attacks", "studies", "cli"),
+    *("torch", "jax", "iree"),
 ]
 HEAVY = {
     *("torch", "transformers", "tokenizers", "diffusers", "sklearn", "matplotlib", "safetensors"),
-    *("jax", "jaxlib", "iree", "array_api_compat"),
+    *("jax", "jaxlib", "iree", "array_api_compat", "fastapi", "uvicorn", "starlette", "httpx", "openai", "vllm"),
 }
-AT_HOME_WITH_HEAVY = {"frameworks", "recorders"}
-FORBIDDEN_TO_AUDITS = {"recorders", "attacks", "studies", "cli", "web"}
+AT_HOME_WITH_HEAVY = {"frameworks", "recorders", "serving"}
+FORBIDDEN_TO_AUDITS = {"recorders", "serving", "attacks", "studies", "cli", "web"}
 UNLOADED_AT_IMPORT = (
     *("torch", "jax", "iree", "array_api_compat", "transformers", "tokenizers", "sklearn"),
-    *("pydantic", "matplotlib", "typer", "rich"),
+    *("pydantic", "matplotlib", "typer", "rich", "cryptography", "fastapi", "httpx", "openai"),
 )
 
 

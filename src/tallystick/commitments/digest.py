@@ -13,9 +13,9 @@ Digest = NewType("Digest", str)
 
 # fmt: off
 NOUNS: Final = frozenset({
-    "artifact", "batch", "blob", "bucket", "calibration", "claim", "dataset", "environment", "graph",
-    "header", "nonce", "opening", "permutation", "policy", "projection", "record", "report", "sample", "spec",
-    "state", "summary", "tensor", "tokenizer", "tokens",
+    "artifact", "batch", "blob", "bucket", "calibration", "challenge", "claim", "dataset", "directions",
+    "environment", "graph", "header", "hidden", "model", "nonce", "opening", "permutation", "policy", "projection",
+    "receipt", "record", "report", "sample", "sampler", "spec", "state", "summary", "tensor", "tokenizer", "tokens",
 })
 # fmt: on
 PREFIX: Final = "sha256:"

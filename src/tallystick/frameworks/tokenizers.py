@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tallystick.datasets.bpe import split_pieces
+from tallystick.datasets.bpe import PIECES, split_pieces
 from tallystick.datasets.tokenizer import BYTE_TOKENS, VOCABULARY_MAX, Merge, Tokenizer
 from tallystick.errors import UnavailableError, UsageError
 
 try:
+    from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
     from tokenizers import Tokenizer as Pipeline
-    from tokenizers import models, pre_tokenizers, trainers
 except ImportError:
     raise UnavailableError("byte-pair encoding needs tokenizers: pip install tallystick[torch]") from None
 
@@ -50,6 +50,17 @@ def encode_with_library(tokenizer: Tokenizer, text: str) -> NDArray[np.uint32]:
     pipeline.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     encoded = pipeline.encode(list(split_pieces(text)), is_pretokenized=True)
     return np.array(encoded.ids, np.uint32)
+
+
+def to_pipeline(tokenizer: Tokenizer) -> Any:
+    """The tokenizer as the library runs and saves it: text goes in whole, and comes out of tokens again."""
+    names = [_name(token) for token in tokenizer.tokens]
+    merges = [(names[left], names[right]) for left, right in tokenizer.merges]
+    pipeline = Pipeline(models.BPE(vocab={name: number for number, name in enumerate(names)}, merges=merges))
+    pieces = pre_tokenizers.Split(Regex(PIECES), "isolated")
+    pipeline.pre_tokenizer = pre_tokenizers.Sequence([pieces, pre_tokenizers.ByteLevel(False, use_regex=False)])
+    pipeline.decoder = decoders.ByteLevel()
+    return pipeline
 
 
 def _read_merges(pipeline: Any) -> tuple[Merge, ...]:

@@ -1,0 +1,84 @@
+"""Ed25519 keys and signatures (RFC 8032), by the library `cryptography`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from tallystick.errors import MalformedError, ProofError, UsageError
+from tallystick.transcripts.receipt import Receipt, SignedReceipt
+
+SECRET_BYTES: Final = 32
+
+
+@dataclass(frozen=True)
+class SigningKey:
+    """A secret key; it is written nowhere but to a file that its owner alone can read."""
+
+    secret: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.secret) != SECRET_BYTES:
+            raise MalformedError(f"a signing key has {SECRET_BYTES} bytes, not {len(self.secret)}")
+
+    def __repr__(self) -> str:
+        return f"SigningKey({self.public})"
+
+    @classmethod
+    def generate(cls) -> SigningKey:
+        """A new key from the system's generator."""
+        return cls(os.urandom(SECRET_BYTES))
+
+    @classmethod
+    def read(cls, path: Path) -> SigningKey:
+        """A key from a file of 64 hexadecimal digits; raises `MalformedError`."""
+        text = path.read_text(errors="replace")
+        try:
+            return cls(bytes.fromhex(text.strip()))
+        except ValueError:
+            raise MalformedError(f"{path.name}: no signing key of 64 hexadecimal digits") from None
+
+    def write(self, path: Path) -> None:
+        """Keep the key in a new file of mode 600; raises `UsageError` where there is one already."""
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            raise UsageError(f"{path}: exists already; a key is never overwritten") from None
+        with os.fdopen(handle, "w") as file:
+            file.write(self.secret.hex() + "\n")
+
+    @property
+    def public(self) -> str:
+        """The public key, 64 hexadecimal digits."""
+        return self._private.public_key().public_bytes_raw().hex()
+
+    def sign(self, message: bytes) -> str:
+        """The signature of `message`, 128 hexadecimal digits."""
+        return self._private.sign(message).hex()
+
+    @property
+    def _private(self) -> Ed25519PrivateKey:
+        return Ed25519PrivateKey.from_private_bytes(self.secret)
+
+
+def check_signature(public: str, signature: str, message: bytes) -> None:
+    """Raise `ProofError` unless `signature` is one of `message` by the key `public` (both hexadecimal)."""
+    try:
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public)).verify(bytes.fromhex(signature), message)
+    except (InvalidSignature, ValueError):
+        raise ProofError("the signature is not one of this key over these bytes") from None
+
+
+def sign_receipt(receipt: Receipt, key: SigningKey) -> SignedReceipt:
+    """The receipt with the signature of its provider."""
+    return SignedReceipt(receipt=receipt, key=key.public, signature=key.sign(receipt.signed_bytes()))
+
+
+def verify_receipt_signature(signed: SignedReceipt) -> None:
+    """Raise `ProofError` unless the signature is one of the key named beside it."""
+    check_signature(signed.key, signed.signature, signed.receipt.signed_bytes())

@@ -1,0 +1,47 @@
+"""A language model as a verifier runs it: one pass over a whole sequence, on whatever stack it has."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from tallystick.transcripts.model_card import ModelCard
+
+Rows: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """What one pass over tokens gave, from row `first` on, one row a token.
+
+    `logits` is F32 [rows, vocabulary]; `hidden` has, for each layer asked for, F32 [rows, width]. Row r holds what
+    follows token r, so that answer token i of a prompt of P tokens was chosen from row P − 1 + i.
+    """
+
+    first: int
+    logits: Rows
+    hidden: Mapping[int, Rows]
+
+
+class LanguageModel(Protocol):
+    """The promised model, loaded from the verifier's own copy."""
+
+    @property
+    def card(self) -> ModelCard:
+        """What the model is."""
+
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        """The tokens after which an answer is over."""
+
+    def prefill(self, tokens: Sequence[int], first: int, layers: Collection[int] = ()) -> Prefill:
+        """One pass over `tokens` with an empty cache; raises `MalformedError` for a token outside the vocabulary."""
+
+    def encode_text(self, text: str) -> list[int]:
+        """The tokens of a prompt."""
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """The tokens of messages in the model's chat template; raises `UsageError` where it has none."""

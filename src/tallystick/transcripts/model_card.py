@@ -1,0 +1,38 @@
+"""What a served model is, whatever serves it: architecture, weights, tokenizer, template and precision by digest."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from tallystick.commitments import Digest
+from tallystick.transcripts.door import DigestText, Document, Positive
+
+Label = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class ModelCard(Document):
+    """A language model by its content; `identity` is the model root that receipts name.
+
+    `config` is the digest, as a blob, of the canonical JSON of the configuration; `weights` a state digest;
+    `tokenizer` and `template` digests, as blobs, of the files. `quantization` says what is done to the weights before
+    they are used. `layers` counts the blocks, `width` the elements of a hidden state.
+    """
+
+    model: Literal[1] = 1
+    architecture: Label
+    config: DigestText
+    weights: DigestText
+    tokenizer: DigestText
+    template: DigestText | None = None
+    dtype: Literal["F32", "BF16", "F16"] = "F32"
+    quantization: Label | None = None
+    vocabulary: Positive
+    layers: Positive
+    width: Positive
+
+    @property
+    def identity(self) -> Digest:
+        """The model root."""
+        return self.digest_as("model")
