@@ -15,7 +15,7 @@ NORM_NAMES: Final = ("norm", "ln_f", "final_layer_norm", "final_layernorm")
 Watch = Callable[[int, torch.Tensor], None]
 
 
-def decoder_blocks(model: nn.Module) -> list[nn.Module]:
+def decoder_blocks(model: Any) -> list[nn.Module]:
     """The blocks in order; raises `UnavailableError` where the model is not built of a list of them."""
     count = model.config.num_hidden_layers
     lists = [part for part in _backbone(model).children() if isinstance(part, nn.ModuleList) and len(part) == count]
