@@ -21,6 +21,9 @@ NAMES = (
     "capture_cost",
     "bounds_cost",
     "infer_record",
+    "sampler_verify",
+    "infer_commit",
+    "verify_over_prefill",
 )
 
 

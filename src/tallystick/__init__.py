@@ -12,16 +12,24 @@ if TYPE_CHECKING:
     from tallystick.recorders.huggingface import TallyCallback as TallyCallback
     from tallystick.recorders.inference import record_inference as record_inference
     from tallystick.recorders.own_loop import record_training as record_training
+    from tallystick.serving.client import wrap as wrap
+    from tallystick.serving.verification import verify as verify
 
-__all__ = ["TallyCallback", "__version__", "record_inference", "record_training"]
+__all__ = ["TallyCallback", "__version__", "record_inference", "record_training", "verify", "wrap"]
 __version__ = "0.1.0"
-HOMES = {"TallyCallback": "huggingface", "record_inference": "inference", "record_training": "own_loop"}
+HOMES = {
+    "TallyCallback": "recorders.huggingface",
+    "record_inference": "recorders.inference",
+    "record_training": "recorders.own_loop",
+    "verify": "serving.verification",
+    "wrap": "serving.client",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Load a recorder, and PyTorch with it, only when somebody asks for it (PEP 562)."""
+    """Load a recorder or a verifier, and PyTorch with it, only when somebody asks for it (PEP 562)."""
     if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"tallystick.recorders.{HOMES[name]}"), name)
+    return getattr(import_module(f"tallystick.{HOMES[name]}"), name)

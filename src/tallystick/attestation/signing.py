@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -52,7 +53,7 @@ class SigningKey:
         with os.fdopen(handle, "w") as file:
             file.write(self.secret.hex() + "\n")
 
-    @property
+    @cached_property
     def public(self) -> str:
         """The public key, 64 hexadecimal digits."""
         return self._private.public_key().public_bytes_raw().hex()
@@ -61,7 +62,7 @@ class SigningKey:
         """The signature of `message`, 128 hexadecimal digits."""
         return self._private.sign(message).hex()
 
-    @property
+    @cached_property
     def _private(self) -> Ed25519PrivateKey:
         return Ed25519PrivateKey.from_private_bytes(self.secret)
 

@@ -1,4 +1,4 @@
-"""`tally demo`: train, audit, then commit six frauds and show each rejected with its reason."""
+"""`tally demo`: train, audit, commit six frauds; then serve an answer, and serve it from a quantised model."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import typer
 
 if TYPE_CHECKING:
     from tallystick.audits import Report
+    from tallystick.audits.receipts.report import ReceiptReport
+    from tallystick.transcripts import SignedReceipt
 
 FRAUDS = (
     "bad-seed",
@@ -49,7 +51,7 @@ def register(app: typer.Typer) -> None:
 def demo(
     out: Path | None = typer.Option(None, help="Keep all runs in this directory; by default they are thrown away."),
 ) -> int:
-    """Train a small language model, audit it, then commit six frauds and show each one caught."""
+    """Train a small language model and audit it, serve an answer and verify it; show seven frauds caught."""
     from tallystick.errors import UsageError
 
     if out is not None and out.exists() and any(out.iterdir()):
@@ -82,6 +84,21 @@ def _play(stage: Path) -> Iterator[Act]:
         talk().print(f"Fraud: {attack.change} …")
         attack.forge(honest, stage / name)
         yield _judge(name, stage / name, "rejected")
+    yield from _serve(honest, stage / "model")
+
+
+def _serve(run: Path, out: Path) -> Iterator[Act]:
+    """Answer a question from the trained model, then from the same model in 4 bits under the same name."""
+    from tallystick.cli.demo_answer import exported_model, quantised, served_answer, verified
+    from tallystick.cli.output import talk
+
+    talk().print("Serving an answer from the trained model, with a receipt …")
+    promised = exported_model(run, out)
+    scenes = (("honest answer", promised, "accepted"), ("quantised model", quantised(promised), "rejected"))
+    for title, provider, expected in scenes:
+        signed, started = served_answer(provider), time.perf_counter()
+        report = verified(signed, promised)
+        yield Act(title, expected, report.outcome, _receipt_reason(signed, report), time.perf_counter() - started)
 
 
 def _train(out: Path) -> None:
@@ -117,6 +134,17 @@ def _reason(report: Report) -> str:
     if report.verdict.unavailable:
         return report.verdict.unavailable[0]
     return f"all {report.replayed_steps} steps replayed bit for bit"
+
+
+def _receipt_reason(signed: SignedReceipt, report: ReceiptReport) -> str:
+    from tallystick.cli.report import describe
+
+    if report.verdict.objections:
+        return describe(report.verdict.objections[0])
+    if report.verdict.unavailable:
+        return report.verdict.unavailable[0]
+    size = signed.receipt.fingerprint_bytes_per_token
+    return f"{report.tokens} tokens explained by model and sampler, fingerprints of {size:.1f} bytes a token agree"
 
 
 def _print(acts: list[Act]) -> None:

@@ -14,11 +14,14 @@ from tallystick.cli import (
     calibrate_training,
     data,
     demo,
+    generate,
     graph,
     inference,
     inspect,
     judge,
+    serve_model,
     train,
+    verify_response,
 )
 from tallystick.cli import open as opening
 from tallystick.errors import TallyError
@@ -34,7 +37,7 @@ app = typer.Typer(
 
 for group in (
     *(train, audit, data, inspect, opening, judge, inference),
-    *(graph, attack, calibrate, calibrate_training, demo),
+    *(graph, attack, calibrate, calibrate_training, demo, generate, serve_model, verify_response),
 ):
     group.register(app)
 

@@ -31,7 +31,7 @@ from tallystick.operators.aten import (
 )
 from tallystick.operators.operator import Operator, merge
 from tallystick.operators.stablehlo import families
-from tallystick.operators.tally import random
+from tallystick.operators.tally import random, sampling
 
 ATEN: Final = (
     activation.FAMILY,
@@ -56,7 +56,7 @@ ATEN: Final = (
     resampling.FAMILY,
     softmax.FAMILY,
 )
-OPERATORS: Final[Mapping[str, Operator]] = merge(*ATEN, *families.FAMILIES, random.FAMILY)
+OPERATORS: Final[Mapping[str, Operator]] = merge(*ATEN, *families.FAMILIES, random.FAMILY, sampling.FAMILY)
 
 
 def operator(name: str) -> Operator:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 import torch
+from transformers.utils.logging import disable_progress_bar
 
 from tallystick.datasets import Tokenizer
 from tallystick.errors import ProofError, UsageError
@@ -46,6 +47,7 @@ def export_model(run: RunDirectory, out: Path) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(held[name])
+    disable_progress_bar()
     model.save_pretrained(out)  # type: ignore[operator]
     to_pipeline(tokenizer).save(str(out / "tokenizer.json"))
     write_atomically(out / "tokenizer_config.json", b'{"tokenizer_class":"PreTrainedTokenizerFast"}')

@@ -4,6 +4,7 @@ from tallystick.tolerances.agreement import agreement_probability, mismatch_rate
 from tallystick.tolerances.bucket import Bucket, BucketClaim
 from tallystick.tolerances.confidence import at_least, clopper_pearson
 from tallystick.tolerances.dual import DualBucket
+from tallystick.tolerances.evidence import Likelihoods, MismatchTest, Trials
 from tallystick.tolerances.exact import Exact
 from tallystick.tolerances.grids import Mode, bucket_codes
 from tallystick.tolerances.hints import Hints, TensorHints, encode_hints, parse_hints
@@ -22,7 +23,9 @@ __all__ = [
     "Exact",
     "Finding",
     "Hints",
+    "Likelihoods",
     "LossBand",
+    "MismatchTest",
     "Mode",
     "Projection",
     "Quantised",
@@ -33,6 +36,7 @@ __all__ = [
     "StateTolerance",
     "TensorHints",
     "Tolerance",
+    "Trials",
     "agreement_probability",
     "at_least",
     "bucket_codes",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import struct
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -36,7 +37,7 @@ Layers = Annotated[tuple[Annotated[int, Field(ge=0, le=LAYERS_MAX)], ...], Field
 
 def tokens_digest(ids: tuple[int, ...] | list[int]) -> Digest:
     """The digest of token ids: little-endian U32."""
-    return digest("tokens", b"".join(each.to_bytes(4, "little") for each in ids))
+    return digest("tokens", struct.pack(f"<{len(ids)}I", *ids))
 
 
 class Tokens(Document):
@@ -49,7 +50,7 @@ class Tokens(Document):
     @classmethod
     def of(cls, ids: tuple[int, ...] | list[int], private: bool = False) -> Self:
         """The tokens `ids`, by their digest alone if `private`."""
-        return cls(count=len(ids), digest=tokens_digest(ids), ids=None if private else tuple(ids))
+        return cls.model_construct(count=len(ids), digest=tokens_digest(ids), ids=None if private else tuple(ids))
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:

@@ -65,15 +65,18 @@ def _words(a: Algebra[V], seed: V, offset: int, size: tuple[int, ...]) -> V:
     first, skipped = divmod(offset, LANES)
     blocks = -(-(skipped + count) // LANES)
     counter = a.add(a.iota((blocks,), 0, "I64"), first)
-    lanes = [a.reshape(lane, (blocks, 1)) for lane in _philox(a, counter, seed)]
+    low, high = a.slice(seed, (0,), (1,), (1,)), a.slice(seed, (1,), (2,), (1,))
+    lanes = [a.reshape(lane, (blocks, 1)) for lane in philox(a, counter, low, high)]
     stream = a.reshape(a.concat(lanes, 1), (blocks * LANES,))
     return a.reshape(a.slice(stream, (skipped,), (skipped + count,), (1,)), size)
 
 
-def _philox(a: Algebra[V], counter: V, seed: V) -> tuple[V, V, V, V]:
-    """Ten rounds over the counters (counter, 0, 0, 0)."""
+def philox(a: Algebra[V], counter: V, low: V, high: V) -> tuple[V, V, V, V]:
+    """Ten rounds over the counters (counter, 0, 0, 0) under the keys (low, high): four words each.
+
+    The shape is that of the counter, to which keys broadcast, or of the keys.
+    """
     zero = a.sub(counter, counter)
-    low, high = a.slice(seed, (0,), (1,), (1,)), a.slice(seed, (1,), (2,), (1,))
     c0, c1, c2, c3 = counter, zero, zero, zero
     for _ in range(ROUNDS):
         upper0, lower0 = _wide_product(a, c0, MULTIPLIERS[0])

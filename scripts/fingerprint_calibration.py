@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""Calibrate the limits of fingerprints over stacks that really differ, and see whom they reject.
+
+Usage: python scripts/fingerprint_calibration.py [--model DIR ...] [--answers N] [--out DIR] [--quick]
+
+Models are directories in the form of transformers; without one, the demo's model and the larger one of the inference
+study are trained first. Writes the limits to <out>/src/tallystick/audits/receipts/fingerprints.json and what they rest
+on to <out>/docs/data/fingerprints.json. Exits 1 if an honest answer is rejected more often than once in a hundred.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tallystick.audits.receipts.fingerprints import FingerprintCalibration, FingerprintRule
+from tallystick.studies.fingerprints.calibrate import (
+    Study,
+    Trial,
+    calibrate,
+    compute_all,
+    feed,
+    honest_pairs,
+    rejections,
+    write_json,
+)
+from tallystick.studies.fingerprints.producers import DTYPES
+from tallystick.studies.inference.models import make_model, source_text
+from tallystick.tolerances.fingerprints import FingerprintSettings
+
+LIMITS = Path("src/tallystick/audits/receipts/fingerprints.json")
+DATA = Path("docs/data/fingerprints.json")
+TRIALS = {
+    "final layer: 15 numbers of 8 bits, 0.5 bytes a token": Trial(FingerprintSettings()),
+    "first and final layer: 7 numbers of 8 bits, 0.5 bytes a token": Trial(FingerprintSettings(width=7), (0, -1)),
+    "final layer: 7 numbers of 8 bits, 0.25 bytes a token": Trial(FingerprintSettings(width=7)),
+    "final layer: 4 numbers of 32 bits, 0.5 bytes a token": Trial(FingerprintSettings(width=4, bits=32)),
+    "final layer: 30 numbers of 4 bits, 0.5 bytes a token": Trial(FingerprintSettings(width=30, bits=4)),
+    "final layer: 120 numbers of 1 bit, 0.5 bytes a token": Trial(FingerprintSettings(width=120, bits=1)),
+    "final layer: TOPLOC, 8.06 bytes a token": Trial(FingerprintSettings.toploc(0)),
+}
+TOKENS = 32
+PAIRS = 12
+REJECTED_MAX = 0.01
+
+
+def main() -> int:
+    """Run the study."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", type=Path, action="append", default=[])
+    parser.add_argument("--answers", type=int, default=64, help="answers a model; half calibrate, half try")
+    parser.add_argument("--out", type=Path, default=Path())
+    parser.add_argument("--quick", action="store_true", help="sixteen answers, to see that it runs")
+    options = parser.parse_args()
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        models = options.model or [make_model(each, folder / "models") for each in ("demo", "served")]
+        answers = 16 if options.quick else options.answers
+        feeds = {str(model): feed(model, source_text(), answers, seed) for seed, model in enumerate(models)}
+        study = Study(folder, feeds)
+        refused = compute_all(study)
+        print(f"states: {time.monotonic() - begun:.0f} s", file=sys.stderr)
+        table = calibrate(study)
+        print(f"limits: {time.monotonic() - begun:.0f} s", file=sys.stderr)
+        figures = figures_of(study, table)
+    for path in (LIMITS, DATA):
+        (options.out / path).parent.mkdir(parents=True, exist_ok=True)
+    (options.out / LIMITS).write_bytes(table.to_bytes() + b"\n")
+    write_json(options.out / DATA, {"refused": refused, "answers": answers, **figures})
+    print(f"done: {time.monotonic() - begun:.0f} s", file=sys.stderr)
+    honest = [each for by in figures["honest"].values() for name, each in by.items() if "TOPLOC" not in name]
+    return int(any(each["rejected"] > REJECTED_MAX * each["of"] for each in honest))
+
+
+def figures_of(study: Study, table: FingerprintCalibration) -> dict[str, Any]:
+    """Whom the limits reject: honest providers on answers that set no limit, and cheats."""
+    rule = FingerprintRule(limits=table.limits, states=table.states)
+    seen = [*honest_pairs(study, held_out=False)]
+    honest = {"stacks that set limits": seen[:: -(-len(seen) // PAIRS)]}
+    honest["stacks held out"] = [*honest_pairs(study, held_out=True)][:PAIRS]
+    verifiers = [each for each in study.producers if each.is_verifier]
+    figures: dict[str, Any] = {"machine": table.machine, "software": table.software, "models": table.models}
+    figures |= {"stacks": table.stacks, "held_out": table.held_out, "honest": {}, "cheats": {}}
+    for dtype in DTYPES:
+        for name, pairs in honest.items():
+            figures["honest"][f"{dtype}, {name}"] = rejections(study, pairs, TRIALS, rule, dtype, 1)
+        for cheat in (each for each in study.producers if each.cheat):
+            pairs = [(cheat, verifier) for verifier in verifiers]
+            for model in study.models:
+                alone = Study(study.folder, {model: study.models[model]}, study.producers)
+                name = f"{cheat.cheat} weights as {dtype}, {Path(model).name}"
+                figures["cheats"][name] = rejections(alone, pairs, TRIALS, rule, dtype, TOKENS)
+    return figures
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Serve answers honestly and in every dishonest way, verify them, and write `docs/inference.md` with data and plots.
+
+Usage: python scripts/inference_study.py [--models FOLDER] [--out docs] [--only PART …] [--quick]
+
+Models are trained into FOLDER unless they are there already. A part that is not run keeps its figures of before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tallystick.studies.calibrate import machine
+from tallystick.studies.inference.models import make_cast
+from tallystick.studies.inference.observe import Work
+from tallystick.studies.inference.page import render
+from tallystick.studies.inference.plots import plot_curves, plot_tokens
+from tallystick.studies.inference.separation import separate
+from tallystick.studies.inference.tokens import decide_all
+
+COMMAND = "python scripts/inference_study.py"
+PROMPT, TOKENS, BATCH = 32, 256, 32
+SHOWN = ("both, 4 bits × 13 of 32", "final, 8 bits × 15 of 32", "TOPLOC")
+
+
+def main() -> None:
+    """Run the parts that are asked for, and write the page anew."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--models", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("docs"))
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--quick", action="store_true", help="few answers, to see that it runs")
+    arguments = parser.parse_args()
+    data = arguments.out / "data" / "inference.json"
+    parts: dict[str, Any] = json.loads(data.read_text())["parts"] if data.is_file() else {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in arguments.only:
+            parts[name] = PARTS[name](arguments.models or Path(folder), arguments.quick)
+            write(arguments.out, data, parts)
+
+
+def separation(dtype: str) -> Callable[[Path, bool], Any]:
+    """Areas of fingerprints for a model promised in `dtype`."""
+
+    def run(models: Path, quick: bool) -> Any:
+        cast = make_cast(models, dtype)
+        final = cast.promised.card.layers
+        return list(separate(cast, Work(4 if quick else 96, PROMPT, TOKENS, (final // 3, final), BATCH)))
+
+    return run
+
+
+def tokens(dtype: str) -> Callable[[Path, bool], Any]:
+    """Decisions of the sampler's test for a model promised in `dtype`."""
+
+    def run(models: Path, quick: bool) -> Any:
+        return list(decide_all(make_cast(models, dtype), Work(2 if quick else 48, PROMPT, TOKENS, (), BATCH)))
+
+    return run
+
+
+PARTS: Mapping[str, Callable[[Path, bool], Any]] = {
+    "separation F32": separation("F32"),
+    "separation BF16": separation("BF16"),
+    "tokens F32": tokens("F32"),
+    "tokens BF16": tokens("BF16"),
+}
+
+
+def write(out: Path, data: Path, parts: Mapping[str, Any]) -> None:
+    """The page, its data and its plots."""
+    data.parent.mkdir(parents=True, exist_ok=True)
+    data.write_text(json.dumps({"machine": machine(), "parts": parts}, indent=1, ensure_ascii=False) + "\n")
+    (out / "inference.md").write_text("\n".join(render(parts, COMMAND, machine())) + "\n")
+    for name, entries in parts.items():
+        kind, _, dtype = name.partition(" ")
+        if kind == "separation":
+            plot_curves(entries, SHOWN, out / f"inference_curves_{dtype.lower()}.png")
+        if kind == "tokens":
+            plot_tokens(entries, out / f"inference_tokens_{dtype.lower()}.png")
+
+
+if __name__ == "__main__":
+    main()

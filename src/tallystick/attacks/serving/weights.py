@@ -1,0 +1,69 @@
+"""The promised model with less: fewer bits in its weights, fewer layers, other weights."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from tallystick.frameworks.torch.language_models import TorchLanguageModel
+
+E4M3_MAX = 448.0
+
+
+def integer_weights(language_model: TorchLanguageModel, bits: int) -> Any:
+    """Every matrix rounded to 2ᵇⁱᵗˢ − 1 levels per row, as weight-only quantisation does."""
+
+    def rounded(weight: Any) -> Any:
+        scale = weight.abs().amax(1, keepdim=True).clamp_min(1e-12) / (2 ** (bits - 1) - 1)
+        return (weight / scale).round() * scale
+
+    return _changed(language_model, rounded)
+
+
+def float8_weights(language_model: TorchLanguageModel) -> Any:
+    """Every matrix in 8-bit floats of 4 exponent and 3 mantissa bits, one scale a row."""
+    import torch
+
+    def rounded(weight: Any) -> Any:
+        scale = weight.abs().amax(1, keepdim=True).clamp_min(1e-12) / E4M3_MAX
+        return (weight / scale).to(torch.float8_e4m3fn).to(weight.dtype) * scale
+
+    return _changed(language_model, rounded)
+
+
+def bfloat16_model(language_model: TorchLanguageModel) -> Any:
+    """The model computed in bfloat16; what it keeps in float32 besides its weights stays so."""
+    import torch
+
+    model = copy.deepcopy(language_model.model)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(torch.bfloat16)
+    return model
+
+
+def without_layers(language_model: TorchLanguageModel, layers: tuple[int, ...]) -> Any:
+    """The model with some blocks passing their input on; negative numbers count from the end."""
+    from tallystick.frameworks.torch.hidden_states import decoder_blocks
+
+    model = copy.deepcopy(language_model.model)
+    blocks = decoder_blocks(model)
+    for layer in layers:
+        blocks[layer].forward = _passes_on
+    return model
+
+
+def _passes_on(hidden_states: Any, *_: Any, **__: Any) -> Any:
+    return hidden_states
+
+
+def _changed(language_model: TorchLanguageModel, change: Callable[[Any], Any]) -> Any:
+    """A copy whose linear layers have changed matrices; embeddings stay, tied output matrices too."""
+    import torch
+
+    model = copy.deepcopy(language_model.model)
+    with torch.no_grad():
+        for name, part in model.named_modules():
+            if isinstance(part, torch.nn.Linear) and not name.endswith("lm_head"):
+                part.weight.copy_(change(part.weight))
+    return model

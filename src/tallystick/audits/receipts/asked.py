@@ -1,0 +1,79 @@
+"""What a receipt states beside what its customer asked: prompt, nonce, limit and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tallystick.audits.receipts.policy import ReceiptPolicy
+from tallystick.audits.receipts.report import Notebook
+from tallystick.audits.receipts.request import ExpectedRequest
+from tallystick.audits.receipts.response import Response
+from tallystick.transcripts.language_model import LanguageModel
+from tallystick.transcripts.receipt import Receipt, tokens_digest
+
+Ids = tuple[int, ...]
+
+
+def check_request(
+    notes: Notebook, response: Response, asked: ExpectedRequest | None, model: LanguageModel, policy: ReceiptPolicy
+) -> Ids | None:
+    """The receipt answers this request: prompt, nonce, limit and settings; returns the customer's own prompt."""
+    if asked is None:
+        _without_request(notes, policy)
+        return None
+    receipt = response.receipt.receipt
+    prompt = asked.prompt_tokens(model)
+    _check_prompt(notes, receipt, prompt)
+    _check_nonce(notes, receipt, asked.tally_nonce, policy)
+    _check_settings(notes, receipt, asked.settings_of(response.number), policy)
+    if asked.max_tokens is not None:
+        notes.compare("settings", "max_tokens", receipt.request.max_tokens, asked.max_tokens)
+    for name in asked.others:
+        notes.lacks("settings", f"the request's {name} may have had a say in the answer, and no check covers it")
+    return prompt
+
+
+def _without_request(notes: Notebook, policy: ReceiptPolicy) -> None:
+    notes.not_checked.append("whether prompt, settings and limit are those that were asked for: give the request")
+    if policy.nonce == "required":
+        notes.lacks("nonce", "the policy asks for a nonce of the customer's: give the request")
+    if policy.seed == "customer":
+        notes.lacks("settings", "the policy asks for a seed of the customer's: give the request")
+
+
+def _check_prompt(notes: Notebook, receipt: Receipt, prompt: Ids | None) -> None:
+    if prompt is None:
+        notes.lacks("prompt", "the request has neither messages nor a prompt")
+    elif tokens_digest(prompt) == receipt.request.prompt.digest:
+        notes.agrees("prompt")
+    else:
+        notes.differs("prompt", _first_difference(prompt, receipt.request.prompt.ids), "not the prompt that was asked")
+
+
+def _check_nonce(notes: Notebook, receipt: Receipt, nonce: str | None, policy: ReceiptPolicy) -> None:
+    if nonce is not None:
+        notes.compare("nonce", "request.nonce", receipt.request.nonce, nonce)
+    elif policy.nonce == "required":
+        notes.lacks("nonce", "the policy asks for a nonce of the customer's, and the request has none")
+    else:
+        notes.not_checked.append("whether the receipt was made for this request: it had no nonce")
+
+
+def _check_settings(notes: Notebook, receipt: Receipt, asked: Mapping[str, float], policy: ReceiptPolicy) -> None:
+    stated = receipt.sampler.model_dump()
+    for name, value in asked.items():
+        notes.compare("settings", name, stated[name], value)
+    left = sorted(stated.keys() - {"form"} - asked.keys())
+    if receipt.sampler.is_greedy and "seed" in left:
+        left.remove("seed")
+    elif "seed" in left and policy.seed == "customer":
+        notes.lacks("settings", "the policy asks for a seed of the customer's, and the request has none")
+    if left:
+        notes.not_checked.append(f"settings that the request left to the provider: {', '.join(left)}")
+
+
+def _first_difference(own: Ids, claimed: Ids | None) -> str:
+    if claimed is None:
+        return "digest"
+    place = next((i for i, (a, b) in enumerate(zip(own, claimed, strict=False)) if a != b), min(len(own), len(claimed)))
+    return f"token {place}"

@@ -1,0 +1,133 @@
+"""What a customer received: a receipt alone, or a whole response in OpenAI's form that carries one.
+
+All of it comes from the provider. The receipt is what the provider signed; the rest is compared with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Final
+
+from pydantic import ConfigDict, Field
+
+from tallystick.commitments import Json
+from tallystick.errors import MalformedError
+from tallystick.transcripts.door import Document
+from tallystick.transcripts.receipt import SignedReceipt, TokenCount, TokenIds
+
+REASONS: Final = {"end": "stop", "stop": "stop", "length": "length", "cancelled": "stop"}
+"""OpenAI's finish reason for each of a receipt's."""
+
+
+ANSWERS_MAX: Final = 64
+
+
+class Loose(Document):
+    """Part of a response; fields that nothing here compares are left out."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class Usage(Loose):
+    """What is billed."""
+
+    prompt_tokens: TokenCount
+    completion_tokens: TokenCount
+
+
+class Spoken(Loose):
+    """The message of a chat completion."""
+
+    content: str | None = None
+
+
+class Choice(Loose):
+    """One answer as it was delivered."""
+
+    message: Spoken | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+    token_ids: TokenIds | None = None
+
+    @property
+    def content(self) -> str | None:
+        """The text, of either form."""
+        return self.text if self.message is None else self.message.content
+
+
+class Response(Loose):
+    """A response with its receipt; a bare receipt is a response of which nothing else is known.
+
+    Of a response with several answers there is one of these for each, `number` from 0.
+    """
+
+    receipt: SignedReceipt
+    id: Annotated[str, Field(max_length=256)] | None = None
+    usage: Usage | None = None
+    prompt_token_ids: TokenIds | None = None
+    choices: Annotated[tuple[Choice, ...], Field(max_length=1)] = ()
+    number: int = 0
+    answers: int = 1
+
+    @property
+    def choice(self) -> Choice:
+        """The only answer, or an empty one."""
+        return self.choices[0] if self.choices else Choice()
+
+    @property
+    def request_id(self) -> str | None:
+        """What the receipt has to name its request."""
+        return self.id if self.id is None or self.answers == 1 else f"{self.id}-{self.number}"
+
+
+class Several(Loose):
+    """A response with an answer, and a receipt, for each of several choices."""
+
+    receipts: Annotated[tuple[SignedReceipt, ...], Field(min_length=2, max_length=ANSWERS_MAX)]
+    id: Annotated[str, Field(max_length=256)] | None = None
+    usage: Usage | None = None
+    prompt_token_ids: TokenIds | None = None
+    choices: Annotated[tuple[Choice, ...], Field(max_length=ANSWERS_MAX)] = ()
+
+    def each(self) -> tuple[Response, ...]:
+        """The answers one by one; what is billed beyond the other answers is billed to each."""
+        if self.choices and len(self.choices) != len(self.receipts):
+            raise MalformedError(f"choices: {len(self.choices)}, and there are {len(self.receipts)} receipts")
+        return tuple(self._one(number) for number in range(len(self.receipts)))
+
+    def _one(self, number: int) -> Response:
+        others = sum(each.receipt.answer.tokens.count for i, each in enumerate(self.receipts) if i != number)
+        usage = self.usage
+        if usage is not None:
+            usage = usage.model_copy(update={"completion_tokens": usage.completion_tokens - others})
+        return Response(
+            receipt=self.receipts[number],
+            id=self.id,
+            usage=usage,
+            prompt_token_ids=self.prompt_token_ids,
+            choices=self.choices[number : number + 1],
+            number=number,
+            answers=len(self.receipts),
+        )
+
+
+def read_response(value: Json, what: str = "response") -> Response:
+    """Read a signed receipt, or a response of one answer whose field `receipt` holds one; raises `MalformedError`."""
+    found = read_responses(value, what)
+    if len(found) > 1:
+        raise MalformedError(f"{what}: receipts: {len(found)} answers, and one is looked for")
+    return found[0]
+
+
+def read_responses(value: Json, what: str = "response") -> tuple[Response, ...]:
+    """Read a signed receipt, or a response with a receipt for each of its answers; raises `MalformedError`."""
+    if not isinstance(value, Mapping):
+        raise MalformedError(f"{what}: a signed receipt or a response is an object")
+    if "receipts" in value:
+        return Several.from_json(dict(value), what).each()
+    if "receipt" not in value:
+        raise MalformedError(f"{what}: receipt: the response carries none")
+    if "signature" in value or "key" in value:
+        return (Response(receipt=SignedReceipt.from_json(value, what)),)
+    fields = {name: each for name, each in value.items() if name not in ("number", "answers")}
+    return (Response.from_json(fields, what),)

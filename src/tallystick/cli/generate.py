@@ -1,0 +1,223 @@
+"""`tally generate`, `tally open-states`, `tally new-key`, `tally export-model`: answers with receipts, made locally."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from tallystick.errors import MalformedError, UsageError
+
+if TYPE_CHECKING:
+    from tallystick.frameworks.torch.language_models import TorchLanguageModel
+    from tallystick.recorders.generation import Generated
+    from tallystick.recorders.receipts import RecordSettings
+    from tallystick.tolerances.fingerprints import FingerprintSettings
+
+RECEIPTS: Final = "receipts.jsonl"
+MESSAGES_MAX: Final = 1024
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this file."""
+    app.command()(generate)
+    app.command(name="open-states")(open_states)
+    app.command(name="new-key")(new_key)
+    app.command(name="export-model")(export_model)
+
+
+def new_key(file: Path = typer.Argument(help="The file to write; it must not exist.")) -> None:
+    """Make a signing key, readable by its owner alone, and print its public half."""
+    from tallystick.attestation import SigningKey
+
+    key = SigningKey.generate()
+    key.write(file)
+    print(key.public)
+
+
+def export_model(
+    run: Path = typer.Argument(help="A finished run that trained a language model."),
+    out: Path = typer.Argument(help="The directory to write."),
+) -> None:
+    """Write the model that a run ended with as a directory that transformers loads."""
+    from tallystick.cli.output import existing, talk
+    from tallystick.recorders.export import export_model as write_model
+    from tallystick.store import RunDirectory
+
+    write_model(RunDirectory(existing(run, "run directory")), out)
+    talk().print(f"{out}: the model of {run}", soft_wrap=True)
+
+
+def generate(
+    model: Path = typer.Argument(help="A model directory: configuration, safetensors, tokenizer."),
+    key: Path = typer.Option(..., "--key", help="The signing key; `tally new-key FILE` makes one."),
+    out: Path = typer.Option(..., "--out", help="Receipts are appended here, and states kept."),
+    prompt: list[str] = typer.Option([], "--prompt", help="A prompt; several are answered as one batch."),
+    chat: list[Path] = typer.Option([], "--chat", help="A JSON file of messages, [{role, content}, …]."),
+    max_tokens: int = typer.Option(64, "--max-tokens", help="The most tokens of an answer."),
+    temperature: float = typer.Option(1.0, help="0 takes the largest logit."),
+    top_k: int = typer.Option(0, "--top-k", help="Tokens to choose among; 0 keeps all."),
+    top_p: float = typer.Option(1.0, "--top-p", help="Probability to choose within."),
+    min_p: float = typer.Option(0.0, "--min-p", help="Least share of the largest probability."),
+    repetition_penalty: float = typer.Option(1.0, "--repetition-penalty", help="Above 1 disfavours what was there."),
+    seed: int | None = typer.Option(None, help="The sampler's seed; drawn if none is given."),
+    nonce: str | None = typer.Option(None, help="The customer's nonce, in hexadecimal."),
+    request_id: str | None = typer.Option(None, "--request-id", help="The id of the request; drawn by default."),
+    dtype: str = typer.Option("F32", help="Compute in F32, BF16 or F16."),
+    attention: str = typer.Option("sdpa", help="sdpa or eager."),
+    device: str = typer.Option("cpu", help="Run on cpu or cuda."),
+    fingerprint: str = typer.Option("projection", help="projection, toploc or none."),
+    layers: str = typer.Option("final", help="Layers to fingerprint: final, all, or numbers such as 0,3."),
+    commit: bool = typer.Option(False, "--commit", help="Commit to the states of these layers, and keep them."),
+    private: bool = typer.Option(False, "--private", help="Leave token ids out of the receipt."),
+    json: bool = typer.Option(False, "--json", help="Print the signed receipts as JSON lines."),
+) -> None:
+    """Answer prompts with a model on this machine, and issue a signed receipt for each answer."""
+    from tallystick.cli.output import existing, talk
+    from tallystick.frameworks.torch.language_models import load_language_model
+    from tallystick.recorders.generation import Asked, generate_plain, new_request_id
+    from tallystick.recorders.receipts import ReceiptIssuer
+
+    _check_choices(dtype=(dtype, ("F32", "BF16", "F16")), attention=(attention, ("sdpa", "eager")))
+    _check_choices(device=(device, ("cpu", "cuda")), fingerprint=(fingerprint, ("projection", "toploc", "none")))
+    if max_tokens < 1:
+        raise UsageError(f"--max-tokens {max_tokens}: at least 1")
+    if request_id and len(prompt) + len(chat) > 1:
+        raise UsageError("--request-id: one id for several prompts")
+    sampler = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    fields = {**sampler, "repetition_penalty": repetition_penalty, "seed": seed}
+    asked = [Asked(request_id or new_request_id(), nonce, _sampler(fields)) for _ in (*prompt, *chat)]
+    secret = _read_key(key)
+    language_model = load_language_model(existing(model, "model directory"), dtype, attention, device)  # type: ignore[arg-type]
+    prompts = _prompts(language_model, prompt, chat)
+    settings = _settings(fingerprint, layers, commit, private, language_model.card.layers)
+    with ReceiptIssuer(language_model, secret, settings, out / RECEIPTS) as issuer:
+        answers = generate_plain(language_model, prompts, max_tokens, asked, issuer)
+    _keep_states(out, answers)
+    for each in answers:
+        _print_answer(language_model, each, json)
+    talk().print(f"{out / RECEIPTS}: {len(answers)} receipts by {secret.public}", soft_wrap=True)
+
+
+def open_states(
+    out: Path = typer.Argument(help="What `tally generate --commit` wrote."),
+    request: str = typer.Argument(help="The id of the request."),
+    nonce: str = typer.Option(..., "--nonce", help="The verifier's nonce, in hexadecimal."),
+    count: int = typer.Option(4, min=1, max=1024, help="How many blocks of states to open."),
+) -> None:
+    """Print the committed states that a nonce selects, with their proofs, as JSON."""
+    from tallystick.cli.output import print_json
+    from tallystick.store.receipts import find_receipt, read_states
+
+    signed = find_receipt(out / RECEIPTS, request)
+    states = read_states(out / "states", signed.receipt)
+    print_json(states.open(_nonce(nonce), count).to_json())
+
+
+def _check_choices(**given: tuple[str, tuple[str, ...]]) -> None:
+    for name, (value, allowed) in given.items():
+        if value not in allowed:
+            raise UsageError(f"--{name} {value}: {', '.join(allowed[:-1])} or {allowed[-1]}")
+
+
+def _read_key(path: Path) -> Any:
+    from tallystick.attestation import SigningKey
+
+    if not path.is_file():
+        raise UsageError(f"--key {path}: not there; `tally new-key {path}` makes one")
+    return SigningKey.read(path)
+
+
+def _prompts(language_model: TorchLanguageModel, texts: list[str], chats: list[Path]) -> list[list[int]]:
+    prompts = [language_model.encode_text(text) for text in texts]
+    prompts += [language_model.encode_chat(_messages(path)) for path in chats]
+    if not prompts:
+        raise UsageError("nothing to answer: give --prompt TEXT or --chat FILE")
+    if not all(prompts):
+        raise UsageError("--prompt: no tokens in it")
+    return prompts
+
+
+def _messages(path: Path) -> list[Mapping[str, str]]:
+    from tallystick.commitments import parse
+    from tallystick.store import read_document
+
+    found = parse(read_document(path), path.name)
+    if not isinstance(found, list) or not 1 <= len(found) <= MESSAGES_MAX:
+        raise MalformedError(f"{path.name}: not a list of 1 to {MESSAGES_MAX} messages")
+    for place, each in enumerate(found):
+        if not _is_message(each):
+            raise MalformedError(f"{path.name}: {place}: not a message of role and content")
+    return found  # type: ignore[return-value]
+
+
+def _is_message(value: object) -> bool:
+    if not isinstance(value, dict) or set(value) != {"role", "content"}:
+        return False
+    return all(isinstance(each, str) for each in value.values())
+
+
+def _settings(method: str, layers: str, commit: bool, private: bool, final: int) -> RecordSettings:
+    from tallystick.recorders.receipts import RecordSettings
+
+    chosen = _layers(layers, final)
+    return RecordSettings(_fingerprints(method, chosen), chosen if commit else (), private=private)
+
+
+def _fingerprints(method: str, layers: tuple[int, ...]) -> tuple[FingerprintSettings, ...]:
+    from tallystick.tolerances.fingerprints import FingerprintSettings
+
+    if method == "toploc":
+        return tuple(FingerprintSettings.toploc(layer) for layer in layers)
+    return (FingerprintSettings(layers=layers),) if method == "projection" else ()
+
+
+def _layers(text: str, final: int) -> tuple[int, ...]:
+    if text in ("final", "all"):
+        return tuple(range(final + 1)) if text == "all" else (final,)
+    try:
+        chosen = sorted({int(each) for each in text.split(",")})
+    except ValueError:
+        raise UsageError(f"--layers {text}: final, all, or numbers such as 0,3") from None
+    if not 0 <= chosen[0] <= chosen[-1] <= final:
+        raise UsageError(f"--layers {text}: layers are from 0 to {final}")
+    return tuple(chosen)
+
+
+def _sampler(fields: Mapping[str, Any]) -> Any:
+    import secrets
+
+    from tallystick.transcripts import Sampler
+
+    drawn = secrets.randbelow(1 << 53) if fields["seed"] is None else fields["seed"]
+    try:
+        return Sampler.from_json({**fields, "seed": drawn}, "sampler")
+    except MalformedError as error:
+        raise UsageError(str(error)) from None
+
+
+def _nonce(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise UsageError("--nonce: not hexadecimal") from None
+
+
+def _keep_states(out: Path, answers: list[Generated]) -> None:
+    from tallystick.store.receipts import write_states
+
+    for each in answers:
+        if each.issued is not None and each.issued.states is not None:
+            write_states(out / "states", each.issued.signed.receipt, each.issued.states)
+
+
+def _print_answer(language_model: TorchLanguageModel, answer: Generated, as_json: bool) -> None:
+    from tallystick.cli.output import print_json
+
+    assert answer.issued is not None
+    if as_json:
+        print_json(answer.issued.signed.to_json())
+    else:
+        print(language_model.decode(answer.tokens))

@@ -1,0 +1,177 @@
+"""`tally serve-model`: a language model behind the OpenAI API with receipts in its answers; or a proxy adding them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from tallystick.errors import UnavailableError, UsageError
+
+if TYPE_CHECKING:
+    from tallystick.attestation import SigningKey
+    from tallystick.frameworks.torch.language_models import TorchLanguageModel
+
+RECEIPTS: Final = "receipts.jsonl"
+KEYS_MAX: Final = 10_000
+
+
+@dataclass(frozen=True)
+class Provider:
+    """Who serves under which name, for whom, and where receipts go."""
+
+    name: str
+    key: SigningKey
+    journal: Path | None
+    customers: frozenset[str]
+    auditors: frozenset[str]
+    private: bool
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this file."""
+    app.command(name="serve-model")(serve_model)
+
+
+def serve_model(
+    model: Path | None = typer.Argument(None, help="A model directory: configuration, safetensors, tokenizer."),
+    host: str = typer.Option("127.0.0.1", help="The address to listen on."),
+    port: int = typer.Option(0, min=0, max=65535, help="The port; 0 takes a free one."),
+    name: str | None = typer.Option(None, help="The model's name in the API; the directory's by default."),
+    key: Path | None = typer.Option(None, "--key", help="The signing key; without one, a key that is forgotten."),
+    journal: Path | None = typer.Option(None, help="A directory to append receipts in, and to continue from."),
+    private: bool = typer.Option(False, "--private", help="Leave token ids out of receipts."),
+    fingerprint: str = typer.Option("projection", help="projection, toploc or none."),
+    layers: str = typer.Option("final", help="Layers to fingerprint: final, all, or numbers such as 0,3."),
+    commit: bool = typer.Option(False, "--commit", help="Commit to the states of these layers, for challenges."),
+    max_batch: int = typer.Option(16, "--max-batch", min=1, max=1024, help="Answers generated at once."),
+    queue: int = typer.Option(128, min=0, help="Requests that may wait; more are told to come back."),
+    api_keys: Path | None = typer.Option(None, "--api-keys", help="A file of customers' keys, one a line."),
+    auditor_keys: Path | None = typer.Option(None, "--auditor-keys", help="Who may list all receipts, one key a line."),
+    dtype: str = typer.Option("F32", help="Compute in F32, BF16 or F16."),
+    attention: str = typer.Option("sdpa", help="sdpa or eager."),
+    device: str = typer.Option("cpu", help="Run on cpu or cuda."),
+    proxy: str | None = typer.Option(None, help="Do not compute: pass requests on to the server at this URL."),
+) -> int:
+    """Serve a model, or stand before another server, with a signed receipt in every answer.
+
+    Prints the address, the public key and the model root. Ends at Ctrl-C.
+    """
+    if model is None and (proxy is None or name is None):
+        raise UsageError("serve-model: a model directory is needed; with --proxy, at least the --name of the model")
+    if journal is not None and key is None:
+        raise UsageError("--journal: a journal goes on under one key; give it with --key")
+    if proxy is not None and api_keys is not None:
+        raise UsageError("--api-keys: behind a proxy it is the server that asks for keys")
+    from tallystick.cli.generate import _check_choices
+
+    _check_choices(dtype=(dtype, ("F32", "BF16", "F16")), attention=(attention, ("sdpa", "eager")))
+    _check_choices(device=(device, ("cpu", "cuda")), fingerprint=(fingerprint, ("projection", "toploc", "none")))
+    _need_extra()
+    loaded = None if model is None else _load(model, dtype, attention, device)
+    provider = Provider(
+        name or _name_of(model),
+        _key(key),
+        None if journal is None else journal / RECEIPTS,
+        _keys(api_keys),
+        _keys(auditor_keys),
+        private,
+    )
+    if proxy is not None:
+        return _listen(host, port, *_proxy(proxy, loaded, provider))
+    assert loaded is not None
+    return _listen(host, port, *_server(loaded, provider, (fingerprint, layers, commit), max_batch, queue))
+
+
+def _server(
+    model: TorchLanguageModel, provider: Provider, recorded: tuple[str, str, bool], rows: int, queue: int
+) -> tuple[Any, str, str]:
+    """The application, the public key and the model root."""
+    from tallystick.cli.generate import _settings
+    from tallystick.serving.api import create_app
+    from tallystick.serving.application import ServerOptions
+    from tallystick.serving.assembly import model_service
+
+    settings = _settings(*recorded, provider.private, model.card.layers)
+    service = model_service(model, provider.key, settings, provider.journal, rows=rows, queue=queue)
+    options = ServerOptions(provider.name, provider.customers, provider.auditors)
+    return create_app(service, options), provider.key.public, model.card.identity
+
+
+def _proxy(url: str, model: TorchLanguageModel | None, provider: Provider) -> tuple[Any, str, str]:
+    """The application, the public key and the model root: that of the directory, or else one of the name alone."""
+    from dataclasses import replace
+
+    from tallystick.commitments import digest, encode
+    from tallystick.serving.application import ServerOptions
+    from tallystick.serving.assembly import ModelTokenizer
+    from tallystick.serving.proxy import Upstream, create_proxy
+    from tallystick.serving.receipt_chain import ReceiptChain
+
+    if not url.startswith(("http://", "https://")):
+        raise UsageError(f"--proxy {url}: no URL of a server")
+    root = digest("model", encode({"name": provider.name})) if model is None else model.card.identity
+    chain = ReceiptChain(root, provider.key, provider.journal, private=provider.private)
+    tokenizer = None if model is None else ModelTokenizer(replace(model, model=None))
+    upstream = Upstream(url, None if model is None else model.card, tokenizer)
+    options = ServerOptions(provider.name, provider.customers, provider.auditors)
+    return create_proxy(upstream, chain, options), provider.key.public, root
+
+
+def _listen(host: str, port: int, app: Any, public: str, root: str) -> int:
+    """Serve until Ctrl-C; whatever is under way is ended first."""
+    from tallystick.cli.output import talk
+    from tallystick.serving.listening import address_of, bind, http_server
+
+    with bind(host, port) as listening:
+        print(f"{address_of(listening)}/v1\nkey {public}\nmodel {root}", flush=True)
+        try:
+            http_server(app).run(sockets=[listening])
+        except KeyboardInterrupt:
+            talk().print("stopped")
+    return 0
+
+
+def _need_extra() -> None:
+    try:
+        import fastapi  # noqa: F401
+        import httpx  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise UnavailableError(f"{error.name} is not installed: pip install 'tallystick[serve]'") from None
+
+
+def _load(path: Path, dtype: Any, attention: Any, device: str) -> TorchLanguageModel:
+    from tallystick.cli.output import existing
+    from tallystick.frameworks.torch.language_models import load_language_model
+
+    return load_language_model(existing(path, "model directory"), dtype, attention, device)
+
+
+def _name_of(model: Path | None) -> str:
+    assert model is not None
+    return model.resolve().name
+
+
+def _key(path: Path | None) -> Any:
+    from tallystick.attestation import SigningKey
+    from tallystick.cli.generate import _read_key
+    from tallystick.cli.output import talk
+
+    if path is not None:
+        return _read_key(path)
+    warning = "no --key: receipts are signed by a key that is forgotten at the end; `tally new-key FILE` makes one"
+    talk().print(warning, soft_wrap=True)
+    return SigningKey.generate()
+
+
+def _keys(path: Path | None) -> frozenset[str]:
+    """The lines of a file; raises `UsageError` if there are none, too many, or blanks in one."""
+    if path is None:
+        return frozenset()
+    lines = [line.strip() for line in path.read_text().splitlines() if line.strip()]
+    if not lines or len(lines) > KEYS_MAX or any(len(line.split()) > 1 for line in lines):
+        raise UsageError(f"{path}: not 1 to {KEYS_MAX} keys, one a line, without blanks")
+    return frozenset(lines)

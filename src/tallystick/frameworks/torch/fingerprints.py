@@ -1,0 +1,91 @@
+"""Fingerprints of hidden states, and commitments to them, from tensors on any device.
+
+A projection is one product with a cached matrix of signs per layer and one transfer for all of them; only the few
+numbers of the result leave the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+from tallystick.errors import MalformedError
+from tallystick.frameworks.torch.state import to_tensor
+from tallystick.tolerances.fingerprints import FingerprintSettings, encode_rows, encode_summaries
+from tallystick.tolerances.fingerprints.signs import direction_signs, position_signs
+from tallystick.transcripts import states_opening
+from tallystick.transcripts.fingerprints import fingerprint_of
+from tallystick.transcripts.receipt import Fingerprint
+from tallystick.transcripts.states_opening import CommittedStates, StatesOpening
+
+States = Mapping[int, torch.Tensor]
+POSITIONS_AT_LEAST = 256
+"""Signs of positions are drawn for a power of two of tokens, so that answers of all lengths share a few matrices."""
+
+
+@torch.inference_mode()
+def make_fingerprint(rows: States, settings: FingerprintSettings) -> Fingerprint:
+    """The fingerprint of answer tokens, from the hidden states [tokens, d] they were chosen from, by layer.
+
+    Raises:
+        MalformedError: a layer is not there, or their numbers of tokens differ.
+        UnavailableError: a hidden state is not finite or too large.
+    """
+    held = _rows_of(rows, settings.layers)
+    tokens = len(held[0])
+    if settings.method == "toploc":
+        on_host = {layer: each.float().cpu().numpy() for layer, each in zip(settings.layers, held, strict=True)}
+        return fingerprint_of(encode_rows(on_host, settings), tokens, settings)
+    found = [_summarise(each, layer, settings) for layer, each in zip(settings.layers, held, strict=True)]
+    numbers = torch.stack(found).cpu().numpy().astype(np.float64)
+    data = encode_summaries(numbers[..., :-1], np.sqrt(numbers[..., -1]), settings)
+    return fingerprint_of(data, tokens, settings)
+
+
+def commit_states(rows: States, layers: Sequence[int], block: int, *, prompt: bool = False) -> CommittedStates:
+    """The commitment to hidden states [rows, d] of `layers`, in the dtype they have, copied to host memory.
+
+    `prompt` says that the rows are those of all tokens fed, and not of the answer alone.
+    """
+    held = _rows_of(rows, tuple(layers))
+    tensors = {layer: to_tensor(each).copy() for layer, each in zip(layers, held, strict=True)}
+    return states_opening.commit_states(tensors, layers, block, prompt=prompt)
+
+
+def _rows_of(rows: States, layers: tuple[int, ...]) -> list[torch.Tensor]:
+    missing = [layer for layer in layers if layer not in rows]
+    if missing:
+        raise MalformedError(f"layers: there are no hidden states of layer {missing[0]}")
+    found = [rows[layer] for layer in layers]
+    if any(each.ndim != 2 for each in found) or len({len(each) for each in found}) != 1:
+        raise MalformedError("rows: not one row a token in every layer")
+    return found
+
+
+def _summarise(rows: torch.Tensor, layer: int, settings: FingerprintSettings) -> torch.Tensor:
+    """The numbers of every block and the square of its norm, [blocks, width + 1] in float32."""
+    tokens, size = rows.shape
+    assert settings.seed is not None
+    signs = _directions(settings.seed, layer, settings.width, size, str(rows.device))
+    drawn = max(POSITIONS_AT_LEAST, 1 << (tokens - 1).bit_length())
+    positions = _positions(settings.seed, layer, settings.width, drawn, str(rows.device))
+    wide = rows.float()
+    signed = torch.cat([(wide @ signs) * positions[:tokens], wide.square().sum(1, keepdim=True)], 1)
+    padded = torch.nn.functional.pad(signed, (0, 0, 0, -tokens % settings.block))
+    return padded.view(settings.blocks(tokens), settings.block, settings.width + 1).sum(1)
+
+
+@lru_cache(maxsize=256)
+def _directions(seed: str, layer: int, width: int, size: int, device: str) -> torch.Tensor:
+    return torch.from_numpy(direction_signs(seed, layer, width, size).astype(np.float32)).to(device)
+
+
+@lru_cache(maxsize=256)
+def _positions(seed: str, layer: int, width: int, tokens: int, device: str) -> torch.Tensor:
+    return torch.from_numpy(position_signs(seed, layer, width, 0, tokens).astype(np.float32)).to(device)
+
+
+__all__ = ["CommittedStates", "StatesOpening", "commit_states", "make_fingerprint"]

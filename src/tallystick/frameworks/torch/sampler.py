@@ -1,0 +1,161 @@
+"""The canonical choice of tokens for rows of logits in PyTorch: the same tokens as `sampling.choose`.
+
+On a CPU rows go through `sampling.choose` itself. On another device keys and filters run there, from the definitions of
+the operators, while the host draws the random words; a few candidates per row come back and are decided exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from tallystick.errors import MalformedError, UsageError
+from tallystick.operators.arrays import library
+from tallystick.operators.tally import fixed, sampling
+from tallystick.operators.values import Value, Values
+from tallystick.sampling.choose import check_places, choose_one
+from tallystick.sampling.draw import FAR_BELOW, NONE_LEFT, at_least_exp2, draw_gumbel, reach, threshold
+from tallystick.sampling.plain import NUMBERS, Plain
+from tallystick.sampling.stream import position_words
+from tallystick.transcripts import Sampler
+
+CANDIDATES: Final = 16
+ALGEBRA: Final = Values(library("torch"))
+TENSORS: Final = Plain(torch.where)
+Histories = Sequence[Sequence[int]]
+
+
+class TorchSampler:
+    """Chooses one token for each row, each with its own sampler."""
+
+    def __init__(self, samplers: Sequence[Sampler]) -> None:
+        self.samplers = tuple(samplers)
+
+    @torch.inference_mode()
+    def choose(self, logits: torch.Tensor, positions: Sequence[int], histories: Histories) -> torch.Tensor:
+        """I64[rows] on the device of `logits`, floats[rows, V].
+
+        Raises as `sampling.choose`, and `UsageError` unless there is one sampler for each row.
+        """
+        if len(self.samplers) != len(logits):
+            raise UsageError(f"{len(self.samplers)} samplers for {len(logits)} rows of logits")
+        check_places(tuple(logits.shape), positions, histories)
+        choice = choose_on_host if logits.device.type == "cpu" else choose_on_device
+        tokens = choice(logits.detach().float(), self.samplers, positions, histories)
+        if NONE_LEFT in tokens:
+            raise MalformedError(f"logits: row {tokens.index(NONE_LEFT)} leaves no token to choose")
+        return torch.tensor(tokens, dtype=torch.int64, device=logits.device)
+
+
+class CanonicalSampling:
+    """A logits processor that leaves −∞ everywhere but at the chosen token, for `generate(do_sample=False)`.
+
+    `prompts` are the token ids of each row without padding; `width` is that of the padded input of `generate`.
+    """
+
+    def __init__(self, samplers: Sequence[Sampler], prompts: Histories, width: int | None = None) -> None:
+        self.sampler = TorchSampler(samplers)
+        self.prompts = [list(prompt) for prompt in prompts]
+        self.width = max(map(len, self.prompts), default=0) if width is None else width
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Scores F32[rows, V] of the next tokens behind `input_ids`, I64[rows, length]."""
+        answers = input_ids[:, self.width :].tolist()
+        histories = [prompt + answer for prompt, answer in zip(self.prompts, answers, strict=True)]
+        tokens = self.sampler.choose(scores, [len(answer) for answer in answers], histories)
+        return torch.full_like(scores, -math.inf).scatter_(1, tokens[:, None], 0.0)
+
+
+def choose_on_host(
+    logits: torch.Tensor, samplers: Sequence[Sampler], positions: Sequence[int], histories: Histories
+) -> list[int]:
+    """Row by row in NumPy; −1 where no token is left."""
+    rows = zip(logits.numpy(), samplers, positions, histories, strict=True)
+    return [choose_one(*row) for row in rows]
+
+
+def choose_on_device(
+    logits: torch.Tensor, samplers: Sequence[Sampler], positions: Sequence[int], histories: Histories
+) -> list[int]:
+    """Rows of equal settings together, on the device of `logits`; −1 where no token is left."""
+    tokens = [NONE_LEFT] * len(logits)
+    for settings, rows in _alike(samplers).items():
+        places, pasts = [positions[row] for row in rows], [histories[row] for row in rows]
+        keys = _keys(logits if len(rows) == len(logits) else logits[rows], settings, pasts)
+        drawn = _drawn(keys, settings, [samplers[row].seed for row in rows], places)
+        for row, token in zip(rows, drawn, strict=True):
+            tokens[row] = token
+    return tokens
+
+
+def _alike(samplers: Sequence[Sampler]) -> Mapping[Sampler, list[int]]:
+    """The rows of each setting, seeds aside."""
+    found: dict[Sampler, list[int]] = {}
+    for row, sampler in enumerate(samplers):
+        found.setdefault(sampler.model_copy(update={"seed": 0}), []).append(row)
+    return found
+
+
+def _keys(logits: torch.Tensor, sampler: Sampler, histories: Histories) -> torch.Tensor:
+    x = Value(logits, "F32")
+    if sampler.repetition_penalty != 1.0:
+        seen = Value(_seen(logits, histories), "BOOL")
+        x = sampling.repetition_penalty(ALGEBRA, x, seen, sampler.repetition_penalty)
+    keys = sampling.scale_logits(ALGEBRA, x, sampler.temperature)
+    if not sampler.is_greedy:
+        keys = sampling.keep_top_k(ALGEBRA, keys, sampler.top_k)
+        keys = sampling.keep_top_p(ALGEBRA, keys, sampler.top_p) if sampler.top_p < 1.0 else keys
+        keys = sampling.keep_min_p(ALGEBRA, keys, sampler.min_p) if sampler.min_p > 0.0 else keys
+    return keys.array  # type: ignore[no-any-return]
+
+
+def _seen(logits: torch.Tensor, histories: Histories) -> torch.Tensor:
+    seen = np.zeros(tuple(logits.shape), np.bool_)
+    for row, history in zip(seen, histories, strict=True):
+        row[np.asarray(history, np.int64)] = True
+    return torch.from_numpy(seen).to(logits.device)
+
+
+def _drawn(keys: torch.Tensor, sampler: Sampler, seeds: Sequence[int], positions: Sequence[int]) -> list[int]:
+    if sampler.is_greedy:
+        return sampling.select_largest(ALGEBRA, Value(keys, "I64")).array.tolist()  # type: ignore[no-any-return]
+    width = 1 if sampler.form == "cdf" else keys.shape[1]
+    words = np.stack([position_words(*place, width) for place in zip(seeds, positions, strict=True)])
+    return _by_sums(keys, words[:, 0].tolist()) if sampler.form == "cdf" else _by_noise(keys, words)
+
+
+def _by_sums(keys: torch.Tensor, words: Sequence[int]) -> list[int]:
+    sums = torch.cumsum(fixed.exp2(TENSORS, keys), 1)
+    totals = sums[:, -1].tolist()
+    edges = [threshold(word, total) for word, total in zip(words, totals, strict=True)]
+    found = torch.searchsorted(sums, torch.tensor(edges, device=keys.device)[:, None], right=True)[:, 0].tolist()
+    return [token if total else NONE_LEFT for token, total in zip(found, totals, strict=True)]
+
+
+def _by_noise(keys: torch.Tensor, words: Any) -> list[int]:
+    """As `draw_gumbel`: the least v / 2^key of each row, decided on the host."""
+    held = torch.from_numpy(words).to(keys.device, non_blocking=True)
+    bits = at_least_exp2(torch.clamp(keys, min=FAR_BELOW))
+    ratios = fixed.uniform(TENSORS, held) / bits.view(torch.float64)
+    ratios = torch.where(keys == sampling.MASKED, math.inf, ratios)
+    least, tokens = torch.topk(ratios, min(CANDIDATES, keys.shape[1]), largest=False)
+    found = torch.stack([tokens, keys.gather(1, tokens), held.gather(1, tokens), least.view(torch.int64)], 2).tolist()
+    return [_decided(row, candidates, keys, words) for row, candidates in enumerate(found)]
+
+
+def _decided(row: int, candidates: Sequence[Sequence[int]], keys: torch.Tensor, words: Any) -> int:
+    """The largest score among the candidates [token, key, word, ratio], the least ratio first."""
+    ratios = np.array([ratio for *_, ratio in candidates]).view(np.float64)
+    if ratios[0] == math.inf:
+        return NONE_LEFT
+    scored = [(key + fixed.gumbel(NUMBERS, candidates[0][2]), -token) for token, key, *_ in candidates[:1]]
+    able = ratios <= reach(scored[0][0])
+    if able.all() and len(ratios) < keys.shape[1]:
+        return draw_gumbel(keys[row].cpu().numpy(), words[row])
+    others = [each for each, is_able in zip(candidates[1:], able[1:], strict=True) if is_able]
+    scored += [(key + fixed.gumbel(NUMBERS, word), -token) for token, key, word, _ in others]
+    return -max(scored)[1]

@@ -1,0 +1,135 @@
+"""Autoregressive generation as graphs: one pass over the prompt, then one step a token, on any engine.
+
+    (cache', logits or token) = graph(cache, tokens)
+
+What is chosen from is what the graphs give. A choice outside of them (greedy, or a sampler) reads the logits; a graph
+that holds the sampler's own operators gives the token itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tallystick.errors import MalformedError, UsageError
+from tallystick.graphs.comparison import cast
+from tallystick.graphs.decode_interface import LOGITS, cache_specs, decode_sizes, empty_cache, fed, grown_cache
+from tallystick.graphs.engine import Engine
+from tallystick.graphs.execute import execute
+from tallystick.graphs.graph import Graph, Ref
+from tallystick.graphs.transforms.sampling import POSITION, SEED, SEEN, TOKEN
+from tallystick.tensors import State, Tensor
+
+
+@dataclass(frozen=True)
+class Step:
+    """A token about to be chosen: its place in the answer, and all tokens before it, the prompt's among them."""
+
+    position: int
+    history: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Generated:
+    """The tokens of an answer, and for each of them what its graph gave."""
+
+    tokens: tuple[int, ...]
+    outputs: tuple[Mapping[str, Tensor], ...]
+
+
+GraphFor = Callable[[int, int], Graph]
+"""The graph that feeds so many tokens behind so many others."""
+Choose = Callable[[Mapping[str, Tensor], Step], int]
+"""The token that follows, from the outputs of a graph."""
+Run = Callable[[Graph, State, Any], dict[str, Tensor]]
+"""How a graph is executed with its bindings on an engine: `execute`, or an engine's own way of running it whole."""
+Given = Callable[[Step], State]
+"""What a step reads beside tokens, places and cache: a sampler's seed and position."""
+
+
+def nothing(_: Step) -> State:
+    """What a graph without a sampler reads of a step."""
+    return {}
+
+
+def sampler_given(seed: npt.NDArray[np.int64], vocabulary: int) -> Given:
+    """What the operators of `transforms.with_sampler` read of a step: the key I64 [2], the place, the tokens seen."""
+
+    def given(step: Step) -> State:
+        seen = np.zeros((1, 1, vocabulary), np.bool_)
+        seen[..., list(step.history)] = True
+        arrays = {SEED: seed, POSITION: np.asarray(step.position, np.int64), SEEN: seen}
+        return {name: Tensor.of(array) for name, array in arrays.items()}
+
+    return given
+
+
+def greedy(outputs: Mapping[str, Tensor], _: Step) -> int:
+    """The token with the largest logit of the last row, the lowest of equals."""
+    return int(np.argmax(outputs[LOGITS].values()[0, -1]))
+
+
+def token_output(outputs: Mapping[str, Tensor], _: Step) -> int:
+    """The token that the graph itself gives, of its last row."""
+    return int(outputs[TOKEN].array().reshape(-1)[-1])
+
+
+def generate_with_graph(
+    graph_for: GraphFor,
+    bindings: State,
+    engine: Engine,
+    prompt: Sequence[int],
+    tokens: int,
+    choose: Choose = greedy,
+    given: Given = nothing,
+    end_tokens: Collection[int] = (),
+    run: Run = execute,
+) -> Generated:
+    """Up to `tokens` tokens after `prompt`, for one sequence; an end token is the last.
+
+    Args:
+        graph_for: with the prompt's length and 0, then with 1 and the number of tokens fed before.
+        bindings: weights, buffers and constants of all graphs.
+        engine: what runs them. The cache is rounded to the dtype in which the next graph reads it.
+        prompt: at least one token.
+        tokens: how many to generate at most.
+        choose: how a token follows from the outputs.
+        given: what the graphs read of a step, where they hold a sampler.
+        end_tokens: the tokens after which an answer is over.
+        run: how the engine executes a graph.
+
+    Raises:
+        UsageError: there is no prompt.
+        MalformedError: a graph does not have the interface of a decode graph of these sizes.
+    """
+    if not prompt:
+        raise UsageError("a prompt has at least one token")
+    answer: list[int] = []
+    seen: list[Mapping[str, Tensor]] = []
+    cache: dict[Ref, Tensor] = {}
+    while len(answer) < tokens and not (answer and answer[-1] in end_tokens):
+        fresh, past = ([answer[-1]], len(prompt) + len(answer) - 1) if answer else (list(prompt), 0)
+        step = Step(len(answer), (*prompt, *answer))
+        graph = _checked(graph_for(len(fresh), past), len(fresh), past)
+        bound = {**bindings, **given(step), **empty_cache(graph), **_rounded(cache, graph)}
+        outputs = run(graph, {**bound, **fed(graph, np.asarray([fresh]), past)}, engine)
+        answer.append(choose(outputs, step))
+        seen.append({name: tensor for name, tensor in outputs.items() if not name.startswith("outputs.cache.")})
+        cache = grown_cache(outputs)
+    return Generated(tuple(answer), tuple(seen))
+
+
+def _checked(graph: Graph, length: int, past: int) -> Graph:
+    sizes = decode_sizes(graph)
+    if (sizes.batch, sizes.length, sizes.past) != (1, length, past):
+        raise MalformedError(f"inputs.cache: a graph of {length} tokens after {past} is needed, for one sequence")
+    return graph
+
+
+def _rounded(cache: State, graph: Graph) -> dict[Ref, Tensor]:
+    specs = cache_specs(graph)
+    return {name: cast(tensor, specs[name].dtype) for name, tensor in cache.items() if name in specs}

@@ -1,0 +1,114 @@
+"""What a decode graph reads and gives: a token of every sequence, its place, and caches that grow by one row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Self
+
+from tallystick.errors import UnavailableError
+from tallystick.graphs.decode_interface import CACHE, PLACES, TOKENS
+from tallystick.graphs.graph import Constant, Graph, Input, Ref, Role
+from tallystick.graphs.transforms.axes import Sizes
+from tallystick.graphs.transforms.known import Known
+from tallystick.graphs.transforms.later import REFERENCE
+from tallystick.graphs.transforms.steps import Stacked, Steps
+from tallystick.tensors import TensorSpec
+
+SEEN: Final = "inputs.attention_mask"
+INTEGERS: Final = frozenset({"I64", "I32"})
+HELD: Final = frozenset({Role.WEIGHT, Role.BUFFER})
+
+
+@dataclass(frozen=True)
+class DecodeStep:
+    """The sizes of a step, and which of its values are what.
+
+    `caches` names the cache that each output continues; `axes` the axis along which a cache grows.
+    """
+
+    batch: int
+    past: int
+    places: Ref | None
+    caches: Mapping[str, Ref]
+    axes: Mapping[Ref, int]
+    sources: tuple[Input | Constant, ...]
+    known: Mapping[Ref, Known]
+
+    @classmethod
+    def of(cls, graph: Graph) -> Self:
+        """Read from the names of the decode graph's interface; raises `UnavailableError` naming what is none."""
+        inputs = {each.name: each for each in graph.inputs}
+        batch = _batch(inputs.get(TOKENS))
+        caches = {name.replace("inputs.", "outputs.", 1): name for name in inputs if CACHE.fullmatch(name)}
+        given, specs = {each.name: each.value for each in graph.outputs}, graph.specs()
+        axes = {}
+        for output, name in caches.items():
+            if output not in given:
+                raise UnavailableError(f"{name} does not go on as {output}")
+            axes[name] = _growing(name, inputs[name].spec, specs[given[output]])
+        past = {inputs[name].spec.shape[axis] for name, axis in axes.items()}
+        if len(past) != 1 or 0 in past:
+            raise UnavailableError("a step reads caches of one number of places, and of at least one")
+        places = PLACES if PLACES in inputs else None
+        if places and not _is_of_tokens(inputs[places].spec, batch):
+            raise UnavailableError(f"{places} is {inputs[places].spec}, no place of one token of each sequence")
+        known = {SEEN: _ones(inputs[SEEN].spec)} if SEEN in inputs else {}
+        _check_others(graph, {TOKENS, PLACES, SEEN, *axes})
+        sources = tuple(each for each in graph.sources if each.name not in known)
+        return cls(batch, past.pop(), places, caches, axes, sources, known)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The sizes of the step."""
+        return (self.batch, self.past, self.past + 1)
+
+    def stacked(self, marks: Sizes, marks_sequences: bool) -> dict[Ref, Stacked]:
+        """What comes from outside, as values of all steps."""
+        batch = marks.batch if marks_sequences else self.batch
+        return {each.name: self._source(each, marks, batch) for each in self.sources}
+
+    def _source(self, source: Input | Constant, marks: Sizes, batch: int) -> Stacked:
+        steps, spec = Steps(marks), source.spec
+        if source.name in {TOKENS, PLACES} and isinstance(source, Input):
+            rows = (batch if spec.shape[0] == self.batch else 1, marks.tokens)
+            return steps.stacked(TensorSpec(spec.dtype, rows))
+        if source.name not in self.axes:
+            return steps.stacked(spec)
+        axis = self.axes[source.name]
+        sides = list(spec.shape)
+        sides[axis] = marks.past
+        if axis > 0 and sides[0] == self.batch:
+            sides[0] = batch
+        axes = tuple(marks.factors(side) for side in sides)
+        return Stacked(TensorSpec(spec.dtype, tuple(sides)), axes, cache=source.name)
+
+
+def _batch(tokens: Input | None) -> int:
+    if tokens is None or len(tokens.spec.shape) != 2 or tokens.spec.shape[1] != 1 or not tokens.spec.shape[0]:
+        raise UnavailableError(f"{TOKENS}: a step reads one token of each sequence, [B, 1]")
+    return tokens.spec.shape[0]
+
+
+def _is_of_tokens(spec: TensorSpec, batch: int) -> bool:
+    return spec.dtype in INTEGERS and spec.shape in {(batch, 1), (1, 1)}
+
+
+def _growing(name: str, old: TensorSpec, new: TensorSpec) -> int:
+    """The one axis along which a cache is longer by one."""
+    pairs = list(zip(old.shape, new.shape, strict=False))
+    longer = [axis for axis, (before, after) in enumerate(pairs) if before != after]
+    if len(old.shape) != len(new.shape) or len(longer) != 1 or pairs[longer[0]][1] != pairs[longer[0]][0] + 1:
+        raise UnavailableError(f"{name} is {old} and goes on as {new}: it does not grow by one row")
+    return longer[0]
+
+
+def _ones(spec: TensorSpec) -> Known:
+    """What a mask of the keys of one step is when nothing is padded."""
+    return Known(REFERENCE.full(spec.shape, 1, spec.dtype), counted=True, sized=True)
+
+
+def _check_others(graph: Graph, names: set[Ref]) -> None:
+    for each in graph.inputs:
+        if each.name not in names and each.role not in HELD:
+            raise UnavailableError(f"{each.name} is neither token, place, cache nor weight")

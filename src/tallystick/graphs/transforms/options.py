@@ -1,0 +1,191 @@
+"""The forms that a value which is the same in every step can take beside values of all steps.
+
+It can stand as the step has it, or be spread along tokens and keys, as the nodes that read it need. A mask that lets
+the last token see every key is, for all tokens, a causal mask. Nothing is written before a form is chosen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice, product
+from typing import Any, Final
+
+from tallystick.errors import UnavailableError
+from tallystick.graphs.graph import Node, Operand, Ref
+from tallystick.graphs.transforms.known import Known
+from tallystick.graphs.transforms.later import REFERENCE
+from tallystick.graphs.transforms.reading import Reader, Reading, Scale, marked
+from tallystick.graphs.transforms.steps import Mixed, Stacked, Steps
+from tallystick.graphs.transforms.writing import Dialect, Writer
+from tallystick.tensors import TensorSpec
+
+OPTIONS_MAX: Final = 48
+COMBINATIONS_MAX: Final = 64
+DEPTH_MAX: Final = 200
+
+
+@dataclass(frozen=True)
+class Option:
+    """A value of all steps, how it is written, and how many nodes deep."""
+
+    stacked: Stacked
+    write: Callable[[], Ref]
+    depth: int = 0
+
+
+@dataclass
+class Options:
+    """The forms of values by reference; `counts_places` where no input of the step says the place of a token.
+
+    `counted_places` tells whether a known number was written as that place.
+    """
+
+    reader: Reader
+    dialect: Dialect
+    writer: Writer
+    counts_places: bool
+    counted_places: bool = False
+    forms: dict[Ref, list[Option]] = field(default_factory=dict)
+
+    @property
+    def scale(self) -> Scale:
+        """The sizes of step, marks and whole."""
+        return self.reader.scale
+
+    def define(self, node: Node, held: Mapping[Ref, Stacked], known: Mapping[Ref, Known]) -> None:
+        """Find the forms of what `node` gives, if it reads only what is the same in every step.
+
+        `held` are weights and constants; `known` the results that are known ahead. Raises `MalformedError` for a node
+        that has no form and whose results are not known.
+        """
+        plain = all(each.is_plain for each in known.values())
+        copies = self._copies(node, held) if plain else [[] for _ in node.outputs]
+        for ref, found in zip(node.outputs, copies, strict=True):
+            if ref in known:
+                self.forms[ref] = self.known_forms(known[ref], found)
+            elif ref is not None and found:
+                self.forms[ref] = found
+            elif ref is not None:
+                raise Mixed("has no form beside values of all steps")
+
+    def of(self, ref: Ref) -> list[Option]:
+        """The forms of a value in the order in which they are tried; raises `Mixed` where it has none."""
+        if not self.forms[ref]:
+            raise Mixed(f"{ref} was computed from the number of keys, and is more than a mask that lets all through")
+        return self.forms[ref]
+
+    def open_masks(self, dtypes: Iterable[str]) -> Iterator[list[Option]]:
+        """Masks that let a token see every key, as attention takes them."""
+        keys = self.scale.step.keys
+        yield self.known_forms(Known(REFERENCE.full((1, keys), 1, "BOOL")), [])
+        for dtype in dtypes:
+            yield self.known_forms(Known(REFERENCE.full((1, 1, 1, keys), 0, dtype)), [])
+
+    def known_forms(self, known: Known, copies: list[Option]) -> list[Option]:
+        """A known value as it is (`copies`), as a causal mask, spread out, or as the place of a token."""
+        if known.number is None:
+            return copies
+        spread = list(self._spread(known))[:OPTIONS_MAX]
+        causal = [option for option in (self._causal(known, each) for each in spread) if option is not None]
+        if copies:
+            return [*copies[:1], *causal, *copies[1:]]
+        if known.is_mask:
+            return causal + [self._uniform(known, each) for each in spread if self._sees_keys(each)]
+        if self.counts_places and known.number == self.scale.step.past:
+            return [option for option in (self._places(each) for each in spread) if option is not None]
+        return []
+
+    def _sees_keys(self, spec: TensorSpec) -> bool:
+        return any(side == self.scale.marks.keys for side in spec.shape)
+
+    # ---- the nodes of the step, copied
+
+    def _copies(self, node: Node, held: Mapping[Ref, Stacked]) -> list[list[Option]]:
+        """For each result its forms, from the forms of the operands and the readings of the node."""
+        refs = list(dict.fromkeys(node.refs))
+        choices = [self.forms[ref] if ref in self.forms else [source(ref, held[ref])] for ref in refs]
+        found: list[dict[Stacked, Option]] = [{} for _ in node.outputs]
+        for chosen in islice(product(*choices), COMBINATIONS_MAX):
+            picked = dict(zip(refs, chosen, strict=True))
+            for reading in self.reader.all(node, {name: stacked_of(x, picked) for name, x in node.operands.items()}):
+                self._add_copies(node, picked, reading, found)
+        return [list(each.values())[:OPTIONS_MAX] for each in found]
+
+    def _add_copies(
+        self, node: Node, picked: Mapping[Ref, Option], reading: Reading, found: Sequence[dict[Stacked, Option]]
+    ) -> None:
+        depth = 1 + max((each.depth for each in picked.values()), default=0)
+        if depth > DEPTH_MAX:
+            raise UnavailableError(f"node {node.number}: {node.operator}: stands behind {depth} nodes of constants")
+        for i, stacked in enumerate(reading.results):
+            if stacked is not None and stacked not in found[i]:
+                found[i][stacked] = Option(stacked, partial(self._copy, node, picked, reading, i), depth)
+
+    def _copy(self, node: Node, picked: Mapping[Ref, Option], reading: Reading, place: int) -> Ref:
+        operands = {name: written_of(x, picked) for name, x in node.operands.items()}
+        return str(self.writer.add(node.operator, operands, reading.whole, shared=True)[place])
+
+    # ---- what is known ahead
+
+    def _spread(self, known: Known) -> list[TensorSpec]:
+        """The specs at marks that are the value's for one step, the least changed first."""
+        sides = [[side, *marked(side, self.scale)] for side in known.spec.shape]
+        marks = self.scale.marks
+        shapes = [
+            shape
+            for shape in product(*sides)
+            if all(sum(side % mark == 0 for side in shape) <= 1 for mark in (marks.batch, marks.tokens, marks.keys))
+        ]
+        shapes.sort(key=lambda shape: sum(a != b for a, b in zip(shape, known.spec.shape, strict=True)))
+        return [TensorSpec(known.spec.dtype, shape) for shape in shapes]
+
+    def _uniform(self, known: Known, spec: TensorSpec) -> Option:
+        number = known.number
+        assert number is not None
+        stacked = replace(Steps(self.scale.marks).stacked(spec), number=number)
+        return Option(stacked, partial(self.dialect.number, self.writer, number, self.scale.at(spec, self.scale.whole)))
+
+    def _causal(self, known: Known, spec: TensorSpec) -> Option | None:
+        """A mask that shuts nothing out in the last step shuts out later keys in all."""
+        stacked, number = Steps(self.scale.marks).stacked(spec), known.number
+        tokens, keys = (stacked.axis_of(mark) for mark in (self.scale.marks.tokens, self.scale.marks.keys))
+        if min(tokens, keys) < 0 or number is None or not (spec.dtype == "BOOL" or (spec.is_float and number == 0)):
+            return None
+        later, whole = 1 - number if spec.dtype == "BOOL" else -math.inf, self.scale.at(spec, self.scale.whole)
+        write = partial(self.dialect.causal, self.writer, tokens, keys, whole, number, later)
+        return Option(replace(stacked, later=later), write)
+
+    def _places(self, spec: TensorSpec) -> Option | None:
+        """The number of places in the cache, where it stands for the place of the token."""
+        stacked = Steps(self.scale.marks).stacked(spec)
+        tokens = stacked.axis_of(self.scale.marks.tokens)
+        if tokens < 0 or spec.dtype == "BOOL":
+            return None
+
+        def write() -> Ref:
+            self.counted_places = True
+            return self.dialect.places(self.writer, tokens, self.scale.at(spec, self.scale.whole))
+
+        return Option(stacked, write)
+
+
+def stacked_of(operand: Operand, picked: Mapping[Ref, Option]) -> Any:
+    """An operand as values of all steps."""
+    if isinstance(operand, tuple):
+        return tuple(stacked_of(each, picked) for each in operand)
+    return None if operand is None else picked[operand].stacked
+
+
+def written_of(operand: Operand, picked: Mapping[Ref, Option]) -> Any:
+    """An operand as references of the new graph, written where they are not yet."""
+    if isinstance(operand, tuple):
+        return tuple(written_of(each, picked) for each in operand)
+    return None if operand is None else picked[operand].write()
+
+
+def source(ref: Ref, stacked: Stacked) -> Option:
+    """A weight or a constant, which is written already."""
+    return Option(stacked, lambda: ref)

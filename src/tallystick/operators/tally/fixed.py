@@ -1,0 +1,117 @@
+"""Powers and logarithms of two in integer operations alone, so that every engine gets the same bits.
+
+A number x is held as the I64 ⌊x·2³²⌋, its *key*. 2ˣ for x ≤ 0 is held as a *weight*, an I64 of scale 2⁴⁰. Functions are
+polynomials with integer coefficients within one octave; every product stays below 2⁶³, every quotient by a power of two
+is a shift, which rounds down. The polynomials themselves are the definition: how close they are to the functions they
+are named after (2⁻²⁸ and better) is a matter of quality, not of agreement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Protocol, TypeVar
+
+from tallystick.operators.algebra import Comparison
+
+X = TypeVar("X")
+
+KEY_BITS: Final = 32
+ONE: Final = 1 << KEY_BITS
+"""The key of 1."""
+WEIGHT_BITS: Final = 40
+WEIGHT_ONE: Final = 1 << WEIGHT_BITS
+"""The weight of key 0."""
+UNIFORM_BITS: Final = 53
+EXP2: Final = (1488522236, 515882500, 119194166, 20654619, 2863348, 332032, 32851)
+"""(2ᶠ − 1) / f for |f| ≤ ½, times 2³¹, lowest power first; Chebyshev interpolation of degree 6."""
+LOG2: Final = (
+    *(3098164010, -1549082014, 1032721259, -774539038, 619638058, -516475827),
+    *(442535501, -384509593, 342122074, -337641402, 329537528, -181108485),
+)
+"""log₂(1 + f) / f for √½ ≤ 1 + f ≤ √2, times 2³¹, lowest power first; Chebyshev interpolation of degree 11."""
+ROOT: Final = 6521908912666391106
+"""⌊√2·2⁶²⌋"""
+TAIL: Final = (1549082007, 645450069, 387318997, 268876068, 216882270, 94776803, 305168180)
+"""log₂(−ln(1 − t) / t) / t for 0 < t < ¼, times 2³¹, lowest power first; Chebyshev interpolation of degree 6."""
+LOG2_LN2: Final = -2271034279
+"""log₂(ln 2), a key."""
+
+
+class Integers(Protocol[X]):
+    """The primitives of `Algebra` that these functions use."""
+
+    def add(self, x: X, y: X | int) -> X:
+        """I64."""
+        ...
+
+    def sub(self, x: X | int, y: X | int) -> X:
+        """I64."""
+        ...
+
+    def mul(self, x: X, y: X | int) -> X:
+        """I64."""
+        ...
+
+    def shift_right(self, x: X, y: X | int) -> X:
+        """Arithmetic."""
+        ...
+
+    def compare(self, x: X, y: X | int, how: Comparison) -> X:
+        """BOOL."""
+        ...
+
+    def where(self, condition: X, x: X | int, y: X | int) -> X:
+        """I64."""
+        ...
+
+
+def exp2(a: Integers[X], key: X) -> X:
+    """The weight ≈ 2⁴⁰·2^(key / 2³²) of a key ≤ 0: 2⁴⁰ for 0, and 0 below about −40·2³²."""
+    octaves = a.shift_right(a.sub(ONE // 2, key), KEY_BITS)
+    f = a.add(key, a.mul(octaves, ONE))
+    power = a.add(a.shift_right(a.mul(_polynomial(a, EXP2, f), f), 23), WEIGHT_ONE)
+    return a.shift_right(power, a.where(a.compare(octaves, 62, "gt"), 62, octaves))
+
+
+def log2(a: Integers[X], number: X) -> X:
+    """The key ≈ 2³²·log₂(number) of an I64 ≥ 1; exact for powers of two."""
+    zero = a.sub(number, number)
+    mantissa, exponent = number, a.add(zero, 62)
+    for places in (32, 16, 8, 4, 2, 1):
+        is_small = a.compare(mantissa, 1 << (63 - places), "lt")
+        exponent = a.where(is_small, a.sub(exponent, places), exponent)
+        mantissa = a.mul(mantissa, a.where(is_small, a.add(zero, 1 << places), 1))
+    is_above = a.compare(mantissa, ROOT, "gt")
+    f = a.sub(a.where(is_above, a.shift_right(mantissa, 31), a.shift_right(mantissa, 30)), ONE)
+    whole = a.mul(a.where(is_above, a.add(exponent, 1), exponent), ONE)
+    return a.add(whole, a.shift_right(a.mul(_polynomial(a, LOG2, f), f), 31))
+
+
+def uniform(a: Integers[X], word: X) -> X:
+    """The odd number v of [1, 2⁵³) from the leading 52 bits of a word: v / 2⁵³ lies in (0, 1), symmetric about ½."""
+    leading = a.shift_right(word, 64 - UNIFORM_BITS + 1)
+    unsigned = a.where(a.compare(leading, 0, "lt"), a.add(leading, 1 << (UNIFORM_BITS - 1)), leading)
+    return a.add(a.mul(unsigned, 2), 1)
+
+
+def gumbel(a: Integers[X], word: X) -> X:
+    """The key ≈ −2³²·log₂(−log₂(1 − v / 2⁵³)), v = `uniform(word)`: a Gumbel variable in units of ln 2.
+
+    Where v / 2⁵³ = t < ¼, the result is −log₂ t − log₂(−ln(1 − t) / t) + log₂(ln 2), in which nothing cancels.
+    """
+    v = uniform(a, word)
+    is_tail = a.compare(v, 1 << (UNIFORM_BITS - 2), "lt")
+    inner = a.sub(UNIFORM_BITS * ONE, log2(a, a.sub(1 << UNIFORM_BITS, v)))
+    t = a.shift_right(a.where(is_tail, v, 0), UNIFORM_BITS - KEY_BITS)
+    series = a.shift_right(a.mul(_polynomial(a, TAIL, t), t), 31)
+    offset = a.where(is_tail, a.sub(UNIFORM_BITS * ONE + LOG2_LN2, series), KEY_BITS * ONE)
+    return a.sub(offset, log2(a, a.where(is_tail, v, inner)))
+
+
+def _polynomial(a: Integers[X], coefficients: Sequence[int], f: X) -> X:
+    """Horner's rule; `f` has the scale 2³²."""
+    *lower, last, highest = coefficients
+    result = a.add(a.shift_right(a.mul(f, highest), KEY_BITS), last)
+    for coefficient in reversed(lower):
+        result = a.add(a.shift_right(a.mul(result, f), KEY_BITS), coefficient)
+    return result

@@ -1,0 +1,263 @@
+"""How a token is chosen from logits: penalty, temperature, top-k, top-p, min-p and one draw.
+
+Logits become *keys*: I64, the logarithm to base two of a token's weight relative to the heaviest, times 2³², rounded
+down once. From there on everything is integers, so that the same logits give the same token on every engine. A token
+that is out has the key `MASKED`, also where its logit is −∞ or NaN. The axis of the vocabulary is the last.
+
+Filters are those of Fan et al. 2018 (top-k), Holtzman et al. 2020 (top-p), Nguyen et al. 2024 (min-p) and Keskar et al.
+2019 (repetition penalty); the draw over keys is the Gumbel-max trick (Gumbel 1954; Maddison et al. 2014).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+
+from tallystick.errors import MalformedError
+from tallystick.operators.algebra import Algebra, V
+from tallystick.operators.operator import Exactness, Family
+from tallystick.operators.tally import fixed
+from tallystick.operators.tally.random import LANES, philox
+
+FAMILY = Family()
+
+VOCABULARY_BITS: Final = 20
+VOCABULARY_MAX: Final = 1 << VOCABULARY_BITS
+MASKED: Final = -(1 << 62)
+LOWEST: Final = -(1 << 47)
+"""The lowest key of a token that is not out: weight 2⁻³²⁷⁶⁸."""
+KEYS_PER_LOGIT: Final = float.fromhex("0x1.71547652b82fep+32")
+"""log₂(e)·2³², to nearest."""
+SCALE_MAX: Final = 2.0**100
+NORMAL: Final = 2.0**-126
+"""Smaller logits count as 0: some devices flush F32 numbers below it."""
+FINITE: Final = float.fromhex("0x1.fffffep+127")
+"""What +∞ counts as: the largest F32."""
+PRODUCT_MAX: Final = 2.0**140
+"""Above every product of an F32 logit and a factor of a penalty."""
+LOWEST_FLOAT: Final = -float.fromhex("0x1.fffffffffffffp+1023")
+PENALTY_MIN: Final = 1e-2
+PENALTY_MAX: Final = 1e2
+SHARE_BITS: Final = 30
+WORD_BITS: Final = 62
+FLOATS: Final = frozenset({"F16", "BF16", "F32", "F64"})
+
+
+@FAMILY.operator(
+    "tally.repetition_penalty",
+    "Tensor logits, Tensor seen, float penalty",
+    "logits of tokens seen before, lowered",
+    Exactness.EXACT,
+)
+def repetition_penalty(a: Algebra[V], logits: V, seen: V, penalty: float) -> V:
+    """F64: where `seen`, l > 0 becomes l·(1 / penalty) and l ≤ 0 l·penalty; both factors are rounded to F32.
+
+    A product of two F32 numbers is exact in F64.
+    """
+    if (seen.dtype, tuple(seen.shape)) != ("BOOL", tuple(logits.shape)):
+        raise MalformedError(f"seen is {seen.dtype}{list(seen.shape)}, not BOOL{list(logits.shape)}")
+    above, below = penalty_factors(penalty)
+    x = _plain_logits(a, logits)
+    factor = a.where(a.compare(x, 0.0, "gt"), a.full(x.shape, above, "F64"), below)
+    return a.where(seen, a.mul(x, factor), x)
+
+
+@FAMILY.operator("tally.scale_logits", "Tensor logits, float temperature", "fixed-point keys", Exactness.ROUNDS)
+def scale_logits(a: Algebra[V], logits: V, temperature: float) -> V:
+    """I64: ⌊(l − max l)·s⌋, s = log₂(e)·2³² / temperature in F64, at least `LOWEST`; temperature 0 counts as 1."""
+    x = _plain_logits(a, logits)
+    is_out = a.compare(x, -math.inf, "eq")
+    inside = a.where(is_out, LOWEST_FLOAT, x)
+    distance = a.sub(inside, a.max(inside, (len(x.shape) - 1,), True))
+    scaled = a.maximum(a.floor(a.mul(distance, logit_scale(temperature))), float(LOWEST))
+    return a.where(is_out, MASKED, a.cast(scaled, "I64"))
+
+
+@FAMILY.operator("tally.keep_top_k", "Tensor keys, int k", "the k largest keys, others masked", Exactness.EXACT)
+def keep_top_k(a: Algebra[V], keys: V, k: int) -> V:
+    """Of equal keys the first; `k` 0, and the size of the vocabulary and more, keep all."""
+    _check_keys(keys)
+    if k < 0:
+        raise MalformedError(f"k is {k}, less than 0")
+    if k == 0 or k >= keys.shape[-1]:
+        return keys
+    ranks = _ranks(a, a.sort(keys, len(keys.shape) - 1, True)[1])
+    return a.where(a.compare(ranks, k, "lt"), keys, MASKED)
+
+
+@FAMILY.operator("tally.keep_top_p", "Tensor keys, float p", "the heaviest p of all weight", Exactness.EXACT)
+def keep_top_p(a: Algebra[V], keys: V, p: float) -> V:
+    """Kept is a token if the weights of heavier tokens, and of equal ones before it, sum to less than p of all.
+
+    The heaviest is kept in any case; `p` is rounded to 30 bits, and 1 keeps all.
+    """
+    _check_keys(keys)
+    share = share_of(p, "p")
+    if share == 1 << SHARE_BITS:
+        return keys
+    axis = len(keys.shape) - 1
+    weights, order = a.sort(fixed.exp2(a, keys), axis, True)
+    before = a.sub(a.cumsum(weights, axis), weights)
+    is_inside = a.compare(before, _part_of(a, a.sum(weights, (axis,), True), share), "lt")
+    ranks = _ranks(a, order)
+    is_kept = a.logical_or(a.take_along(is_inside, ranks, axis), a.compare(ranks, 0, "eq"))
+    return a.where(is_kept, keys, MASKED)
+
+
+@FAMILY.operator("tally.keep_min_p", "Tensor keys, float p", "what weighs p of the heaviest", Exactness.EXACT)
+def keep_min_p(a: Algebra[V], keys: V, p: float) -> V:
+    """Kept is a token of at least p times the largest weight; `p` is rounded to 30 bits."""
+    _check_keys(keys)
+    weights = fixed.exp2(a, keys)
+    least = _part_of(a, a.max(weights, (len(keys.shape) - 1,), True), share_of(p, "p"))
+    return a.where(a.compare(weights, least, "ge"), keys, MASKED)
+
+
+@FAMILY.operator("tally.softmax_weights", "Tensor keys", "2 to each key, in fixed point", Exactness.EXACT)
+def softmax_weights(a: Algebra[V], keys: V) -> V:
+    """I64: `fixed.exp2`; a token that is out weighs 0. Probabilities are weights over their sum."""
+    _check_keys(keys)
+    return fixed.exp2(a, keys)
+
+
+@FAMILY.operator("tally.cumulative_weights", "Tensor weights", "running sums of weights", Exactness.EXACT)
+def cumulative_weights(a: Algebra[V], weights: V) -> V:
+    """I64, in the order of the vocabulary; integers add to the same in any order."""
+    _check_keys(weights)
+    return a.cumsum(weights, len(weights.shape) - 1)
+
+
+@FAMILY.operator(
+    "tally.select_token", "Tensor cumulative, Tensor seed, Tensor position", "one draw by weight", Exactness.EXACT
+)
+def select_token(a: Algebra[V], cumulative: V, seed: V, position: V) -> V:
+    """I64: the first token whose running sum exceeds ⌊word·total / 2⁶²⌋, word the leading 62 bits of word 0 there.
+
+    −1 where nothing has weight.
+    """
+    _check_keys(cumulative)
+    axis, side = len(cumulative.shape) - 1, cumulative.shape[-1]
+    starts, stops = [0] * axis + [side - 1], list(cumulative.shape)
+    total = a.slice(cumulative, starts, stops, [1] * (axis + 1))
+    word = _position_words(a, cumulative, seed, position, 1)
+    threshold = _scaled(a, a.broadcast(_leading(a, word, WORD_BITS), total.shape), total)
+    found = a.sum(a.cast(a.compare(cumulative, threshold, "le"), "I64"), (axis,))
+    return a.where(a.compare(a.reshape(total, found.shape), 0, "gt"), found, -1)
+
+
+@FAMILY.operator(
+    "tally.add_gumbel_noise", "Tensor keys, Tensor seed, Tensor position", "keys and their noise", Exactness.EXACT
+)
+def add_gumbel_noise(a: Algebra[V], keys: V, seed: V, position: V) -> V:
+    """Each key that is not masked plus `fixed.gumbel` of its word: the largest is a draw by weight."""
+    _check_keys(keys)
+    noise = fixed.gumbel(a, _position_words(a, keys, seed, position, keys.shape[-1]))
+    is_out = a.compare(keys, MASKED, "eq")
+    return a.where(is_out, keys, a.add(keys, a.broadcast(noise, keys.shape)))
+
+
+@FAMILY.operator("tally.select_largest", "Tensor keys", "the token of the largest key", Exactness.EXACT)
+def select_largest(a: Algebra[V], keys: V) -> V:
+    """I64: of equal keys the first; −1 where all are masked."""
+    _check_keys(keys)
+    axis = len(keys.shape) - 1
+    return a.where(a.compare(a.max(keys, (axis,)), MASKED, "gt"), a.argmax(keys, axis), -1)
+
+
+@FAMILY.operator("tally.mark_token", "Tensor seen, Tensor token", "tokens seen, and one more", Exactness.EXACT)
+def mark_token(a: Algebra[V], seen: V, token: V) -> V:
+    """BOOL as `seen`, true also at `token`; −1 marks nothing."""
+    if seen.dtype != "BOOL" or (token.dtype, tuple(token.shape)) != ("I64", tuple(seen.shape[:-1])):
+        raise MalformedError(f"token {token.dtype}{list(token.shape)} of {seen.dtype}{list(seen.shape)}")
+    axis = len(seen.shape) - 1
+    index = a.iota(seen.shape, axis, "I64")
+    column = a.reshape(token, (*token.shape, 1))
+    return a.logical_or(seen, a.compare(index, a.broadcast(column, seen.shape), "eq"))
+
+
+def penalty_factors(penalty: float) -> tuple[float, float]:
+    """What logits above 0, and others, are multiplied by: 1 / penalty and penalty, each rounded to F32."""
+    if not PENALTY_MIN <= penalty <= PENALTY_MAX:
+        raise MalformedError(f"penalty is {penalty!r:.40}, outside {PENALTY_MIN} to {PENALTY_MAX}")
+    return float(np.float32(1 / penalty)), float(np.float32(penalty))
+
+
+def logit_scale(temperature: float) -> float:
+    """Keys per logit: log₂(e)·2³² / temperature in F64, at most 2¹⁰⁰; temperature 0 counts as 1."""
+    if not 0.0 <= temperature < math.inf:
+        raise MalformedError(f"temperature is {temperature!r:.40}, no finite number from 0 on")
+    return min(KEYS_PER_LOGIT / max(temperature or 1.0, 2.0**-100), SCALE_MAX)
+
+
+def share_of(p: float, what: str) -> int:
+    """`p` times 2³⁰, to the nearest integer, ties to even."""
+    if not 0.0 <= p <= 1.0:
+        raise MalformedError(f"{what} is {p!r:.40}, no share from 0 to 1")
+    return round(p * (1 << SHARE_BITS))
+
+
+def _plain_logits(a: Algebra[V], logits: V) -> V:
+    """F64 without NaN, +∞ and numbers that some devices flush to 0."""
+    if logits.dtype not in FLOATS or not logits.shape or not 1 <= logits.shape[-1] <= VOCABULARY_MAX:
+        raise MalformedError(f"logits are {logits.dtype}{list(logits.shape)}, no floats over a vocabulary")
+    x = a.cast(logits, "F64")
+    x = a.minimum(a.where(a.compare(x, x, "eq"), x, -math.inf), PRODUCT_MAX if logits.dtype == "F64" else FINITE)
+    return a.where(a.compare(a.abs(x), NORMAL, "lt"), 0.0, x)
+
+
+def _check_keys(keys: V) -> None:
+    if keys.dtype != "I64" or not keys.shape or not 1 <= keys.shape[-1] <= VOCABULARY_MAX:
+        raise MalformedError(f"keys are {keys.dtype}{list(keys.shape)}, not I64 over a vocabulary")
+
+
+def _ranks(a: Algebra[V], order: V) -> V:
+    """Each token's place in `order`, from 0."""
+    return a.sort(order, len(order.shape) - 1, False)[1]
+
+
+def _part_of(a: Algebra[V], whole: V, share: int) -> V:
+    """⌈whole·share / 2³⁰⌉ for 0 ≤ whole ≤ 2⁶⁰."""
+    high = a.shift_right(whole, SHARE_BITS)
+    low = a.sub(whole, a.mul(high, 1 << SHARE_BITS))
+    rest = a.shift_right(a.add(a.mul(low, share), (1 << SHARE_BITS) - 1), SHARE_BITS)
+    return a.add(a.mul(high, share), rest)
+
+
+def _scaled(a: Algebra[V], word: V, total: V) -> V:
+    """⌊word·total / 2⁶²⌋ for 0 ≤ word < 2⁶² and 0 ≤ total ≤ 2⁶⁰, out of 31-bit halves."""
+    half = 1 << 31
+    word_high, total_high = a.shift_right(word, 31), a.shift_right(total, 31)
+    word_low, total_low = a.sub(word, a.mul(word_high, half)), a.sub(total, a.mul(total_high, half))
+    carried = a.shift_right(a.mul(word_low, total_low), 31)
+    middle = a.add(a.add(a.mul(word_high, total_low), a.mul(word_low, total_high)), carried)
+    return a.add(a.mul(word_high, total_high), a.shift_right(middle, 31))
+
+
+def _position_words(a: Algebra[V], keys: V, seed: V, position: V, count: int) -> V:
+    """The first `count` words at each position: word position·2²⁰ + v of the stream of `seed`."""
+    rows = tuple(keys.shape[:-1])
+    if seed.dtype != "I64" or tuple(seed.shape) not in {(2,), (*rows, 2)}:
+        raise MalformedError(f"seed is {seed.dtype}{list(seed.shape)}, not I64[2] or I64{[*rows, 2]}")
+    if position.dtype != "I64" or tuple(position.shape) not in {(), rows}:
+        raise MalformedError(f"position is {position.dtype}{list(position.shape)}, not I64[] or I64{list(rows)}")
+    lead = tuple(position.shape) or tuple(seed.shape[:-1])
+    blocks = -(-count // LANES)
+    first = a.mul(a.reshape(position, (*position.shape, 1)), 1 << (VOCABULARY_BITS - 2))
+    counter = a.add(a.iota((*lead, blocks), len(lead), "I64"), first)
+    lanes = philox(a, counter, _column(a, seed, 0), _column(a, seed, 1))
+    stream = a.concat([a.reshape(lane, (*lead, blocks, 1)) for lane in lanes], len(lead) + 1)
+    words = a.reshape(stream, (*lead, blocks * LANES))
+    return a.slice(words, [0] * (len(lead) + 1), [*lead, count], [1] * (len(lead) + 1))
+
+
+def _column(a: Algebra[V], seed: V, place: int) -> V:
+    lead = seed.shape[:-1]
+    return a.slice(seed, [0] * len(lead) + [place], [*lead, place + 1], [1] * (len(lead) + 1))
+
+
+def _leading(a: Algebra[V], word: V, bits: int) -> V:
+    """The leading bits of an unsigned word."""
+    kept = a.shift_right(word, 64 - bits)
+    return a.where(a.compare(kept, 0, "lt"), a.add(kept, 1 << bits), kept)

@@ -1,0 +1,245 @@
+"""Recording generation: around transformers' `generate`, and by a plain loop.
+
+Kernels, batching and cache stay as they are. Hidden states are kept by reference during the passes; what goes into a
+receipt is computed once an answer is whole.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import torch
+from pydantic import TypeAdapter, ValidationError
+
+from tallystick.errors import UsageError
+from tallystick.frameworks.torch.language_models import TorchLanguageModel, check_tokens
+from tallystick.frameworks.torch.layer_tap import LayerTap
+from tallystick.frameworks.torch.sampler import CanonicalSampling, TorchSampler
+from tallystick.recorders.generate_call import GenerateCall
+from tallystick.recorders.receipts import NATIVE, Issued, ReceiptIssuer, batch_composition
+from tallystick.transcripts.receipt import Answer, Batch, Identifier, Nonce, Request, Tokens
+from tallystick.transcripts.sampler import Sampler
+
+GREEDY: Final = Sampler(temperature=0.0)
+ID: Final = TypeAdapter(Identifier)
+NONCE: Final = TypeAdapter(Nonce | None)
+Finish = Literal["end", "stop", "length"]
+
+
+def new_request_id() -> str:
+    """A request id that nobody guesses."""
+    return secrets.token_hex(12)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What one answer is recorded under: the provider's id of the request, the customer's nonce, and the sampler.
+
+    Without a sampler, the plain loop is greedy, and a call of `generate` is recorded with its own settings and a seed
+    drawn for it. Raises `UsageError` for an id or a nonce that no receipt can hold.
+    """
+
+    id: str = field(default_factory=new_request_id)
+    nonce: str | None = None
+    sampler: Sampler | None = None
+
+    def __post_init__(self) -> None:
+        for name, form, value in (("id", ID, self.id), ("nonce", NONCE, self.nonce)):
+            try:
+                form.validate_python(value)
+            except ValidationError:
+                raise UsageError(f"request: {name}: {str(value)[:80]!r} is none that a receipt holds") from None
+
+
+@dataclass(frozen=True)
+class Generated:
+    """An answer with why it ended, and its receipt if one was issued."""
+
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+    finish: Finish
+    sampler: Sampler
+    issued: Issued | None = None
+
+
+@contextmanager
+def record_generation(
+    language_model: TorchLanguageModel, issuer: ReceiptIssuer, asked: Iterable[Asked] = ()
+) -> Iterator[list[Generated]]:
+    """Inside the block, every row that `language_model.model.generate` answers gets a receipt.
+
+    Yields the list to which the answers are added. The rows take the entries of `asked` in order, and new request ids
+    after the last. The canonical sampler chooses the tokens, with the settings of the call or those in `asked`.
+
+    Raises, from `generate`:
+        UsageError: the call does what a receipt does not describe: beams, logits processors, an assistant, padding on
+            the right, compiled passes.
+    """
+    model, waiting, answered = language_model.model, iter(asked), []
+    generate = model.generate
+
+    def recorded(*given: Any, **named: Any) -> Any:
+        call = GenerateCall.of(model, given, named)
+        output, answers = _generate(language_model, issuer, call, generate, waiting)
+        answered.extend(answers)
+        return output
+
+    had_own = "generate" in vars(model)
+    model.generate = recorded
+    try:
+        yield answered
+    finally:
+        if had_own:
+            model.generate = generate
+        else:
+            del model.generate
+
+
+def generate_plain(
+    language_model: TorchLanguageModel,
+    prompts: Sequence[Sequence[int]],
+    max_tokens: int,
+    asked: Sequence[Asked] = (),
+    issuer: ReceiptIssuer | None = None,
+) -> list[Generated]:
+    """Answer `prompts` as one batch by a loop with a cache, at most `max_tokens` tokens each; receipts if `issuer`.
+
+    Raises:
+        MalformedError: a prompt is empty or has a token outside the vocabulary.
+        UsageError: no tokens are asked for, or prompt and answer do not fit into the model's positions.
+    """
+    _check_prompts(language_model, prompts, max_tokens)
+    named = [each for each, _ in zip(_endless(asked), prompts, strict=False)]
+    samplers = [each.sampler or GREEDY for each in named]
+    settings = issuer.settings if issuer else None
+    layers = settings.layers if settings else ()
+    with LayerTap(language_model.model, layers, prompt=bool(settings and settings.prompt)) as tap:
+        answers = _decode(language_model, prompts, samplers, max_tokens)
+    batch = _Batch(prompts, answers, named, samplers, max_tokens, language_model.end_tokens)
+    return batch.answered(issuer, tap, fed=max(map(len, prompts)))
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Answers that were computed together."""
+
+    prompts: Sequence[Sequence[int]]
+    answers: Sequence[Sequence[int]]
+    asked: Sequence[Asked]
+    samplers: Sequence[Sampler]
+    max_tokens: int
+    end_tokens: frozenset[int]
+    kv_cache: str = NATIVE
+
+    def answered(self, issuer: ReceiptIssuer | None, tap: LayerTap, fed: int) -> list[Generated]:
+        passes = max(map(len, self.answers))
+        composition = batch_composition([(passes, [each.id for each in self.asked])])
+        batch = Batch(largest=len(self.prompts), composition=composition)
+        return [self._row(row, issuer, tap, fed, batch) for row in range(len(self.prompts))]
+
+    def _row(self, row: int, issuer: ReceiptIssuer | None, tap: LayerTap, fed: int, batch: Batch) -> Generated:
+        prompt, tokens, asked = tuple(self.prompts[row]), tuple(self.answers[row]), self.asked[row]
+        finish = _finish(tokens, self.end_tokens, self.max_tokens)
+        issued = None
+        if issuer is not None:
+            request = Request(id=asked.id, prompt=Tokens.of(prompt), max_tokens=self.max_tokens, nonce=asked.nonce)
+            answer = Answer(tokens=Tokens.of(tokens), finish=finish)
+            rows = tap.rows(row, len(tokens), fed)
+            before = tap.prompt_rows(row, len(prompt), fed) if issuer.settings.prompt else None
+            issued = issuer.issue(request, answer, self.samplers[row], rows, batch, before, self.kv_cache)
+        return Generated(prompt, tokens, finish, self.samplers[row], issued)
+
+
+def _generate(
+    language_model: TorchLanguageModel, issuer: ReceiptIssuer, call: GenerateCall, generate: Any, asked: Iterator[Asked]
+) -> tuple[Any, list[Generated]]:
+    prompts = call.prompts
+    named = [next(asked, None) or Asked() for _ in prompts]
+    samplers = [each.sampler or call.sampler(secrets.randbelow(1 << 53)) for each in named]
+    processor = None if _all_take_largest(samplers) else CanonicalSampling(samplers, prompts, call.ids.shape[1])
+    with LayerTap(language_model.model, issuer.settings.layers, prompt=issuer.settings.prompt) as tap:
+        output = generate(**call.with_processor(processor))
+    sequences = output if isinstance(output, torch.Tensor) else output.sequences
+    columns = sequences[:, call.ids.shape[1] :].tolist()
+    answers = [_until_end(each, call.end_tokens) for each in columns]
+    end_tokens = language_model.end_tokens
+    batch = _Batch(prompts, answers, named, samplers, call.max_tokens, end_tokens, call.kv_cache)
+    return output, batch.answered(issuer, tap, fed=call.ids.shape[1] - call.cached)
+
+
+@torch.inference_mode()
+def _decode(
+    language_model: TorchLanguageModel, prompts: Sequence[Sequence[int]], samplers: Sequence[Sampler], max_tokens: int
+) -> list[list[int]]:
+    model, device = language_model.model, language_model.device
+    ids, mask = _padded(prompts, device)
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    choose, cache = TorchSampler(samplers).choose, None
+    histories, answers = [list(each) for each in prompts], [list[int]() for _ in prompts]
+    open_rows = set(range(len(prompts)))
+    for place in range(max_tokens):
+        output = model(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        chosen = choose(output.logits[:, -1].float(), [place] * len(prompts), histories)
+        for row, token in enumerate(chosen.tolist()):
+            histories[row].append(token)
+            if row in open_rows:
+                answers[row].append(token)
+                open_rows -= {row} if token in language_model.end_tokens else set()
+        if not open_rows:
+            break
+        cache, ids, positions = output.past_key_values, chosen[:, None], positions[:, -1:] + 1
+        mask = torch.cat([mask, mask.new_ones(len(prompts), 1)], 1)
+    return answers
+
+
+def _all_take_largest(samplers: Sequence[Sampler]) -> bool:
+    """Whether the canonical choice is the first largest logit in every row: what `generate` takes by itself."""
+    return all(each.is_greedy and each.repetition_penalty == 1.0 for each in samplers)
+
+
+def _padded(prompts: Sequence[Sequence[int]], device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids and mask [batch, length], padded on the left."""
+    length = max(map(len, prompts))
+    ids = torch.tensor([[0] * (length - len(each)) + list(each) for each in prompts], device=device)
+    mask = torch.tensor([[0] * (length - len(each)) + [1] * len(each) for each in prompts], device=device)
+    return ids, mask
+
+
+def _check_prompts(language_model: TorchLanguageModel, prompts: Sequence[Sequence[int]], max_tokens: int) -> None:
+    if not prompts or max_tokens < 1:
+        raise UsageError("generate: at least one prompt and one token are needed")
+    for each in prompts:
+        check_tokens(each, language_model.card.vocabulary)
+    room = getattr(language_model.model.config, "max_position_embeddings", None)
+    longest = max(map(len, prompts))
+    if room is not None and longest + max_tokens - 1 > room:
+        raise UsageError(f"a prompt of {longest} tokens and {max_tokens} more do not fit into {room} positions")
+
+
+def _until_end(tokens: list[int], end_tokens: frozenset[int]) -> list[int]:
+    """An answer without the padding after its first end token."""
+    ends = [place for place, token in enumerate(tokens) if token in end_tokens]
+    return tokens[: ends[0] + 1] if ends else tokens
+
+
+def _finish(tokens: Sequence[int], end_tokens: frozenset[int], max_tokens: int) -> Finish:
+    if tokens[-1] in end_tokens:
+        return "end"
+    return "length" if len(tokens) == max_tokens else "stop"
+
+
+def _endless(asked: Sequence[Asked]) -> Iterator[Asked]:
+    yield from asked
+    while True:
+        yield Asked()

@@ -1,0 +1,254 @@
+"""Issuing receipts: what is stated, in which order, under whose signature, and what is kept for challenges.
+
+A key's receipts are numbered from 1, and each names the one before. A receipt is in the journal before anybody sees it,
+so that a provider that is killed goes on with the next number, and a number that is missing was withheld.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Literal, Self
+
+import torch
+import transformers
+
+from tallystick.attestation import SigningKey
+from tallystick.commitments import Digest, digest, encode
+from tallystick.errors import UnavailableError, UsageError
+from tallystick.frameworks.torch.environment import describe_environment
+from tallystick.frameworks.torch.fingerprints import States, commit_states, make_fingerprint
+from tallystick.frameworks.torch.language_models import TorchLanguageModel
+from tallystick.store.receipts import ReceiptLog
+from tallystick.tolerances.fingerprints import FingerprintSettings
+from tallystick.transcripts.receipt import (
+    SIGNED,
+    Answer,
+    Batch,
+    EngineStatement,
+    Fingerprint,
+    Receipt,
+    Request,
+    SignedReceipt,
+    StatesCommitment,
+    Tokens,
+)
+from tallystick.transcripts.sampler import Sampler
+from tallystick.transcripts.states_opening import CommittedStates, StatesOpening
+
+HELD_MAX: Final = 1024
+"""How many answers' states are held for challenges by default; the oldest go first."""
+NATIVE: Final = "native"
+
+
+@dataclass(frozen=True)
+class RecordSettings:
+    """What goes into receipts besides tokens: fingerprints, and a commitment to the states of `committed` layers.
+
+    `block` is the number of rows under one leaf of the commitment, `prompt` whether it covers the prompt's rows too.
+    A private receipt holds digests of the tokens alone. With `sync` the journal survives a loss of power.
+    """
+
+    fingerprints: tuple[FingerprintSettings, ...] = ()
+    committed: tuple[int, ...] = ()
+    block: int = 32
+    prompt: bool = False
+    private: bool = False
+    sync: bool = False
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The layers whose hidden states are needed."""
+        return tuple(sorted({layer for each in self.fingerprints for layer in each.layers} | set(self.committed)))
+
+
+@dataclass(frozen=True)
+class Issued:
+    """A signed receipt by its identity, and the states it commits to if it does."""
+
+    signed: SignedReceipt
+    identity: Digest
+    states: CommittedStates | None = None
+
+
+class ReceiptIssuer:
+    """Signs the receipts of one model under one key; several threads may call it.
+
+    Raises:
+        UsageError: another process writes to the journal, or it is another key's.
+        MalformedError: the journal's last line is no receipt.
+    """
+
+    def __init__(
+        self,
+        language_model: TorchLanguageModel,
+        key: SigningKey,
+        settings: RecordSettings | None = None,
+        journal: Path | None = None,
+        *,
+        graph: Digest | None = None,
+        held_max: int = HELD_MAX,
+    ) -> None:
+        self.settings = settings or RecordSettings()
+        self.key, self.public, self.model = key, key.public, language_model.card.identity
+        self.engine = describe_engine(language_model, graph)
+        self._held: OrderedDict[str, CommittedStates] = OrderedDict()
+        self._held_max, self._lock = held_max, threading.Lock()
+        self._log = None if journal is None else ReceiptLog(journal, self.settings.sync)
+        last = None if self._log is None else _own_last(self._log, key)
+        self._sequence = 0 if last is None else last.sequence
+        self._previous = None if last is None else last.identity
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def sequence(self) -> int:
+        """The number of the receipt issued last; 0 before the first."""
+        return self._sequence
+
+    def close(self) -> None:
+        """Let the journal go."""
+        if self._log is not None:
+            self._log.close()
+
+    def issue(
+        self,
+        request: Request,
+        answer: Answer,
+        sampler: Sampler,
+        rows: States,
+        batch: Batch | None = None,
+        prompt_rows: States | None = None,
+        kv_cache: str = NATIVE,
+    ) -> Issued:
+        """The signed receipt of one answer of n tokens, in the journal before it is returned.
+
+        `rows` holds by layer the hidden states [n, width] from which the tokens were chosen; `prompt_rows`, needed
+        where the settings commit to the prompt, those [P − 1, width] of the prompt's tokens but the last. `kv_cache`
+        says what the cache is where it does not hold keys and values as they were computed. An answer of no tokens has
+        neither fingerprints nor states.
+
+        Raises:
+            UsageError: rows are missing or not n, or the receipt is longer than a reader takes.
+            OSError: the journal cannot be written; no number is used up.
+        """
+        _check_rows(rows, self.settings.layers, answer.tokens.count)
+        has_rows = answer.tokens.count > 0
+        states = self._commit(rows, prompt_rows, request) if has_rows else None
+        fingerprints = tuple(make_fingerprint(rows, each) for each in self.settings.fingerprints if has_rows)
+        engine = self.engine if kv_cache == NATIVE else self.engine.model_copy(update={"kv_cache": kv_cache})
+        if self.settings.private:
+            request = request.model_copy(update={"prompt": _without_ids(request.prompt)})
+            answer = answer.model_copy(update={"tokens": _without_ids(answer.tokens)})
+        statement = None if states is None else states.statement
+        signed, identity = self._sign(request, answer, sampler, engine, batch, fingerprints, statement)
+        if states is not None:
+            self._hold(request.id, states)
+        return Issued(signed, identity, states)
+
+    def challenge(self, request_id: str, nonce: bytes, count: int) -> StatesOpening:
+        """The committed states that `nonce` selects, with proofs; raises `UnavailableError` if they are not held."""
+        with self._lock:
+            states = self._held.get(request_id)
+        if states is None:
+            raise UnavailableError(f"the states of request {request_id} are not held (any more)")
+        return states.open(nonce, count)
+
+    def _sign(
+        self,
+        request: Request,
+        answer: Answer,
+        sampler: Sampler,
+        engine: EngineStatement,
+        batch: Batch | None,
+        fingerprints: tuple[Fingerprint, ...],
+        states: StatesCommitment | None,
+    ) -> tuple[SignedReceipt, Digest]:
+        with self._lock:
+            receipt = Receipt(
+                model=self.model,
+                request=request,
+                answer=answer,
+                sampler=sampler,
+                engine=engine,
+                batch=batch or Batch(),
+                fingerprints=fingerprints,
+                states=states,
+                sequence=self._sequence + 1,
+                previous=self._previous,
+            )
+            content = receipt.to_bytes()  # canonical JSON of many tokens is the dearest part: written once
+            signed = SignedReceipt(receipt=receipt, key=self.public, signature=self.key.sign(SIGNED + content))
+            if self._log is not None:
+                self._log.append(signed, _line(signed, content))
+            self._sequence, self._previous = receipt.sequence, digest("receipt", content)
+            return signed, self._previous
+
+    def _commit(self, rows: States, prompt_rows: States | None, request: Request) -> CommittedStates | None:
+        if not self.settings.committed:
+            return None
+        if self.settings.prompt:
+            _check_rows(prompt_rows or {}, self.settings.committed, request.prompt.count - 1)
+            assert prompt_rows is not None
+            rows = {layer: torch.cat([prompt_rows[layer], rows[layer]]) for layer in self.settings.committed}
+        return commit_states(rows, self.settings.committed, self.settings.block, prompt=self.settings.prompt)
+
+    def _hold(self, request_id: str, states: CommittedStates) -> None:
+        with self._lock:
+            self._held[request_id] = states
+            self._held.move_to_end(request_id)
+            while len(self._held) > self._held_max:
+                self._held.popitem(last=False)
+
+
+def describe_engine(language_model: TorchLanguageModel, graph: Digest | None = None) -> EngineStatement:
+    """What this process computes with: transformers on PyTorch, its attention, and the digest of the whole stack."""
+    device: Literal["cpu", "cuda"] = "cuda" if language_model.device.startswith("cuda") else "cpu"
+    return EngineStatement(
+        name="transformers",
+        version=f"{transformers.__version__}, torch {torch.__version__}",
+        device=language_model.device,
+        attention=str(language_model.model.config._attn_implementation),
+        environment=describe_environment(device).digest_as("environment"),
+        graph=graph,
+    )
+
+
+def batch_composition(spans: Sequence[tuple[int, Sequence[str]]]) -> Digest:
+    """The digest of which row of a batch was whose: spans of passes in order, each with the request ids of its rows."""
+    return digest("batch", encode([{"passes": passes, "rows": list(rows)} for passes, rows in spans]))
+
+
+def _without_ids(tokens: Tokens) -> Tokens:
+    return tokens.model_copy(update={"ids": None})
+
+
+def _line(signed: SignedReceipt, content: bytes) -> bytes:
+    """The canonical bytes of a signed receipt around those of the receipt itself."""
+    return b'{"key":"%s","receipt":%s,"signature":"%s"}' % (signed.key.encode(), content, signed.signature.encode())
+
+
+def _own_last(log: ReceiptLog, key: SigningKey) -> Receipt | None:
+    if log.last is None:
+        return None
+    if log.last.key != key.public:
+        log.close()
+        raise UsageError(f"{log.path}: the journal of another key; give each key its own")
+    return log.last.receipt
+
+
+def _check_rows(rows: States, layers: Sequence[int], count: int) -> None:
+    for layer in layers if count else ():
+        if layer not in rows or len(rows[layer]) != count:
+            found = len(rows[layer]) if layer in rows else "no"
+            raise UsageError(f"layer {layer}: {found} rows of hidden states for {count} tokens")

@@ -1,0 +1,115 @@
+"""The token that a sampler chooses from logits, a pure function of logits, settings, seed, position and history.
+
+The choice is specified in `spec/sampler.md`, and defined by `operators.tally.sampling`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tallystick.errors import MalformedError, UsageError
+from tallystick.operators.tally import fixed
+from tallystick.operators.tally.sampling import MASKED, VOCABULARY_MAX
+from tallystick.sampling.draw import NONE_LEFT, draw_by_sums, draw_gumbel, draw_largest, noisy
+from tallystick.sampling.filters import Logits, filtered, keys_of
+from tallystick.sampling.plain import ARRAYS
+from tallystick.sampling.stream import position_words
+from tallystick.transcripts.sampler import Sampler
+
+POSITION_MAX: Final = 1 << 40
+
+
+def choose(
+    logits: Logits, sampler: Sampler, positions: Sequence[int], histories: Sequence[Sequence[int]]
+) -> npt.NDArray[np.int64]:
+    """The chosen token of every row, I64[rows].
+
+    Args:
+        logits: F32[rows, V], V at most 2²⁰; NaN counts as −∞, +∞ as the largest F32.
+        sampler: settings and seed.
+        positions: each row's place in its answer, from 0.
+        histories: each row's tokens so far, prompt and answer; used by the repetition penalty alone.
+
+    Raises `MalformedError` for logits, positions or tokens outside their range, and for a row where no token is left.
+    """
+    check_rows(logits, positions, histories)
+    rows = zip(logits, positions, histories, strict=True)
+    tokens = np.array([choose_one(row, sampler, position, history) for row, position, history in rows], np.int64)
+    if NONE_LEFT in tokens:
+        raise MalformedError(f"logits: row {int(np.argmin(tokens))} leaves no token to choose")
+    return tokens
+
+
+def scores(
+    logits: Logits, sampler: Sampler, positions: Sequence[int], histories: Sequence[Sequence[int]]
+) -> npt.NDArray[np.int64]:
+    """Keys of kept tokens with their noise, I64[rows, V]: the first largest of a row is the token chosen.
+
+    `MASKED` for tokens that are out; greedy choice has no noise. Raises as `choose`, and `UsageError` for the form
+    `cdf`, which chooses by sums.
+    """
+    if sampler.form == "cdf" and not sampler.is_greedy:
+        raise UsageError("a sampler of the form cdf has no scores: it chooses by sums of weights")
+    left = keys(logits, sampler, positions, histories)
+    if sampler.is_greedy:
+        return left
+    width = left.shape[1]
+    drawn = [position_words(sampler.seed, position, width) for position in positions]
+    return np.stack([noisy(*row) for row in zip(left, drawn, strict=True)]) if len(left) else left
+
+
+def weights(
+    logits: Logits, sampler: Sampler, positions: Sequence[int], histories: Sequence[Sequence[int]]
+) -> npt.NDArray[np.int64]:
+    """Weights of kept tokens, I64[rows, V] of scale 2⁴⁰, 0 for those that are out; raises as `choose`."""
+    return fixed.exp2(ARRAYS, keys(logits, sampler, positions, histories))
+
+
+def kept(
+    logits: Logits, sampler: Sampler, positions: Sequence[int], histories: Sequence[Sequence[int]]
+) -> npt.NDArray[np.bool_]:
+    """The tokens that the filters leave, BOOL[rows, V]; raises as `choose`."""
+    return np.asarray(keys(logits, sampler, positions, histories) != MASKED, np.bool_)
+
+
+def keys(
+    logits: Logits, sampler: Sampler, positions: Sequence[int], histories: Sequence[Sequence[int]]
+) -> npt.NDArray[np.int64]:
+    """Keys of kept tokens, I64[rows, V]: log₂ of a weight relative to the heaviest, times 2³²; raises as `choose`."""
+    check_rows(logits, positions, histories)
+    rows = [filtered(keys_of(row, sampler, history), sampler) for row, history in zip(logits, histories, strict=True)]
+    return np.stack(rows) if rows else np.zeros(logits.shape, np.int64)
+
+
+def choose_one(logits: Logits, sampler: Sampler, position: int, history: Sequence[int]) -> int:
+    """The token of one row, F32[V], without checks; −1 where none is left."""
+    left = filtered(keys_of(logits, sampler, history), sampler)
+    if sampler.is_greedy:
+        return draw_largest(left)
+    if sampler.form == "cdf":
+        return draw_by_sums(left, int(position_words(sampler.seed, position, 1)[0]))
+    return draw_gumbel(left, position_words(sampler.seed, position, len(left)))
+
+
+def check_rows(logits: Logits, positions: Sequence[int], histories: Sequence[Sequence[int]]) -> None:
+    """Raise `MalformedError` unless these are rows that can be chosen from."""
+    if logits.dtype != np.float32 or logits.ndim != 2:
+        raise MalformedError(f"logits: {logits.dtype}{list(logits.shape)}, not float32[rows, vocabulary]")
+    check_places(logits.shape, positions, histories)
+
+
+def check_places(shape: Sequence[int], positions: Sequence[int], histories: Sequence[Sequence[int]]) -> None:
+    """Raise `MalformedError` unless positions and histories fit logits of this shape, [rows, vocabulary]."""
+    rows, vocabulary = shape
+    if not 1 <= vocabulary <= VOCABULARY_MAX:
+        raise MalformedError(f"logits: a vocabulary of {vocabulary}, not of 1 to {VOCABULARY_MAX}")
+    if not rows == len(positions) == len(histories):
+        raise MalformedError(f"logits: {rows} rows, {len(positions)} positions, {len(histories)} histories")
+    if any(not 0 <= position < POSITION_MAX for position in positions):
+        raise MalformedError(f"positions: outside 0 to {POSITION_MAX - 1}")
+    if any(len(history) and not 0 <= min(history) <= max(history) < vocabulary for history in histories):
+        raise MalformedError(f"histories: a token outside the vocabulary of {vocabulary}")

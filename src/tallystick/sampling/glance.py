@@ -1,0 +1,226 @@
+"""Which claimed tokens are the sampler's choice, told at the cost of about one look at the logits.
+
+The score l_c + T·g_c of the claimed token needs one word. Another token j is ahead only if its noise makes up for
+l_j < l_c, so that noise is drawn for the few tokens whose logit lies less than T·`reach` below that score. One left out
+is ahead with probability exp((l_j − score)/T) < e^−reach at most; from `EVERY_TOKEN` on none is left out. A token that
+is not the choice for that reason alone passes, and no other: where filters or a tie leave a doubt, the answer is no.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tallystick.operators.tally.fixed import UNIFORM_BITS, uniform
+from tallystick.operators.tally.sampling import (
+    KEYS_PER_LOGIT,
+    NORMAL,
+    SHARE_BITS,
+    logit_scale,
+    penalty_factors,
+    share_of,
+)
+from tallystick.sampling.filters import Logits
+from tallystick.sampling.plain import ARRAYS
+from tallystick.sampling.scattered import words_at
+from tallystick.transcripts.sampler import Sampler
+
+Reals = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+EVERY_TOKEN: Final = 37.0
+"""More than the largest noise, −ln(2⁻⁵³) in nats."""
+USUAL_REACH: Final = 7.0
+NEAR: Final = 2.0**-20
+"""A tie, in units of T: far more than keys and noise are rounded by."""
+INEXACT: Final = 2.0**-13
+"""More than a sum of float32 weights is off by, relative to it."""
+CANDIDATES_MAX: Final = 4096
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows to look at, and the settings of their sampler in the units of logits."""
+
+    logits: Logits
+    claimed: Integers
+    positions: Integers
+    histories: Sequence[Sequence[int]]
+    sampler: Sampler
+
+    @cached_property
+    def temperature(self) -> float:
+        """0 for a greedy sampler."""
+        return 0.0 if self.sampler.is_greedy else KEYS_PER_LOGIT / logit_scale(self.sampler.temperature)
+
+    @cached_property
+    def penalty(self) -> float:
+        """1 where no token was seen before."""
+        return self.sampler.repetition_penalty if any(len(history) for history in self.histories) else 1.0
+
+    @cached_property
+    def is_filtering(self) -> bool:
+        """Whether filters can take tokens away."""
+        return not self.sampler.is_greedy and (
+            0 < self.sampler.top_k < self.logits.shape[1] or self.top_p < 1.0 or self.min_p > 0.0
+        )
+
+    @cached_property
+    def top_k(self) -> int:
+        """The number of tokens that top-k leaves."""
+        return self.sampler.top_k or self.logits.shape[1]
+
+    @cached_property
+    def top_p(self) -> float:
+        """Rounded to 30 bits."""
+        return share_of(self.sampler.top_p, "top_p") / (1 << SHARE_BITS)
+
+    @cached_property
+    def min_p(self) -> float:
+        """Rounded to 30 bits."""
+        return share_of(self.sampler.min_p, "min_p") / (1 << SHARE_BITS)
+
+    def penalised(self, rows: Integers, tokens: Integers) -> Reals:
+        """The logits of `tokens` in `rows`, which ascend, after the repetition penalty."""
+        x = self.logits[rows, tokens].astype(np.float64)
+        if self.penalty == 1.0:
+            return x
+        above, below = penalty_factors(self.penalty)
+        starts = np.searchsorted(rows, np.arange(len(self.claimed) + 1))
+        parts = [tokens[start:end] for start, end in itertools.pairwise(starts)]
+        seen = [np.isin(part, np.asarray(past)) for part, past in zip(parts, self.histories, strict=True)]
+        return np.where(np.concatenate(seen), x * np.where(x > 0, above, below), x)
+
+    def noise(self, rows: Integers, tokens: Integers) -> Reals:
+        """T times the Gumbel noise of `tokens` in `rows`."""
+        if self.sampler.is_greedy:
+            return np.zeros(len(rows))
+        words = words_at(self.sampler.seed, self.positions[rows], tokens)
+        exponential = -np.log1p(uniform(ARRAYS, words) * -(2.0**-UNIFORM_BITS))
+        return np.asarray(-self.temperature * np.log(exponential))
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Tokens that might be ahead of the claimed one, of all rows in sequence, the claimed ones among them."""
+
+    rows: Integers
+    tokens: Integers
+    logits: Reals
+    is_ahead: Flags
+
+
+def chosen_at_a_glance(
+    logits: Logits,
+    tokens: Sequence[int],
+    sampler: Sampler,
+    positions: Sequence[int],
+    histories: Sequence[Sequence[int]],
+    reach: float = USUAL_REACH,
+) -> Flags:
+    """Whether each row's token is surely the choice, BOOL[rows]; always no for the form `cdf`, which has no scores.
+
+    Arguments as for `choose`, which has checked them.
+    """
+    if not len(tokens) or (sampler.form == "cdf" and not sampler.is_greedy):
+        return np.zeros(len(tokens), np.bool_)
+    rows = Rows(logits, np.asarray(tokens, np.int64), np.asarray(positions, np.int64), histories, sampler)
+    everyone = np.arange(len(tokens))
+    with np.errstate(invalid="ignore", over="ignore"):
+        own = rows.penalised(everyone, rows.claimed)
+        scores = own + rows.noise(everyone, rows.claimed)
+        cuts = scores - rows.temperature * reach if rows.temperature else own
+        cuts = np.minimum(cuts, own) if rows.is_filtering else cuts
+        found, doubtful = _candidates(rows, scores, cuts)
+    doubtful |= ~np.isfinite(own) | (np.abs(own) <= NORMAL)
+    if not rows.is_filtering:
+        return ~doubtful & ~_any(found.is_ahead, found.rows, len(tokens))
+    return ~doubtful & _survives_filters(rows, found, own, doubtful)
+
+
+def _candidates(rows: Rows, scores: Reals, cuts: Reals) -> tuple[Candidates, Flags]:
+    """The tokens at or above the cuts, and which rows have too many of them or some that are no numbers."""
+    least = np.nextafter(cuts.astype(np.float32), np.float32(-np.inf))
+    hits = np.empty(rows.logits.shape[1], np.bool_)
+    found = [np.flatnonzero(np.greater_equal(row, cut, out=hits)) for row, cut in zip(rows.logits, least, strict=True)]
+    doubtful = np.array([len(each) > CANDIDATES_MAX for each in found])
+    found = [each[:0] if too_many else each for each, too_many in zip(found, doubtful, strict=True)]
+    if rows.penalty < 1.0:
+        found = [np.union1d(each, np.asarray(seen, np.int64)) for each, seen in zip(found, rows.histories, strict=True)]
+    row = np.repeat(np.arange(len(found)), [len(each) for each in found])
+    token = np.concatenate(found)
+    x = rows.penalised(row, token)
+    ahead = x + rows.noise(row, token) >= scores[row] - rows.temperature * NEAR
+    doubtful |= _any(~np.isfinite(x), row, len(found))
+    return Candidates(row, token, x, ahead & (token != rows.claimed[row])), doubtful
+
+
+def _survives_filters(rows: Rows, found: Candidates, own: Reals, doubtful: Flags) -> Flags:
+    """Whether the claimed token is surely kept, and whatever is ahead of it surely not."""
+    count = len(own)
+    above = (found.logits >= own[found.rows]) & (found.tokens != rows.claimed[found.rows])
+    is_open = _any(above | found.is_ahead, found.rows, count) & ~doubtful
+    survives = ~is_open
+    starts = np.searchsorted(found.rows, np.arange(count + 1))
+    for row in np.flatnonzero(is_open):
+        part = slice(starts[row], starts[row + 1])
+        survives[row] = _survives(rows, int(row), found.logits[part], found.is_ahead[part], float(own[row]))
+    return survives
+
+
+def _survives(rows: Rows, row: int, x: Reals, is_ahead: Flags, own: float) -> bool:
+    """One row, whose tokens of at least `own` and those ahead are all among `x`."""
+    temperature, near = rows.temperature, rows.temperature * NEAR
+    largest = float(x.max())
+    least = largest + temperature * math.log(rows.min_p) if rows.min_p > 0 else -math.inf
+    blur = near * (1 + 2.0**-18 / max(rows.min_p, 2.0**-30))
+    heavier = x >= own - near
+    ahead = x[is_ahead]
+    is_out = ahead < least - blur
+    if rows.top_k < rows.logits.shape[1]:
+        is_out |= (x > ahead[:, None] + near).sum(axis=1) >= rows.top_k
+    if own < least + blur or int(heavier.sum()) > rows.top_k:
+        return False
+    return bool(is_out.all()) if rows.top_p == 1.0 else _survives_top_p(rows, row, x, ahead[~is_out], own)
+
+
+def _survives_top_p(rows: Rows, row: int, x: Reals, ahead: Reals, own: float) -> bool:
+    near = rows.temperature * NEAR
+    weights = np.exp((x - x.max()) / rows.temperature)
+    others = float(weights[x >= own - near].sum()) - math.exp((own - float(x.max())) / rows.temperature)
+    is_heaviest = int((x >= own - near).sum()) == 1
+    before = 0.0 if is_heaviest else others * (1 + INEXACT)
+    after_k = float(np.sort(weights)[::-1][: rows.top_k].sum())
+    is_kept = is_heaviest or before < rows.top_p * after_k
+    if is_kept and not len(ahead):
+        return True
+    least, most = (after_k, after_k) if len(weights) >= rows.top_k else _total(rows, row, weights, float(x.max()))
+    masses = (weights * (x > ahead[:, None] + near)).sum(axis=1)
+    return (is_kept or before < rows.top_p * least) and bool((masses > rows.top_p * (1 + INEXACT) * most).all())
+
+
+def _total(rows: Rows, row: int, weights: Reals, largest: float) -> tuple[float, float]:
+    """What all tokens that top-k leaves weigh at least and at most, where top-k leaves more than are here.
+
+    A penalty above 1 makes some tokens lighter than their logits; those that one below 1 makes heavier are here.
+    """
+    seen, every = float(weights.sum()), rows.logits[row]
+    if rows.top_k < len(every):
+        every = np.partition(every, -rows.top_k)[-rows.top_k :]
+    total = float(np.exp((every - np.float32(largest)) / np.float32(rows.temperature)).sum())
+    if not math.isfinite(total):
+        return seen, math.inf
+    return total if rows.penalty == 1.0 else seen, total + (seen if rows.penalty < 1.0 else 0.0)
+
+
+def _any(flags: Flags, rows: Integers, count: int) -> Flags:
+    """Whether any flag of each row is set."""
+    return np.bincount(rows[flags], minlength=count).astype(np.bool_)

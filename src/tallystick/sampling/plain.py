@@ -1,0 +1,51 @@
+"""Integers as NumPy arrays or as Python's own: what the fixed-point functions run on where speed counts."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from tallystick.operators.algebra import Comparison
+
+_COMPARISONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
+}
+
+
+@dataclass(frozen=True)
+class Plain:
+    """`Integers` by the operators of Python; `choice` is `where` for what is computed on."""
+
+    choice: Callable[[Any, Any, Any], Any]
+
+    def add(self, x: Any, y: Any) -> Any:
+        """I64."""
+        return x + y
+
+    def sub(self, x: Any, y: Any) -> Any:
+        """I64."""
+        return x - y
+
+    def mul(self, x: Any, y: Any) -> Any:
+        """I64."""
+        return x * y
+
+    def shift_right(self, x: Any, y: Any) -> Any:
+        """Arithmetic."""
+        return x >> y
+
+    def compare(self, x: Any, y: Any, how: Comparison) -> Any:
+        """BOOL."""
+        return _COMPARISONS[how](x, y)
+
+    def where(self, condition: Any, x: Any, y: Any) -> Any:
+        """I64."""
+        return self.choice(condition, x, y)
+
+
+ARRAYS: Final = Plain(np.where)
+NUMBERS: Final = Plain(lambda condition, x, y: x if condition else y)

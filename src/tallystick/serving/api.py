@@ -1,0 +1,208 @@
+"""The HTTP interface: chat and text completions of the OpenAI API, models, receipts and challenges."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final, TypeVar
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+
+from tallystick.errors import MalformedError, UnavailableError, UsageError
+from tallystick.serving.application import (
+    CLIENT_GONE,
+    ServerOptions,
+    add_receipts,
+    answer_errors_alike,
+    check_customer,
+    receipt_headers,
+)
+from tallystick.serving.bodies import read_json, until_left
+from tallystick.serving.events import EVENT_HEADERS, ClosingStream
+from tallystick.serving.jobs import Failed, Piece
+from tallystick.serving.refusals import Refusal, invalid
+from tallystick.serving.requests import (
+    Challenge,
+    ChatRequest,
+    CompletionRequest,
+    TextRequest,
+    read_request,
+)
+from tallystick.serving.responses import Choice, Form, receipts_of
+from tallystick.serving.service import Answering, ModelService, Order
+from tallystick.serving.streaming import stream_events
+from tallystick.transcripts.door import SAFE_INTEGER_MAX
+
+TEXT_TOKENS: Final = 16
+"""How many tokens a text completion has if the client does not say, as in the API followed."""
+SEEDS: Final = 1 << 52
+Asks = TypeVar("Asks", bound=CompletionRequest)
+
+
+def create_app(service: ModelService, options: ServerOptions, clock: Callable[[], float] = time.time) -> FastAPI:
+    """The application; the service starts and stops with it."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        service.start()
+        yield
+        await asyncio.to_thread(service.stop)
+
+    app = FastAPI(title="tally serve-model", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    answer_errors_alike(app)
+    _add_completions(app, service, options, clock)
+    _add_models(app, service, options, int(clock()))
+    add_receipts(app, service.book, options)
+    _add_challenges(app, service, options)
+    return app
+
+
+def _add_completions(app: FastAPI, service: ModelService, options: ServerOptions, clock: Callable[[], float]) -> None:
+    async def respond(request: Request, asked: CompletionRequest, prompt: tuple[int, ...], form: str) -> Response:
+        order = _order(asked, prompt, form, service)
+        written = Form("chat" if form == "chatcmpl" else "text", asked.model, service.issuer.model, int(clock()), order)
+        answering = service.order(order)
+        if asked.stream:
+            has_usage = bool(asked.stream_options and asked.stream_options.include_usage)
+            headers = EVENT_HEADERS | {"X-Request-Id": order.id}
+            return ClosingStream(stream_events(answering, written, has_usage), answering.close, headers=headers)
+        return await _whole(request, answering, written)
+
+    @app.post("/v1/chat/completions")
+    async def chat(request: Request) -> Response:
+        asked = await _read(request, ChatRequest, options, service)
+        messages = [{"role": each.role, "content": each.text} for each in asked.messages]
+        return await respond(request, asked, await service.encode_chat(messages), "chatcmpl")
+
+    @app.post("/v1/completions")
+    async def text(request: Request) -> Response:
+        asked = await _read(request, TextRequest, options, service)
+        prompt = asked.only_prompt
+        ids = await service.encode_text(prompt) if isinstance(prompt, str) else prompt
+        return await respond(request, asked, ids, "cmpl")
+
+
+def _add_models(app: FastAPI, service: ModelService, options: ServerOptions, created: int) -> None:
+    card = service.language_model.card
+    model = {
+        "id": options.name,
+        "object": "model",
+        "created": created,
+        "owned_by": "tallystick",
+        "root": card.identity,
+        "max_model_len": service.context,
+    }
+
+    @app.get("/v1/models")
+    async def models(request: Request) -> Response:
+        check_customer(request, options)
+        return JSONResponse({"object": "list", "data": [model]})
+
+    @app.get("/v1/models/{name:path}")
+    async def one_model(request: Request, name: str) -> Response:
+        check_customer(request, options)
+        _check_model(name, options, service)
+        return JSONResponse(model)
+
+    @app.get("/v1/key")
+    async def key() -> Response:
+        return JSONResponse({"key": service.issuer.key.public, "model": card.identity, "card": card.to_json()})
+
+    @app.get("/health")
+    async def health() -> Response:
+        running, waiting = service.engine.load
+        alive = service.engine.is_alive
+        body = {"status": "ok" if alive else "stopped", "running": running, "waiting": waiting}
+        return JSONResponse(body, 200 if alive else 503)
+
+
+def _add_challenges(app: FastAPI, service: ModelService, options: ServerOptions) -> None:
+    @app.post("/v1/receipts/{request_id}/challenge")
+    async def challenge(request: Request, request_id: str) -> Response:
+        check_customer(request, options)
+        body = await read_json(request, options.body_bytes_max, options.body_seconds_max)
+        asked = read_request(Challenge, body)
+        try:
+            opening = await service.challenge(request_id, bytes.fromhex(asked.nonce), asked.count)
+        except UnavailableError as error:
+            raise Refusal(404, str(error), "request_id", "not_found") from None
+        except (UsageError, MalformedError) as error:
+            raise invalid(str(error)) from None
+        return Response(opening, media_type="application/json")
+
+
+async def _whole(request: Request, answering: Answering, form: Form) -> Response:
+    """A response in one piece; a client that leaves ends the generation."""
+    collecting = asyncio.ensure_future(_collect(answering))
+    leaving = asyncio.ensure_future(until_left(request))
+    try:
+        await asyncio.wait({collecting, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not collecting.done():
+            return Response(status_code=CLIENT_GONE)
+        choices = collecting.result()
+    finally:
+        answering.close()
+        collecting.cancel()
+        leaving.cancel()
+    return JSONResponse(form.whole(choices), headers=receipt_headers(form.order.id, receipts_of(choices)))
+
+
+async def _collect(answering: Answering) -> list[Choice]:
+    choices = [Choice() for _ in answering.order.samplers]
+    async for number, event in answering.events():
+        if isinstance(event, Failed):
+            raise Refusal(500, event.reason, None, "internal_error")
+        if isinstance(event, Piece):
+            choices[number].add(event)
+        else:
+            choices[number].answered = event
+    return choices
+
+
+async def _read(request: Request, kind: type[Asks], options: ServerOptions, service: ModelService) -> Asks:
+    check_customer(request, options)
+    asked = read_request(kind, await read_json(request, options.body_bytes_max, options.body_seconds_max))
+    _check_model(asked.model, options, service)
+    return asked
+
+
+def _order(asked: CompletionRequest, prompt: tuple[int, ...], form: str, service: ModelService) -> Order:
+    field = "messages" if form == "chatcmpl" else "prompt"
+    vocabulary = service.language_model.card.vocabulary
+    if not prompt:
+        raise invalid(f"{field}: no tokens", field)
+    if max(prompt) >= vocabulary:
+        raise invalid(f"{field}: token {max(prompt)} is outside the vocabulary of {vocabulary}", field)
+    first = asked.sampler(secrets.randbelow(SEEDS))
+    seeds = [(first.seed + choice) % (SAFE_INTEGER_MAX + 1) for choice in range(asked.choices)]
+    return Order(
+        id=f"{form}-{secrets.token_hex(16)}",
+        prompt=prompt,
+        samplers=tuple(first.model_copy(update={"seed": seed}) for seed in seeds),
+        max_tokens=_limit(asked, len(prompt), None if form == "chatcmpl" else TEXT_TOKENS, service.context, field),
+        stops=asked.stops,
+        nonce=asked.tally_nonce,
+    )
+
+
+def _limit(asked: CompletionRequest, prompt: int, default: int | None, context: int | None, field: str) -> int:
+    """How many tokens the answer may have; raises `Refusal` if prompt and answer do not fit the context."""
+    room = (1 << 16) if context is None else context - prompt
+    wanted = asked.limit or (default if default is not None and default < room else max(1, room))
+    if wanted > room:
+        raise invalid(
+            f"This model's maximum context length is {context} tokens; {prompt + wanted} were requested "
+            f"({prompt} in the prompt, {wanted} for the answer).",
+            field,
+            "context_length_exceeded",
+        )
+    return wanted
+
+
+def _check_model(name: str, options: ServerOptions, service: ModelService) -> None:
+    if name not in (options.name, service.issuer.model):
+        raise Refusal(404, f"the model {name!r} is not served here", "model", "model_not_found")

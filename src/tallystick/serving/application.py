@@ -1,0 +1,89 @@
+"""What every application of this package answers alike: errors, receipts, keys."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from tallystick.errors import UnavailableError
+from tallystick.serving.bodies import check_key
+from tallystick.serving.receipts import ReceiptBook
+from tallystick.serving.refusals import Refusal, invalid
+from tallystick.transcripts.receipt import SignedReceipt
+
+CLIENT_GONE: Final = 499
+"""Nobody reads it."""
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """What the operator decides. `keys` are those of customers, `auditors` those of who may list all receipts."""
+
+    name: str
+    keys: frozenset[str] = frozenset()
+    auditors: frozenset[str] = frozenset()
+    body_bytes_max: int = 1 << 20
+    body_seconds_max: float = 30.0
+
+
+def answer_errors_alike(app: FastAPI) -> None:
+    """Give every error the form of the OpenAI API."""
+
+    @app.exception_handler(Refusal)
+    async def refused(_: Request, error: Refusal) -> Response:
+        return error.to_response()
+
+    @app.exception_handler(HTTPException)
+    async def unrouted(request: Request, error: HTTPException) -> Response:
+        message = f"{request.method} {request.url.path}: {str(error.detail).lower()}"
+        return Refusal(error.status_code, message, None, None, dict(error.headers or {})).to_response()
+
+    @app.exception_handler(ClientDisconnect)
+    async def gone(_: Request, __: ClientDisconnect) -> Response:
+        return Response(status_code=CLIENT_GONE)
+
+    @app.exception_handler(Exception)
+    async def failed(_: Request, __: Exception) -> Response:
+        return Refusal(500, "the server failed at this request", None, "internal_error").to_response()
+
+
+def add_receipts(app: FastAPI, book: ReceiptBook, options: ServerOptions) -> None:
+    """Let customers have single receipts, and auditors all of them."""
+
+    @app.get("/v1/receipts")
+    async def receipts(request: Request, after: str = "0") -> Response:
+        if not options.auditors:
+            raise Refusal(
+                403, "this server lists receipts to nobody; start it with an auditors' key", None, "no_auditors"
+            )
+        check_key(request, options.auditors)
+        if not after.isdecimal() or len(after) > 15:
+            raise invalid("after: no receipt number", "after")
+        lines = await asyncio.to_thread(book.after, int(after))
+        return Response(b"".join(line + b"\n" for line in lines), media_type="application/jsonl")
+
+    @app.get("/v1/receipts/{request_id}")
+    async def one_receipt(request: Request, request_id: str) -> Response:
+        check_customer(request, options)
+        try:
+            return Response(book.of(request_id), media_type="application/json")
+        except UnavailableError as error:
+            raise Refusal(404, str(error), "request_id", "not_found") from None
+
+
+def receipt_headers(request_id: str, receipts: Sequence[SignedReceipt]) -> dict[str, str]:
+    """The request's name, and the identities of its receipts."""
+    return {"X-Request-Id": request_id, "Tally-Receipt": ", ".join(each.receipt.identity for each in receipts)}
+
+
+def check_customer(request: Request, options: ServerOptions) -> None:
+    """Raise `Refusal` unless the request carries a key, where keys are asked for."""
+    if options.keys:
+        check_key(request, options.keys | options.auditors)

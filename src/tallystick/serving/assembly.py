@@ -1,0 +1,57 @@
+"""A served model put together from its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from threading import Lock
+
+from tallystick.attestation import SigningKey
+from tallystick.frameworks.torch.language_models import TorchLanguageModel
+from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
+from tallystick.serving.batching import BatchingEngine
+from tallystick.serving.receipts import ReceiptBook
+from tallystick.serving.service import ModelService
+
+
+def model_service(
+    language_model: TorchLanguageModel,
+    key: SigningKey,
+    settings: RecordSettings | None = None,
+    journal: Path | None = None,
+    *,
+    rows: int = 16,
+    queue: int = 128,
+) -> ModelService:
+    """A service with at most `rows` answers at once and `queue` waiting, whose receipts also go to `journal`.
+
+    Raises:
+        UsageError: the journal is another key's, or another process writes to it.
+        MalformedError: the journal is none, or the model has no such layer.
+    """
+    issuer = ReceiptIssuer(language_model, key, settings, journal)
+    layers, keeps_prompts = issuer.settings.layers, issuer.settings.prompt
+    engine = BatchingEngine(language_model, rows=rows, queue=queue, layers=layers, keeps_prompts=keeps_prompts)
+    return ModelService(language_model, engine, issuer, ReceiptBook(journal))
+
+
+class ModelTokenizer:
+    """The tokenizer of a model, for a proxy that makes tokens of what passes."""
+
+    def __init__(self, language_model: TorchLanguageModel) -> None:
+        self._model, self._turn = language_model, Lock()
+
+    def encode_text(self, text: str) -> list[int]:
+        """The tokens of a prompt."""
+        with self._turn:
+            return self._model.encode_text(text)
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """The tokens of messages in the chat template; raises `UsageError` where there is none or it refuses."""
+        with self._turn:
+            return self._model.encode_chat(messages)
+
+    def encode_answer(self, text: str) -> list[int]:
+        """The tokens of an answer, with no special tokens around them."""
+        with self._turn:
+            return list(self._model.tokenizer.encode(text, add_special_tokens=False))

@@ -1,0 +1,217 @@
+"""Continuous batching: answers join and leave a running batch between two decode steps.
+
+A prompt is prefilled alone; then its keys and values join the batch, padded on the left. Every step feeds each row its
+last token, chooses the next by the row's own sampler, and lets go of the rows that are finished.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from transformers import DynamicCache
+
+from tallystick.errors import TallyError, UnavailableError
+from tallystick.frameworks.torch.language_models import TorchLanguageModel
+from tallystick.frameworks.torch.layer_tap import LayerTap
+from tallystick.frameworks.torch.models import REFUSALS
+from tallystick.frameworks.torch.sampler import TorchSampler
+from tallystick.serving.jobs import BusyError, Failed, Job
+from tallystick.serving.padded_cache import PaddedCache, check_cache
+from tallystick.serving.slots import Slot
+
+FAILURES: Final = (TallyError, *REFUSALS)
+STOPPING: Final = "the server is stopping"
+
+
+class BatchingEngine:
+    """Generates answers on a thread of its own, at most `rows` at once, with at most `queue` waiting.
+
+    `layers` are those whose hidden rows are handed over with an answer, with `keeps_prompts` the prompt's too.
+
+    A failing request is told so and leaves the others alone; a failing step ends its requests, and never the engine.
+    """
+
+    def __init__(
+        self,
+        language_model: TorchLanguageModel,
+        *,
+        rows: int = 16,
+        queue: int = 128,
+        layers: Collection[int] = (),
+        keeps_prompts: bool = False,
+    ) -> None:
+        self._language_model = language_model
+        self._rows, self._queue = rows, queue
+        self._tap = LayerTap(language_model.model, layers)
+        self._keeps_prompts = keeps_prompts
+        self._waiting: deque[Slot] = deque()
+        self._active: list[Slot] = []
+        self._cache = PaddedCache()
+        self._changed = threading.Condition()
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name="batching", daemon=True)
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish the step under way, tell every request that the server stops, and end the thread."""
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify()
+        self._thread.join()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether requests are still answered."""
+        return self._thread.is_alive() and not self._is_stopping
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """How many requests are in the batch, and how many wait."""
+        return len(self._active), len(self._waiting)
+
+    def submit(self, jobs: Sequence[Job]) -> list[Slot]:
+        """Queue jobs together, or none; raises `BusyError` if there is no room and `UnavailableError` when stopped."""
+        slots = [Slot(job, self._language_model) for job in jobs]
+        with self._changed:
+            if not self.is_alive:
+                raise UnavailableError(STOPPING)
+            if len(self._waiting) + len(slots) > self._queue:
+                raise BusyError(f"{len(self._waiting)} requests are waiting already")
+            self._waiting.extend(slots)
+            self._changed.notify()
+        return slots
+
+    def cancel(self, slots: Sequence[Slot]) -> None:
+        """Let requests go: those that wait at once, those in the batch before the next step."""
+        with self._changed:
+            for slot in slots:
+                slot.is_cancelled = True
+                if slot in self._waiting:
+                    self._waiting.remove(slot)
+
+    def _run(self) -> None:
+        try:
+            with torch.inference_mode(), self._tap:
+                while self._wait():
+                    self._turn()
+        finally:
+            self._is_stopping = True
+            for slot in [*self._active, *self._waiting]:
+                slot.tell(Failed(STOPPING))
+
+    def _turn(self) -> None:
+        """Take in, one step, let go; whatever fails ends the requests of the batch and no others."""
+        try:
+            self._take_in()
+            self._step()
+            self._let_go()
+        except FAILURES as error:
+            failed, self._active, self._cache = self._active, [], PaddedCache()
+            self._tap.clear()
+            for slot in failed:
+                slot.fail(error)
+
+    def _wait(self) -> bool:
+        """Sleep until there is something to do; whether to go on."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._active or self._waiting or self._is_stopping)
+        return not self._is_stopping
+
+    def _take_in(self) -> None:
+        """Prefill waiting requests until the batch is full, then join them to it together."""
+        joined: list[tuple[Slot, Any]] = []
+        while len(self._active) + len(joined) < self._rows and (slot := self._next()):
+            try:
+                cache = self._prefill(slot)
+            except FAILURES as error:
+                self._tap.clear()
+                slot.fail(error)
+                continue
+            if slot.finish is None:
+                joined.append((slot, cache))
+            else:
+                slot.hand_over()
+        if joined:
+            self._active += [slot for slot, _ in joined]
+            self._cache.join([cache for _, cache in joined], [len(slot.job.prompt) for slot, _ in joined])
+
+    def _next(self) -> Slot | None:
+        with self._changed:
+            return self._waiting.popleft() if self._waiting else None
+
+    def _prefill(self, slot: Slot) -> Any:
+        """The keys and values of a prompt, whose first token is chosen on the way."""
+        cache = DynamicCache()
+        ids = torch.tensor([slot.job.prompt], device=self._language_model.device)
+        output = self._language_model.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        check_cache(cache)
+        hidden = self._hidden()
+        if self._keeps_prompts:
+            slot.prompt_rows = {layer: states[0, :-1] for layer, states in hidden.items()}
+        last = {layer: states[0, -1].clone() for layer, states in hidden.items()}
+        slot.add(self._choose([slot], output.logits[:, -1])[0], last, (slot.job.id,))
+        return cache
+
+    def _step(self) -> None:
+        """One token more for every row."""
+        if not self._active:
+            return
+        logits, hidden = self._decode()
+        company = tuple(slot.job.id for slot in self._active)
+        for row, (slot, token) in enumerate(zip(self._active, self._choose_apart(logits), strict=True)):
+            if token is not None:
+                slot.add(token, {layer: states[row, -1] for layer, states in hidden.items()}, company)
+
+    def _decode(self) -> tuple[torch.Tensor, Mapping[int, torch.Tensor]]:
+        """The logits [rows, vocabulary] behind the last token of every row, and the hidden states [rows, 1, width]."""
+        device = self._language_model.device
+        output = self._language_model.model(
+            input_ids=torch.tensor([slot.history[-1:] for slot in self._active], device=device),
+            attention_mask=self._cache.next_mask(device),
+            position_ids=self._cache.next_positions(device),
+            past_key_values=self._cache.cache,
+            use_cache=True,
+        )
+        self._cache.grow()
+        return output.logits[:, -1], self._hidden()
+
+    def _hidden(self) -> Mapping[int, torch.Tensor]:
+        return self._tap.take() if self._tap.layers else {}
+
+    def _choose_apart(self, logits: torch.Tensor) -> list[int | None]:
+        """A token for every row, none for a row without one; such a row fails alone."""
+        try:
+            return [*self._choose(self._active, logits)]
+        except FAILURES:
+            return [self._choose_alone(slot, logits[row : row + 1]) for row, slot in enumerate(self._active)]
+
+    def _choose_alone(self, slot: Slot, logits: torch.Tensor) -> int | None:
+        try:
+            return self._choose([slot], logits)[0]
+        except FAILURES as error:
+            slot.fail(error)
+            return None
+
+    def _choose(self, slots: Sequence[Slot], logits: torch.Tensor) -> list[int]:
+        sampler = TorchSampler([slot.job.sampler for slot in slots])
+        tokens = sampler.choose(logits, [slot.length for slot in slots], [slot.history for slot in slots])
+        chosen: list[int] = tokens.tolist()
+        return chosen
+
+    def _let_go(self) -> None:
+        """Hand over the answers that are finished or no longer wanted, and give their rows up."""
+        leaving = [slot for slot in self._active if slot.is_cancelled or slot.is_over or slot.finish]
+        if not leaving:
+            return
+        kept = [row for row, slot in enumerate(self._active) if slot not in leaving]
+        self._active = [self._active[row] for row in kept]
+        self._cache.keep(kept)
+        for slot in leaving:
+            slot.hand_over()

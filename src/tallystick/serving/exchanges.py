@@ -1,0 +1,222 @@
+"""One request and its answer as they passed through a proxy, and what may be said of them in a receipt.
+
+A proxy sees text, and token ids only if the server behind it tells them. Otherwise it makes them again with a tokenizer
+of its own; without one it binds the text by digests, as blobs: of the prompt or messages as canonical JSON, and of the
+answer's text. `engine.version` says which of the three was done. A proxy does not see what the server computed.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Protocol
+
+from tallystick.commitments import Json, digest, encode
+from tallystick.errors import MalformedError, TallyError
+from tallystick.serving.receipt_chain import Statement
+from tallystick.serving.refusals import invalid
+from tallystick.transcripts.door import SAFE_INTEGER_MAX
+from tallystick.transcripts.receipt import TOKENS_MAX, Answer, EngineStatement, Request, Tokens
+from tallystick.transcripts.sampler import Sampler
+
+Source = Literal["token ids by the server", "token ids made again from the text", "digest of the text"]
+NAME: Final = "proxy"
+UNKNOWN: Final = "unknown"
+SETTINGS: Final = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
+NOT_TEXT: Final = ("tool_calls", "function_call", "audio")
+CHOICES_MAX: Final = 128
+IDENTIFIER: Final = re.compile(r"[A-Za-z0-9_\-]{1,120}")
+NONCE: Final = re.compile(r"([0-9a-f]{2}){1,64}")
+FINISHES: Final[Mapping[Any, Literal["end", "stop", "length"]]] = {"stop": "end", "length": "length"}
+
+
+class Tokenizes(Protocol):
+    """What makes tokens of text as the served model does."""
+
+    def encode_text(self, text: str) -> list[int]:
+        """The tokens of a prompt."""
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """The tokens of messages in the chat template."""
+
+    def encode_answer(self, text: str) -> list[int]:
+        """The tokens of an answer, with no special tokens around them."""
+
+
+@dataclass
+class SeenChoice:
+    """One answer as far as it has passed."""
+
+    text: str = ""
+    ids: list[int] | None = None
+    finish: str | None = None
+    is_text: bool = True
+
+    def add(self, part: Mapping[str, Any]) -> None:
+        """Take in a choice of a response, or of a chunk of a stream."""
+        said = part.get("message") or part.get("delta")
+        text = said.get("content") if isinstance(said, Mapping) else part.get("text")
+        self.text += text if isinstance(text, str) else ""
+        if isinstance(said, Mapping) and any(said.get(name) for name in NOT_TEXT):
+            self.is_text = False
+        if is_token_ids(part.get("token_ids")):
+            self.ids = [*(self.ids or ()), *part["token_ids"]]
+        if isinstance(part.get("finish_reason"), str):
+            self.finish = part["finish_reason"]
+
+
+@dataclass
+class Exchange:
+    """What was asked (`body`) and what has come back."""
+
+    body: Mapping[str, Any]
+    nonce: str | None
+    tokenizer: Tokenizes | None = None
+    id: str | None = None
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    prompt_ids: list[int] | None = None
+    choices: dict[int, SeenChoice] = field(default_factory=dict)
+
+    def add(self, part: Mapping[str, Any]) -> None:
+        """Take in a response, or one chunk of a stream."""
+        if self.id is None and isinstance(part.get("id"), str) and IDENTIFIER.fullmatch(part["id"]):
+            self.id = part["id"]
+        if isinstance(part.get("usage"), Mapping):
+            self.usage = part["usage"]
+        if is_token_ids(part.get("prompt_token_ids")):
+            self.prompt_ids = part["prompt_token_ids"]
+        choices = part.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            number = choice.get("index", 0) if isinstance(choice, Mapping) else None
+            if isinstance(number, int) and 0 <= number < CHOICES_MAX:
+                self.choices.setdefault(number, SeenChoice()).add(choice)
+
+    @property
+    def prompt(self) -> Json:
+        """What was asked, besides settings."""
+        return {name: self.body[name] for name in ("messages", "prompt") if name in self.body}
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether some choice has said why it ended."""
+        return any(choice.finish for choice in self.choices.values())
+
+    def close(self, *, is_whole: bool) -> list[Statement]:
+        """What may be said of each choice; nothing of answers that are not text, or of which nothing has come.
+
+        A second call gives nothing.
+        """
+        said, self.choices = self._statements(is_whole), {}
+        return said
+
+    def _statements(self, is_whole: bool) -> list[Statement]:
+        name = self.id or f"proxied-{secrets.token_hex(16)}"
+        seen = [(number, each) for number, each in sorted(self.choices.items()) if each.is_text]
+        several = len(self.choices) > 1
+        return [
+            self._statement(f"{name}-{number}" if several else name, number, choice, is_whole)
+            for number, choice in seen
+            if is_whole or choice.text or choice.ids
+        ]
+
+    def _statement(self, name: str, number: int, choice: SeenChoice, is_whole: bool) -> Statement:
+        source, prompt, tokens = self._tokens(choice)
+        finish = self._finish(choice, is_whole)
+        request = Request(id=name, prompt=prompt, max_tokens=self._limit(finish, tokens.count), nonce=self.nonce)
+        return Statement(request, Answer(tokens=tokens, finish=finish), self.sampler(number), engine_behind(source))
+
+    def _tokens(self, choice: SeenChoice) -> tuple[Source, Tokens, Tokens]:
+        if self.prompt_ids is not None and choice.ids is not None:
+            return "token ids by the server", Tokens.of(self.prompt_ids), Tokens.of(choice.ids)
+        made = self._made_again(choice.text)
+        if made is not None:
+            return "token ids made again from the text", Tokens.of(made[0]), Tokens.of(made[1])
+        text = choice.text.encode(errors="surrogatepass")
+        prompt = Tokens(count=self._billed("prompt_tokens"), digest=digest("blob", encode(self.prompt)))
+        answer = Tokens(count=self._billed("completion_tokens"), digest=digest("blob", text))
+        return "digest of the text", prompt, answer
+
+    def _made_again(self, answer: str) -> tuple[list[int], list[int]] | None:
+        if self.tokenizer is None:
+            return None
+        try:
+            return self._fed(self.tokenizer), self.tokenizer.encode_answer(answer)
+        except (TallyError, LookupError, TypeError, ValueError):
+            return None
+
+    def _fed(self, tokenizer: Tokenizes) -> list[int]:
+        """The prompt's tokens; raises `TypeError` or `LookupError` if it is not one prompt of text or tokens."""
+        if "messages" in self.body:
+            return tokenizer.encode_chat([{"role": m["role"], "content": m["content"]} for m in self.body["messages"]])
+        prompt = self.body["prompt"]
+        if isinstance(prompt, list) and len(prompt) == 1 and not is_token_ids(prompt):
+            prompt = prompt[0]
+        if isinstance(prompt, str):
+            return tokenizer.encode_text(prompt)
+        if not is_token_ids(prompt):
+            raise TypeError("not one prompt")
+        return list(prompt)
+
+    def _finish(self, choice: SeenChoice, is_whole: bool) -> Literal["end", "stop", "length", "cancelled"]:
+        if not is_whole and choice.finish is None:
+            return "cancelled"
+        finish = FINISHES.get(choice.finish, "stop")
+        return "stop" if finish == "end" and self.body.get("stop") else finish
+
+    def _limit(self, finish: str, answer: int) -> int:
+        """The limit asked for; where none was, the answer's length if it ended there, or else the largest."""
+        asked = self.body.get("max_completion_tokens") or self.body.get("max_tokens")
+        if isinstance(asked, int) and 1 <= asked <= TOKENS_MAX:
+            return asked
+        return answer if finish == "length" else TOKENS_MAX
+
+    def sampler(self, number: int) -> Sampler:
+        """The settings asked for, with 0 for a seed that is not there or not of ours; the draw is the server's own."""
+        fields = {name: self.body[name] for name in SETTINGS if self.body.get(name) is not None}
+        seed = fields.get("seed", 0)
+        fields["seed"] = seed + number if isinstance(seed, int) and 0 <= seed <= SAFE_INTEGER_MAX - CHOICES_MAX else 0
+        return Sampler.from_json({**fields, "top_k": max(0, fields.get("top_k", 0))}, "request")
+
+    def _billed(self, name: str) -> int:
+        """What the server billed for the only choice, or 0 if it does not say."""
+        found = self.usage.get(name)
+        is_count = isinstance(found, int) and 0 <= found <= TOKENS_MAX
+        return found if is_count and len(self.choices) == 1 else 0  # type: ignore[return-value]
+
+
+def begin_exchange(body: Mapping[str, Any], tokenizer: Tokenizes | None) -> tuple[Exchange, dict[str, Any]]:
+    """An exchange, and the body to send on without the field that is ours; raises `Refusal` for fields of no sense."""
+    sent = {name: value for name, value in body.items() if name != "tally_nonce"}
+    nonce = body.get("tally_nonce")
+    if nonce is not None and not (isinstance(nonce, str) and NONCE.fullmatch(nonce)):
+        raise invalid("tally_nonce: 1 to 64 bytes in lower-case hexadecimal", "tally_nonce")
+    exchange = Exchange(sent, nonce, tokenizer)
+    try:
+        exchange.sampler(0)
+        encode(exchange.prompt)
+    except (MalformedError, TypeError) as error:
+        raise invalid(str(error)) from None
+    return exchange, sent
+
+
+def engine_behind(source: Source) -> EngineStatement:
+    """What a proxy can say of the engine: nothing, but where its tokens are from."""
+    return EngineStatement(
+        name=NAME,
+        version=source,
+        device=UNKNOWN,
+        attention=UNKNOWN,
+        kv_cache=UNKNOWN,
+        environment=digest("environment", encode({"proxy": 1})),
+    )
+
+
+def is_token_ids(value: Any) -> bool:
+    """Whether JSON is a list of token ids of bearable length."""
+    return (
+        isinstance(value, list)
+        and len(value) <= TOKENS_MAX
+        and all(type(each) is int and 0 <= each < 1 << 31 for each in value)
+    )

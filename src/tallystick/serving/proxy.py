@@ -1,0 +1,227 @@
+"""A reverse proxy in front of a server of the OpenAI API, which adds receipts to what passes.
+
+Its receipts bind who answered what, when in the order and to which nonce; there is nothing in them of the computation.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import httpx
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+
+from tallystick.serving.application import ServerOptions, add_receipts, answer_errors_alike, receipt_headers
+from tallystick.serving.bodies import read_body
+from tallystick.serving.events import DONE, ClosingStream, event_of
+from tallystick.serving.exchanges import Exchange, Tokenizes, begin_exchange
+from tallystick.serving.receipt_chain import ReceiptChain
+from tallystick.serving.refusals import Refusal, invalid
+from tallystick.transcripts.model_card import ModelCard
+from tallystick.transcripts.receipt import SignedReceipt
+
+WITNESSED: Final = ("/v1/chat/completions", "/v1/completions")
+HOP_BY_HOP: Final = frozenset(
+    {
+        *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection"),
+        *("te", "trailer", "transfer-encoding", "upgrade"),
+    }
+)
+"""RFC 9110 §7.6.1: what concerns one connection alone."""
+REWRITTEN: Final = frozenset({"host", "content-length", "accept-encoding", "content-encoding"})
+ANSWER_BYTES_MAX: Final = 64 << 20
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """The server behind: its address, the card of the model it promises if one is known, and that model's tokenizer."""
+
+    url: str
+    card: ModelCard | None = None
+    tokenizer: Tokenizes | None = None
+    connect_seconds: float = 10.0
+    silence_seconds: float = 600.0
+
+    @property
+    def base(self) -> httpx.URL:
+        """The address without the `/v1` that every path begins with."""
+        return httpx.URL(self.url.rstrip("/").removesuffix("/v1"))
+
+
+def create_proxy(upstream: Upstream, chain: ReceiptChain, options: ServerOptions) -> FastAPI:
+    """The application in front of `upstream`."""
+    timeout = httpx.Timeout(upstream.silence_seconds, connect=upstream.connect_seconds)
+    client = httpx.AsyncClient(timeout=timeout, follow_redirects=False, trust_env=False)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        await client.aclose()
+        chain.close()
+
+    app = FastAPI(title="tally proxy", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    answer_errors_alike(app)
+    add_receipts(app, chain.book, options)
+
+    @app.get("/v1/key")
+    async def key() -> Response:
+        card = {"card": upstream.card.to_json()} if upstream.card else {}
+        return JSONResponse({"key": chain.key.public, "model": chain.model, **card})
+
+    @app.get("/health")
+    async def health() -> Response:
+        return JSONResponse({"status": "ok"})
+
+    @app.api_route("/v1/{path:path}", methods=["GET", "POST", "DELETE"])
+    async def forward(request: Request, path: str) -> Response:
+        exchange, body = None, await read_body(request, options.body_bytes_max, options.body_seconds_max)
+        if request.method == "POST" and f"/v1/{path}" in WITNESSED:
+            exchange, body = _begin(body, upstream.tokenizer)
+        answer = await _send(client, upstream.base, request, body)
+        if exchange is None or exchange.body.get("model") != options.name or answer.status_code != 200:
+            return _passed_on(answer)
+        if answer.headers.get("content-type", "").startswith("text/event-stream"):
+            events = _witnessed_events(answer, exchange, chain)
+            return ClosingStream(events, headers=_kept(answer.headers.multi_items()))
+        return await _witnessed(answer, exchange, chain)
+
+    return app
+
+
+def _begin(body: bytes, tokenizer: Tokenizes | None) -> tuple[Exchange, bytes]:
+    """The exchange that a request opens, and the body to send on; raises `Refusal`."""
+    try:
+        asked = json.loads(body)
+    except (ValueError, RecursionError):
+        raise invalid("the body is no JSON") from None
+    if not isinstance(asked, dict):
+        raise invalid("the body is no JSON object")
+    exchange, sent = begin_exchange(asked, tokenizer)
+    return exchange, body if len(sent) == len(asked) else json.dumps(sent).encode()
+
+
+async def _send(client: httpx.AsyncClient, base: httpx.URL, request: Request, body: bytes) -> httpx.Response:
+    path = request.scope.get("raw_path") or request.url.path.encode()
+    if b".." in path or b"%2e" in path.lower():
+        raise invalid("a path does not go up")
+    query = request.scope.get("query_string", b"")
+    url = base.copy_with(raw_path=base.raw_path.rstrip(b"/") + path.split(b"?")[0] + (b"?" + query if query else b""))
+    headers = _kept(request.headers.items()) | {"accept-encoding": "identity"}
+    try:
+        return await client.send(client.build_request(request.method, url, headers=headers, content=body), stream=True)
+    except httpx.TimeoutException:
+        raise Refusal(504, "the server behind does not answer in time", None, "upstream_timeout") from None
+    except httpx.HTTPError:
+        raise Refusal(502, "the server behind cannot be reached", None, "upstream_unreachable") from None
+
+
+def _kept(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The headers that travel on."""
+    pairs = [(name.lower(), value) for name, value in headers]
+    named = {part.strip().lower() for name, value in pairs if name == "connection" for part in value.split(",")}
+    return {name: value for name, value in pairs if name not in HOP_BY_HOP | REWRITTEN | named}
+
+
+def _passed_on(answer: httpx.Response) -> Response:
+    """An answer as it is."""
+
+    async def parts() -> AsyncGenerator[bytes, None]:
+        try:
+            async for part in answer.aiter_bytes():
+                yield part
+        finally:
+            await answer.aclose()
+
+    return ClosingStream(parts(), status=answer.status_code, headers=_kept(answer.headers.multi_items()))
+
+
+async def _witnessed(answer: httpx.Response, exchange: Exchange, chain: ReceiptChain) -> Response:
+    """The answer with its receipts, and with those of the server behind under another name."""
+    told = await _read_object(answer)
+    exchange.add(told)
+    issued = [chain.issue(each) for each in exchange.close(is_whole=True)]
+    headers = {} if not issued else receipt_headers(issued[0].receipt.request.id, issued)
+    kept = _kept(answer.headers.multi_items())
+    return Response(json.dumps(told | closing(told, issued)), headers=kept | headers)
+
+
+def closing(told: Mapping[str, Any], issued: list[SignedReceipt]) -> dict[str, Any]:
+    """The receipts as fields of a response or of the last chunk; what was in their place becomes `upstream_receipt`."""
+    fields: dict[str, Any] = {"upstream_receipt": told["receipt"]} if "receipt" in told else {}
+    receipts = [each.to_json() for each in issued]
+    return fields | ({"receipt": receipts[0]} if receipts else {}) | ({"receipts": receipts} if receipts[1:] else {})
+
+
+async def _read_object(answer: httpx.Response) -> dict[str, Any]:
+    body = bytearray()
+    try:
+        async for part in answer.aiter_bytes():
+            body += part
+            if len(body) > ANSWER_BYTES_MAX:
+                raise Refusal(502, "the server behind answers at too great a length", None, "upstream_malformed")
+        told = json.loads(bytes(body))
+    except httpx.HTTPError:
+        raise Refusal(502, "the server behind broke off", None, "upstream_unreachable") from None
+    except (ValueError, RecursionError):
+        raise Refusal(502, "the server behind answers with what is no JSON", None, "upstream_malformed") from None
+    finally:
+        await answer.aclose()
+    if not isinstance(told, dict):
+        raise Refusal(502, "the server behind answers with what is no object", None, "upstream_malformed")
+    return told
+
+
+async def _witnessed_events(
+    answer: httpx.Response, exchange: Exchange, chain: ReceiptChain
+) -> AsyncGenerator[bytes, None]:
+    """The events as they come; from the first end of a choice on, one waits: the last takes the receipts along."""
+    waiting: dict[str, Any] | None = None
+    is_whole = False
+    try:
+        async for data in _events(answer):
+            is_whole = data == b"[DONE]"
+            if is_whole:
+                break
+            chunk = _read_chunk(data)
+            exchange.add(chunk)
+            if waiting is not None:
+                yield event_of(waiting)
+            waiting = chunk if exchange.is_finished else None
+            if waiting is None:
+                yield event_of(chunk)
+        issued = [chain.issue(each) for each in exchange.close(is_whole=is_whole)]
+        if waiting is not None:
+            yield event_of(waiting | closing(waiting, issued))
+        yield DONE
+    except (httpx.HTTPError, OSError, ValueError, RecursionError):
+        yield event_of(Refusal(502, "the server behind broke off", None, "upstream_unreachable").to_json())
+    finally:
+        with suppress(OSError):
+            for statement in exchange.close(is_whole=False):
+                chain.issue(statement)
+        await answer.aclose()
+
+
+def _read_chunk(data: bytes) -> dict[str, Any]:
+    """One chunk of a stream; raises `ValueError` or `RecursionError` if it is no object."""
+    chunk = json.loads(data)
+    if not isinstance(chunk, dict):
+        raise ValueError("no object")
+    return chunk
+
+
+async def _events(answer: httpx.Response) -> AsyncIterator[bytes]:
+    """The data of server-sent events, one line each; comments and other fields are left out."""
+    rest, length = b"", 0
+    async for part in answer.aiter_bytes():
+        length += len(part)
+        *lines, rest = (rest + part).split(b"\n")
+        if length > ANSWER_BYTES_MAX:
+            raise ValueError("the answer is too long")
+        for line in lines:
+            if line.startswith(b"data:"):
+                yield line[5:].strip()

@@ -1,0 +1,206 @@
+"""What clients may ask: requests of the OpenAI API, read strictly, with the few fields that this project adds.
+
+A field that would change the answer and is not offered is refused unless it holds the value that changes nothing, and
+an unknown field is refused. Fields that only label a request (`user`, `metadata`, …) are accepted and have no effect.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from tallystick.serving.refusals import Refusal, invalid
+from tallystick.transcripts.door import SAFE_INTEGER_MAX
+from tallystick.transcripts.receipt import Nonce, TokenIds
+from tallystick.transcripts.sampler import Penalty, Sampler, Share, Temperature
+
+MESSAGES_MAX: Final = 1024
+PARTS_MAX: Final = 64
+STOPS_MAX: Final = 16
+STOP_CHARACTERS_MAX: Final = 256
+CHOICES_MAX: Final = 8
+CHALLENGES_MAX: Final = 64
+
+Text = Annotated[str, Field(min_length=1, max_length=1 << 20)]
+Stop = Annotated[str, Field(min_length=1, max_length=STOP_CHARACTERS_MAX)]
+Nothing = Annotated[list[Any] | dict[str, Any], Field(max_length=0)]
+Zero = Annotated[float, Field(ge=0, le=0)]
+
+
+class Asked(BaseModel):
+    """A JSON object from a client."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+Kind = TypeVar("Kind", bound=Asked)
+
+
+class TextPart(Asked):
+    """One part of a message's content; only text is offered."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(Asked):
+    """One message. The empty fields are those that clients send back from an answer."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | Annotated[list[TextPart], Field(min_length=1, max_length=PARTS_MAX)]
+    refusal: None = None
+    audio: None = None
+    annotations: Nothing | None = None
+    function_call: None = None
+    tool_calls: Nothing | None = None
+
+    @property
+    def text(self) -> str:
+        """The content; parts are joined with nothing between them."""
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+
+
+class StreamOptions(Asked):
+    """What a stream carries besides text."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class ResponseFormat(Asked):
+    """The form of the answer; only text is offered."""
+
+    type: Literal["text"] = "text"
+
+
+class CompletionRequest(Asked):
+    """The fields that chat and text completions share."""
+
+    model: Annotated[str, Field(max_length=256)]
+    max_tokens: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
+    temperature: Temperature | None = None
+    top_p: Share | None = None
+    top_k: Annotated[int, Field(ge=-1, le=SAFE_INTEGER_MAX)] | None = None
+    min_p: Share | None = None
+    repetition_penalty: Penalty | None = None
+    seed: Annotated[int, Field(ge=0, le=SAFE_INTEGER_MAX - CHOICES_MAX)] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=STOPS_MAX)] | None = None
+    n: Annotated[int, Field(ge=1, le=CHOICES_MAX)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    tally_nonce: Nonce | None = None
+
+    presence_penalty: Zero | None = None
+    frequency_penalty: Zero | None = None
+    logit_bias: Nothing | None = None
+    user: str | None = None
+    metadata: dict[str, Any] | None = None
+
+    @property
+    def limit(self) -> int | None:
+        """How many tokens the answer may have, if the client says so."""
+        return self.max_tokens
+
+    @property
+    def choices(self) -> int:
+        """How many answers are wanted."""
+        return self.n or 1
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The texts before which the answer ends."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    def sampler(self, seed: int) -> Sampler:
+        """How tokens are chosen, with `seed` where the client names none; a `top_k` of −1 is one of 0."""
+        return Sampler(
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_p=1.0 if self.top_p is None else self.top_p,
+            top_k=max(0, self.top_k or 0),
+            min_p=self.min_p or 0.0,
+            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
+            seed=seed if self.seed is None else self.seed,
+        )
+
+    @model_validator(mode="after")
+    def _streams_to_have_options(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options go with stream: true")
+        return self
+
+
+class ChatRequest(CompletionRequest):
+    """A request to `/v1/chat/completions`."""
+
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MESSAGES_MAX)]
+    max_completion_tokens: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
+
+    logprobs: Literal[False] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=0)] | None = None
+    response_format: ResponseFormat | None = None
+    tools: Nothing | None = None
+    tool_choice: Literal["none", "auto"] | None = None
+    parallel_tool_calls: bool | None = None
+    functions: Nothing | None = None
+    modalities: Annotated[list[Literal["text"]], Field(max_length=1)] | None = None
+    store: Literal[False] | None = None
+    service_tier: Literal["auto", "default"] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+    @property
+    def limit(self) -> int | None:
+        """`max_completion_tokens`, or its older name."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> Self:
+        if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
+            raise ValueError("max_tokens and max_completion_tokens differ; the second is the newer name of the first")
+        return self
+
+
+class TextRequest(CompletionRequest):
+    """A request to `/v1/completions`, of one prompt: text, or token ids."""
+
+    prompt: str | TokenIds | Annotated[list[str], Field(max_length=1)] | Annotated[list[TokenIds], Field(max_length=1)]
+
+    best_of: Literal[1] | None = None
+    echo: Literal[False] | None = None
+    logprobs: None = None
+    suffix: Literal[""] | None = None
+
+    @property
+    def only_prompt(self) -> str | tuple[int, ...]:
+        """The prompt as text or token ids; a list of one is that one."""
+        if isinstance(self.prompt, str):
+            return self.prompt
+        first = self.prompt[0] if self.prompt else ()
+        return tuple(self.prompt) if isinstance(first, int) else first  # type: ignore[arg-type]
+
+
+class Challenge(Asked):
+    """A request to open committed hidden states."""
+
+    nonce: Nonce
+    count: Annotated[int, Field(ge=1, le=CHALLENGES_MAX)]
+
+
+def read_request(kind: type[Kind], body: bytes) -> Kind:
+    """A request from JSON; raises `Refusal` naming the field."""
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        raise _refusal(error) from None
+
+
+def _refusal(error: ValidationError) -> Refusal:
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    first = max(found, key=lambda each: each["type"] == "extra_forbidden") if len(found[0]["loc"]) < 2 else found[0]
+    field = str(first["loc"][0]) if first["loc"] else None
+    place = ".".join(str(part) for part in first["loc"][:3])
+    if first["type"] == "extra_forbidden":
+        return invalid(f"{place}: this server knows no such field", field, "unknown_parameter")
+    code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
+    return invalid(f"{place}: {first['msg']}" if place else first["msg"], field, code)

@@ -1,0 +1,182 @@
+"""One served model: prompts in, answers with their receipts out, one event after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeAlias
+
+from tallystick.errors import TallyError, UnavailableError, UsageError
+from tallystick.frameworks.torch.language_models import TorchLanguageModel
+from tallystick.frameworks.torch.models import REFUSALS
+from tallystick.recorders.receipts import ReceiptIssuer
+from tallystick.serving.batching import BatchingEngine
+from tallystick.serving.jobs import BusyError, Event, Failed, Generated, Job, Piece
+from tallystick.serving.receipts import ReceiptBook
+from tallystick.serving.refusals import Refusal, invalid
+from tallystick.serving.slots import Slot
+from tallystick.transcripts.receipt import Answer, Request, SignedReceipt, Tokens
+from tallystick.transcripts.sampler import Sampler
+
+RETRY_SECONDS: Final = "1"
+LOG: Final = logging.getLogger("tallystick.serving")
+
+
+@dataclass(frozen=True)
+class Order:
+    """What one HTTP request asks of the model: a prompt, and a sampler for each choice."""
+
+    id: str
+    prompt: tuple[int, ...]
+    samplers: tuple[Sampler, ...]
+    max_tokens: int
+    stops: tuple[str, ...] = ()
+    nonce: str | None = None
+
+    def choice_id(self, choice: int) -> str:
+        """The id in the receipt of a choice: that of the HTTP request, with a number where there are several."""
+        return self.id if len(self.samplers) == 1 else f"{self.id}-{choice}"
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A finished answer with its receipt."""
+
+    ids: tuple[int, ...]
+    finish: str
+    signed: SignedReceipt
+
+
+Told: TypeAlias = tuple[int, Piece | Answered | Failed]
+"""An event, and which choice it belongs to."""
+
+
+class ModelService:
+    """Answers orders through a batching engine; receipts are made on a thread of their own, in order."""
+
+    def __init__(
+        self, language_model: TorchLanguageModel, engine: BatchingEngine, issuer: ReceiptIssuer, book: ReceiptBook
+    ) -> None:
+        self.language_model, self.engine, self.issuer, self.book = language_model, engine, issuer, book
+        self._scribe = ThreadPoolExecutor(1, "receipts")
+        self._tokenizing = threading.Lock()
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self.engine.start()
+
+    def stop(self) -> None:
+        """End every answer, and issue the receipts that are due."""
+        self.engine.stop()
+        self._scribe.shutdown()
+        self.issuer.close()
+
+    @property
+    def context(self) -> int | None:
+        """How many tokens prompt and answer may have together."""
+        found = getattr(self.language_model.model.config, "max_position_embeddings", None)
+        return found if isinstance(found, int) else None
+
+    async def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
+        """The prompt of messages; raises `Refusal` if the template refuses them."""
+        return await asyncio.to_thread(self._encode, "messages", lambda: self.language_model.encode_chat(messages))
+
+    async def encode_text(self, text: str) -> tuple[int, ...]:
+        """The prompt of a text."""
+        return await asyncio.to_thread(self._encode, "prompt", lambda: self.language_model.encode_text(text))
+
+    def order(self, order: Order) -> Answering:
+        """Begin to answer; raises `Refusal` with status 429 if the queue is full, 503 if the engine has stopped."""
+        return Answering(self, order)
+
+    async def challenge(self, request_id: str, nonce: bytes, count: int) -> bytes:
+        """The opening of committed states as canonical JSON; raises `UnavailableError` if they are not held."""
+        opening = await asyncio.to_thread(self.issuer.challenge, request_id, nonce, count)
+        return opening.to_bytes()
+
+    def issue(self, order: Order, choice: int, generated: Generated) -> SignedReceipt:
+        """Sign and keep the receipt of one choice."""
+        request = Request(
+            id=order.choice_id(choice),
+            prompt=Tokens.of(order.prompt),
+            max_tokens=order.max_tokens,
+            nonce=order.nonce,
+        )
+        answer = Answer(tokens=Tokens.of(generated.ids), finish=generated.finish)
+        sampler, batch = order.samplers[choice], generated.batch
+        issued = self.issuer.issue(request, answer, sampler, generated.rows, batch, generated.prompt_rows)
+        self.book.add(issued.signed)
+        return issued.signed
+
+    def write_receipt(self, write: partial[None]) -> None:
+        """Run `write` after the receipts before it."""
+        self._scribe.submit(write)
+
+    def _encode(self, field: str, encode: Callable[[], list[int]]) -> tuple[int, ...]:
+        with self._tokenizing:
+            try:
+                ids = tuple(encode())
+            except UsageError as error:
+                raise invalid(str(error), field) from None
+            except REFUSALS:
+                raise invalid(f"{field}: the tokenizer refuses this text", field) from None
+        return ids
+
+
+class Answering:
+    """One order being answered. Close it when nobody listens any more: its rows go to others."""
+
+    def __init__(self, service: ModelService, order: Order) -> None:
+        self.order = order
+        self._service = service
+        self._loop = asyncio.get_running_loop()
+        self._told: asyncio.Queue[Told] = asyncio.Queue()
+        jobs = [self._job(choice, sampler) for choice, sampler in enumerate(order.samplers)]
+        try:
+            self._slots: list[Slot] = service.engine.submit(jobs)
+        except BusyError as error:
+            raise Refusal(429, f"{error}; try again", None, "queue_full", {"Retry-After": RETRY_SECONDS}) from None
+        except UnavailableError as error:
+            raise Refusal(503, str(error), None, "unavailable") from None
+
+    async def events(self) -> AsyncIterator[Told]:
+        """Pieces and finished answers as they come; ends after the last choice, or after a failure."""
+        open_choices = len(self._slots)
+        while open_choices:
+            choice, event = await self._told.get()
+            open_choices = 0 if isinstance(event, Failed) else open_choices - isinstance(event, Answered)
+            yield choice, event
+
+    def close(self) -> None:
+        """Stop generating; a second call, or one after the end, does nothing."""
+        self._service.engine.cancel(self._slots)
+
+    def _job(self, choice: int, sampler: Sampler) -> Job:
+        order = self.order
+        deliver = partial(self._deliver, choice)
+        return Job(order.choice_id(choice), order.prompt, order.max_tokens, sampler, deliver, order.stops)
+
+    def _deliver(self, choice: int, event: Event) -> None:
+        if isinstance(event, Generated):
+            self._service.write_receipt(partial(self._finish, choice, event))
+        else:
+            self._tell(choice, event)
+
+    def _finish(self, choice: int, generated: Generated) -> None:
+        try:
+            signed = self._service.issue(self.order, choice, generated)
+        except (TallyError, OSError, *REFUSALS) as error:
+            LOG.exception("the receipt of %s", generated.job.id)
+            self._tell(choice, Failed(f"the receipt could not be issued: {type(error).__name__}"))
+        else:
+            self._tell(choice, Answered(generated.ids, generated.finish, signed))
+
+    def _tell(self, choice: int, event: Piece | Answered | Failed) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody listens
+            self._loop.call_soon_threadsafe(self._told.put_nowait, (choice, event))

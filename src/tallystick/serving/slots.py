@@ -1,0 +1,86 @@
+"""One answer in the making: its tokens, text, hidden rows and company so far."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from tallystick.serving.answer_text import AnswerText
+from tallystick.serving.jobs import Event, Failed, Finish, Generated, Job, Piece, Run
+
+if TYPE_CHECKING:
+    from tallystick.frameworks.torch.language_models import TorchLanguageModel
+
+LOG: Final = logging.getLogger("tallystick.serving")
+
+
+class Slot:
+    """A row of the batch while one job is in it. `is_cancelled` may be set from any thread."""
+
+    def __init__(self, job: Job, language_model: TorchLanguageModel) -> None:
+        self.job = job
+        self.history = list(job.prompt)
+        self.finish: Finish | None = None
+        self.is_cancelled = False
+        self._end_tokens = language_model.end_tokens
+        self._text = AnswerText(language_model.decode, job.stops)
+        self.prompt_rows: Mapping[int, torch.Tensor] = {}
+        self._rows: list[Mapping[int, torch.Tensor]] = []
+        self._runs: list[Run] = []
+        self.is_over = False
+
+    @property
+    def ids(self) -> list[int]:
+        """The answer so far."""
+        return self.history[len(self.job.prompt) :]
+
+    @property
+    def length(self) -> int:
+        """How many tokens the answer has."""
+        return len(self.history) - len(self.job.prompt)
+
+    def add(self, token: int, rows: Mapping[int, torch.Tensor], company: tuple[str, ...]) -> None:
+        """Take in the token chosen from hidden rows [width] by layer, in a step with the requests `company`."""
+        self.history.append(token)
+        self._rows.append(rows)
+        self._note(company)
+        is_end = token in self._end_tokens
+        text = "" if is_end else self._text.add(token)
+        self.finish = self._finish(is_end)
+        self.tell(Piece((token,), text + (self._text.close() if self.finish else "")))
+
+    def hand_over(self) -> None:
+        """Tell the finished answer, or what there is of a cancelled one; after a failure, nothing."""
+        if self.is_over:
+            return
+        rows = {layer: torch.stack([each[layer] for each in self._rows]) for layer in self._rows[0]}
+        finish, runs = self.finish or "cancelled", tuple(self._runs)
+        self.tell(Generated(self.job, tuple(self.ids), finish, rows, self.prompt_rows, runs))
+
+    def fail(self, error: BaseException) -> None:
+        """Tell that there will be no answer."""
+        LOG.error("request %s", self.job.id, exc_info=error)
+        self.tell(Failed(f"generation failed: {type(error).__name__}"))
+
+    def tell(self, event: Event) -> None:
+        """Deliver an event; after the last one, nothing."""
+        if not self.is_over:
+            self.is_over = not isinstance(event, Piece)
+            self.job.deliver(event)
+
+    def _finish(self, is_end: bool) -> Finish | None:
+        if is_end:
+            return "end"
+        if self._text.is_stopped:
+            return "stop"
+        return "length" if self.length >= self.job.max_tokens else None
+
+    def _note(self, company: tuple[str, ...]) -> None:
+        """Count one step more with the same requests, or begin a new run."""
+        if self._runs and self._runs[-1][1] == company:
+            self._runs[-1] = (self._runs[-1][0] + 1, company)
+        else:
+            self._runs.append((1, company))

@@ -1,0 +1,43 @@
+"""Answers as server-sent events: chunks as they are generated, the receipt in the last one, then `[DONE]`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+from tallystick.serving.events import DONE, event_of
+from tallystick.serving.jobs import Failed, Piece
+from tallystick.serving.refusals import Refusal
+from tallystick.serving.responses import Choice, Form
+from tallystick.serving.service import Answering
+
+
+async def stream_events(answering: Answering, form: Form, has_usage: bool) -> AsyncGenerator[bytes, None]:
+    """The chunks of an answer.
+
+    Receipts come in the last chunk: the one with `usage` and no choices if the client asked for usage, and otherwise
+    the one with the last `finish_reason`, since clients that did not ask do not expect a chunk without choices.
+    """
+    choices = [Choice() for _ in answering.order.samplers]
+    no_usage = {"usage": None} if has_usage else {}
+    for number in range(len(choices)):
+        yield event_of(form.first_chunk(number) | no_usage)
+    held: dict[int, tuple[str, list[int]]] = {number: ("", []) for number in range(len(choices))}
+    async for number, event in answering.events():
+        if isinstance(event, Failed):
+            yield event_of(Refusal(500, event.reason, None, "internal_error").to_json())
+            yield DONE
+            return
+        text, ids = held.pop(number, ("", []))
+        if isinstance(event, Piece):
+            choices[number].add(event)
+            held[number] = text + event.text, [*ids, *event.ids]
+            if held[number][0]:
+                yield event_of(form.piece_chunk(number, *held.pop(number), None) | no_usage)
+        else:
+            choices[number].answered = event
+            chunk = form.piece_chunk(number, text, ids, event.finish)
+            is_last = all(each.answered for each in choices)
+            yield event_of(chunk | (form.closing(choices, usage=False) if is_last and not has_usage else no_usage))
+    if has_usage:
+        yield event_of(form.last_chunk() | form.closing(choices))
+    yield DONE

@@ -1,0 +1,26 @@
+"""The parts of vLLM that the plugin stands on: `vllm.v1.sample.logits_processor` and `vllm.forward_context`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm.forward_context import get_forward_context  # type: ignore[import-not-found]
+from vllm.v1.sample.logits_processor import (  # type: ignore[import-not-found]
+    BatchUpdate,
+    LogitsProcessor,
+    MoveDirectionality,
+)
+
+
+def query_starts() -> Any:
+    """Where each request's positions begin in the pass under way, and where the last ends: I[requests + 1].
+
+    The metadata of attention, where vLLM keeps them, is one object or one for each layer.
+    """
+    metadata = get_forward_context().attn_metadata
+    if isinstance(metadata, dict):
+        metadata = next(iter(metadata.values()))
+    return metadata.query_start_loc
+
+
+__all__ = ["BatchUpdate", "LogitsProcessor", "MoveDirectionality", "query_starts"]

@@ -1,0 +1,1 @@
+"""Decoding as graphs in a framework that is not PyTorch."""

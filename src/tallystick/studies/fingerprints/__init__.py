@@ -1,0 +1,1 @@
+"""How far hidden states of honest stacks lie apart, and the limits of fingerprints that follow."""

@@ -1,0 +1,176 @@
+"""Makes or verifies receipts on one stack, in a process of its own: `python -m […].inference.on_stack PLACE JOB.json`.
+
+Beside the receipts of a batch stand the logits that its tokens were chosen from, so that a verifier's can be compared
+with them directly.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tallystick.attacks.receipts.scene import body_of
+from tallystick.audits.receipts.policy import ReceiptPolicy
+from tallystick.audits.receipts.report import ReceiptReport
+from tallystick.audits.receipts.request import ExpectedRequest
+from tallystick.audits.receipts.response import read_response
+from tallystick.audits.receipts.sampler import BANDS, SamplerRule
+from tallystick.audits.receipts.verify import verify_receipt
+from tallystick.commitments import Json
+from tallystick.errors import TallyError
+from tallystick.studies.inference.engines import verifier_on
+from tallystick.studies.inference.models import prompts_of, source_text
+from tallystick.studies.inference.stacks import Place, place_named
+from tallystick.studies.stacks import enter
+from tallystick.tolerances.fingerprints.standard import standard_fingerprints
+from tallystick.transcripts.language_model import LanguageModel, Prefill, Rows
+from tallystick.transcripts.sampler import Sampler
+
+Job: TypeAlias = Mapping[str, Any]
+Requests: TypeAlias = Sequence[dict[str, Json]]
+SECRET = bytes(range(32))
+POLICY = ReceiptPolicy(sampler=SamplerRule(seed="customer"), nonce="required", seed="customer")
+
+
+def make(place: Place, job: Job) -> dict[str, Any]:
+    """Write the answers of a subject with their receipts, and the logits they were chosen from."""
+    from tallystick.attestation import SigningKey
+    from tallystick.frameworks.torch.language_models import load_language_model
+    from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
+
+    language_model = load_language_model(Path(job["model"]), job["dtype"], place.stack.attention, place.stack.device)
+    settings = RecordSettings(standard_fingerprints(language_model.card.layers))
+    issuer = ReceiptIssuer(language_model, SigningKey(SECRET), settings)
+    prompts = prompts_of(language_model, source_text(), job["answers"], job["prompt"])
+    answered: list[dict[str, Json]] = []
+    logits: list[Rows] = []
+    for temperature in job["temperatures"]:
+        requests = [_request(prompt, temperature, number, job) for number, prompt in enumerate(prompts)]
+        bodies, rows = _answers(language_model, issuer, requests, job["tokens"])
+        answered += [{"request": asked, "response": body} for asked, body in zip(requests, bodies, strict=True)]
+        logits += list(rows)
+    Path(job["out"]).with_suffix(".json").write_text(json.dumps(answered))
+    np.save(Path(job["out"]).with_suffix(".npy"), np.stack(logits))
+    return {"maker": place.name, "subject": job["subject"], "receipts": len(answered)}
+
+
+def verify(place: Place, job: Job) -> dict[str, Any]:
+    """What this place says to the receipts of a subject that another one made."""
+    entry = {"subject": job["subject"], "dtype": job["dtype"], "maker": job["maker"], "verifier": place.name}
+    try:
+        model = Remembering(verifier_on(place.name, Path(job["model"]), job["dtype"]))
+        return {**entry, **_verified(model, job)}
+    except TallyError as error:
+        return {**entry, "unavailable": str(error)}
+
+
+@dataclass
+class Remembering:
+    """A language model that keeps its last pass."""
+
+    model: Any
+    last: Prefill | None = None
+
+    def prefill(self, tokens: Sequence[int], first: int, layers: Collection[int] = ()) -> Prefill:
+        """One pass over `tokens`."""
+        self.last = self.model.prefill(tokens, first, layers)
+        return self.last
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+
+def _verified(model: Any, job: Job) -> dict[str, Any]:
+    answered = json.loads(Path(job["out"]).with_suffix(".json").read_text())
+    claimed = np.load(Path(job["out"]).with_suffix(".npy"))
+    outcomes: Counter[str] = Counter()
+    seen: list[dict[str, float]] = []
+    objections: Counter[str] = Counter()
+    for each, logits in zip(answered, claimed, strict=True):
+        report = _report(model, each)
+        outcomes[report.outcome] += 1
+        objections.update(finding.name for finding in report.verdict.objections)
+        seen.append(_figures(report, model, logits))
+    return {
+        "receipts": len(answered),
+        **{name: outcomes[name] for name in ("accepted", "inconclusive", "rejected")},
+        "objections": dict(objections),
+        **{name: max(each[name] for each in seen) for name in ("fingerprint", "margin", "drift", "spread")},
+        "beyond": int(sum(each["beyond"] for each in seen)),
+        "rows": sum(len(each) for each in claimed),
+    }
+
+
+def _report(model: LanguageModel, each: Mapping[str, Any]) -> ReceiptReport:
+    response, request = read_response(each["response"]), ExpectedRequest.from_body(each["request"])
+    return verify_receipt(response.receipt, model, POLICY, request, response=response)
+
+
+def _figures(report: ReceiptReport, model: Remembering, logits: Rows) -> dict[str, float]:
+    """The largest distances in units of what is allowed, and how far the two sides' logits lie apart."""
+    assert model.last is not None, report.verdict
+    fingerprints = [each.distance / each.allowed for each in report.findings if each.name == "fingerprint"]
+    margins = [each.distance for each in report.findings if each.name == "sampler"]
+    gaps = model.last.logits[-len(logits) :].astype(np.float64) - logits
+    assert report.evidence is not None
+    return {
+        "fingerprint": max(fingerprints),
+        "margin": max(margins) / BANDS[model.card.dtype],
+        "drift": float(np.abs(gaps).max()),
+        "spread": float(np.ptp(gaps, axis=1).max()),
+        "beyond": report.evidence.trials.mismatches,
+    }
+
+
+def _request(prompt: Sequence[int], temperature: float, number: int, job: Job) -> dict[str, Json]:
+    return {
+        "prompt": list(prompt),
+        "max_tokens": job["tokens"],
+        "temperature": temperature,
+        "seed": 1000 + number,
+        "tally_nonce": f"{number + 1:032x}{round(100 * temperature):032x}",
+    }
+
+
+def _answers(language_model: Any, issuer: Any, requests: Requests, tokens: int) -> tuple[list[dict[str, Json]], Rows]:
+    """Responses to one batch, and logits F32 [answers, tokens, vocabulary]."""
+    from tallystick.recorders.generation import Asked, generate_plain
+
+    asked = []
+    for each in map(ExpectedRequest.from_body, requests):
+        asked.append(Asked(nonce=each.tally_nonce, sampler=Sampler(**each.settings_of())))
+    prompts: Any = [each["prompt"] for each in requests]
+    with _logits_of(language_model.model) as steps:
+        found = generate_plain(language_model, prompts, tokens, asked, issuer)
+    return [body_of(language_model, each) for each in found], np.stack(steps, 1)
+
+
+@contextmanager
+def _logits_of(model: Any) -> Iterator[list[Rows]]:
+    """The last row of logits of every pass inside the block."""
+    steps: list[Rows] = []
+    handle = model.register_forward_hook(lambda _, __, output: steps.append(output.logits[:, -1].float().cpu().numpy()))
+    try:
+        yield steps
+    finally:
+        handle.remove()
+
+
+def _main() -> None:
+    place, path = place_named(sys.argv[1]), Path(sys.argv[2])
+    enter(place.stack)
+    task = json.loads(path.read_text())
+    act = {"make": make, "verify": verify}[task["action"]]
+    path.with_suffix(".out.json").write_text(json.dumps([act(place, job) for job in task["jobs"]]))
+
+
+if __name__ == "__main__":
+    _main()

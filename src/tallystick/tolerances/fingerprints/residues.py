@@ -1,0 +1,140 @@
+"""The wire forms of a projection's numbers: float32, or the low bits of each on a grid that follows the block's norm.
+
+| bits | a block of one layer is | grid, relative to 2ᵉ |
+|-|-|-|
+| 32 | `width` little-endian float32 numbers | |
+| 8 | e, then a byte a number | 2⁻¹⁰ |
+| 4 | e, then a nibble a number, the first in the low one | 2⁻⁸ |
+| 1 | e, then a bit a number, the first in the lowest | 2⁻⁶ |
+
+e is a signed byte, log₂ of the norm of the block's hidden states, rounded. A number s is written as its cell on the
+grid, ⌊s / step⌋ modulo 2^bits. The high bits are left out since the verifier has a number of its own nearby (universal
+quantisation: Boufounos 2012): all bits are spent on small differences, and a large one meets a chance code instead. A
+block whose norm is 0, or below 2⁻¹²⁷, has e = −128 and codes 0.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tallystick.errors import MalformedError, UnavailableError
+
+Numbers = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+RESOLUTION: Final = {8: 10, 4: 8, 1: 6}
+ZERO: Final = -128
+EXPONENT_MAX: Final = 127
+HALF_OCTAVE: Final = 0.7071067811865476
+"""√½ in binary64: where log₂ rounds up."""
+FLOAT32_HALF_STEP: Final = 2.0**-24
+
+
+def block_bytes(width: int, bits: int) -> int:
+    """The bytes of one block of one layer."""
+    return 4 * width if bits == 32 else 1 + -(-width * bits // 8)
+
+
+def reach(bits: int) -> float:
+    """The distance, on average, of a claim that has nothing to do with the block: codes meet by chance.
+
+    With M codes, √((M − 1)³ / 12 M) steps. Limits near it tell nothing apart.
+    """
+    codes = 2**bits
+    return math.inf if bits == 32 else math.sqrt((codes - 1) ** 3 / (12 * codes)) * 2.0 ** -RESOLUTION[bits]
+
+
+def encode_numbers(numbers: Numbers, norms: Numbers, bits: int) -> Bytes:
+    """The wire form of numbers [blocks, width] with the norms [blocks] of their hidden states: [blocks, bytes].
+
+    Raises `UnavailableError` for numbers that have none.
+    """
+    with np.errstate(over="ignore"):
+        narrow = numbers.astype("<f4")
+    if not np.isfinite(narrow).all() or not np.isfinite(norms).all():
+        raise UnavailableError("hidden states: not finite, or too large for a fingerprint")
+    if bits == 32:
+        return narrow.view(np.uint8)
+    exponents = _exponents(norms)
+    codes = np.where(exponents[:, None] == ZERO, 0.0, np.floor(numbers / _steps(exponents, bits)))
+    residues = np.mod(codes, 2**bits).astype(np.uint8)
+    return np.concatenate([exponents.astype(np.int8).view(np.uint8)[:, None], _pack(residues, bits)], axis=1)
+
+
+def relative_gaps(data: Bytes, own: Numbers, norms: Numbers, bits: int) -> Numbers:
+    """How far own numbers [blocks, width] lie from those that claimed [blocks, bytes] may stand for: [blocks].
+
+    √(Σₖ gapₖ² / width) relative to the own norm, or, where that is larger, the gap between the own norm and those that
+    round to the claimed exponent. Where an own number lies in a cell with the claimed code the gap is 0; the exact
+    claimed number lies in such a cell, so that the distance never exceeds that of the exact numbers.
+
+    Raises `MalformedError` for bytes that no numbers have.
+    """
+    assert data.shape == (len(own), block_bytes(own.shape[1], bits))
+    if bits == 32:
+        return _relative(_float_gaps(np.ascontiguousarray(data).view("<f4").astype(np.float64), own), norms)
+    exponents = np.ascontiguousarray(data[:, :1]).view(np.int8)[:, 0].astype(np.int64)
+    codes = _unpack(data[:, 1:], own.shape[1], bits)
+    if codes[exponents == ZERO].any():
+        raise MalformedError("fingerprint.data: a code in a block whose norm is 0")
+    steps = _steps(exponents, bits)
+    offsets = np.mod(own / steps - codes - 0.5, 2**bits)
+    cells = np.minimum(offsets, 2**bits - offsets)
+    gaps = np.maximum(cells - 0.5, 0.0) * steps
+    gaps[exponents == ZERO] = 0.0
+    return np.maximum(_relative(gaps, norms), _norm_gaps(exponents, norms))
+
+
+def _exponents(norms: Numbers) -> Integers:
+    mantissas, exponents = np.frexp(norms)
+    rounded = exponents.astype(np.int64) - (mantissas < HALF_OCTAVE)
+    if (rounded > EXPONENT_MAX).any():
+        raise UnavailableError("hidden states: too large for a fingerprint")
+    return np.where((norms == 0.0) | (rounded <= ZERO), ZERO, rounded)
+
+
+def _steps(exponents: Integers, bits: int) -> Numbers:
+    return np.ldexp(1.0, exponents - RESOLUTION[bits])[:, None]
+
+
+def _float_gaps(claimed: Numbers, own: Numbers) -> Numbers:
+    if not np.isfinite(claimed).all():
+        raise MalformedError("fingerprint.data: a number is not finite")
+    return np.maximum(np.abs(claimed - own) - np.abs(claimed) * FLOAT32_HALF_STEP, 0.0)
+
+
+def _norm_gaps(exponents: Integers, norms: Numbers) -> Numbers:
+    low = np.where(exponents == ZERO, 0.0, np.ldexp(HALF_OCTAVE, exponents))
+    high = np.where(exponents == ZERO, np.ldexp(1.0, ZERO + 1), np.ldexp(2 * HALF_OCTAVE, exponents))
+    gaps = np.maximum(np.maximum(low - norms, norms - high), 0.0)
+    return np.where(gaps == 0.0, 0.0, np.divide(gaps, norms, out=np.full_like(norms, np.inf), where=norms > 0.0))
+
+
+def _relative(gaps: Numbers, norms: Numbers) -> Numbers:
+    sizes = np.sqrt(np.square(gaps).mean(axis=1))
+    return np.where(sizes == 0.0, 0.0, np.divide(sizes, norms, out=np.full_like(sizes, np.inf), where=norms > 0.0))
+
+
+def _pack(residues: Bytes, bits: int) -> Bytes:
+    if bits == 8:
+        return residues
+    if bits == 1:
+        return np.packbits(residues, axis=1, bitorder="little")
+    nibbles = np.pad(residues, ((0, 0), (0, residues.shape[1] % 2)))
+    return np.asarray(nibbles[:, ::2] | nibbles[:, 1::2] << 4, np.uint8)
+
+
+def _unpack(packed: Bytes, width: int, bits: int) -> Integers:
+    if bits == 8:
+        return packed.astype(np.int64)
+    if bits == 1:
+        codes = np.unpackbits(packed, axis=1, bitorder="little")
+    else:
+        codes = np.stack([packed & 0x0F, packed >> 4], axis=2).reshape(len(packed), 2 * packed.shape[1])
+    if codes[:, width:].any():
+        raise MalformedError("fingerprint.data: a code beyond the last number")
+    return codes[:, :width].astype(np.int64)

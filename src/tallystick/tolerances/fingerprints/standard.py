@@ -1,0 +1,23 @@
+"""What is fingerprinted where nobody asks for something else: half a byte a token that sees every part of a model."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tallystick.tolerances.fingerprints.settings import FingerprintSettings
+
+STANDARD_WIDTH: Final = 13
+STANDARD_BITS: Final = 4
+
+
+def standard_fingerprints(final: int) -> tuple[FingerprintSettings, ...]:
+    """A block after a third of the model and the final norm, 13 numbers of 4 bits each for 32 tokens: 16 bytes.
+
+    An early block sees small changes best, because rounding adds up behind it; the final norm sees what is done after
+    it. Measured in `docs/inference.md`.
+
+    Args:
+        final: the number of blocks, which stands for the final norm.
+    """
+    layers = tuple(sorted({final // 3, final}))
+    return (FingerprintSettings(layers=layers, width=STANDARD_WIDTH, bits=STANDARD_BITS),)

@@ -1,0 +1,253 @@
+"""`tally verify-response` as a person runs it: exit codes, tables, and one line for bad input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tallystick.attestation import SigningKey, sign_receipt
+from tallystick.cli.entry import run
+
+LAX = """
+[sampler]
+dishonest = 0.3
+beta = 0.05
+
+[[fingerprints.limits]]
+dtype = "F32"
+bits = 8
+width = 1
+tokens = 1
+largest = 1e-4
+typical = 5e-5
+honest = 1
+honest_largest = 0.0
+honest_typical = 0.0
+
+[[fingerprints.states]]
+dtype = "F32"
+tokens = 1
+largest = 1e-4
+typical = 5e-5
+honest = 1
+honest_largest = 0.0
+honest_typical = 0.0
+"""
+NONCE = "07" * 16
+PROMPT = "The stick is"
+
+
+@pytest.fixture(scope="module")
+def key() -> SigningKey:
+    return SigningKey(bytes(range(32)))
+
+
+@pytest.fixture(scope="module")
+def answers(language_model: Any, key: SigningKey, one_thread: None) -> list[Any]:
+    """Three answers under one key."""
+    from tallystick.recorders.generation import Asked, generate_plain
+    from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
+    from tallystick.tolerances.fingerprints import FingerprintSettings
+    from tallystick.transcripts.sampler import Sampler
+
+    settings = RecordSettings((FingerprintSettings(layers=(2,)),), committed=(0, 1, 2), block=8, prompt=True)
+    issuer = ReceiptIssuer(language_model, key, settings)
+    prompt = language_model.encode_text(PROMPT)
+    asked = [Asked(f"r{seed}", f"{seed:02x}", Sampler(seed=seed, temperature=0.8)) for seed in range(3)]
+    return [generate_plain(language_model, [prompt], 16, [each], issuer)[0] for each in asked]
+
+
+@pytest.fixture
+def files(answers: list[Any], language_model: Any, tmp_path: Path) -> Path:
+    """A folder with a policy, a receipt, a response, a request, a stream and an opening."""
+    signed = answers[0].issued.signed
+    (tmp_path / "policy.toml").write_text(LAX)
+    (tmp_path / "receipt.json").write_bytes(signed.to_bytes())
+    (tmp_path / "receipts.jsonl").write_bytes(b"".join(each.issued.signed.to_bytes() + b"\n" for each in answers))
+    response = {
+        "id": "r0",
+        "choices": [{"text": language_model.decode(answers[0].tokens), "finish_reason": "length"}],
+        "usage": {"prompt_tokens": len(answers[0].prompt), "completion_tokens": 16},
+        "receipt": signed.to_json(),
+    }
+    (tmp_path / "response.json").write_text(json.dumps(response))
+    body = {"prompt": PROMPT, "temperature": 0.8, "seed": 0, "tally_nonce": "00", "max_tokens": 16}
+    (tmp_path / "request.json").write_text(json.dumps(body))
+    opening = answers[0].issued.states.open(bytes.fromhex(NONCE), 1024)
+    (tmp_path / "opening.json").write_bytes(opening.to_bytes())
+    return tmp_path
+
+
+@pytest.fixture
+def tally(
+    files: Path, model_directory: Path, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """`tally verify-response FILE… --model … --policy …`: exit code, stdout and stderr."""
+
+    def verify(name: str, *options: str, model: Path = model_directory) -> tuple[int, str, str]:
+        paths = [str(files / each) for each in name.split()]
+        code = run(["verify-response", *paths, "--model", str(model), "--policy", str(files / "policy.toml"), *options])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return verify
+
+
+def test_an_honest_receipt_gets_a_table_and_exit_0(tally: Callable[..., Any]) -> None:
+    code, out, _ = tally("receipt.json")
+    assert code == 0, out
+    assert out.startswith("ACCEPTED  receipt sha256:")
+    for word in (
+        "signature",
+        "sampler",
+        "evidence",
+        "fingerprint",
+        "prefill",
+        "seconds",
+        "bytes",
+        "rung 1: token test",
+    ):
+        assert word in out
+    assert "not checked: " in out
+
+
+def test_a_response_with_its_request_answers_every_question(tally: Callable[..., Any], files: Path) -> None:
+    code, out, _ = tally("response.json", "--request", str(files / "request.json"), "--json")
+    assert code == 0, out
+    assert set(json.loads(out)["answers"].values()) == {"yes"}
+
+
+def test_other_settings_than_asked_are_exit_1(tally: Callable[..., Any], files: Path) -> None:
+    body = json.loads((files / "request.json").read_text())
+    (files / "request.json").write_text(json.dumps(body | {"temperature": 0.5}))
+    code, out, _ = tally("response.json", "--request", str(files / "request.json"))
+    assert code == 1
+    assert "objection settings at temperature" in out
+
+
+def test_a_forged_receipt_is_exit_1(
+    tally: Callable[..., Any], files: Path, answers: list[Any], key: SigningKey
+) -> None:
+    receipt = answers[0].issued.signed.receipt
+    forged = receipt.model_copy(update={"sampler": receipt.sampler.model_copy(update={"seed": 9})})
+    (files / "receipt.json").write_bytes(sign_receipt(forged, key).to_bytes())
+    code, out, _ = tally("receipt.json")
+    assert code == 1
+    assert "same sampler: no" in out
+
+
+def test_too_few_tokens_are_exit_3_until_a_higher_rung(tally: Callable[..., Any], files: Path) -> None:
+    (files / "policy.toml").write_text(LAX.replace("dishonest = 0.3\nbeta = 0.05\n", ""))
+    code, out, _ = tally("receipt.json", "--rung", "2")
+    assert code == 3
+    assert "could not check: evidence" in out
+    code, out, _ = tally("receipt.json")
+    assert code == 0, out
+    assert "rung 4: exact replay" in out
+
+
+def test_one_layer_is_judged_from_an_opening(tally: Callable[..., Any], files: Path) -> None:
+    opened = ("--opening", str(files / "opening.json"), "--nonce", NONCE, "--count", "1024")
+    code, out, _ = tally("receipt.json", *opened, "--rung", "3", "--layer", "1")
+    assert code == 0, out
+    assert "rung 3: one layer by operators" in out
+    assert "layer" in out
+    code, _, _ = tally("receipt.json", *opened[:2], "--nonce", "00" * 16, "--count", "1024")
+    assert code == 1
+
+
+def test_a_stream_is_judged_together(tally: Callable[..., Any], files: Path) -> None:
+    code, out, _ = tally("receipts.jsonl")
+    assert code == 0, out
+    assert "3 receipts, 3 computed, 48 tokens" in out
+    assert "repeat with --nonce" in out
+    code, out, _ = tally("receipts.jsonl receipt.json")
+    assert code == 1
+    assert "replayed" in out
+    code, out, _ = tally("receipts.jsonl", "--audit-sample", "0")
+    assert code == 3
+    code, out, _ = tally("receipts.jsonl", "--audit-sample", "0.5", "--nonce", NONCE, "--json")
+    assert json.loads(out)["audit_sample"] == 0.5
+
+
+def test_requests_of_a_stream_go_line_by_line(tally: Callable[..., Any], files: Path) -> None:
+    bodies = [{"prompt": PROMPT, "temperature": 0.8, "seed": seed, "tally_nonce": f"{seed:02x}"} for seed in range(3)]
+    path = files / "requests.jsonl"
+    path.write_text("".join(json.dumps(body) + "\n" for body in bodies))
+    assert tally("receipts.jsonl", "--request", str(path))[0] == 0
+    path.write_text("".join(json.dumps(body) + "\n" for body in reversed(bodies)))
+    assert tally("receipts.jsonl", "--request", str(path))[0] == 1
+    path.write_text(json.dumps(bodies[0]) + "\n")
+    code, _, err = tally("receipts.jsonl", "--request", str(path))
+    assert code == 2
+    assert "1 requests for 3 receipts" in err
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        (lambda held: held["receipt"].update(receipt=2), "receipt.receipt"),
+        (lambda held: held["receipt"]["answer"]["tokens"].update(count=-1), "receipt.answer.tokens.count"),
+        (lambda held: held["receipt"]["answer"]["tokens"].update(count=1 << 40), "receipt.answer.tokens.count"),
+        (lambda held: held["receipt"]["request"].update(max_tokens="many"), "receipt.request.max_tokens"),
+        (lambda held: held["receipt"]["fingerprints"][0].update(tokens=3), "fingerprints.0.tokens"),
+        (lambda held: held["receipt"].update(unknown=1), "receipt.unknown"),
+        (lambda held: held.pop("receipt"), "receipt"),
+    ],
+)
+def test_bad_receipts_are_exit_4_and_name_the_field(
+    tally: Callable[..., Any], files: Path, change: Callable[[Any], Any], field: str
+) -> None:
+    held = json.loads((files / "receipt.json").read_text())
+    change(held)
+    (files / "receipt.json").write_text(json.dumps(held))
+    code, out, err = tally("receipt.json")
+    assert code == 4, out
+    assert field in err
+    assert err.count("\n") == 1
+
+
+def test_bytes_that_are_no_json_are_exit_4(tally: Callable[..., Any], files: Path) -> None:
+    for data in (b"", b"{", b"\xff\xfe", b"[" * 5000):
+        (files / "receipt.json").write_bytes(data)
+        assert tally("receipt.json")[0] == 4
+    (files / "receipts.jsonl").write_bytes(b"{}\n")
+    code, _, err = tally("receipts.jsonl")
+    assert code == 4
+    assert "line 1" in err
+
+
+def test_a_directory_that_is_no_model_is_exit_4_and_another_model_exit_1(
+    tally: Callable[..., Any], files: Path, model_directory: Path, tmp_path: Path
+) -> None:
+    assert tally("receipt.json", model=files)[0] == 4
+    assert tally("receipt.json", model=files / "nowhere")[0] == 4
+    code, out, _ = tally("receipt.json", "--dtype", "BF16")
+    assert code == 1
+    assert "model root" in out
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--dtype", "F64"),
+        ("--rung", "5"),
+        ("--attention", "none"),
+        ("--nonce", "xyz"),
+        ("--audit-sample", "2"),
+    ],
+)
+def test_wishes_that_make_no_sense_are_exit_2(tally: Callable[..., Any], options: tuple[str, ...]) -> None:
+    assert tally("receipt.json", *options)[0] == 2
+
+
+def test_an_opening_needs_the_verifiers_nonce(tally: Callable[..., Any], files: Path) -> None:
+    code, _, err = tally("receipt.json", "--opening", str(files / "opening.json"))
+    assert code == 2
+    assert "--nonce" in err
+    code, _, err = tally("receipts.jsonl", "--opening", str(files / "opening.json"), "--nonce", NONCE)
+    assert code == 2

@@ -1,0 +1,87 @@
+"""Receipts that a server gave out: found again, listed for auditors, challenged, continued after a restart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tallystick.attestation import SigningKey, verify_receipt_signature
+from tallystick.recorders.receipts import RecordSettings
+from tallystick.transcripts.receipt import SignedReceipt
+from tallystick.transcripts.states_opening import StatesOpening, check_states_opening
+
+AUDITOR = {"Authorization": "Bearer auditors-key"}
+BODY = {"model": "tiny", "prompt": "the stick", "max_tokens": 6, "temperature": 0}
+
+
+def ask(server: Any, **fields: Any) -> Any:
+    return server.http.post("/v1/completions", json=BODY | fields).json()
+
+
+def listed(server: Any, after: int) -> list[SignedReceipt]:
+    lines = server.http.get(f"/v1/receipts?after={after}", headers=AUDITOR).content.splitlines()
+    return [SignedReceipt.from_bytes(line, "line") for line in lines]
+
+
+def test_a_receipt_is_found_again_by_its_request(server: Any) -> None:
+    response = ask(server)
+    assert server.http.get(f"/v1/receipts/{response['id']}").json() == response["receipt"]
+
+
+def test_auditors_see_every_receipt_in_an_unbroken_chain(server: Any) -> None:
+    before = ask(server)["receipt"]["receipt"]["sequence"]
+    names = [ask(server)["id"] for _ in range(3)]
+    found = listed(server, before)
+    assert [each.receipt.request.id for each in found] == names
+    assert [each.receipt.sequence for each in found] == [before + 1, before + 2, before + 3]
+    assert [each.receipt.previous for each in found[1:]] == [each.receipt.identity for each in found[:-1]]
+    for each in found:
+        verify_receipt_signature(each)
+
+
+def test_customers_may_not_list_receipts(server: Any) -> None:
+    assert server.http.get("/v1/receipts?after=0").status_code == 401
+
+
+def test_committed_states_are_opened_at_the_places_that_a_nonce_selects(server: Any) -> None:
+    response = ask(server)
+    nonce = bytes(range(16))
+    asked = {"nonce": nonce.hex(), "count": 2}
+    answer = server.http.post(f"/v1/receipts/{response['id']}/challenge", json=asked)
+    states = SignedReceipt.from_json(response["receipt"], "receipt").receipt.states
+    assert states is not None
+    opening = StatesOpening.from_bytes(answer.content, "opening")
+    found = check_states_opening(opening, states, nonce, 2)
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize("body", [{"nonce": "xyz", "count": 1}, {"nonce": "ab", "count": 0}, {"nonce": "ab"}, {}])
+def test_a_challenge_that_makes_no_sense_is_refused(server: Any, body: dict[str, Any]) -> None:
+    assert server.http.post(f"/v1/receipts/{ask(server)['id']}/challenge", json=body).status_code == 400
+
+
+def test_what_is_not_held_is_not_found(server: Any) -> None:
+    assert server.http.get("/v1/receipts/unknown").status_code == 404
+    assert server.http.post("/v1/receipts/unknown/challenge", json={"nonce": "ab", "count": 1}).status_code == 404
+
+
+def test_a_restarted_server_goes_on_where_its_journal_ends(serving: Any, language_model: Any, journal: Path) -> None:
+    key = SigningKey(bytes(range(32)))
+    with serving(language_model, key=key, journal=journal) as server:
+        first = ask(server)
+    with serving(language_model, key=key, journal=journal) as server:
+        second = ask(server)
+        assert server.http.get(f"/v1/receipts/{first['id']}").json() == first["receipt"]
+        assert [each.to_json() for each in listed(server, 0)] == [first["receipt"], second["receipt"]]
+        assert [each.to_json() for each in listed(server, 1)] == [second["receipt"]]
+    assert second["receipt"]["receipt"]["sequence"] == 2
+
+
+def test_a_private_receipt_holds_no_tokens_and_the_response_does(serving: Any, language_model: Any) -> None:
+    with serving(language_model, RecordSettings(private=True)) as server:
+        response = ask(server)
+    receipt = SignedReceipt.from_json(response["receipt"], "receipt").receipt
+    assert (receipt.request.prompt.ids, receipt.answer.tokens.ids) == (None, None)
+    assert len(response["choices"][0]["token_ids"]) == receipt.answer.tokens.count == 6
