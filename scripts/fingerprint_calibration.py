@@ -14,6 +14,7 @@ import argparse
 import sys
 import tempfile
 import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,9 @@ DATA = Path("docs/data/fingerprints.json")
 TRIALS = {
     "final layer: 15 numbers of 8 bits, 0.5 bytes a token": Trial(FingerprintSettings()),
     "first and final layer: 7 numbers of 8 bits, 0.5 bytes a token": Trial(FingerprintSettings(width=7), (0, -1)),
+    "first and final layer: 13 numbers of 4 bits, 0.5 bytes a token": Trial(
+        FingerprintSettings(width=13, bits=4), (0, -1)
+    ),
     "final layer: 7 numbers of 8 bits, 0.25 bytes a token": Trial(FingerprintSettings(width=7)),
     "final layer: 4 numbers of 32 bits, 0.5 bytes a token": Trial(FingerprintSettings(width=4, bits=32)),
     "final layer: 30 numbers of 4 bits, 0.5 bytes a token": Trial(FingerprintSettings(width=30, bits=4)),
@@ -45,6 +49,7 @@ TRIALS = {
 }
 TOKENS = 32
 PAIRS = 12
+FUSED = "fused attention"
 REJECTED_MAX = 0.01
 
 
@@ -52,7 +57,7 @@ def main() -> int:
     """Run the study."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", type=Path, action="append", default=[])
-    parser.add_argument("--answers", type=int, default=64, help="answers a model; half calibrate, half try")
+    parser.add_argument("--answers", type=int, default=32, help="answers a model; half calibrate, half try")
     parser.add_argument("--out", type=Path, default=Path())
     parser.add_argument("--quick", action="store_true", help="sixteen answers, to see that it runs")
     options = parser.parse_args()
@@ -78,24 +83,35 @@ def main() -> int:
 
 
 def figures_of(study: Study, table: FingerprintCalibration) -> dict[str, Any]:
-    """Whom the limits reject: honest providers on answers that set no limit, and cheats."""
+    """Whom the limits reject: honest providers on answers that set no limit, and cheats.
+
+    Cheats are tried against the limits over all models and both kinds of attention, and against those that the same
+    study gives for one model by itself where attention is computed as the receipt states.
+    """
     rule = FingerprintRule(limits=table.limits, states=table.states)
     seen = [*honest_pairs(study, held_out=False)]
     honest = {"stacks that set limits": seen[:: -(-len(seen) // PAIRS)]}
     honest["stacks held out"] = [*honest_pairs(study, held_out=True)][:PAIRS]
-    verifiers = [each for each in study.producers if each.is_verifier]
     figures: dict[str, Any] = {"machine": table.machine, "software": table.software, "models": table.models}
-    figures |= {"stacks": table.stacks, "held_out": table.held_out, "honest": {}, "cheats": {}}
-    for dtype in DTYPES:
-        for name, pairs in honest.items():
-            figures["honest"][f"{dtype}, {name}"] = rejections(study, pairs, TRIALS, rule, dtype, 1)
-        for cheat in (each for each in study.producers if each.cheat):
-            pairs = [(cheat, verifier) for verifier in verifiers]
-            for model in study.models:
-                alone = Study(study.folder, {model: study.models[model]}, study.producers)
-                name = f"{cheat.cheat} weights as {dtype}, {Path(model).name}"
-                figures["cheats"][name] = rejections(alone, pairs, TRIALS, rule, dtype, TOKENS)
+    figures |= {"stacks": table.stacks, "held_out": table.held_out, "honest": {}, "cheats": {}, "cheats_alone": {}}
+    for dtype, (name, pairs) in product(DTYPES, honest.items()):
+        figures["honest"][f"{dtype}, {name}"] = rejections(study, pairs, TRIALS, rule, dtype, 1)
+    for model in study.models:
+        alone = Study(study.folder, {model: study.models[model]}, tuple(p for p in study.producers if p.stack != FUSED))
+        own = calibrate(alone)
+        figures["cheats"] |= cheats_of(alone, rule)
+        figures["cheats_alone"] |= cheats_of(alone, FingerprintRule(limits=own.limits, states=own.states))
     return figures
+
+
+def cheats_of(study: Study, rule: FingerprintRule) -> dict[str, Any]:
+    """How often each cheat is rejected on the study's one model."""
+    verifiers = [each for each in study.producers if each.is_verifier]
+    found = {}
+    for dtype, cheat in product(DTYPES, [each for each in study.producers if each.cheat]):
+        name = f"{cheat.cheat} weights as {dtype}, {Path(*study.models).name}"
+        found[name] = rejections(study, [(cheat, each) for each in verifiers], TRIALS, rule, dtype, TOKENS)
+    return found
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def separation(dtype: str) -> Callable[[Path, bool], Any]:
     def run(models: Path, quick: bool) -> Any:
         cast = make_cast(models, dtype)
         final = cast.promised.card.layers
-        return list(separate(cast, Work(4 if quick else 96, PROMPT, TOKENS, (final // 3, final), BATCH)))
+        return list(separate(cast, Work(4 if quick else 64, PROMPT, TOKENS, (final // 3, final), BATCH)))
 
     return run
 
@@ -59,7 +59,7 @@ def tokens(dtype: str) -> Callable[[Path, bool], Any]:
     """Decisions of the sampler's test for a model promised in `dtype`."""
 
     def run(models: Path, quick: bool) -> Any:
-        return list(decide_all(make_cast(models, dtype), Work(2 if quick else 48, PROMPT, TOKENS, (), BATCH)))
+        return list(decide_all(make_cast(models, dtype), Work(2 if quick else 32, PROMPT, TOKENS, (), BATCH)))
 
     return run
 

@@ -1,4 +1,4 @@
-"""Puts the output of the example's two audits, and the size of the trusted base, into the README."""
+"""Puts the output of the README's examples, and the size of the trusted base, into the README."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from trusted_base import measure, sentence
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 FORGED_SHOWN = re.compile(r"^(REJECTED|objection|replayed)")
+ANSWER_SHOWN = re.compile(r"^(ACCEPTED|REJECTED|check|sampler|evidence|fingerprint|objection|same|rung)")
 
 
 def block(lines: list[str]) -> str:
@@ -27,15 +28,22 @@ def between(text: str, command: str, body: str) -> str:
     return found
 
 
-def main(audit: Path, forged: Path) -> None:
-    """Rewrite the README."""
+def chosen(path: Path, shown: re.Pattern[str]) -> str:
+    """The lines of an output that are shown, as a block."""
+    return block([line for line in path.read_text().splitlines() if shown.match(line)])
+
+
+def main(stage: Path) -> None:
+    """Rewrite the README from the outputs that lie in `stage`."""
     text = README.read_text()
-    text = between(text, "tally audit run --samples 8", block(audit.read_text().splitlines()))
-    shown = [line for line in forged.read_text().splitlines() if FORGED_SHOWN.match(line)]
-    text = between(text, "tally audit forged --full", block(shown))
+    text = between(text, "tally audit run --samples 8", block((stage / "audit.txt").read_text().splitlines()))
+    text = between(text, "tally audit forged --full", chosen(stage / "forged.txt", FORGED_SHOWN))
+    for name, file in (("receipt", "receipt.txt"), ("forged", "quantised.txt")):
+        command = f"tally verify-response {name}.json --model model"
+        text = between(text, command, chosen(stage / file, ANSWER_SHOWN))
     text = re.sub(r"[\d,]+ lines for an audit, [^(]*?replays with", sentence(measure()), text)
     README.write_text(text)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parent.parent / "src"
 AUDIT = "tallystick.audits"
+ANSWERS = "tallystick.audits.receipts"
 REPLAYERS = ("tallystick.frameworks.torch.replayer", "tallystick.frameworks.torch.graph_replayer")
 OPERATORS = "tallystick.operators"
 
@@ -71,18 +72,23 @@ def _docstring_lines(node: ast.AST) -> range:
 
 
 def measure() -> dict[str, int]:
-    """Lines of code an audit rests on, those that define operators, and those of what it replays with."""
-    audit = reachable(AUDIT)
-    operators = {module for module in audit if module.startswith(OPERATORS)}
+    """Lines of code: an audit, what judging answers adds, what defines operators, what is replayed with."""
+    audit, answers = reachable(AUDIT), reachable(ANSWERS)
+    operators = {module for module in audit | answers if module.startswith(OPERATORS)}
     replay = set().union(*map(reachable, REPLAYERS)) - audit
-    return {"audit": total(audit - operators), "operators": total(operators), "replay": total(replay)}
+    return {
+        "audit": total(audit - operators),
+        "answers": total(answers - audit - operators),
+        "operators": total(operators),
+        "replay": total(replay),
+    }
 
 
 def sentence(figures: dict[str, int]) -> str:
     """What the README says."""
     return (
-        f"{figures['audit']:,} lines for an audit, {figures['operators']:,} that define operators "
-        f"and {figures['replay']:,} for what it replays with"
+        f"{figures['audit']:,} lines for an audit, {figures['answers']:,} more for answers, "
+        f"{figures['operators']:,} that define operators and {figures['replay']:,} for what it replays with"
     )
 
 

@@ -224,3 +224,10 @@ def test_rows_inside_of_the_limits_are_taken() -> None:
     assert choose(np.zeros((1, 1 << 20), np.float32), Sampler(), [0], [[]])[0] in range(1 << 20)
     assert choose(logits[:0], Sampler(), [], []).tolist() == []
     assert keys(logits[:0], Sampler(), [], []).shape == (0, 3)
+
+
+def test_nobody_chooses_in_the_place_of_an_unknown_sampler() -> None:
+    logits = np.zeros((1, 4), np.float32)
+    with pytest.raises(UsageError, match="unknown form"):
+        choose(logits, Sampler(form="unknown"), [0], [[]])
+    assert choose(logits, Sampler(form="unknown", temperature=0.0), [0], [[]]).tolist() == [0]

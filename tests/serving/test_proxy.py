@@ -162,8 +162,8 @@ def test_without_a_tokenizer_the_text_is_bound(proxy: Proxied, stream: bool) -> 
     response = proxy.openai.chat.completions.create(**CHAT, **options, extra_body={"tally_nonce": "aa"})
     receipt = checked((list(response)[-1] if stream else response).receipt)
     assert receipt.engine.version == "digest of the text"
-    assert receipt.request.prompt == Tokens(count=7, digest=digest("blob", encode({"messages": HELLO})))
-    assert receipt.answer.tokens == Tokens(count=3, digest=digest("blob", b"wood"))
+    assert receipt.request.prompt == Tokens(count=7, digest=digest("blob", encode({"messages": HELLO})), over="text")
+    assert receipt.answer.tokens == Tokens(count=3, digest=digest("blob", b"wood"), over="text")
     assert (receipt.answer.finish, receipt.request.nonce) == ("end", "aa")
 
 

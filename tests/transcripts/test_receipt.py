@@ -318,3 +318,10 @@ def test_a_model_card_is_named_by_all_it_says() -> None:
 def test_a_malformed_card_is_refused_by_the_name_of_the_field(field: str, value: Any) -> None:
     with pytest.raises(MalformedError, match=f"card: {field}"):
         ModelCard.from_json({**CARD, field: value}, "card")
+
+
+def test_a_digest_of_text_stands_without_ids() -> None:
+    text = Tokens.from_json({"count": 2, "digest": str(digest("blob", b"hi")), "over": "text"}, "tokens")
+    assert (text.over, text.ids) == ("text", None)
+    with pytest.raises(MalformedError, match="the digest is of the text"):
+        Tokens.from_json({**Tokens.of([1, 2]).to_json(), "over": "text"}, "tokens")  # type: ignore[dict-item]

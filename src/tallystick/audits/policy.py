@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
@@ -19,6 +19,7 @@ from tallystick.transcripts import Document
 from tallystick.transcripts.door import DigestText, Positive
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Settings = TypeVar("Settings", bound=Document)
 
 
 class Policy(Document):
@@ -47,10 +48,15 @@ class Policy(Document):
 
 def read_policy(path: Path) -> Policy:
     """Read a policy from TOML or JSON; raises `MalformedError` naming the field."""
+    return read_settings(path, Policy)
+
+
+def read_settings(path: Path, kind: type[Settings]) -> Settings:
+    """Read what a verifier wrote, TOML or JSON by the file's name; raises `MalformedError` naming the field."""
     data = read_document(path)
     if path.suffix == ".json":
-        return Policy.from_json(parse(data, path.name), path.name)
+        return kind.from_json(parse(data, path.name), path.name)
     try:
-        return Policy.from_json(tomllib.loads(data.decode()), path.name)
+        return kind.from_json(tomllib.loads(data.decode()), path.name)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedError(f"{path.name}: no valid TOML: {error}") from None

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import typer
 
+from tallystick.cli.recording import COMMIT_HELP, LAYERS_HELP, STANDARD, check_choices, read_key, record_settings
 from tallystick.errors import MalformedError, UsageError
 
 if TYPE_CHECKING:
     from tallystick.frameworks.torch.language_models import TorchLanguageModel
     from tallystick.recorders.generation import Generated
-    from tallystick.recorders.receipts import RecordSettings
-    from tallystick.tolerances.fingerprints import FingerprintSettings
 
 RECEIPTS: Final = "receipts.jsonl"
 MESSAGES_MAX: Final = 1024
@@ -69,19 +68,21 @@ def generate(
     attention: str = typer.Option("sdpa", help="sdpa or eager."),
     device: str = typer.Option("cpu", help="Run on cpu or cuda."),
     fingerprint: str = typer.Option("projection", help="projection, toploc or none."),
-    layers: str = typer.Option("final", help="Layers to fingerprint: final, all, or numbers such as 0,3."),
-    commit: bool = typer.Option(False, "--commit", help="Commit to the states of these layers, and keep them."),
+    layers: str = typer.Option(STANDARD, help=LAYERS_HELP),
+    commit: bool = typer.Option(False, "--commit", help=COMMIT_HELP),
     private: bool = typer.Option(False, "--private", help="Leave token ids out of the receipt."),
     json: bool = typer.Option(False, "--json", help="Print the signed receipts as JSON lines."),
 ) -> None:
     """Answer prompts with a model on this machine, and issue a signed receipt for each answer."""
     from tallystick.cli.output import existing, talk
+    from tallystick.frameworks.torch.environment import describe_environment
     from tallystick.frameworks.torch.language_models import load_language_model
     from tallystick.recorders.generation import Asked, generate_plain, new_request_id
     from tallystick.recorders.receipts import ReceiptIssuer
+    from tallystick.store import write_atomically
 
-    _check_choices(dtype=(dtype, ("F32", "BF16", "F16")), attention=(attention, ("sdpa", "eager")))
-    _check_choices(device=(device, ("cpu", "cuda")), fingerprint=(fingerprint, ("projection", "toploc", "none")))
+    check_choices(dtype=(dtype, ("F32", "BF16", "F16")), attention=(attention, ("sdpa", "eager")))
+    check_choices(device=(device, ("cpu", "cuda")), fingerprint=(fingerprint, ("projection", "toploc", "none")))
     if max_tokens < 1:
         raise UsageError(f"--max-tokens {max_tokens}: at least 1")
     if request_id and len(prompt) + len(chat) > 1:
@@ -89,13 +90,15 @@ def generate(
     sampler = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     fields = {**sampler, "repetition_penalty": repetition_penalty, "seed": seed}
     asked = [Asked(request_id or new_request_id(), nonce, _sampler(fields)) for _ in (*prompt, *chat)]
-    secret = _read_key(key)
+    secret = read_key(key)
     language_model = load_language_model(existing(model, "model directory"), dtype, attention, device)  # type: ignore[arg-type]
     prompts = _prompts(language_model, prompt, chat)
-    settings = _settings(fingerprint, layers, commit, private, language_model.card.layers)
+    settings = record_settings(fingerprint, layers, commit, private, language_model.card.layers)
     with ReceiptIssuer(language_model, secret, settings, out / RECEIPTS) as issuer:
         answers = generate_plain(language_model, prompts, max_tokens, asked, issuer)
     _keep_states(out, answers)
+    device_kind: Literal["cpu", "cuda"] = "cuda" if device == "cuda" else "cpu"
+    write_atomically(out / "environment.json", describe_environment(device_kind).to_bytes())
     for each in answers:
         _print_answer(language_model, each, json)
     talk().print(f"{out / RECEIPTS}: {len(answers)} receipts by {secret.public}", soft_wrap=True)
@@ -114,20 +117,6 @@ def open_states(
     signed = find_receipt(out / RECEIPTS, request)
     states = read_states(out / "states", signed.receipt)
     print_json(states.open(_nonce(nonce), count).to_json())
-
-
-def _check_choices(**given: tuple[str, tuple[str, ...]]) -> None:
-    for name, (value, allowed) in given.items():
-        if value not in allowed:
-            raise UsageError(f"--{name} {value}: {', '.join(allowed[:-1])} or {allowed[-1]}")
-
-
-def _read_key(path: Path) -> Any:
-    from tallystick.attestation import SigningKey
-
-    if not path.is_file():
-        raise UsageError(f"--key {path}: not there; `tally new-key {path}` makes one")
-    return SigningKey.read(path)
 
 
 def _prompts(language_model: TorchLanguageModel, texts: list[str], chats: list[Path]) -> list[list[int]]:
@@ -157,33 +146,6 @@ def _is_message(value: object) -> bool:
     if not isinstance(value, dict) or set(value) != {"role", "content"}:
         return False
     return all(isinstance(each, str) for each in value.values())
-
-
-def _settings(method: str, layers: str, commit: bool, private: bool, final: int) -> RecordSettings:
-    from tallystick.recorders.receipts import RecordSettings
-
-    chosen = _layers(layers, final)
-    return RecordSettings(_fingerprints(method, chosen), chosen if commit else (), private=private)
-
-
-def _fingerprints(method: str, layers: tuple[int, ...]) -> tuple[FingerprintSettings, ...]:
-    from tallystick.tolerances.fingerprints import FingerprintSettings
-
-    if method == "toploc":
-        return tuple(FingerprintSettings.toploc(layer) for layer in layers)
-    return (FingerprintSettings(layers=layers),) if method == "projection" else ()
-
-
-def _layers(text: str, final: int) -> tuple[int, ...]:
-    if text in ("final", "all"):
-        return tuple(range(final + 1)) if text == "all" else (final,)
-    try:
-        chosen = sorted({int(each) for each in text.split(",")})
-    except ValueError:
-        raise UsageError(f"--layers {text}: final, all, or numbers such as 0,3") from None
-    if not 0 <= chosen[0] <= chosen[-1] <= final:
-        raise UsageError(f"--layers {text}: layers are from 0 to {final}")
-    return tuple(chosen)
 
 
 def _sampler(fields: Mapping[str, Any]) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from tallystick.cli.recording import COMMIT_HELP, LAYERS_HELP, STANDARD, check_choices, read_key, record_settings
 from tallystick.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ def serve_model(
     journal: Path | None = typer.Option(None, help="A directory to append receipts in, and to continue from."),
     private: bool = typer.Option(False, "--private", help="Leave token ids out of receipts."),
     fingerprint: str = typer.Option("projection", help="projection, toploc or none."),
-    layers: str = typer.Option("final", help="Layers to fingerprint: final, all, or numbers such as 0,3."),
-    commit: bool = typer.Option(False, "--commit", help="Commit to the states of these layers, for challenges."),
+    layers: str = typer.Option(STANDARD, help=LAYERS_HELP),
+    commit: bool = typer.Option(False, "--commit", help=COMMIT_HELP),
     max_batch: int = typer.Option(16, "--max-batch", min=1, max=1024, help="Answers generated at once."),
     queue: int = typer.Option(128, min=0, help="Requests that may wait; more are told to come back."),
     api_keys: Path | None = typer.Option(None, "--api-keys", help="A file of customers' keys, one a line."),
@@ -65,10 +66,9 @@ def serve_model(
         raise UsageError("--journal: a journal goes on under one key; give it with --key")
     if proxy is not None and api_keys is not None:
         raise UsageError("--api-keys: behind a proxy it is the server that asks for keys")
-    from tallystick.cli.generate import _check_choices
 
-    _check_choices(dtype=(dtype, ("F32", "BF16", "F16")), attention=(attention, ("sdpa", "eager")))
-    _check_choices(device=(device, ("cpu", "cuda")), fingerprint=(fingerprint, ("projection", "toploc", "none")))
+    check_choices(dtype=(dtype, ("F32", "BF16", "F16")), attention=(attention, ("sdpa", "eager")))
+    check_choices(device=(device, ("cpu", "cuda")), fingerprint=(fingerprint, ("projection", "toploc", "none")))
     _need_extra()
     loaded = None if model is None else _load(model, dtype, attention, device)
     provider = Provider(
@@ -89,12 +89,11 @@ def _server(
     model: TorchLanguageModel, provider: Provider, recorded: tuple[str, str, bool], rows: int, queue: int
 ) -> tuple[Any, str, str]:
     """The application, the public key and the model root."""
-    from tallystick.cli.generate import _settings
     from tallystick.serving.api import create_app
     from tallystick.serving.application import ServerOptions
     from tallystick.serving.assembly import model_service
 
-    settings = _settings(*recorded, provider.private, model.card.layers)
+    settings = record_settings(*recorded, provider.private, model.card.layers)
     service = model_service(model, provider.key, settings, provider.journal, rows=rows, queue=queue)
     options = ServerOptions(provider.name, provider.customers, provider.auditors)
     return create_app(service, options), provider.key.public, model.card.identity
@@ -157,11 +156,10 @@ def _name_of(model: Path | None) -> str:
 
 def _key(path: Path | None) -> Any:
     from tallystick.attestation import SigningKey
-    from tallystick.cli.generate import _read_key
     from tallystick.cli.output import talk
 
     if path is not None:
-        return _read_key(path)
+        return read_key(path)
     warning = "no --key: receipts are signed by a key that is forgotten at the end; `tally new-key FILE` makes one"
     talk().print(warning, soft_wrap=True)
     return SigningKey.generate()

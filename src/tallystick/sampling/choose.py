@@ -34,9 +34,11 @@ def choose(
         positions: each row's place in its answer, from 0.
         histories: each row's tokens so far, prompt and answer; used by the repetition penalty alone.
 
-    Raises `MalformedError` for logits, positions or tokens outside their range, and for a row where no token is left.
+    Raises `MalformedError` for logits, positions or tokens outside their range, and for a row where no token is left;
+    `UsageError` for a sampler of unknown form.
     """
     check_rows(logits, positions, histories)
+    check_form(sampler)
     rows = zip(logits, positions, histories, strict=True)
     tokens = np.array([choose_one(row, sampler, position, history) for row, position, history in rows], np.int64)
     if NONE_LEFT in tokens:
@@ -54,6 +56,7 @@ def scores(
     """
     if sampler.form == "cdf" and not sampler.is_greedy:
         raise UsageError("a sampler of the form cdf has no scores: it chooses by sums of weights")
+    check_form(sampler)
     left = keys(logits, sampler, positions, histories)
     if sampler.is_greedy:
         return left
@@ -93,6 +96,12 @@ def choose_one(logits: Logits, sampler: Sampler, position: int, history: Sequenc
     if sampler.form == "cdf":
         return draw_by_sums(left, int(position_words(sampler.seed, position, 1)[0]))
     return draw_gumbel(left, position_words(sampler.seed, position, len(left)))
+
+
+def check_form(sampler: Sampler) -> None:
+    """Raise `UsageError` unless the logits determine the token."""
+    if not sampler.is_canonical:
+        raise UsageError("a sampler of unknown form chooses no token: nobody knows how it draws")
 
 
 def check_rows(logits: Logits, positions: Sequence[int], histories: Sequence[Sequence[int]]) -> None:

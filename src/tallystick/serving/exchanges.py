@@ -134,8 +134,8 @@ class Exchange:
         if made is not None:
             return "token ids made again from the text", Tokens.of(made[0]), Tokens.of(made[1])
         text = choice.text.encode(errors="surrogatepass")
-        prompt = Tokens(count=self._billed("prompt_tokens"), digest=digest("blob", encode(self.prompt)))
-        answer = Tokens(count=self._billed("completion_tokens"), digest=digest("blob", text))
+        prompt = Tokens(count=self._billed("prompt_tokens"), digest=digest("blob", encode(self.prompt)), over="text")
+        answer = Tokens(count=self._billed("completion_tokens"), digest=digest("blob", text), over="text")
         return "digest of the text", prompt, answer
 
     def _made_again(self, answer: str) -> tuple[list[int], list[int]] | None:
@@ -177,7 +177,8 @@ class Exchange:
         fields = {name: self.body[name] for name in SETTINGS if self.body.get(name) is not None}
         seed = fields.get("seed", 0)
         fields["seed"] = seed + number if isinstance(seed, int) and 0 <= seed <= SAFE_INTEGER_MAX - CHOICES_MAX else 0
-        return Sampler.from_json({**fields, "top_k": max(0, fields.get("top_k", 0))}, "request")
+        settings = {**fields, "top_k": max(0, fields.get("top_k", 0)), "form": "unknown"}
+        return Sampler.from_json(settings, "request")
 
     def _billed(self, name: str) -> int:
         """What the server billed for the only choice, or 0 if it does not say."""

@@ -41,11 +41,15 @@ def tokens_digest(ids: tuple[int, ...] | list[int]) -> Digest:
 
 
 class Tokens(Document):
-    """A sequence of token ids by count and digest; the ids themselves are left out of private receipts."""
+    """A sequence of token ids by count and digest; the ids themselves are left out of private receipts.
+
+    Who forwards an answer may not know its tokens: with `over`, the digest is that of the text, as a blob.
+    """
 
     count: TokenCount
     digest: DigestText
     ids: TokenIds | None = None
+    over: Literal["text"] | None = None
 
     @classmethod
     def of(cls, ids: tuple[int, ...] | list[int], private: bool = False) -> Self:
@@ -54,6 +58,8 @@ class Tokens(Document):
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
+        if self.ids is not None and self.over is not None:
+            raise ValueError("ids are there, and the digest is of the text")
         if self.ids is not None and (len(self.ids), tokens_digest(self.ids)) != (self.count, self.digest):
             raise ValueError("ids, count and digest do not belong together")
         return self

@@ -21,9 +21,11 @@ class Sampler(Document):
 
     Temperature 0 takes the largest logit and draws nothing; `top_k` 0 keeps every token; `top_p` 1 and `min_p` 0 keep
     all that is left, `top_p` 0 the most probable token alone. The position is the token's place in the answer, from 0.
+    The form is `unknown` where somebody else drew, such as a server behind a proxy: the settings were passed on, and
+    how the seed was used is not stated.
     """
 
-    form: Literal["gumbel", "cdf"] = "gumbel"
+    form: Literal["gumbel", "cdf", "unknown"] = "gumbel"
     temperature: Temperature = 1.0
     top_k: Count = 0
     top_p: Share = 1.0
@@ -35,3 +37,8 @@ class Sampler(Document):
     def is_greedy(self) -> bool:
         """Whether nothing is drawn."""
         return self.temperature == 0.0
+
+    @property
+    def is_canonical(self) -> bool:
+        """Whether the logits determine the token."""
+        return self.is_greedy or self.form != "unknown"

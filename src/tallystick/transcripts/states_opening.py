@@ -191,7 +191,8 @@ def _checked(part: StatesPart, statement: StatesCommitment) -> Rows:
     proof = [Hash(bytes.fromhex(each)) for each in part.proof]
     root = Hash(digest_bytes(statement.root))
     check_inclusion(proof, leaf, _leaf_index(statement, part.block, part.layer), leaf_count(statement), root)
-    return np.asarray(tensor.values(), np.float32)
+    with np.errstate(invalid="ignore"):  # a signalling NaN stays a NaN
+        return np.asarray(tensor.values(), np.float32)
 
 
 def _blocks(statement: StatesCommitment) -> int:

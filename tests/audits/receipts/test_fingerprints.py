@@ -12,6 +12,7 @@ from tallystick.audits.receipts.fingerprints import (
 )
 from tallystick.commitments import digest
 from tallystick.errors import MalformedError, UnavailableError
+from tallystick.tensors import Tensor
 from tallystick.tolerances.fingerprints import FingerprintSettings
 from tallystick.transcripts.fingerprints import make_fingerprint
 from tallystick.transcripts.receipt import Answer, EngineStatement, Receipt, Request, Tokens
@@ -193,6 +194,15 @@ def test_states_that_are_others_are_rejected(claimed):
     committed = commit_states(claimed, LAYERS, 32)
     findings = judge_states(committed.open(NONCE, 4), committed.statement, NONCE, states(), RULE)
     assert not all(each.agrees for each in findings)
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [("F32", 0x7F810000), ("F16", 0x7D00), ("BF16", 0x7F81)])
+def test_signalling_nans_are_rejected_quietly(dtype, bits):
+    form = np.uint32 if dtype == "F32" else np.uint16
+    bad = Tensor(dtype, (TOKENS, SIZE), np.full((TOKENS, SIZE), bits, form).tobytes())
+    committed = commit_states(dict.fromkeys(LAYERS, bad), LAYERS, 32)
+    findings = judge_states(committed.open(NONCE, 4), committed.statement, NONCE, states(), RULE)
+    assert not any(each.agrees for each in findings)
 
 
 def test_an_opening_that_shows_nothing_is_rejected_with_the_reason():

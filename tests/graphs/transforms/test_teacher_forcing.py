@@ -144,12 +144,11 @@ def test_places_that_are_counted_from_the_cache(name: str) -> None:
 
 
 @pytest.mark.parametrize("past", [2, 4, 8])
-def test_a_number_of_keys_that_is_another_number_of_the_model_may_be_refused(past: int) -> None:
-    """Never wrong: either it is refused, or the pass is right."""
+def test_a_number_of_keys_that_is_another_number_of_the_model_is_never_wrong(past: int) -> None:
+    """Either it is refused, or the pass is right."""
     step, tokens = capture_decode(build("llama"), past), random_tokens(1, past + 1)
     try:
-        whole = to_teacher_forcing(step.graph, past + 1)
-    except UnavailableError as error:
-        assert "number of keys" in str(error)
-    else:
-        assert_equal(at_once(whole, step.bindings, tokens, TorchEngine()), token_by_token(build("llama"), tokens))
+        whole = to_teacher_forcing(step.graph, past + 1, step.constants)
+    except UnavailableError:
+        return
+    assert_equal(at_once(whole, step.bindings, tokens, TorchEngine()), token_by_token(build("llama"), tokens))

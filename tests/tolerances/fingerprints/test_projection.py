@@ -39,7 +39,7 @@ def test_numbers_are_signed_sums_over_tokens_and_dimensions():
 
 def test_numbers_are_on_average_as_large_as_the_block():
     rows = states(tokens=8)[1]
-    wide = summarise(rows, 1, settings_with(block=8, width=4096, layers=(1,)))
+    wide = summarise(rows, 1, settings_with(block=8, width=1024, layers=(1,)))
     assert np.sqrt(np.square(wide).mean()) == pytest.approx(block_norms(rows, 8)[0], rel=0.05)
 
 
@@ -137,11 +137,11 @@ def test_bits_beyond_the_last_number_are_refused(bits):
         measure(bytes(data), rows, chosen)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, b"\0\0\x81\x7f"])
 def test_a_number_that_is_not_finite_is_refused(value):
     rows, chosen = states(), settings_with(32)
     data = bytearray(encode_rows(rows, chosen))
-    data[4:8] = np.float32(value).tobytes()
+    data[4:8] = value if isinstance(value, bytes) else np.float32(value).tobytes()
     with pytest.raises(MalformedError, match="not finite"):
         measure(bytes(data), rows, chosen)
 
@@ -191,7 +191,7 @@ def test_rows_have_to_be_there_and_alike():
         ("block", {"block": 0}),
         ("block", {"block": 1025}),
         ("width", {"width": 0}),
-        ("width", {"width": 5000}),
+        ("width", {"width": 1025}),
         ("layers", {"layers": ()}),
         ("layers", {"layers": (2, 1)}),
         ("layers", {"layers": (1, 1)}),

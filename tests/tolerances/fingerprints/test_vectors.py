@@ -1,3 +1,4 @@
+import base64
 import importlib.util
 import json
 import sys
@@ -36,6 +37,14 @@ def test_projections(case):
     rows = {int(layer): np.array(each, np.float32) for layer, each in case["rows"].items()}
     assert encode_rows(rows, settings).hex() == case["data"]
     assert {each.distance for each in measure(bytes.fromhex(case["data"]), rows, settings)} == {0.0}
+
+
+def test_the_example_of_the_page_is_a_vector():
+    page = (ROOT / "spec" / "fingerprint.md").read_text()
+    case = next(each for each in read("projection") if each["bits"] == 8)
+    assert f'"data":"{base64.b64encode(bytes.fromhex(case["data"])).decode()}"' in page
+    assert f'"seed":"{case["seed"][:8]}…{case["seed"][-4:]}","tokens":9,"width":5' in page
+    assert all(len(line) <= 120 for line in page.splitlines())
 
 
 @pytest.mark.parametrize("case", read("toploc"))

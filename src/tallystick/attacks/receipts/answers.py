@@ -6,11 +6,13 @@ from functools import partial
 from typing import Any, Final
 
 from tallystick.attacks.receipts.forgery import Forgery
-from tallystick.attacks.receipts.forging import cut, edit, fingerprints_of, restate
+from tallystick.attacks.receipts.forging import billed, cut, fingerprints_of, restate, usage_of
 from tallystick.attacks.receipts.scene import Presented, Scene
 from tallystick.transcripts.fingerprints import make_fingerprint, settings_of
+from tallystick.transcripts.receipt import Tokens
 
 EXTRA: Final = 8
+COUNTS: Final = ("answer.tokens.count", "fingerprints.0.tokens", "states.rows")
 
 
 def truncated(scene: Scene, finish: str) -> tuple[Presented, ...]:
@@ -21,21 +23,19 @@ def truncated(scene: Scene, finish: str) -> tuple[Presented, ...]:
 
 def overbilled(scene: Scene, count: str) -> tuple[Presented, ...]:
     """An honest receipt under a bill for more tokens."""
-    usage: Any = scene.first.body["usage"]
-    body = {**scene.first.body, "usage": {**usage, count: usage[count] + EXTRA}}
-    return (Presented(body, scene.first.request),)
+    body = scene.first.body
+    return (Presented(billed(body, **{count: usage_of(body)[count] + EXTRA}), scene.first.request),)
 
 
 def overcounted(scene: Scene, *paths: str) -> tuple[Presented, ...]:
-    """More tokens stated than there are, in `paths` of the receipt and on the bill."""
+    """More tokens than there are in `paths` of the receipt and on the bill; the ids are left to the response."""
     more = len(scene.first.tokens) + EXTRA
     body = restate(scene.first, scene.key, {"answer.tokens.ids": None, **dict.fromkeys(paths, more)})
-    usage: Any = {**dict(scene.first.body["usage"]), "completion_tokens": more}  # type: ignore[arg-type,call-overload]
-    return (Presented({**body, "usage": usage}, scene.first.request),)
+    return (Presented(billed(body, completion_tokens=more), scene.first.request),)
 
 
 def fewer_blocks(scene: Scene, is_hidden: bool) -> tuple[Presented, ...]:
-    """Fingerprints of the first block alone, said (`is_hidden`) to be of all tokens, or of as many as they are."""
+    """Fingerprints of the first tokens alone, said to be of that many or (`is_hidden`) of all."""
     first = fingerprints_of(scene.first)[0]
     kept = min(first.block, first.tokens // 2)
     rows = {layer: each[:kept] for layer, each in scene.first.rows.items()}
@@ -46,30 +46,91 @@ def fewer_blocks(scene: Scene, is_hidden: bool) -> tuple[Presented, ...]:
 
 def unknown_token(scene: Scene) -> tuple[Presented, ...]:
     """A token that the model does not have, under a digest that agrees with it."""
-    from tallystick.transcripts.receipt import Tokens
-
     ids = [*scene.first.tokens[:-1], scene.promised.card.vocabulary]
     body = restate(scene.first, scene.key, {"answer.tokens": Tokens.of(ids).to_json()})
     return (Presented({**body, "choices": []}, scene.first.request),)
 
 
-def edited_later(scene: Scene) -> tuple[Presented, ...]:
-    """One statement of the receipt replaced, and the signature left as it was."""
-    return (Presented(edit(scene.first, {"engine.version": "2"}), scene.first.request),)
+def stated(scene: Scene, **fields: Any) -> tuple[Presented, ...]:
+    """Other fields of the receipt, `__` standing for the dot of a path."""
+    changes = {path.replace("__", "."): value for path, value in fields.items()}
+    return (Presented(restate(scene.first, scene.key, changes), scene.first.request),)
 
 
 FORGERIES: Final = (
-    Forgery("cut, said to have ended", "a third cut off, finish 'end'", partial(truncated, finish="end"), checks=("finish",)),
-    Forgery("cut, said to be stopped", "a third cut off, finish 'stop'", partial(truncated, finish="stop"), checks=("finish",)),
-    Forgery("cut, said to be full", "a third cut off, finish 'length'", partial(truncated, finish="length"), checks=("finish",)),
     Forgery(
-        "cut, said to be cancelled",
-        "a third cut off, finish 'cancelled'",
+        "cut, 'end'", "a third cut off, as if the model had ended", partial(truncated, finish="end"), checks=("finish",)
+    ),
+    Forgery(
+        "cut, 'stop'", "a third cut off, as if at a stop text", partial(truncated, finish="stop"), checks=("finish",)
+    ),
+    Forgery(
+        "cut, 'length'",
+        "a third cut off, as if the limit were there",
+        partial(truncated, finish="length"),
+        checks=("finish",),
+    ),
+    Forgery(
+        "cut, 'cancelled'",
+        "a third cut off, as if the customer had left",
         partial(truncated, finish="cancelled"),
         "inconclusive",
         ("finish",),
         why="only the customer knows whether it left",
     ),
-    Forgery("overbilled answer", f"{EXTRA} tokens more on the bill", partial(overbilled, count="completion_tokens"), checks=("usage",)),
-    Forgery("overbilled prompt", f"{EXTRA} tokens more on the bill", partial(overbilled, count="prompt_tokens"), checks=("usage",)),
+    Forgery(
+        "answer overbilled",
+        f"{EXTRA} tokens more on the bill",
+        partial(overbilled, count="completion_tokens"),
+        checks=("usage",),
+    ),
+    Forgery(
+        "prompt overbilled",
+        f"{EXTRA} tokens more on the bill",
+        partial(overbilled, count="prompt_tokens"),
+        checks=("usage",),
+    ),
+    Forgery(
+        "count raised",
+        f"{EXTRA} tokens more in answer and bill",
+        lambda scene: overcounted(scene, "answer.tokens.count"),
+        "refused",
+        ("fingerprints.0.tokens",),
+    ),
+    Forgery(
+        "count raised everywhere",
+        f"{EXTRA} tokens more in answer, fingerprints, states and bill",
+        lambda scene: overcounted(scene, *COUNTS),
+        "refused",
+        ("fingerprint.tokens",),
+    ),
+    Forgery(
+        "blocks missing",
+        "fingerprints of fewer tokens than the answer has",
+        partial(fewer_blocks, is_hidden=False),
+        "refused",
+        ("fingerprints.0.tokens",),
+    ),
+    Forgery(
+        "blocks missing, count kept",
+        "fingerprints of fewer tokens than they state",
+        partial(fewer_blocks, is_hidden=True),
+        "refused",
+        ("fingerprint",),
+    ),
+    Forgery("unknown token", "a token outside the vocabulary", unknown_token, "refused", ("answer.tokens.ids",)),
+    Forgery("unknown version", "a receipt of version 2", partial(stated, receipt=2), "refused", ("receipt.receipt",)),
+    Forgery(
+        "negative count",
+        "a prompt of −1 tokens",
+        partial(stated, request__prompt__count=-1),
+        "refused",
+        ("prompt.count",),
+    ),
+    Forgery(
+        "length bomb", "2³⁰ tokens allowed", partial(stated, request__max_tokens=1 << 30), "refused", ("max_tokens",)
+    ),
+    Forgery(
+        "no fingerprint", "fingerprints left out", partial(stated, fingerprints=[]), "inconclusive", ("fingerprint",)
+    ),
 )

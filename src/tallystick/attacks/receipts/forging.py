@@ -31,10 +31,11 @@ def changed(value: Json, changes: Changes) -> Any:
         place = result
         for parent in parents:
             place = place[int(parent) if isinstance(place, list) else parent]
-        if field is ABSENT:
-            place.pop(name, None)
-        else:
-            place[int(name) if isinstance(place, list) else name] = field
+        key: Any = int(name) if isinstance(place, list) else name
+        if field is not ABSENT:
+            place[key] = field
+        elif isinstance(place, list) or key in place:
+            del place[key]
     return result
 
 
@@ -54,15 +55,15 @@ def edit(answered: Answered, changes: Changes) -> Body:
     return {**answered.body, "receipt": {**held, "receipt": changed(held["receipt"], changes)}}
 
 
-def claim_request(answered: Answered, other: Answered) -> Changes:
-    """The changes by which the receipt of `answered` says that it answers the request of `other`."""
-    return {"request": other.receipt["request"], "sampler": other.receipt["sampler"]}
+def claim_request(asked: Answered) -> Changes:
+    """The changes by which a receipt says that it is of the request that `asked` answers."""
+    return {"request": asked.receipt["request"], "sampler": asked.receipt["sampler"]}
 
 
 def deliver_as(body: Body, other: Answered) -> Body:
     """The response under the name, and with the prompt and its bill, of another one."""
-    usage: Any = {**_usage(body), "prompt_tokens": _usage(other.body)["prompt_tokens"]}
-    return {**body, "id": other.body["id"], "prompt_token_ids": other.body["prompt_token_ids"], "usage": usage}
+    renamed = {**body, "id": other.body["id"], "prompt_token_ids": other.body["prompt_token_ids"]}
+    return billed(renamed, prompt_tokens=usage_of(other.body)["prompt_tokens"])
 
 
 def cut(scene: Scene, answered: Answered, count: int, finish: str) -> Body:
@@ -70,9 +71,8 @@ def cut(scene: Scene, answered: Answered, count: int, finish: str) -> Body:
     kept = {layer: rows[:count] for layer, rows in answered.rows.items()}
     tokens = answered.tokens[:count]
     changes = {"answer": {"tokens": Tokens.of(tokens).to_json(), "finish": finish}, **evidence(answered, kept)[0]}
-    usage: Any = {**_usage(answered.body), "completion_tokens": count}
     choice: Json = choice_of(scene.promised, tokens, REASONS[finish])
-    return {**restate(answered, scene.key, changes), "usage": usage, "choices": [choice]}
+    return billed({**restate(answered, scene.key, changes), "choices": [choice]}, completion_tokens=count)
 
 
 def evidence(answered: Answered, rows: Rows) -> tuple[Changes, CommittedStates]:
@@ -88,6 +88,12 @@ def fingerprints_of(answered: Answered) -> Sequence[Fingerprint]:
     return [Fingerprint.from_json(each, "fingerprint") for each in answered.receipt["fingerprints"]]
 
 
-def _usage(body: Body) -> dict[str, Json]:
+def usage_of(body: Body) -> dict[str, Any]:
+    """What is billed."""
     usage: Any = body["usage"]
     return dict(usage)
+
+
+def billed(body: Body, **counts: int) -> Body:
+    """The response with another bill."""
+    return {**body, "usage": {**usage_of(body), **counts}}

@@ -102,7 +102,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class Wishes:
-    """What customers ask: texts of one length, tokens an answer, words that a provider puts ahead."""
+    """What customers ask: prompts, tokens an answer, and words that a provider puts ahead of one."""
 
     texts: tuple[str, ...]
     tokens: int
@@ -146,7 +146,7 @@ def answer(language_model: TorchLanguageModel, wishes: Wishes, requests: Sequenc
     layers = tuple(sorted({layer for each in fingerprints for layer in each.layers}))
     settings = RecordSettings(fingerprints, committed=layers, block=fingerprints[0].block // 4)
     issuer = ReceiptIssuer(language_model, wishes.key, settings)
-    asked = [Asked(nonce=each.tally_nonce, sampler=Sampler(**each.settings_of())) for each in requests]
+    asked = [Asked(nonce=each.tally_nonce, sampler=sampler_of(each)) for each in requests]
     prompts = [each.prompt_tokens(language_model) or () for each in requests]
     found = generate_plain(language_model, prompts, wishes.tokens, asked, issuer)
     return [
@@ -173,6 +173,11 @@ def body_of(language_model: TorchLanguageModel, generated: Generated) -> dict[st
 def choice_of(language_model: TorchLanguageModel, tokens: Sequence[int], reason: str) -> dict[str, Json]:
     """One answer as it is delivered."""
     return {"text": language_model.decode(tokens), "finish_reason": reason, "token_ids": list(tokens)}
+
+
+def sampler_of(request: ExpectedRequest) -> Sampler:
+    """The sampler that a request asks for."""
+    return Sampler.model_validate(request.settings_of())
 
 
 def _request(wishes: Wishes, text: str, number: int) -> ExpectedRequest:

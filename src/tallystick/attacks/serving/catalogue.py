@@ -34,7 +34,12 @@ CHEATS = (
     Cheat("smaller model", "half the width, a third of the layers", "sampler", lambda s: smaller_model(s)),
     Cheat("tuned model", "the model after a little more training", "both", lambda s: serve(s, s.tuned.model)),
     Cheat("early exit", "the last block left out", "both", lambda s: serve(s, without_layers(s.promised, (-1,)))),
-    Cheat("skipped layer", "a middle block left out", "both", lambda s: serve(s, without_layers(s.promised, (2,)))),
+    Cheat(
+        "skipped layer",
+        "a middle block left out",
+        "both",
+        lambda s: serve(s, without_layers(s.promised, (s.promised.card.layers // 3,))),
+    ),
     Cheat("other system prompt", "other words ahead of the prompt", "both", other_prompt),
     Cheat("other temperature", "temperature 1.3 times the one asked", "sampler", lambda s: other_settings(s, 1.3)),
     Cheat("other top-p", "top-p 0.8 where 1 was asked", "sampler", lambda s: other_settings(s, top_p=0.8)),

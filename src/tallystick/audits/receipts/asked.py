@@ -44,6 +44,8 @@ def _without_request(notes: Notebook, policy: ReceiptPolicy) -> None:
 def _check_prompt(notes: Notebook, receipt: Receipt, prompt: Ids | None) -> None:
     if prompt is None:
         notes.lacks("prompt", "the request has neither messages nor a prompt")
+    elif receipt.request.prompt.over == "text":
+        notes.lacks("prompt", "the receipt binds the text of the prompt, and no tokens")
     elif tokens_digest(prompt) == receipt.request.prompt.digest:
         notes.agrees("prompt")
     else:

@@ -10,38 +10,31 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from statistics import median
-from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
 
+from tallystick.audits.receipts.distance_limits import (
+    DistanceLimits,
+    Dtype,
+    FingerprintCalibration,
+    FingerprintLimits,
+    FingerprintRule,
+    shipped_calibration,
+)
 from tallystick.errors import MalformedError, ProofError, UnavailableError
 from tallystick.tolerances import Finding
 from tallystick.tolerances.fingerprints import Distance, FingerprintSettings
 from tallystick.tolerances.fingerprints.projection import summarise
-from tallystick.tolerances.fingerprints.residues import reach
 from tallystick.tolerances.fingerprints.settings import BLOCK_MAX
-from tallystick.transcripts.door import Count, Document, Positive
 from tallystick.transcripts.fingerprints import distances, settings_of
 from tallystick.transcripts.receipt import Fingerprint, Receipt, StatesCommitment
-from tallystick.transcripts.states_opening import (
-    PARTS_MAX,
-    Place,
-    StatesOpening,
-    check_states_opening,
-    direction_seed,
-)
+from tallystick.transcripts.states_opening import Place, StatesOpening, check_states_opening, direction_seed
 
-Dtype = Literal["F32", "BF16", "F16"]
-Bits = Literal[1, 4, 8, 32]
-Limit = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Rows: TypeAlias = npt.NDArray[np.floating[Any]]
 Hidden: TypeAlias = Mapping[int, Rows]
-L = TypeVar("L", bound="DistanceLimits")
 
 MEDIAN_FROM: Final = 4
 """How many blocks and layers it takes for a median to be judged."""
@@ -55,84 +48,6 @@ TOPLOC_LIMITS: Final[Mapping[Dtype, tuple[int, float, float]]] = {"BF16": (37, 1
 Values are written as bfloat16, whose mantissas never differ by more than 127: the last two hold for F32 always.
 """
 TOPLOC_VALUES: Final = 128
-
-
-class DistanceLimits(Document):
-    """How far an honest claim may lie from the verifier's rows, relative to the block, in `dtype`.
-
-    For blocks of `tokens` tokens or more, since a longer one varies less, and for the first layers up to `layer_max`,
-    where rounding has not grown yet, or all if that is absent. `honest` blocks were compared; the furthest lay at
-    `honest_largest`, the highest median of an answer's at `honest_typical`.
-    """
-
-    dtype: Dtype
-    tokens: Positive
-    layer_max: Count | None = None
-    largest: Limit
-    typical: Limit
-    honest: Positive
-    honest_largest: Limit
-    honest_typical: Limit
-
-
-class FingerprintLimits(DistanceLimits):
-    """Limits for projections in `bits` bits, of `width` numbers or more: a wider one varies less, too."""
-
-    bits: Bits
-    width: Positive
-
-
-class FingerprintCalibration(Document):
-    """A table of limits and where it was measured; made by `scripts/fingerprint_calibration.py`."""
-
-    version: Literal[1] = 1
-    machine: str
-    software: str
-    models: tuple[str, ...]
-    stacks: tuple[str, ...]
-    held_out: tuple[str, ...]
-    limits: tuple[FingerprintLimits, ...]
-    states: tuple[DistanceLimits, ...]
-
-
-class FingerprintRule(Document):
-    """What one verifier allows: limits (those shipped, if absent), times a margin, and how many states are opened."""
-
-    limits: tuple[FingerprintLimits, ...] | None = None
-    states: tuple[DistanceLimits, ...] | None = None
-    margin: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
-    parts: Annotated[int, Field(ge=1, le=PARTS_MAX)] = 4
-
-    def limits_for(
-        self, settings: FingerprintSettings, dtype: Dtype, layer: int, tokens: int
-    ) -> FingerprintLimits | None:
-        """The limits for a block of `tokens` tokens; none where honest claims fill the range of the numbers."""
-        table = self.limits if self.limits is not None else shipped_calibration().limits
-        alike = [each for each in table if each.bits == settings.bits and each.width <= settings.width]
-        found = max(_fitting(alike, dtype, layer, tokens), key=lambda each: (*_rank(each), each.width), default=None)
-        return None if found is None or self.margin * found.largest > reach(settings.bits) / 2 else found
-
-    def states_for(self, dtype: Dtype, layer: int, tokens: int) -> DistanceLimits | None:
-        """The limits for a block of `tokens` rows compared directly."""
-        table = self.states if self.states is not None else shipped_calibration().states
-        return max(_fitting(table, dtype, layer, tokens), key=_rank, default=None)
-
-
-def _fitting(table: Sequence[L], dtype: Dtype, layer: int, tokens: int) -> list[L]:
-    fits = [each for each in table if each.dtype == dtype and each.tokens <= tokens]
-    return [each for each in fits if each.layer_max is None or layer <= each.layer_max]
-
-
-def _rank(limits: DistanceLimits) -> tuple[float, int]:
-    """The narrower class first: fewer layers, then longer blocks."""
-    return -math.inf if limits.layer_max is None else -limits.layer_max, limits.tokens
-
-
-@cache
-def shipped_calibration() -> FingerprintCalibration:
-    """The table that comes with the package."""
-    data = (resources.files("tallystick") / "audits" / "receipts" / "fingerprints.json").read_bytes()
-    return FingerprintCalibration.from_bytes(data.strip(), "fingerprints.json")
 
 
 def judge_fingerprints(
@@ -209,7 +124,8 @@ def judge_states(
     except ProofError as error:
         return (Finding(1.0, 0.0, "states", detail=str(error)),)
     own = {place: _own_rows(place, rows, statement, hidden) for place, rows in parts.items()}
-    gaps = {place: rows - own[place] for place, rows in parts.items()}
+    with np.errstate(invalid="ignore"):  # a NaN stays one, and is no distance that is allowed
+        gaps = {place: rows - own[place] for place, rows in parts.items()}
     direct = [_part_distance(place, _relative(gaps[place], own[place]), statement) for place in parts]
     seed = direction_seed(nonce, statement)
     projected = [

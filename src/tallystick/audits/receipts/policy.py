@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
+from tallystick.audits.policy import read_settings
 from tallystick.audits.receipts.fingerprints import FingerprintRule
 from tallystick.audits.receipts.sampler import SamplerRule
-from tallystick.commitments import parse
-from tallystick.errors import MalformedError
-from tallystick.store import read_document
 from tallystick.transcripts.door import DigestText, Document, Positive
 from tallystick.transcripts.model_card import Label
 from tallystick.transcripts.receipt import Fingerprint, Layers, Receipt
@@ -83,10 +80,4 @@ class ReceiptPolicy(Document):
 
 def read_receipt_policy(path: Path) -> ReceiptPolicy:
     """Read a policy from TOML or JSON; raises `MalformedError` naming the field."""
-    data = read_document(path)
-    if path.suffix == ".json":
-        return ReceiptPolicy.from_json(parse(data, path.name), path.name)
-    try:
-        return ReceiptPolicy.from_json(tomllib.loads(data.decode()), path.name)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedError(f"{path.name}: no valid TOML: {error}") from None
+    return read_settings(path, ReceiptPolicy)

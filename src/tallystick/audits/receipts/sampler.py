@@ -223,7 +223,7 @@ def judge_sampler(
     )
     if not answer:
         return evidence
-    is_seeded = sampler.is_greedy or rule.seed != "unknown"
+    is_seeded = sampler.is_greedy or (sampler.is_canonical and rule.seed != "unknown")
     if is_seeded:
         evidence = _with_margins(evidence, view)
     if not sampler.is_greedy and (not is_seeded or rule.likelihoods == "always"):

@@ -200,7 +200,7 @@ def _teacher_forcing(question: Question) -> tuple[Pass, tuple[Finding, ...]]:
 
     @cache
     def over(length: int) -> Pass:
-        return Pass(to_teacher_forcing(program.graph, length), program.constants, program.state)
+        return Pass(to_teacher_forcing(program.graph, length, program.constants), program.constants, program.state)
 
     findings = check_equivalence(question, _committed(program), over(reach))
     _require(findings, UnavailableError, "the transformed graph computes something else")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 Factors: TypeAlias = tuple[int, ...]
@@ -19,24 +19,29 @@ FIRST_MARK: Final = 1009
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many sequences, tokens fed, places in the cache, and keys seen there are; or the marks that stand for them."""
+    """How many sequences, tokens fed, places in the cache and keys seen there are; or the marks for these numbers."""
 
     batch: int
     tokens: int
     past: int
     keys: int
 
+    @property
+    def all(self) -> tuple[int, int, int, int]:
+        """The four numbers."""
+        return (self.batch, self.tokens, self.past, self.keys)
+
     def translate(self, number: int, into: Sizes) -> int:
         """`number`, a product of these marks and of plain numbers, with the other sizes in their place."""
-        for mark, size in zip(astuple(self), astuple(into), strict=True):
+        for mark, size in zip(self.all, into.all, strict=True):
             while number and number % mark == 0:
                 number = number // mark * size
         return number
 
     def factors(self, side: int) -> Factors:
         """The marks in `side`, then what is left of it."""
-        found = []
-        for mark in astuple(self):
+        found: list[int] = []
+        for mark in self.all:
             while side and side % mark == 0:
                 side, found = side // mark, [*found, mark]
         return (*found, *(() if side == 1 else (side,)))
@@ -76,7 +81,7 @@ def _joined(factors: Iterable[int], marks: Sizes) -> list[int]:
     """Neighbouring plain numbers as one."""
     found: list[int] = []
     for factor in factors:
-        if found and factor not in astuple(marks) and found[-1] not in astuple(marks):
+        if found and factor not in marks.all and found[-1] not in marks.all:
             found[-1] *= factor
         elif factor != 1:
             found.append(factor)

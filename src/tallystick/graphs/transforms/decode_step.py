@@ -1,8 +1,12 @@
-"""What a decode graph reads and gives: a token of every sequence, its place, and caches that grow by one row."""
+"""What a decode graph reads and gives: a token of every sequence, its place, and caches.
+
+A cache grows by one row, put behind it; or it has slots, of which the one of the place is written. Then the place is
+one number, an input without axes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -16,6 +20,7 @@ from tallystick.graphs.transforms.steps import Stacked, Steps
 from tallystick.tensors import TensorSpec
 
 SEEN: Final = "inputs.attention_mask"
+WRITTEN: Final = "stablehlo.dynamic_update_slice"
 INTEGERS: Final = frozenset({"I64", "I32"})
 HELD: Final = frozenset({Role.WEIGHT, Role.BUFFER})
 
@@ -24,16 +29,19 @@ HELD: Final = frozenset({Role.WEIGHT, Role.BUFFER})
 class DecodeStep:
     """The sizes of a step, and which of its values are what.
 
-    `caches` names the cache that each output continues; `axes` the axis along which a cache grows.
+    `keys` are what a token sees in the captured step, or how many slots there are. `caches` names the cache that each
+    output continues; `axes` the axis along which a cache grows, which for slots is yet to be seen.
     """
 
     batch: int
     past: int
+    keys: int
     places: Ref | None
     caches: Mapping[str, Ref]
     axes: Mapping[Ref, int]
     sources: tuple[Input | Constant, ...]
     known: Mapping[Ref, Known]
+    place: TensorSpec | None
 
     @classmethod
     def of(cls, graph: Graph) -> Self:
@@ -42,26 +50,40 @@ class DecodeStep:
         batch = _batch(inputs.get(TOKENS))
         caches = {name.replace("inputs.", "outputs.", 1): name for name in inputs if CACHE.fullmatch(name)}
         given, specs = {each.name: each.value for each in graph.outputs}, graph.specs()
+        slots = _slots(graph, caches.values())
         axes = {}
         for output, name in caches.items():
             if output not in given:
                 raise UnavailableError(f"{name} does not go on as {output}")
-            axes[name] = _growing(name, inputs[name].spec, specs[given[output]])
+            axes[name] = slots[name] if slots else _growing(name, inputs[name].spec, specs[given[output]])
         past = {inputs[name].spec.shape[axis] for name, axis in axes.items()}
         if len(past) != 1 or 0 in past:
             raise UnavailableError("a step reads caches of one number of places, and of at least one")
-        places = PLACES if PLACES in inputs else None
-        if places and not _is_of_tokens(inputs[places].spec, batch):
-            raise UnavailableError(f"{places} is {inputs[places].spec}, no place of one token of each sequence")
+        count = past.pop()
+        place = inputs[PLACES].spec if PLACES in inputs and not inputs[PLACES].spec.shape else None
+        if bool(slots) != (place is not None):
+            raise UnavailableError(
+                f"{PLACES}: a step has one place without axes where its caches have slots, else none"
+            )
+        if PLACES in inputs and place is None and not _is_of_tokens(inputs[PLACES].spec, batch):
+            raise UnavailableError(f"{PLACES} is {inputs[PLACES].spec}, no place of one token of each sequence")
         known = {SEEN: _ones(inputs[SEEN].spec)} if SEEN in inputs else {}
         _check_others(graph, {TOKENS, PLACES, SEEN, *axes})
-        sources = tuple(each for each in graph.sources if each.name not in known)
-        return cls(batch, past.pop(), places, caches, axes, sources, known)
+        sources = tuple(
+            each for each in graph.sources if each.name not in known and (place is None or each.name != PLACES)
+        )
+        places = PLACES if PLACES in inputs and place is None else None
+        return cls(batch, count, count if slots else count + 1, places, caches, axes, sources, known, place)
 
     @property
     def numbers(self) -> tuple[int, ...]:
         """The sizes of the step."""
-        return (self.batch, self.past, self.past + 1)
+        return (self.batch, self.past, self.keys)
+
+    @property
+    def suspects(self) -> frozenset[int]:
+        """Numbers for which another step has others: none where caches have slots, and all steps one graph."""
+        return frozenset() if self.place is not None else frozenset({self.past, self.keys})
 
     def stacked(self, marks: Sizes, marks_sequences: bool) -> dict[Ref, Stacked]:
         """What comes from outside, as values of all steps."""
@@ -92,6 +114,17 @@ def _batch(tokens: Input | None) -> int:
 
 def _is_of_tokens(spec: TensorSpec, batch: int) -> bool:
     return spec.dtype in INTEGERS and spec.shape in {(batch, 1), (1, 1)}
+
+
+def _slots(graph: Graph, caches: Collection[Ref]) -> dict[Ref, int]:
+    """The axes of slots, if every cache is written in place; whether by its place is seen later."""
+    specs, found = graph.specs(), dict[Ref, int]()
+    for node in graph.nodes:
+        old, new = (node.operands.get(name) for name in ("operand", "update"))
+        if node.operator == WRITTEN and old in caches and isinstance(old, str) and isinstance(new, str):
+            pairs = list(enumerate(zip(specs[old].shape, specs[new].shape, strict=True)))
+            found[old] = next((axis for axis, (before, after) in pairs if before != after), 0)
+    return found if found.keys() == set(caches) else {}
 
 
 def _growing(name: str, old: TensorSpec, new: TensorSpec) -> int:

@@ -1,7 +1,8 @@
 """The part of a decode step that reads neither tokens nor weights: masks, ranges and numbers, computed as they stand.
 
 A step was captured with so many keys, and what depends on their number may be a mask, a place in the text, or the
-number itself. A value is `counted` if that number, or the one before it, had a part in it other than as a side.
+number itself. A value is `counted` if that number, or the one before it, had a part in it other than as a side. Where
+the place is an input of the step, what depends on it is computed for every place of the text.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from tallystick.operators.registry import operator
 from tallystick.operators.values import Value
 from tallystick.tensors import Tensor, TensorSpec
 
-ELEMENTS_MAX: Final = 1 << 22
-"""Larger values are not computed ahead."""
+ELEMENTS_MAX: Final = 1 << 24
+"""No more elements are computed ahead."""
 SIDES: Final = frozenset(
     {"size", "shape", "sizes", "split_size", "split_sizes", "slice_sizes", "normalized_shape", "limit_indices"}
 )
@@ -36,11 +37,15 @@ AXES: Final = frozenset(
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """A value that the program alone determines, and whether the number of keys had a part in it."""
+    """A value that the program alone determines, and whether the number of keys had a part in it.
+
+    `places` holds it for every place of the text, where it depends on that; `value` then is the first of them.
+    """
 
     value: Value
     counted: bool = False
     sized: bool = False
+    places: tuple[Value, ...] = ()
 
     @property
     def spec(self) -> TensorSpec:
@@ -49,14 +54,28 @@ class Known:
 
     @property
     def number(self) -> float | None:
-        """The number that every element is, if there is one."""
-        flat = np.asarray(self.value.array).reshape(-1)
-        return float(flat[0]) if flat.size and bool(np.all(flat == flat[0])) else None
+        """The number that every element is at every place, if there is one."""
+        return None if self.places else _number(self.value)
 
     @property
     def is_plain(self) -> bool:
-        """Whether it can be taken as it is: the number of keys had no part in it."""
-        return not self.counted
+        """Whether it can be taken as it is: neither the number of keys nor the place had a part in it."""
+        return not self.counted and not self.places
+
+    @property
+    def is_place(self) -> bool:
+        """Whether it is the place itself."""
+        return bool(self.places) and all(_number(value) == place for place, value in enumerate(self.places))
+
+    def causal(self, axis: int) -> tuple[float, float] | None:
+        """The numbers at keys along `axis` that are no later than the place, and at later ones; `None` otherwise."""
+        seen, later = set[float | None](), set[float | None]()
+        for place, value in enumerate(self.places):
+            array = np.moveaxis(np.asarray(value.array), axis, 0)
+            seen.add(_number_of(array[: place + 1]))
+            later |= {_number_of(array[place + 1 :])} if place + 1 < len(array) else set()
+        first, second = (each.pop() if len(each) == 1 else None for each in (seen, later))
+        return None if first is None or second is None else (first, second)
 
     @property
     def is_mask(self) -> bool:
@@ -67,10 +86,15 @@ class Known:
 
 @dataclass
 class Program:
-    """Everything that a graph computes from numbers alone, found node by node; `keys` are seen in the captured step."""
+    """Everything that a graph computes from numbers alone, found node by node.
 
-    keys: int
+    `suspects` are the numbers of places in the cache and of keys, where steps differ in them; `length` is the text's.
+    """
+
+    suspects: frozenset[int]
+    length: int
     values: dict[Ref, Known] = field(default_factory=dict)
+    elements_left: int = ELEMENTS_MAX
 
     def hold(self, constants: Mapping[Ref, Tensor]) -> None:
         """Know constants of the program; one that holds the number of keys may have been made of it."""
@@ -81,17 +105,23 @@ class Program:
 
     def follow(self, node: Node) -> bool:
         """Compute the node if it reads nothing but known values."""
-        sizes = [spec.size for spec in node.results if spec is not None]
-        if not all(ref in self.values for ref in node.refs) or sum(sizes) > ELEMENTS_MAX:
+        elements = sum(spec.size for spec in node.results if spec is not None)
+        if not all(ref in self.values for ref in node.refs) or elements > self.elements_left // self.length:
             return False
-        read_here = [self.values[ref] for ref in node.refs]
-        arguments = {name: operand_of(each, self._arrays(node)) for name, each in node.operands.items()}
+        count = max((len(self.values[ref].places) for ref in node.refs), default=0)
+        self.elements_left -= elements * max(count, 1)
         try:
-            results = read(node, REFERENCE, arguments | dict(node.attributes))
+            results = [self._computed(node, place) for place in range(count or 1)]
         except (MalformedError, UnavailableError):
             return False
-        self._keep(node, results, read_here)
+        self._keep(node, results if count else [], results[0], [self.values[ref] for ref in node.refs])
         return True
+
+    def _computed(self, node: Node, place: int) -> tuple[Any, ...]:
+        held = {ref: self.values[ref] for ref in node.refs}
+        values = {ref: each.places[place] if each.places else each.value for ref, each in held.items()}
+        arguments = {name: operand_of(each, values) for name, each in node.operands.items()}
+        return read(node, REFERENCE, arguments | dict(node.attributes))
 
     def ambiguous(self, attributes: Iterable[Attribute]) -> Number | None:
         """A number that may stand for the number of keys, or of places in the cache."""
@@ -101,26 +131,36 @@ class Program:
                     return entry
         return None
 
-    @property
-    def suspects(self) -> frozenset[int]:
-        """The numbers of places in the cache and of keys."""
-        return frozenset({self.keys - 1, self.keys})
-
-    def _arrays(self, node: Node) -> Mapping[Ref, Any]:
-        return {ref: self.values[ref].value for ref in node.refs}
-
-    def _keep(self, node: Node, results: tuple[Any, ...], read_here: list[Known]) -> None:
+    def _keep(
+        self, node: Node, places: list[tuple[Any, ...]], results: tuple[Any, ...], read_here: list[Known]
+    ) -> None:
         numbers = [each for name, each in node.attributes.items() if name not in SIDES | AXES]
         sides = [each for name, each in node.attributes.items() if name in SIDES]
         counted = any(each.counted for each in read_here) or self.ambiguous(numbers) is not None
         sized = any(each.sized for each in read_here) or self.ambiguous(sides) is not None
         elements = max([each.spec.size for each in read_here], default=0)
-        for ref, value in zip(node.outputs, results, strict=True):
+        for i, (ref, value) in enumerate(zip(node.outputs, results, strict=True)):
             if ref is None:
                 continue
-            found = Known(value, counted, sized)
-            shrunk = sized and (found.spec.size < elements or found.number is None)
-            self.values[ref] = Known(value, counted or shrunk, sized)
+            number, size = _number(value), int(np.asarray(value.array).size)
+            made = sized and (size < elements or number is None)
+            is_counted = counted or made or number in self.suspects
+            self.values[ref] = Known(value, is_counted, sized, tuple(each[i] for each in places))
+
+
+def place_of(length: int, spec: TensorSpec) -> Known:
+    """The place of a token as an input, for every token of a text."""
+    values = tuple(REFERENCE.full(spec.shape, place, spec.dtype) for place in range(length))
+    return Known(values[0], places=values)
+
+
+def _number(value: Value) -> float | None:
+    return _number_of(np.asarray(value.array))
+
+
+def _number_of(array: Any) -> float | None:
+    flat = array.reshape(-1)
+    return float(flat[0]) if flat.size and bool(np.all(flat == flat[0])) else None
 
 
 def numbers_of(graph: Graph) -> Iterable[int]:
@@ -135,7 +175,7 @@ def numbers_of(graph: Graph) -> Iterable[int]:
 
 def is_checked(name: str) -> bool:
     """Whether an attribute of this name says nothing but axes and sides."""
-    return name in SIDES | AXES or name.endswith("_dimensions") or name.endswith("_dims")
+    return name in SIDES | AXES or name.endswith(("_dimensions", "_dims"))
 
 
 def parameters_of(node: Node) -> Mapping[str, str]:

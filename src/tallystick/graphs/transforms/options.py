@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice, product
 from typing import Any, Final
 
-from tallystick.errors import UnavailableError
+from tallystick.errors import MalformedError, UnavailableError
 from tallystick.graphs.graph import Node, Operand, Ref
 from tallystick.graphs.transforms.known import Known
 from tallystick.graphs.transforms.later import REFERENCE
@@ -61,10 +62,12 @@ class Options:
         `held` are weights and constants; `known` the results that are known ahead. Raises `MalformedError` for a node
         that has no form and whose results are not known.
         """
-        plain = all(each.is_plain for each in known.values())
-        copies = self._copies(node, held) if plain else [[] for _ in node.outputs]
+        copies: list[list[Option]] = [[] for _ in node.outputs]
+        if not any(each.counted for each in known.values()):
+            with suppress(MalformedError) if known else nullcontext():
+                copies = self._copies(node, held)
         for ref, found in zip(node.outputs, copies, strict=True):
-            if ref in known:
+            if ref is not None and ref in known:
                 self.forms[ref] = self.known_forms(known[ref], found)
             elif ref is not None and found:
                 self.forms[ref] = found
@@ -74,7 +77,7 @@ class Options:
     def of(self, ref: Ref) -> list[Option]:
         """The forms of a value in the order in which they are tried; raises `Mixed` where it has none."""
         if not self.forms[ref]:
-            raise Mixed(f"{ref} was computed from the number of keys, and is more than a mask that lets all through")
+            raise Mixed(f"{ref} was computed from the number of keys or the place, and is no causal mask")
         return self.forms[ref]
 
     def open_masks(self, dtypes: Iterable[str]) -> Iterator[list[Option]]:
@@ -86,6 +89,8 @@ class Options:
 
     def known_forms(self, known: Known, copies: list[Option]) -> list[Option]:
         """A known value as it is (`copies`), as a causal mask, spread out, or as the place of a token."""
+        if known.places:
+            return self._moving_forms(known) + copies
         if known.number is None:
             return copies
         spread = list(self._spread(known))[:OPTIONS_MAX]
@@ -98,6 +103,19 @@ class Options:
             return [option for option in (self._places(each) for each in spread) if option is not None]
         return []
 
+    def _moving_forms(self, known: Known) -> list[Option]:
+        """A value that depends on the place: the place itself, or a mask of the keys that are later."""
+        spread = list(self._spread(known))[:OPTIONS_MAX]
+        if known.is_place:
+            return [option for option in (self._places(each) for each in spread) if option is not None]
+        masks = {axis: known.causal(axis) for axis, side in enumerate(known.spec.shape) if side == self.scale.step.keys}
+        found = []
+        for each in spread:
+            keys = Steps(self.scale.marks).stacked(each).axis_of(self.scale.marks.keys)
+            numbers = masks.get(keys)
+            found += [self._masking(each, *numbers)] if numbers is not None else []
+        return [option for option in found if option is not None]
+
     def _sees_keys(self, spec: TensorSpec) -> bool:
         return any(side == self.scale.marks.keys for side in spec.shape)
 
@@ -106,7 +124,7 @@ class Options:
     def _copies(self, node: Node, held: Mapping[Ref, Stacked]) -> list[list[Option]]:
         """For each result its forms, from the forms of the operands and the readings of the node."""
         refs = list(dict.fromkeys(node.refs))
-        choices = [self.forms[ref] if ref in self.forms else [source(ref, held[ref])] for ref in refs]
+        choices = [self.of(ref) if ref in self.forms else [source(ref, held[ref])] for ref in refs]
         found: list[dict[Stacked, Option]] = [{} for _ in node.outputs]
         for chosen in islice(product(*choices), COMBINATIONS_MAX):
             picked = dict(zip(refs, chosen, strict=True))
@@ -150,12 +168,19 @@ class Options:
 
     def _causal(self, known: Known, spec: TensorSpec) -> Option | None:
         """A mask that shuts nothing out in the last step shuts out later keys in all."""
-        stacked, number = Steps(self.scale.marks).stacked(spec), known.number
-        tokens, keys = (stacked.axis_of(mark) for mark in (self.scale.marks.tokens, self.scale.marks.keys))
-        if min(tokens, keys) < 0 or number is None or not (spec.dtype == "BOOL" or (spec.is_float and number == 0)):
+        number = known.number
+        if number is None or not (spec.dtype == "BOOL" or (spec.is_float and number == 0)):
             return None
-        later, whole = 1 - number if spec.dtype == "BOOL" else -math.inf, self.scale.at(spec, self.scale.whole)
-        write = partial(self.dialect.causal, self.writer, tokens, keys, whole, number, later)
+        return self._masking(spec, number, 1 - number if spec.dtype == "BOOL" else -math.inf)
+
+    def _masking(self, spec: TensorSpec, seen: float, later: float) -> Option | None:
+        """One number at the keys that a token sees, and another at later ones."""
+        stacked = Steps(self.scale.marks).stacked(spec)
+        tokens, keys = (stacked.axis_of(mark) for mark in (self.scale.marks.tokens, self.scale.marks.keys))
+        if min(tokens, keys) < 0 or not (spec.dtype == "BOOL" or spec.is_float):
+            return None
+        whole = self.scale.at(spec, self.scale.whole)
+        write = partial(self.dialect.causal, self.writer, tokens, keys, whole, seen, later)
         return Option(replace(stacked, later=later), write)
 
     def _places(self, spec: TensorSpec) -> Option | None:

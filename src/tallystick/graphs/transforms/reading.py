@@ -9,11 +9,11 @@ counted most apart, with the fewest changes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from itertools import combinations, product
 from typing import Any, Final
 
-from tallystick.errors import MalformedError
+from tallystick.errors import MalformedError, UnavailableError
 from tallystick.graphs.derive import PRIMITIVES_MAX
 from tallystick.graphs.graph import Node
 from tallystick.graphs.transforms.axes import Sizes
@@ -26,6 +26,8 @@ from tallystick.tensors import TensorSpec
 
 CHANGES_MAX: Final = 3
 PLACES_MAX: Final = 12
+TRIED_MAX: Final = 100_000
+"""No graph takes more readings: a model of a hundred different layers takes a tenth."""
 ENDS: Final = frozenset({"end", "length"})
 """Numbers that say how far a part reaches."""
 WHOLE: Final = frozenset({"int", "int?", "int[]", "int[]?"})
@@ -71,6 +73,7 @@ class Reader:
 
     def __init__(self, scale: Scale) -> None:
         self.scale = scale
+        self._left = TRIED_MAX
         self._known: dict[tuple[object, ...], tuple[list[Reading], MalformedError | None]] = {}
 
     def best(self, node: Node, arguments: Mapping[str, Any]) -> Reading:
@@ -93,30 +96,36 @@ class Reader:
     ) -> tuple[list[Reading], MalformedError | None]:
         key = (is_first, node.operator, *arguments.items(), repr(sorted(node.attributes.items())))
         if key not in self._known:
-            self._known[key] = _readings(node, arguments, self.scale, is_first)
+            self._known[key] = self._tried(node, arguments, is_first)
         return self._known[key]
 
-
-def _readings(
-    node: Node, arguments: Mapping[str, Any], scale: Scale, is_first: bool
-) -> tuple[list[Reading], MalformedError | None]:
-    once, found, reasons = _Recorder(Types()), dict[object, Reading](), list[MalformedError]()
-    _read(node, once, {**_at(arguments, scale, scale.step), **node.attributes})
-    for changes, attributes in _candidates(node, scale):
-        if is_first and any(each.cost <= (0, 0, changes) for each in found.values()):
-            break
-        try:
-            reading = _tried(node, arguments, attributes, changes, scale, once.notes)
+    def _tried(
+        self, node: Node, arguments: Mapping[str, Any], is_first: bool
+    ) -> tuple[list[Reading], MalformedError | None]:
+        once, found, reasons = _Recorder(Types()), dict[object, Reading](), list[MalformedError]()
+        _read(node, once, {**_at(arguments, self.scale, self.scale.step), **node.attributes})
+        for changes, attributes in _candidates(node, self.scale):
+            if is_first and any(each.cost <= (0, 0, changes) for each in found.values()):
+                break
+            self._count()
+            try:
+                reading = _reading(node, arguments, attributes, changes, self.scale, once.notes)
+            except MalformedError as error:
+                reasons.append(error)
+                continue
             if reading.results not in found or reading.cost < found[reading.results].cost:
                 found[reading.results] = reading
-        except MalformedError as error:
-            reasons.append(error)
-    if not found:
-        return [], next((each for each in reasons if isinstance(each, Mixed)), reasons[0])
-    return sorted(found.values(), key=lambda each: each.cost), None
+        if not found:
+            return [], next((each for each in reasons if isinstance(each, Mixed)), reasons[0])
+        return sorted(found.values(), key=lambda each: each.cost), None
+
+    def _count(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise UnavailableError(f"the graph takes more than {TRIED_MAX} readings of its nodes")
 
 
-def _tried(
+def _reading(
     node: Node, arguments: Mapping[str, Any], attributes: Attributes, changes: int, scale: Scale, notes: list[Any]
 ) -> Reading:
     stacked, whole = _Recorder(Steps(scale.marks)), _Recorder(Types())
@@ -135,11 +144,13 @@ def _tried(
 def _doubt(x: Stacked, scale: Scale) -> int:
     """How many axes are crowded: what is counted shares one with another, or worse with a plain number.
 
-    A plain side that is the number of keys, or of sequences, is in doubt as well.
+    A plain side that is the number of keys, or of sequences, is in doubt as well, unless these have an axis.
     """
-    marks, plain = set(astuple(scale.marks)), {(scale.step.keys,), (scale.step.batch,)}
-    crowded = sum(10 if set(axis) - marks else 1 for axis in x.axes if len(axis) > 1)
-    return crowded + sum(axis in plain for axis in x.axes)
+    marks, step = scale.marks, scale.step
+    crowded = sum(10 if set(axis) - set(marks.all) else 1 for axis in x.axes if len(axis) > 1)
+    pairs = ((marks.keys, step.keys), (marks.batch, step.batch))
+    unsure = sum(not x.counts(mark) and (size,) in x.axes for mark, size in pairs)
+    return crowded + unsure + 10 * max(sum(marks.batch in axis for axis in x.axes) - 1, 0)
 
 
 def _moves(arguments: Mapping[str, Any], results: Sequence[Stacked | None], marks: Sizes) -> int:

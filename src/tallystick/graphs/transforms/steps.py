@@ -61,14 +61,15 @@ class ReadsLater(Mixed):
 class Stacked:
     """A value of all steps: its spec at marks, what its axes count, and what stands at later keys.
 
-    `number` is set where every element is that number. `cache` names the cache that this value is, unchanged: as it
-    came in, or with its new rows behind; `grown` is the new row of one that was just joined.
+    `number` is set where every element is that number, `even` where all keys have the same. `cache` names the cache of
+    which this value is all, as it came in or with a new row; `grown` is the new row of one that was just joined.
     """
 
     spec: TensorSpec
     axes: tuple[Factors, ...]
     later: Later = None
     number: float | None = None
+    even: bool = False
     cache: str | None = None
     grown: Stacked | None = None
 
@@ -185,8 +186,15 @@ class Steps:
         later = [later_of(each) for each in operands]
         if None not in later or (spec.dtype == "BOOL" and name != "logical_and"):
             return result
-        in_steps = [not isinstance(each, Stacked) or not self._pairs(each) for each in operands]
+        in_steps = [not isinstance(each, Stacked) or self._is_even(each) or not self._pairs(each) for each in operands]
         return replace_later(result, absorbed(name, later, in_steps), self.marks)
+
+    def _with_even(self, x: Stacked, is_even: bool) -> Stacked:
+        even = is_even and x.counts(self.marks.keys)
+        return x if x.even == even else replace(x, even=even)
+
+    def _is_even(self, x: Stacked) -> bool:
+        return x.even or x.number is not None or not x.counts(self.marks.keys)
 
     def _pairs(self, x: Stacked) -> bool:
         return x.counts(self.marks.tokens) and x.counts(self.marks.keys)
@@ -261,7 +269,7 @@ class Steps:
         new = len(spec.shape) - len(x.shape)
         old: list[Factors] = [*((),) * new, *x.axes]
         axes = [axis or self.marks.factors(side) for axis, side in zip(old, spec.shape, strict=True)]
-        return self._moved(spec, axes, x)
+        return self._with_even(self._moved(spec, axes, x), self._is_even(x))
 
     def transpose(self, x: Stacked, axes: Sequence[int]) -> Stacked:
         """Axes keep what they count."""
@@ -293,7 +301,7 @@ class Steps:
         if len(xs) == 1:
             return xs[0]
         if any(x.counts(self.marks.past) for x in xs):
-            return self._grown(xs, axis)
+            return self._joined(xs, axis)
         spec = self.types.concat([x.spec for x in xs], axis)
         for x in xs:
             self._check_apart(x.axes[axis], "joins tokens or keys to others")
@@ -323,7 +331,7 @@ class Steps:
         self._check_apart(x.axes[axis] + indices.axes[axis], "picks tokens or keys")
         axes = _merged([(_without(x.axes, (axis,), True), 0), (indices.axes, 0)], len(spec.shape))
         axes[axis] = indices.axes[axis]
-        return self._moved(spec, axes, x)
+        return self._with_even(self._moved(spec, axes, x), False)
 
     def scatter(self, x: Stacked, indices: Sequence[Stacked], axis: int, updates: Stacked, add: bool) -> Stacked:
         """Into what has neither tokens nor keys."""
@@ -343,24 +351,24 @@ class Steps:
 
     # ---- rules
 
-    def _grown(self, xs: Sequence[Stacked], axis: int) -> Stacked:
-        """Induction: what the cache holds are the rows that the steps before put behind it, as this one does."""
-        if len(xs) != 2 or xs[0].cache is None or xs[0].axes[axis] != (self.marks.past,):
-            raise Mixed("joins a cache to something else than one new row behind it")
-        old, new = xs
-        beside = [_without(x.axes, (axis,)) for x in xs]
+    def grown(self, old: Stacked, new: Stacked, axis: int) -> Stacked:
+        """Induction: what the cache holds are the rows that the steps before put into it, as this one does."""
+        beside = [_without(x.axes, (axis,)) for x in (old, new)]
         if new.dtype != old.dtype or new.axes[axis] != (self.marks.tokens,) or beside[0] != beside[1]:
-            raise Mixed(f"what is put behind {old.cache} is no row of the token")
+            raise Mixed(f"what is put into {old.cache} is no row of the token")
         shape = (*new.shape[:axis], self.marks.keys, *new.shape[axis + 1 :])
         axes = (*new.axes[:axis], (self.marks.keys,), *new.axes[axis + 1 :])
         return Stacked(TensorSpec(new.dtype, shape), axes, cache=old.cache, grown=new)
 
-    def _elementwise(
-        self, spec: TensorSpec, operands: Sequence[Operand], compute: Compute | None
-    ) -> Stacked:
+    def _joined(self, xs: Sequence[Stacked], axis: int) -> Stacked:
+        if len(xs) != 2 or xs[0].cache is None or xs[0].axes[axis] != (self.marks.past,):
+            raise Mixed("joins a cache to something else than one new row behind it")
+        return self.grown(xs[0], xs[1], axis)
+
+    def _elementwise(self, spec: TensorSpec, operands: Sequence[Operand], compute: Compute | None) -> Stacked:
         tensors = [each for each in operands if isinstance(each, Stacked)]
         axes = _merged([(x.axes, len(spec.shape) - len(x.shape)) for x in tensors], len(spec.shape))
-        result = self._made(spec, axes)
+        result = self._with_even(self._made(spec, axes), all(self._is_even(x) for x in tensors))
         if compute is None or any(later_of(each) is None for each in operands):
             return result
         found = computed([(x.dtype if isinstance(x, Stacked) else "", later_of(x)) for x in operands], compute)
@@ -380,7 +388,7 @@ class Steps:
 
     def _moved(self, spec: TensorSpec, axes: Iterable[Factors], x: Stacked) -> Stacked:
         """Elements of `x` in other places, those at later keys still at later keys."""
-        return replace(self._made(spec, axes, x.later), number=x.number)
+        return replace(self._made(spec, axes, x.later), number=x.number, even=x.even)
 
     def _made(self, spec: TensorSpec, axes: Iterable[Factors], later: Later = None) -> Stacked:
         found = tuple(tuple(axis) for axis in axes)

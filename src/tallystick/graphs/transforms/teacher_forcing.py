@@ -19,15 +19,16 @@ from itertools import islice, product
 from typing import Final, TypeAlias
 
 from tallystick.errors import MalformedError, UnavailableError, UsageError
+from tallystick.graphs.decode_interface import PLACES
 from tallystick.graphs.door import check_constants, read_graph
 from tallystick.graphs.encoding import graph_bytes
 from tallystick.graphs.graph import Graph, Input, Node, Output, Ref
 from tallystick.graphs.transforms.axes import Sizes, choose_marks
-from tallystick.graphs.transforms.decode_step import DecodeStep
-from tallystick.graphs.transforms.known import Program, is_checked, numbers_of, parameters_of
+from tallystick.graphs.transforms.decode_step import WRITTEN, DecodeStep
+from tallystick.graphs.transforms.known import Program, is_checked, numbers_of, parameters_of, place_of
 from tallystick.graphs.transforms.options import Option, Options, source, stacked_of, written_of
 from tallystick.graphs.transforms.reading import Reader, Reading, Scale
-from tallystick.graphs.transforms.steps import Mixed, ReadsLater, Stacked
+from tallystick.graphs.transforms.steps import Mixed, ReadsLater, Stacked, Steps
 from tallystick.graphs.transforms.writing import DIALECTS, Writer
 from tallystick.tensors import Tensor
 
@@ -41,11 +42,11 @@ Chosen: TypeAlias = tuple[Reading, Mapping[Ref, Option]]
 def to_teacher_forcing(graph: Graph, length: int, constants: Mapping[Ref, Tensor] | None = None) -> Graph:
     """The graph that gives for `length` tokens what the decode graph gives for one after the other.
 
-    Its inputs are `inputs.input_ids` [B, length], `inputs.position_ids` [B, length] where the step reads places, and
-    the weights; its outputs those of the step, for all tokens: logits [B, length, V], caches of `length` places. Row t
-    is the step's result for token t with the tokens before in the cache. `length` is at most the number of keys of the
-    captured step, beyond which a window or another mask would not have shown. `constants` are those of the graph: one
-    that is read has to be given, because it could hold a place in the text.
+    Its inputs are `inputs.input_ids` [B, length], `inputs.position_ids` [B, length] where the step reads a place for
+    each token, and the weights. Its outputs are those of the step for all tokens: logits [B, length, V], caches of
+    `length` places. Row t is the step's result for token t with the tokens before in the cache. `length` is at most the
+    number of keys of the captured step, beyond which a window or another mask would not have shown. `constants` are
+    those of the graph: one that is read has to be given, because it could hold a place in the text.
 
     Raises:
         UsageError: `length` is none.
@@ -54,12 +55,12 @@ def to_teacher_forcing(graph: Graph, length: int, constants: Mapping[Ref, Tensor
             names the node and the reason.
     """
     step = DecodeStep.of(graph)
-    if not 1 <= length <= step.past + 1:
-        raise UsageError(f"{length} tokens: a step that sees {step.past + 1} keys shows what 1 to {step.past + 1} give")
+    if not 1 <= length <= step.keys:
+        raise UsageError(f"{length} tokens: a step that sees {step.keys} keys shows what 1 to {step.keys} give")
     held = {each.name: (constants or {})[each.name] for each in graph.constants if each.name in (constants or {})}
     check_constants([each for each in graph.constants if each.name in held], held)
     marks = choose_marks([*numbers_of(graph), *step.numbers])
-    scale = Scale(Sizes(step.batch, 1, step.past, step.past + 1), marks, Sizes(step.batch, length, 0, length))
+    scale = Scale(Sizes(step.batch, 1, step.past, step.keys), marks, Sizes(step.batch, length, 0, length))
     try:
         return _forced(graph, step, scale, held)
     except UnavailableError:
@@ -87,14 +88,17 @@ class _Forcing:
     def __init__(self, graph: Graph, step: DecodeStep, scale: Scale) -> None:
         self.graph, self.step, self.marks = graph, step, scale.marks
         self.opaque = {each.name for each in graph.constants if each.spec.size}
-        self.program = Program(step.past + 1, dict(step.known))
+        self.length = scale.whole.tokens
+        self.program = Program(step.suspects, self.length, dict(step.known))
         self.values = step.stacked(scale.marks, scale.marks_sequences)
         self.written: dict[Ref, Ref] = {ref: ref for ref in self.values}
         self.rows: dict[str, Ref] = {}
         self.reader, self.dialect = Reader(scale), DIALECTS[graph.dialect]
         self.writer = Writer({ref: scale.at(value.spec, scale.whole) for ref, value in self.values.items()})
         self.options = Options(self.reader, self.dialect, self.writer, step.places is None)
-        self.options.forms |= {ref: self.options.known_forms(known, []) for ref, known in step.known.items()}
+        if step.place is not None:
+            self.program.values[PLACES] = place_of(self.length, step.place)
+        self.options.forms |= {ref: self.options.known_forms(each, []) for ref, each in self.program.values.items()}
 
     def hold(self, constants: Mapping[Ref, Tensor]) -> None:
         """Know constants of the graph."""
@@ -124,6 +128,8 @@ class _Forcing:
             self.options.define(node, self.values, {})
 
     def _write(self, node: Node) -> None:
+        if self._is_slot_written(node):
+            return
         reading, picked = self._chosen(node) or self._masked(node)
         grown = next((each for each in reading.results if each is not None and each.grown is not None), None)
         refs: tuple[Ref | None, ...] = (None,) * len(node.outputs)
@@ -139,6 +145,31 @@ class _Forcing:
                 self.values[old] = replace(value, grown=None)
             if old is not None and new is not None:
                 self.written[old] = new
+
+    def _is_slot_written(self, node: Node) -> bool:
+        """A cache whose slot of the place holds the row of the token: for all tokens, the rows of all.
+
+        What its later slots hold no token reads: the step's own masks have to show that.
+        """
+        held = self.values.get(str(node.operands.get("operand")))
+        if node.operator != WRITTEN or held is None or held.cache is None or not held.counts(self.marks.past):
+            return False
+        axis, update, starts = held.axis_of(self.marks.past), node.operands["update"], node.operands["start_indices"]
+        assert isinstance(update, str)
+        assert isinstance(starts, tuple)
+        known = [self.program.values.get(str(ref)) for ref in starts]
+        is_there = [
+            each is not None and (each.is_place if i == axis else each.number == 0) for i, each in enumerate(known)
+        ]
+        new = self.values.get(update)
+        if new is None or not all(is_there):
+            raise Mixed(f"writes into {held.cache} elsewhere than at the place of the token")
+        result = Steps(self.marks).grown(held, new, axis)
+        if self.rows.setdefault(held.cache, self.written[update]) != self.written[update]:
+            raise Mixed(f"writes a second, other row into {held.cache}")
+        ref = str(node.outputs[0])
+        self.values[ref], self.written[ref] = replace(result, grown=None), self.written[update]
+        return True
 
     def _check_row(self, node: Node, result: Stacked) -> None:
         """A cache with the row of a token behind it is, for all tokens, the rows of all: the same for all readers."""
@@ -186,7 +217,12 @@ class _Forcing:
         return [Option(self.values[ref], lambda: self.written[ref])]
 
     def _masked(self, node: Node) -> Chosen:
-        """Masking later keys changes nothing of what the steps give: where that lets the node be read, they are."""
+        """Masking later keys changes nothing of what the steps give: where that lets the node be read, they are.
+
+        Of slots, steps themselves have later ones.
+        """
+        if self.step.place is not None:
+            raise Mixed("reads slots of the cache that are yet to be written")
         for found in (*self._with_later(node), *self._attending(node)):
             return found
         raise Mixed("reads the keys of later tokens, and no mask shuts them out")

@@ -107,7 +107,7 @@ class Aten:
         alone = tuple(side if axis in axes else 1 for axis, side in enumerate(spec.shape))
         if writer.specs[x].shape != alone:
             x = writer.one("aten.view.default", {"size": alone}, {"self": x})
-        wide = {"size": spec.shape, "implicit": False}
+        wide: dict[str, Attribute] = {"size": spec.shape, "implicit": False}
         return x if alone == spec.shape else writer.one("aten.expand.default", wide, {"self": x})
 
 

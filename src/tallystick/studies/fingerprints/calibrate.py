@@ -93,8 +93,8 @@ def calibrate(study: Study) -> FingerprintCalibration:
     for dtype in DTYPES:
         for depth, seen in sorted(_honest(study, dtype).items()):
             common = _limits(seen, dtype) | {"dtype": dtype, "tokens": depth.kind.tokens}
-            if depth.is_first:
-                common["layer_max"] = 0
+            if math.isfinite(depth.layer_max):
+                common["layer_max"] = depth.layer_max
             if depth.kind.bits == DIRECT:
                 states.append(DistanceLimits.from_json(common, "limits"))
             else:
@@ -157,8 +157,8 @@ def round_up(value: float) -> float:
     """Three digits, none made smaller."""
     if value == 0.0:
         return 0.0
-    scale = 10.0 ** (2 - math.floor(math.log10(value)))
-    return float(f"{math.ceil(value * scale) / scale:.3g}")
+    digits = float(f"{value:.2e}")
+    return digits if digits >= value else float(f"{math.nextafter(value, math.inf) * 1.005:.2e}")
 
 
 def _is_rejected(

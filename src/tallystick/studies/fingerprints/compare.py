@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,12 +19,14 @@ from tallystick.tolerances.fingerprints.settings import PUBLIC_SEED
 from tallystick.tolerances.fingerprints.signs import direction_signs, position_signs
 
 Numbers: TypeAlias = npt.NDArray[np.float64]
-WIDTHS: Final = {32: (4, 15), 8: (4, 7, 15, 30), 4: (15, 30), 1: (60, 120)}
+WIDTHS: Final = {32: (4, 15), 8: (4, 7, 15, 30), 4: (7, 13, 30), 1: (60, 120)}
 """The widths that have limits of their own, by bits."""
 WIDEST: Final = 120
 BLOCKS: Final = (1, 8, 32)
 STRIDE: Final = 8
 """Shorter blocks are taken from every eighth token on: their neighbours say little that is new."""
+DEPTHS: Final = (0, 2, math.inf)
+"""Up to which layers there are limits of their own: rounding adds up from layer to layer."""
 DIRECT: Final = 0
 """Stands for rows compared as they are, where a number of bits stands otherwise."""
 
@@ -37,10 +40,10 @@ class Class(NamedTuple):
 
 
 class Depth(NamedTuple):
-    """A class in the first layer alone, or in all."""
+    """A class in the layers up to `layer_max`, or in all."""
 
     kind: Class
-    is_first: bool
+    layer_max: float
 
 
 CLASSES: Final = (
@@ -144,10 +147,7 @@ def _seen(each: Class, claimed: Computed, own: Computed, answers: int) -> dict[D
     if not is_asked.any():
         return {}
     found = {layer: distance[is_asked] for layer, distance in distances_of(each, claimed, own)}
-    by_depth = {
-        Depth(each, False): list(found.values()),
-        Depth(each, True): [found[layer] for layer in found if not layer],
-    }
+    by_depth = {Depth(each, deepest): [found[layer] for layer in found if layer <= deepest] for deepest in DEPTHS}
     return {depth: _of_layers(layers, owners[is_asked]) for depth, layers in by_depth.items()}
 
 

@@ -11,33 +11,35 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from tallystick.attacks.receipts.scene import body_of
+from tallystick.attacks.receipts.scene import body_of, sampler_of
 from tallystick.audits.receipts.policy import ReceiptPolicy
 from tallystick.audits.receipts.report import ReceiptReport
 from tallystick.audits.receipts.request import ExpectedRequest
 from tallystick.audits.receipts.response import read_response
 from tallystick.audits.receipts.sampler import BANDS, SamplerRule
 from tallystick.audits.receipts.verify import verify_receipt
-from tallystick.commitments import Json
+from tallystick.commitments import Json, digest
 from tallystick.errors import TallyError
 from tallystick.studies.inference.engines import verifier_on
 from tallystick.studies.inference.models import prompts_of, source_text
 from tallystick.studies.inference.stacks import Place, place_named
 from tallystick.studies.stacks import enter
+from tallystick.tensors import Tensor, read_state, write_state
+from tallystick.tolerances.fingerprints import FingerprintSettings
 from tallystick.tolerances.fingerprints.standard import standard_fingerprints
 from tallystick.transcripts.language_model import LanguageModel, Prefill, Rows
-from tallystick.transcripts.sampler import Sampler
 
 Job: TypeAlias = Mapping[str, Any]
 Requests: TypeAlias = Sequence[dict[str, Json]]
-SECRET = bytes(range(32))
-POLICY = ReceiptPolicy(sampler=SamplerRule(seed="customer"), nonce="required", seed="customer")
+SECRET: Final = bytes(range(32))
+LOGITS: Final = "logits"
+POLICY: Final = ReceiptPolicy(sampler=SamplerRule(seed="customer"), nonce="required", seed="customer")
 
 
 def make(place: Place, job: Job) -> dict[str, Any]:
@@ -47,7 +49,7 @@ def make(place: Place, job: Job) -> dict[str, Any]:
     from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
 
     language_model = load_language_model(Path(job["model"]), job["dtype"], place.stack.attention, place.stack.device)
-    settings = RecordSettings(standard_fingerprints(language_model.card.layers))
+    settings = RecordSettings(_fingerprints(job["fingerprints"], language_model.card.layers))
     issuer = ReceiptIssuer(language_model, SigningKey(SECRET), settings)
     prompts = prompts_of(language_model, source_text(), job["answers"], job["prompt"])
     answered: list[dict[str, Json]] = []
@@ -58,7 +60,7 @@ def make(place: Place, job: Job) -> dict[str, Any]:
         answered += [{"request": asked, "response": body} for asked, body in zip(requests, bodies, strict=True)]
         logits += list(rows)
     Path(job["out"]).with_suffix(".json").write_text(json.dumps(answered))
-    np.save(Path(job["out"]).with_suffix(".npy"), np.stack(logits))
+    write_state(_logits_file(job), {LOGITS: Tensor.of(np.stack(logits))}, durable=False)
     return {"maker": place.name, "subject": job["subject"], "receipts": len(answered)}
 
 
@@ -88,24 +90,34 @@ class Remembering:
         return getattr(self.model, name)
 
 
+def _logits_file(job: Job) -> Path:
+    return Path(job["out"]).with_suffix(".safetensors")
+
+
 def _verified(model: Any, job: Job) -> dict[str, Any]:
     answered = json.loads(Path(job["out"]).with_suffix(".json").read_text())
-    claimed = np.load(Path(job["out"]).with_suffix(".npy"))
+    claimed = read_state(_logits_file(job))[LOGITS].array()
     outcomes: Counter[str] = Counter()
-    seen: list[dict[str, float]] = []
     objections: Counter[str] = Counter()
+    missing: Counter[str] = Counter()
+    seen: list[dict[str, float]] = []
+    own: list[bytes] = []
     for each, logits in zip(answered, claimed, strict=True):
         report = _report(model, each)
         outcomes[report.outcome] += 1
-        objections.update(finding.name for finding in report.verdict.objections)
+        objections.update({finding.name for finding in report.verdict.objections})
+        missing.update({each.check for each in report.missing})
         seen.append(_figures(report, model, logits))
+        own.append(_last_rows(model, len(logits)).tobytes())
     return {
         "receipts": len(answered),
         **{name: outcomes[name] for name in ("accepted", "inconclusive", "rejected")},
         "objections": dict(objections),
+        "missing": dict(missing),
         **{name: max(each[name] for each in seen) for name in ("fingerprint", "margin", "drift", "spread")},
         "beyond": int(sum(each["beyond"] for each in seen)),
         "rows": sum(len(each) for each in claimed),
+        "bits": digest("blob", b"".join(own)),
     }
 
 
@@ -116,18 +128,27 @@ def _report(model: LanguageModel, each: Mapping[str, Any]) -> ReceiptReport:
 
 def _figures(report: ReceiptReport, model: Remembering, logits: Rows) -> dict[str, float]:
     """The largest distances in units of what is allowed, and how far the two sides' logits lie apart."""
-    assert model.last is not None, report.verdict
     fingerprints = [each.distance / each.allowed for each in report.findings if each.name == "fingerprint"]
     margins = [each.distance for each in report.findings if each.name == "sampler"]
-    gaps = model.last.logits[-len(logits) :].astype(np.float64) - logits
+    gaps = _last_rows(model, len(logits)).astype(np.float64) - logits
     assert report.evidence is not None
     return {
-        "fingerprint": max(fingerprints),
+        "fingerprint": max(fingerprints, default=0.0),
         "margin": max(margins) / BANDS[model.card.dtype],
         "drift": float(np.abs(gaps).max()),
         "spread": float(np.ptp(gaps, axis=1).max()),
         "beyond": report.evidence.trials.mismatches,
     }
+
+
+def _last_rows(model: Remembering, count: int) -> Rows:
+    assert model.last is not None, "a receipt that was not computed"
+    return model.last.logits[-count:]
+
+
+def _fingerprints(name: str, final: int) -> tuple[FingerprintSettings, ...]:
+    standard = standard_fingerprints(final)
+    return standard if name == "standard" else tuple(replace(each, bits=8, width=7) for each in standard)
 
 
 def _request(prompt: Sequence[int], temperature: float, number: int, job: Job) -> dict[str, Json]:
@@ -146,7 +167,7 @@ def _answers(language_model: Any, issuer: Any, requests: Requests, tokens: int) 
 
     asked = []
     for each in map(ExpectedRequest.from_body, requests):
-        asked.append(Asked(nonce=each.tally_nonce, sampler=Sampler(**each.settings_of())))
+        asked.append(Asked(nonce=each.tally_nonce, sampler=sampler_of(each)))
     prompts: Any = [each["prompt"] for each in requests]
     with _logits_of(language_model.model) as steps:
         found = generate_plain(language_model, prompts, tokens, asked, issuer)

@@ -62,7 +62,8 @@ PLACES: Final = (
 class Subject:
     """A model directory in one dtype, what it is asked, and who verifies it by which engines.
 
-    Every answer of `tokens` tokens follows a prompt of `prompt` tokens, once at each temperature.
+    Every answer of `tokens` tokens follows a prompt of `prompt` tokens, once at each temperature. Fingerprints are the
+    standard ones, or as many bytes of the same layers in numbers of 8 bits.
     """
 
     model: Path
@@ -71,12 +72,13 @@ class Subject:
     prompt: int = 16
     tokens: int = 48
     temperatures: tuple[float, ...] = (0.8, 0.0)
-    engines: Collection[Engine] = ("native",)
+    fingerprints: Literal["standard", "8 bits"] = "standard"
+    engines: Collection[Engine] = frozenset[Engine](("native",))
 
     @property
     def name(self) -> str:
-        """Such as `served, F32`."""
-        return f"{self.model.name}, {self.dtype}"
+        """Such as `served, F32, standard`."""
+        return f"{self.model.name}, {self.dtype}, {self.fingerprints}"
 
 
 @dataclass(frozen=True)
@@ -109,16 +111,18 @@ def places_here() -> tuple[Place, ...]:
 def cross(study: CrossStudy) -> list[dict[str, Any]]:
     """One entry for every subject, maker and verifier.
 
-    An entry has `subject`, `maker`, `verifier`, `receipts`, `accepted`, `inconclusive`, `rejected`, `fingerprint` (the
-    largest distance over what is allowed), `margin` (the largest in tie bands), and of the logits over which maker and
-    verifier differ: `drift` (the largest difference), `spread` (the largest difference of differences in one row) and
-    `rows`. Where nothing could be computed there is `unavailable` with the reason instead.
+    An entry has `subject`, `dtype`, `maker`, `verifier`, `receipts`, `accepted`, `inconclusive`, `rejected`, how many
+    `objections` and `missing` there were by check, `fingerprint` (the largest distance over what is allowed, 0 where
+    none was judged), `margin` (the largest in tie bands) and `beyond` (tokens beyond the band). Of the logits that
+    maker and verifier had it has `drift` (the largest difference), `spread` (the largest difference of differences in
+    one row) and `rows`; `bits` is the digest of the verifier's, alike for verifiers that computed alike. Where nothing
+    could be computed there is `unavailable` with the reason instead.
     """
     makers = [each for each in study.places if each.makes]
     _run(study, [_task("make", place, _made(study, place)) for place in makers])
     tasks = []
     for place in study.places:
-        jobs = [job for maker in makers for job in _made(study, maker, place.engine) if _is_wanted(maker, place, job)]
+        jobs = [job for maker in makers if maker != place for job in _made(study, maker, place.engine)]
         tasks.append(_task("verify", place, jobs))
     return [entry for found in _run(study, tasks) for entry in found]
 
@@ -132,10 +136,6 @@ def largest_drift(entries: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, An
         yield {"dtype": dtype, "pairs": len(found), "rows": sum(each["rows"] for each in found), **largest}
 
 
-def _is_wanted(maker: Place, verifier: Place, job: Mapping[str, Any]) -> bool:
-    return verifier.engine in job["engines"] and (maker.name != verifier.name)
-
-
 def _made(study: CrossStudy, maker: Place, engine: Engine = "native") -> list[dict[str, Any]]:
     return [
         {
@@ -147,7 +147,7 @@ def _made(study: CrossStudy, maker: Place, engine: Engine = "native") -> list[di
             "prompt": subject.prompt,
             "tokens": subject.tokens,
             "temperatures": list(subject.temperatures),
-            "engines": list(subject.engines),
+            "fingerprints": subject.fingerprints,
             "out": str(study.folder / f"{maker.name}-{subject.name}".replace(", ", "-").replace(" ", "_")),
         }
         for subject in study.subjects
@@ -160,7 +160,7 @@ def _task(action: Literal["make", "verify"], place: Place, jobs: list[dict[str, 
 
 
 def _run(study: CrossStudy, tasks: list[Task]) -> list[list[dict[str, Any]]]:
-    """What every task found; one that fails as a whole gives an entry for each of its jobs that says so."""
+    """What every task found, those without jobs left out."""
     study.folder.mkdir(parents=True, exist_ok=True)
     return run_all(study.folder, [each for each in tasks if each.job["jobs"]])
 

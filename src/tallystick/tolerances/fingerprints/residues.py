@@ -76,7 +76,7 @@ def relative_gaps(data: Bytes, own: Numbers, norms: Numbers, bits: int) -> Numbe
     """
     assert data.shape == (len(own), block_bytes(own.shape[1], bits))
     if bits == 32:
-        return _relative(_float_gaps(np.ascontiguousarray(data).view("<f4").astype(np.float64), own), norms)
+        return _relative(_float_gaps(np.ascontiguousarray(data).view("<f4"), own), norms)
     exponents = np.ascontiguousarray(data[:, :1]).view(np.int8)[:, 0].astype(np.int64)
     codes = _unpack(data[:, 1:], own.shape[1], bits)
     if codes[exponents == ZERO].any():
@@ -101,9 +101,10 @@ def _steps(exponents: Integers, bits: int) -> Numbers:
     return np.ldexp(1.0, exponents - RESOLUTION[bits])[:, None]
 
 
-def _float_gaps(claimed: Numbers, own: Numbers) -> Numbers:
-    if not np.isfinite(claimed).all():
+def _float_gaps(narrow: npt.NDArray[np.float32], own: Numbers) -> Numbers:
+    if not np.isfinite(narrow).all():
         raise MalformedError("fingerprint.data: a number is not finite")
+    claimed = narrow.astype(np.float64)
     return np.maximum(np.abs(claimed - own) - np.abs(claimed) * FLOAT32_HALF_STEP, 0.0)
 
 

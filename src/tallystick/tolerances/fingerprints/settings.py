@@ -20,7 +20,7 @@ Rows: TypeAlias = Mapping[int, Array]
 PUBLIC_SEED: Final = digest("directions", b"public").removeprefix("sha256:")
 """The seed to use where none is agreed on: everybody knows it, as everybody knows any seed that is fixed beforehand."""
 BLOCK_MAX: Final = 1024
-WIDTH_MAX: Final = 4096
+WIDTH_MAX: Final = 1024
 LAYERS_MAX: Final = 1 << 10
 _SEED: Final = re.compile(r"[0-9a-f]{64}")
 

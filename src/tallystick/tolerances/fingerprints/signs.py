@@ -12,7 +12,7 @@ from tallystick.commitments import digest, digest_bytes, encode, words
 Signs = npt.NDArray[np.int8]
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def direction_signs(seed: str, layer: int, width: int, size: int) -> Signs:
     """The directions of a layer: ±1 of shape [size, width]; row j is what hidden dimension j adds to each number.
 
@@ -21,7 +21,7 @@ def direction_signs(seed: str, layer: int, width: int, size: int) -> Signs:
     return _signs(["direction", layer, seed, width], 0, size * width).reshape(size, width)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def position_signs(seed: str, layer: int, width: int, first: int, count: int) -> Signs:
     """The signs of answer tokens `first` to `first + count − 1` in a layer: ±1 of shape [count, width].
 

@@ -10,7 +10,7 @@ STANDARD_WIDTH: Final = 13
 STANDARD_BITS: Final = 4
 
 
-def standard_fingerprints(final: int) -> tuple[FingerprintSettings, ...]:
+def standard_fingerprints(final: int, layers: tuple[int, ...] | None = None) -> tuple[FingerprintSettings, ...]:
     """A block after a third of the model and the final norm, 13 numbers of 4 bits each for 32 tokens: 16 bytes.
 
     An early block sees small changes best, because rounding adds up behind it; the final norm sees what is done after
@@ -18,6 +18,7 @@ def standard_fingerprints(final: int) -> tuple[FingerprintSettings, ...]:
 
     Args:
         final: the number of blocks, which stands for the final norm.
+        layers: others to take in place of these two.
     """
-    layers = tuple(sorted({final // 3, final}))
-    return (FingerprintSettings(layers=layers, width=STANDARD_WIDTH, bits=STANDARD_BITS),)
+    chosen = layers or tuple(sorted({final // 3, final}))
+    return (FingerprintSettings(layers=chosen, width=STANDARD_WIDTH, bits=STANDARD_BITS),)

@@ -1,0 +1,63 @@
+"""The options that say what is recorded of answers, shared by the commands that give answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tallystick.errors import UsageError
+
+if TYPE_CHECKING:
+    from tallystick.attestation import SigningKey
+    from tallystick.recorders.receipts import RecordSettings
+    from tallystick.tolerances.fingerprints import FingerprintSettings
+
+STANDARD = "standard"
+LAYERS_HELP = "Layers to record: standard (one third of the way, and final), final, all, or numbers such as 0,3."
+COMMIT_HELP = "Commit to the states of all these layers (of every layer, for standard), for challenges."
+
+
+def check_choices(**given: tuple[str, tuple[str, ...]]) -> None:
+    """Raise `UsageError` for an option whose value is none of those allowed."""
+    for name, (value, allowed) in given.items():
+        if value not in allowed:
+            raise UsageError(f"--{name} {value}: {', '.join(allowed[:-1])} or {allowed[-1]}")
+
+
+def read_key(path: Path) -> SigningKey:
+    """The signing key in a file; raises `UsageError` where there is none."""
+    from tallystick.attestation import SigningKey
+
+    if not path.is_file():
+        raise UsageError(f"--key {path}: not there; `tally new-key {path}` makes one")
+    return SigningKey.read(path)
+
+
+def record_settings(method: str, layers: str, commit: bool, private: bool, final: int) -> RecordSettings:
+    """What goes into receipts of a model of `final` blocks; raises `UsageError` for layers that it does not have."""
+    from tallystick.recorders.receipts import RecordSettings
+
+    committed = _layers("all" if layers == STANDARD else layers, final) if commit else ()
+    return RecordSettings(_fingerprints(method, layers, final), committed, prompt=commit, private=private)
+
+
+def _fingerprints(method: str, layers: str, final: int) -> tuple[FingerprintSettings, ...]:
+    from tallystick.tolerances.fingerprints import FingerprintSettings
+    from tallystick.tolerances.fingerprints.standard import standard_fingerprints
+
+    if method == "projection":
+        return standard_fingerprints(final, None if layers == STANDARD else _layers(layers, final))
+    chosen = _layers("final" if layers == STANDARD else layers, final)
+    return tuple(FingerprintSettings.toploc(layer) for layer in chosen) if method == "toploc" else ()
+
+
+def _layers(text: str, final: int) -> tuple[int, ...]:
+    if text in ("final", "all"):
+        return tuple(range(final + 1)) if text == "all" else (final,)
+    try:
+        chosen = sorted({int(each) for each in text.split(",")})
+    except ValueError:
+        raise UsageError(f"--layers {text}: standard, final, all, or numbers such as 0,3") from None
+    if not 0 <= chosen[0] <= chosen[-1] <= final:
+        raise UsageError(f"--layers {text}: layers are from 0 to {final}")
+    return tuple(chosen)

@@ -1,0 +1,35 @@
+"""A provider of the tiny model with four customers, and a policy for short answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+TEXTS = ("stick", "halves", "split", "match")
+
+
+@pytest.fixture(scope="session")
+def scene(language_model: Any, one_thread: None) -> Any:
+    """Honest answers of sixteen tokens, fingerprints of every eight in both the first block and the final norm."""
+    from tallystick.attacks.receipts import Wishes, make_scene
+    from tallystick.audits.receipts.fingerprints import DistanceLimits, FingerprintLimits, FingerprintRule
+    from tallystick.audits.receipts.policy import ReceiptPolicy
+    from tallystick.audits.receipts.sampler import SamplerRule
+    from tallystick.studies.inference.forgeries import four_bits
+    from tallystick.tolerances.fingerprints import FingerprintSettings
+
+    shared: dict[str, Any] = {
+        "tokens": 1,
+        "largest": 1e-4,
+        "typical": 5e-5,
+        "honest": 1,
+        "honest_largest": 0.0,
+        "honest_typical": 0.0,
+    }
+    limits = DistanceLimits(dtype="F32", **shared)
+    projection = FingerprintLimits(dtype="F32", bits=8, width=1, **shared)
+    rule = FingerprintRule(limits=(projection,), states=(limits,))
+    policy = ReceiptPolicy(sampler=SamplerRule(dishonest=0.3, beta=0.05), fingerprints=rule)
+    prints = (FingerprintSettings(layers=(0, language_model.card.layers), block=8),)
+    return make_scene(language_model, four_bits(language_model), Wishes(TEXTS, 16, "and so: ", prints), policy)

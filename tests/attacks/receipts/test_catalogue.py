@@ -1,0 +1,79 @@
+"""Every forgery of receipts is answered as it has to be, and the same handed over honestly is accepted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tallystick.attacks.receipts import FORGERIES, Forgery, Presented, forgery_named, play, play_twin
+from tallystick.attacks.receipts.catalogue import Played
+from tallystick.attacks.receipts.forging import edit
+from tallystick.attacks.receipts.states import known_directions
+from tallystick.attestation import verify_receipt_signature
+from tallystick.errors import MalformedError, ProofError
+from tallystick.transcripts.fingerprints import distances
+from tallystick.transcripts.receipt import Fingerprint, SignedReceipt, decode_base64
+
+
+@pytest.mark.parametrize("forgery", FORGERIES, ids=lambda each: each.name)
+def test_a_forgery_is_answered_as_it_has_to_be_and_its_twin_accepted(forgery: Forgery, scene: Any) -> None:
+    played = play(forgery, scene)
+    assert played.is_as_expected(forgery), played
+    assert play_twin(forgery, scene).outcome == "accepted"
+
+
+def test_every_forgery_has_a_name_of_its_own_and_says_what_sees_it() -> None:
+    assert len({each.name for each in FORGERIES}) == len(FORGERIES)
+    assert all(each.checks for each in FORGERIES if each.outcome != "accepted")
+    assert all(each.why for each in FORGERIES if each.outcome == "accepted" and not each.name.startswith("honest"))
+
+
+def test_a_forgery_is_not_as_expected_where_another_check_objects() -> None:
+    forgery = forgery_named("edited")
+    assert Played("rejected", ("signature", "usage")).is_as_expected(forgery)
+    assert not Played("rejected", ("usage",)).is_as_expected(forgery)
+    assert not Played("accepted", ("signature",)).is_as_expected(forgery)
+    refused = forgery_named("unknown token")
+    assert Played("refused", (), "receipt.answer.tokens.ids: 999").is_as_expected(refused)
+    assert not Played("refused", (), "receipt.model: none").is_as_expected(refused)
+
+
+def signature_holds(presented: Presented) -> bool:
+    body: Any = presented.body
+    try:
+        verify_receipt_signature(SignedReceipt.from_json(body["receipt"], "receipt"))
+    except ProofError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("forgery", FORGERIES, ids=lambda each: each.name)
+def test_forged_receipts_are_signed_but_where_the_signature_is_what_is_forged(forgery: Forgery, scene: Any) -> None:
+    try:
+        held = [signature_holds(each) for each in forgery.forge(scene)]
+    except MalformedError:
+        assert forgery.outcome == "refused"
+        return
+    assert all(held) == (forgery.name not in ("edited", "key replaced"))
+
+
+def test_forging_leaves_the_honest_answers_as_they_are(scene: Any) -> None:
+    before = scene.first.body["receipt"]["receipt"]["engine"]["version"]
+    changed: Any = edit(scene.first, {"engine.version": "other"})
+    assert changed["receipt"]["receipt"]["engine"]["version"] == "other"
+    assert scene.first.body["receipt"]["receipt"]["engine"]["version"] == before
+
+
+def test_forged_states_are_far_from_the_right_ones_and_have_their_fingerprints(scene: Any) -> None:
+    [presented] = known_directions(scene, is_challenged=True)
+    assert presented.challenge is not None
+    block = scene.first.states.statement.block
+    for part in presented.challenge.opening.parts:
+        right = scene.first.rows[part.layer][part.block * block : (part.block + 1) * block]
+        opened = np.frombuffer(decode_base64(part.data, "part"), "<f4").reshape(right.shape)
+        assert np.linalg.norm(opened - right) > 1e-2 * np.linalg.norm(right)
+    forged: Any = presented.body
+    [own] = [Fingerprint.from_json(each, "own") for each in forged["receipt"]["receipt"]["fingerprints"]]
+    assert max(each.distance for each in distances(own, scene.first.rows)) < 1e-4
