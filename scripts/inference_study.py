@@ -13,19 +13,24 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from tallystick.studies.calibrate import machine
-from tallystick.studies.inference.models import make_cast
+from tallystick.studies.inference.encoder import EncoderWork, separate_encoder
+from tallystick.studies.inference.engines import Engine
+from tallystick.studies.inference.forgeries import forge_all, fuzz_all, scene_of
+from tallystick.studies.inference.models import make_cast, make_model
 from tallystick.studies.inference.observe import Work
 from tallystick.studies.inference.page import render
+from tallystick.studies.inference.parts import encoder_part, forgeries_part, stacks_part
 from tallystick.studies.inference.plots import plot_curves, plot_tokens
 from tallystick.studies.inference.separation import separate
+from tallystick.studies.inference.stacks import CrossStudy, Subject, cross
 from tallystick.studies.inference.tokens import decide_all
 
 COMMAND = "python scripts/inference_study.py"
 PROMPT, TOKENS, BATCH = 32, 256, 32
-SHOWN = ("both, 4 bits × 13 of 32", "final, 8 bits × 15 of 32", "TOPLOC")
+SHOWN = ("both, 8 bits × 7 of 32", "final, 8 bits × 15 of 32", "TOPLOC")
 
 
 def main() -> None:
@@ -64,11 +69,35 @@ def tokens(dtype: str) -> Callable[[Path, bool], Any]:
     return run
 
 
+def encoder(_: Path, quick: bool) -> Any:
+    """Fingerprints of MiniLM, an encoder, whose answers have no sampler."""
+    return encoder_part(list(separate_encoder(EncoderWork(4 if quick else 64))))
+
+
+def forgeries(models: Path, quick: bool) -> Any:
+    """Every forgery of receipts, and mutants of them."""
+    cast = make_cast(models)
+    scene = scene_of(cast.promised, cast.text)
+    return forgeries_part(list(forge_all(scene)), list(fuzz_all(scene, 100 if quick else 3000)))
+
+
+def stacks(models: Path, quick: bool) -> Any:
+    """Receipts made on every stack and verified on all the others."""
+    demo = Subject(make_model("demo", models), "F32", engines=get_args(Engine))
+    served = make_model("served", models)
+    subjects = (demo,) if quick else (Subject(served, "F32"), Subject(served, "BF16"), demo)
+    with tempfile.TemporaryDirectory() as folder:
+        return stacks_part(cross(CrossStudy(Path(folder), subjects)))
+
+
 PARTS: Mapping[str, Callable[[Path, bool], Any]] = {
     "separation F32": separation("F32"),
     "separation BF16": separation("BF16"),
     "tokens F32": tokens("F32"),
     "tokens BF16": tokens("BF16"),
+    "encoder": encoder,
+    "forgeries": forgeries,
+    "stacks": stacks,
 }
 
 

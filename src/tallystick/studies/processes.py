@@ -15,7 +15,7 @@ from typing import Any, Literal
 from tallystick.errors import UnavailableError
 from tallystick.studies.stacks import Stack, variables_of
 
-Module = Literal["recording", "segments", "trials", "operators.errors"]
+Module = Literal["recording", "segments", "trials", "operators.errors", "fingerprints.states", "inference.on_stack"]
 
 
 @dataclass(frozen=True)

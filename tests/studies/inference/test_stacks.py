@@ -38,7 +38,6 @@ def job(model_directory: Path, tmp_path_factory: pytest.TempPathFactory, one_thr
         "prompt": 8,
         "tokens": TOKENS,
         "temperatures": [0.8, 0.0],
-        "fingerprints": "standard",
         "out": str(out),
     }
 

@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -31,7 +31,6 @@ from tallystick.studies.inference.models import prompts_of, source_text
 from tallystick.studies.inference.stacks import Place, place_named
 from tallystick.studies.stacks import enter
 from tallystick.tensors import Tensor, read_state, write_state
-from tallystick.tolerances.fingerprints import FingerprintSettings
 from tallystick.tolerances.fingerprints.standard import standard_fingerprints
 from tallystick.transcripts.language_model import LanguageModel, Prefill, Rows
 
@@ -49,7 +48,7 @@ def make(place: Place, job: Job) -> dict[str, Any]:
     from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
 
     language_model = load_language_model(Path(job["model"]), job["dtype"], place.stack.attention, place.stack.device)
-    settings = RecordSettings(_fingerprints(job["fingerprints"], language_model.card.layers))
+    settings = RecordSettings(standard_fingerprints(language_model.card.layers))
     issuer = ReceiptIssuer(language_model, SigningKey(SECRET), settings)
     prompts = prompts_of(language_model, source_text(), job["answers"], job["prompt"])
     answered: list[dict[str, Json]] = []
@@ -144,11 +143,6 @@ def _figures(report: ReceiptReport, model: Remembering, logits: Rows) -> dict[st
 def _last_rows(model: Remembering, count: int) -> Rows:
     assert model.last is not None, "a receipt that was not computed"
     return model.last.logits[-count:]
-
-
-def _fingerprints(name: str, final: int) -> tuple[FingerprintSettings, ...]:
-    standard = standard_fingerprints(final)
-    return standard if name == "standard" else tuple(replace(each, bits=8, width=7) for each in standard)
 
 
 def _request(prompt: Sequence[int], temperature: float, number: int, job: Job) -> dict[str, Json]:

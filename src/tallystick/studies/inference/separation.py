@@ -33,6 +33,7 @@ def settings_for(final: int) -> dict[str, FingerprintSettings]:
         "final, 8 bits × 3 of 8": FingerprintSettings(layers=(final,), block=8, bits=8, width=3),
         "middle, 4 bits × 29 of 32": FingerprintSettings(layers=(middle,), bits=4, width=29),
         "both, 4 bits × 13 of 32": FingerprintSettings(layers=(middle, final), bits=4, width=13),
+        "both, 8 bits × 7 of 32": FingerprintSettings(layers=(middle, final), bits=8, width=7),
         "both, 8 bits × 31 of 8": FingerprintSettings(layers=(middle, final), block=8, bits=8, width=31),
         "TOPLOC": FingerprintSettings.toploc(final),
     }

@@ -15,7 +15,7 @@ from tallystick.studies.processes import Task, run_all
 from tallystick.studies.stacks import PORTABLE, STACKS, Stack
 
 Engine = Literal["native", "inductor", "jax", "jax operators", "jax eager", "iree", "iree host", "iree vmvx"]
-MODULE: Final[Any] = "inference.on_stack"
+MODULE: Final = "inference.on_stack"
 FAST_MATH: Final = (
     "--xla_cpu_enable_fast_math=true --xla_cpu_fast_math_honor_nans=false --xla_cpu_fast_math_honor_infs=false "
     "--xla_cpu_fast_math_honor_division=false --xla_cpu_fast_math_honor_functions=false"
@@ -62,8 +62,7 @@ PLACES: Final = (
 class Subject:
     """A model directory in one dtype, what it is asked, and who verifies it by which engines.
 
-    Every answer of `tokens` tokens follows a prompt of `prompt` tokens, once at each temperature. Fingerprints are the
-    standard ones, or as many bytes of the same layers in numbers of 8 bits.
+    Every answer of `tokens` tokens follows a prompt of `prompt` tokens, once at each temperature.
     """
 
     model: Path
@@ -72,13 +71,12 @@ class Subject:
     prompt: int = 16
     tokens: int = 48
     temperatures: tuple[float, ...] = (0.8, 0.0)
-    fingerprints: Literal["standard", "8 bits"] = "standard"
     engines: Collection[Engine] = frozenset[Engine](("native",))
 
     @property
     def name(self) -> str:
-        """Such as `served, F32, standard`."""
-        return f"{self.model.name}, {self.dtype}, {self.fingerprints}"
+        """Such as `served, F32`."""
+        return f"{self.model.name}, {self.dtype}"
 
 
 @dataclass(frozen=True)
@@ -147,7 +145,6 @@ def _made(study: CrossStudy, maker: Place, engine: Engine = "native") -> list[di
             "prompt": subject.prompt,
             "tokens": subject.tokens,
             "temperatures": list(subject.temperatures),
-            "fingerprints": subject.fingerprints,
             "out": str(study.folder / f"{maker.name}-{subject.name}".replace(", ", "-").replace(" ", "_")),
         }
         for subject in study.subjects
