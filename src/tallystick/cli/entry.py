@@ -21,6 +21,7 @@ from tallystick.cli import (
     judge,
     serve_model,
     train,
+    verify_graph,
     verify_response,
 )
 from tallystick.cli import open as opening
@@ -37,7 +38,7 @@ app = typer.Typer(
 
 for group in (
     *(train, audit, data, inspect, opening, judge, inference),
-    *(graph, attack, calibrate, calibrate_training, demo, generate, serve_model, verify_response),
+    *(graph, attack, calibrate, calibrate_training, demo, generate, serve_model, verify_graph, verify_response),
 ):
     group.register(app)
 

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import typer
 
-from tallystick.cli.recording import COMMIT_HELP, LAYERS_HELP, STANDARD, check_choices, read_key, record_settings
+from tallystick.cli.recording import (
+    COMMIT_HELP,
+    GRAPH_HELP,
+    LAYERS_HELP,
+    STANDARD,
+    check_choices,
+    committed_graph,
+    read_key,
+    record_settings,
+)
 from tallystick.errors import MalformedError, UsageError
 
 if TYPE_CHECKING:
@@ -70,6 +79,7 @@ def generate(
     fingerprint: str = typer.Option("projection", help="projection, toploc or none."),
     layers: str = typer.Option(STANDARD, help=LAYERS_HELP),
     commit: bool = typer.Option(False, "--commit", help=COMMIT_HELP),
+    graph: bool = typer.Option(False, "--graph", help=GRAPH_HELP),
     private: bool = typer.Option(False, "--private", help="Leave token ids out of the receipt."),
     json: bool = typer.Option(False, "--json", help="Print the signed receipts as JSON lines."),
 ) -> None:
@@ -94,7 +104,8 @@ def generate(
     language_model = load_language_model(existing(model, "model directory"), dtype, attention, device)  # type: ignore[arg-type]
     prompts = _prompts(language_model, prompt, chat)
     settings = record_settings(fingerprint, layers, commit, private, language_model.card.layers)
-    with ReceiptIssuer(language_model, secret, settings, out / RECEIPTS) as issuer:
+    root = committed_graph(language_model, out) if graph else None
+    with ReceiptIssuer(language_model, secret, settings, out / RECEIPTS, graph=root) as issuer:
         answers = generate_plain(language_model, prompts, max_tokens, asked, issuer)
     _keep_states(out, answers)
     device_kind: Literal["cpu", "cuda"] = "cuda" if device == "cuda" else "cpu"

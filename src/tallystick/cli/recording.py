@@ -9,11 +9,15 @@ from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
     from tallystick.attestation import SigningKey
+    from tallystick.commitments import Digest
+    from tallystick.frameworks.torch.language_models import TorchLanguageModel
     from tallystick.recorders.receipts import RecordSettings
     from tallystick.tolerances.fingerprints import FingerprintSettings
 
 STANDARD = "standard"
 LAYERS_HELP = "Layers to record: standard (one third of the way, and final), final, all, or numbers such as 0,3."
+GRAPH_HELP = "Capture the step that decodes one token, keep it as graphs/decode.json, and name its root in receipts."
+GRAPH_FILE = Path("graphs", "decode.json")
 COMMIT_HELP = "Commit to the states of all these layers (of every layer, for standard), for challenges."
 
 
@@ -39,6 +43,13 @@ def record_settings(method: str, layers: str, commit: bool, private: bool, final
 
     committed = _layers("all" if layers == STANDARD else layers, final) if commit else ()
     return RecordSettings(_fingerprints(method, layers, final), committed, prompt=commit, private=private)
+
+
+def committed_graph(language_model: TorchLanguageModel, folder: Path) -> Digest:
+    """Keep the decode graph of a model below `folder`; its root."""
+    from tallystick.frameworks.torch.decoding import commit_decoding
+
+    return commit_decoding(language_model.model, folder / GRAPH_FILE)
 
 
 def _fingerprints(method: str, layers: str, final: int) -> tuple[FingerprintSettings, ...]:

@@ -8,11 +8,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from tallystick.cli.recording import COMMIT_HELP, LAYERS_HELP, STANDARD, check_choices, read_key, record_settings
+from tallystick.cli.recording import (
+    COMMIT_HELP,
+    GRAPH_HELP,
+    LAYERS_HELP,
+    STANDARD,
+    check_choices,
+    committed_graph,
+    read_key,
+    record_settings,
+)
 from tallystick.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from tallystick.attestation import SigningKey
+    from tallystick.commitments import Digest
     from tallystick.frameworks.torch.language_models import TorchLanguageModel
 
 RECEIPTS: Final = "receipts.jsonl"
@@ -47,6 +57,7 @@ def serve_model(
     fingerprint: str = typer.Option("projection", help="projection, toploc or none."),
     layers: str = typer.Option(STANDARD, help=LAYERS_HELP),
     commit: bool = typer.Option(False, "--commit", help=COMMIT_HELP),
+    graph: bool = typer.Option(False, "--graph", help=f"{GRAPH_HELP} It is kept in the journal's folder."),
     max_batch: int = typer.Option(16, "--max-batch", min=1, max=1024, help="Answers generated at once."),
     queue: int = typer.Option(128, min=0, help="Requests that may wait; more are told to come back."),
     api_keys: Path | None = typer.Option(None, "--api-keys", help="A file of customers' keys, one a line."),
@@ -64,6 +75,8 @@ def serve_model(
         raise UsageError("serve-model: a model directory is needed; with --proxy, at least the --name of the model")
     if journal is not None and key is None:
         raise UsageError("--journal: a journal goes on under one key; give it with --key")
+    if graph and (journal is None or proxy is not None):
+        raise UsageError("--graph: the graph is kept beside the journal of a model that is served here; give --journal")
     if proxy is not None and api_keys is not None:
         raise UsageError("--api-keys: behind a proxy it is the server that asks for keys")
 
@@ -82,11 +95,17 @@ def serve_model(
     if proxy is not None:
         return _listen(host, port, *_proxy(proxy, loaded, provider))
     assert loaded is not None
-    return _listen(host, port, *_server(loaded, provider, (fingerprint, layers, commit), max_batch, queue))
+    root = committed_graph(loaded, journal) if graph and journal is not None else None
+    return _listen(host, port, *_server(loaded, provider, (fingerprint, layers, commit), max_batch, queue, root))
 
 
 def _server(
-    model: TorchLanguageModel, provider: Provider, recorded: tuple[str, str, bool], rows: int, queue: int
+    model: TorchLanguageModel,
+    provider: Provider,
+    recorded: tuple[str, str, bool],
+    rows: int,
+    queue: int,
+    root: Digest | None,
 ) -> tuple[Any, str, str]:
     """The application, the public key and the model root."""
     from tallystick.serving.api import create_app
@@ -94,7 +113,7 @@ def _server(
     from tallystick.serving.assembly import model_service
 
     settings = record_settings(*recorded, provider.private, model.card.layers)
-    service = model_service(model, provider.key, settings, provider.journal, rows=rows, queue=queue)
+    service = model_service(model, provider.key, settings, provider.journal, rows=rows, queue=queue, graph=root)
     options = ServerOptions(provider.name, provider.customers, provider.auditors)
     return create_app(service, options), provider.key.public, model.card.identity
 

@@ -118,7 +118,7 @@ def test_there_is_one_sampler_for_each_row() -> None:
             ],
         ),
     ],
-    ids=str,
+    ids=lambda value: str(value) if isinstance(value, Sampler) else f"{len(value)} processors",
 )
 def test_kept_tokens_are_those_of_transformers(sampler: Sampler, processors: list[Any]) -> None:
     """Rows without ties: normal logits, no two within float32 rounding of an edge of a filter."""

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from itertools import count
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import torch
 from torch import nn
 
-from tallystick.commitments import Json, decode
+from tallystick.commitments import Digest, Json, decode
 from tallystick.errors import UnavailableError, UsageError
 from tallystick.frameworks.torch.capture import Captured, capture
 from tallystick.frameworks.torch.export import tracing_errors
@@ -20,6 +22,8 @@ from tallystick.frameworks.torch.hidden_states import watching_layers
 from tallystick.frameworks.torch.state import to_tensor
 from tallystick.graphs.door import read_graph
 from tallystick.graphs.encoding import canonical, graph_bytes
+from tallystick.graphs.files import save_program
+from tallystick.graphs.root import graph_root
 from tallystick.tensors import Tensor
 
 Cache: TypeAlias = Mapping[str, Mapping[str, torch.Tensor]]
@@ -64,6 +68,25 @@ def capture_decode(
     if cache < 0 or batch < 1 or length < 1:
         raise UsageError("a step needs a sequence, a token and a cache of no places or more")
     return _named(capture(DecodeStep(model, layers), (), decode_example(model, cache, batch, length)))
+
+
+def commit_decoding(model: nn.Module, path: Path) -> Digest:
+    """Keep the graph of one decode step at `path`, and return its root; raises as `capture_decode`.
+
+    The cache is as long as no other size of the model, so that its places cannot be taken for something else.
+    """
+    captured = capture_decode(model, distinct_cache(model))
+    save_program(path, captured.graph, captured.constants)
+    return graph_root(captured.graph)
+
+
+def distinct_cache(model: Any) -> int:
+    """The first prime from 11 on such that neither it nor the next number is a size in the model's configuration."""
+    config = model.config.to_dict()
+    sizes = {value for value in config.values() if isinstance(value, int)}
+    sizes |= {model.config.hidden_size // model.config.num_attention_heads}
+    primes = (number for number in count(11, 2) if all(number % each for each in range(3, number, 2)))
+    return next(prime for prime in primes if not sizes & {prime, prime + 1})
 
 
 def capture_prefill(model: nn.Module, length: int, batch: int = 1, layers: Collection[int] = ()) -> Captured:

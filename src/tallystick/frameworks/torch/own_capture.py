@@ -12,13 +12,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from tallystick.errors import UnavailableError
+from tallystick.errors import ProofError, UnavailableError
 from tallystick.frameworks.torch.capture import Captured
 from tallystick.frameworks.torch.decoding import capture_decode
 from tallystick.graphs.comparison import SAME_FUNCTION, Comparison, compare_graphs, draw_state, share_apart
 from tallystick.graphs.decode_interface import decode_sizes
 from tallystick.graphs.equivalence import draw_step
-from tallystick.graphs.graph import Graph
+from tallystick.graphs.graph import Graph, Role
 from tallystick.graphs.reference import Reference
 from tallystick.graphs.root import graph_root
 from tallystick.graphs.slicing import ancestors, givers_of
@@ -78,6 +78,7 @@ def judge_own_capture(program: DecodeProgram, model: Any, generator: np.random.G
 
     Raises:
         MalformedError: what was committed is no decode graph.
+        ProofError: a weight has another shape or dtype than the model's.
         UnavailableError: the model cannot be captured, or the graph reads or gives something that its step does not.
     """
     sizes = decode_sizes(program.graph)
@@ -99,7 +100,8 @@ def _check_interface(committed: Graph, own: Graph) -> None:
         if each.name not in ours:
             raise UnavailableError(f"the decode graph reads {each.name[:80]}, which the step of our model does not")
         if each.spec != ours[each.name]:
-            raise UnavailableError(f"{each.name[:80]} is {each.spec} in the decode graph, {ours[each.name]} in ours")
+            at_fault = ProofError if each.role in (Role.WEIGHT, Role.BUFFER) else UnavailableError
+            raise at_fault(f"{each.name[:80]} is {each.spec} in the decode graph, {ours[each.name]} in our model")
     unknown = next((each.name for each in committed.outputs if not KNOWN.fullmatch(each.name)), None)
     if unknown is not None:
         raise UnavailableError(f"the decode graph gives {unknown[:80]}, which the step of our model does not")

@@ -1,0 +1,101 @@
+"""`tally verify-graph`: is a committed decode graph the promised model's, and by which route is it verified?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from tallystick.cli.recording import check_choices
+from tallystick.errors import ProofError, UnavailableError, UsageError
+
+if TYPE_CHECKING:
+    from tallystick.audits import Verdict
+    from tallystick.commitments import Digest
+    from tallystick.graphs import Graph
+    from tallystick.tolerances import Finding
+
+ROUTES: Final = ("own capture", "symbolic length", "teacher forcing")
+RANDOM_INPUTS: Final = "what a graph does for rare inputs alone would show in random ones"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this file."""
+    app.command(name="verify-graph")(verify_graph)
+
+
+def verify_graph(
+    graph: Path = typer.Argument(help="The decode graph, as `tally generate --graph` wrote it."),
+    model: Path = typer.Option(..., "--model", help="The directory of the promised model."),
+    receipt: Path | None = typer.Option(None, "--receipt", help="A receipt that has to name this graph."),
+    length: int = typer.Option(8, min=1, max=4096, help="The tokens that the verification graph reads at once."),
+    route: list[str] = typer.Option([], "--route", help=f"Routes that are good enough: {', '.join(ROUTES)}."),
+    dtype: str = typer.Option("F32", help="The promised precision: F32, BF16 or F16."),
+    json: bool = typer.Option(False, "--json", help="Print the verdict as JSON."),
+) -> int:
+    """Compare a committed decode graph with the promised model's own, and show how a whole answer is verified.
+
+    Three routes are tried: a capture of one's own, a committed symbolic length, and the graph transformed.
+    """
+    from tallystick.cli.judge import print_verdict
+    from tallystick.cli.output import existing, print_json
+    from tallystick.graphs.files import load_program
+
+    check_choices(dtype=(dtype, ("F32", "BF16", "F16")))
+    if unknown := [each for each in route if each not in ROUTES]:
+        raise UsageError(f"--route {unknown[0]}: one of {', '.join(ROUTES)}")
+    committed, constants = load_program(existing(graph, "graph"))
+    named = None if receipt is None else _named_root(receipt)
+    verdict = _verdict(committed, constants, model, length, tuple(route or ROUTES), dtype, named)
+    if json:
+        print_json(verdict.to_json())
+    else:
+        print_verdict(verdict, str(graph))
+    return verdict.exit_code
+
+
+def _named_root(path: Path) -> Digest:
+    from tallystick.audits.receipts.response import read_responses
+    from tallystick.commitments import parse
+    from tallystick.store import read_document
+
+    found = next(iter(read_responses(parse(read_document(path), path.name), path.name))).receipt.receipt.engine.graph
+    if found is None:
+        raise UnavailableError(f"{path.name}: the receipt names no decode graph")
+    return found
+
+
+def _verdict(
+    graph: Graph, constants: object, model: Path, length: int, routes: tuple[str, ...], dtype: str, named: Digest | None
+) -> Verdict:
+    from tallystick.audits import Verdict
+    from tallystick.frameworks.torch.language_models import load_language_model
+    from tallystick.frameworks.torch.own_capture import DecodeProgram
+    from tallystick.frameworks.torch.verification_graph import verification_graph
+
+    findings = [] if named is None else [_root(graph, named)]
+    promised = load_language_model(model, dtype)  # type: ignore[arg-type]
+    program = DecodeProgram(graph, constants)  # type: ignore[arg-type]
+    try:
+        found = verification_graph(program, length, promised.model, routes)  # type: ignore[arg-type]
+    except ProofError as error:
+        return Verdict((*findings, _refused(str(error))))
+    except UnavailableError as error:
+        return Verdict(tuple(findings), (str(error),))
+    passed = tuple(f"route passed over: {name}: {reason}" for name, reason in found.passed_over.items())
+    return Verdict((*findings, *found.findings), (), passed, (f"route taken: {found.route}", RANDOM_INPUTS))
+
+
+def _root(graph: Graph, named: Digest) -> Finding:
+    from tallystick.graphs.root import graph_root
+    from tallystick.tolerances import Finding
+
+    differs = float(graph_root(graph) != named)
+    return Finding(differs, 0.0, "graph root", detail="the receipt names another graph" if differs else "")
+
+
+def _refused(reason: str) -> Finding:
+    from tallystick.tolerances import Finding
+
+    return Finding(1.0, 0.0, "decode graph", detail=reason)
