@@ -17,7 +17,6 @@ from typing import Any, get_args
 
 from tallystick.studies.calibrate import machine
 from tallystick.studies.inference.encoder import EncoderWork, separate_encoder
-from tallystick.studies.inference.engines import Engine
 from tallystick.studies.inference.forgeries import forge_all, fuzz_all, scene_of
 from tallystick.studies.inference.models import make_cast, make_model
 from tallystick.studies.inference.observe import Work
@@ -25,7 +24,7 @@ from tallystick.studies.inference.page import render
 from tallystick.studies.inference.parts import encoder_part, forgeries_part, stacks_part
 from tallystick.studies.inference.plots import plot_curves, plot_tokens
 from tallystick.studies.inference.separation import separate
-from tallystick.studies.inference.stacks import CrossStudy, Subject, cross
+from tallystick.studies.inference.stacks import CrossStudy, Engine, Subject, cross
 from tallystick.studies.inference.tokens import decide_all
 
 COMMAND = "python scripts/inference_study.py"
@@ -104,7 +103,7 @@ PARTS: Mapping[str, Callable[[Path, bool], Any]] = {
 def write(out: Path, data: Path, parts: Mapping[str, Any]) -> None:
     """The page, its data and its plots."""
     data.parent.mkdir(parents=True, exist_ok=True)
-    data.write_text(json.dumps({"machine": machine(), "parts": parts}, indent=1, ensure_ascii=False) + "\n")
+    data.write_text(json.dumps({"machine": machine(), "parts": parts}, ensure_ascii=False, separators=(",", ":")) + "\n")
     (out / "inference.md").write_text("\n".join(render(parts, COMMAND, machine())) + "\n")
     for name, entries in parts.items():
         kind, _, dtype = name.partition(" ")

@@ -63,7 +63,7 @@ def test_an_answer_is_printed_and_its_receipt_kept(
     assert receipt.request.prompt.ids == tuple(language_model.encode_text("Notch 1"))
     assert receipt.model == language_model.card.identity
     assert receipt.sampler.is_greedy
-    assert [each.layers for each in receipt.fingerprints] == [(2,)]
+    assert [each.layers for each in receipt.fingerprints] == [(0, 2)]
 
 
 def test_every_setting_reaches_the_receipt(generate: Tally, tmp_path: Path) -> None:
