@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -145,10 +146,9 @@ def _listen(host: str, port: int, app: Any, public: str, root: str) -> int:
 
     with bind(host, port) as listening:
         print(f"{address_of(listening)}/v1\nkey {public}\nmodel {root}", flush=True)
-        try:
+        with suppress(KeyboardInterrupt):
             http_server(app).run(sockets=[listening])
-        except KeyboardInterrupt:
-            talk().print("stopped")
+    talk().print("stopped")
     return 0
 
 
