@@ -103,7 +103,9 @@ PARTS: Mapping[str, Callable[[Path, bool], Any]] = {
 def write(out: Path, data: Path, parts: Mapping[str, Any]) -> None:
     """The page, its data and its plots."""
     data.parent.mkdir(parents=True, exist_ok=True)
-    data.write_text(json.dumps({"machine": machine(), "parts": parts}, ensure_ascii=False, separators=(",", ":")) + "\n")
+    data.write_text(
+        json.dumps({"machine": machine(), "parts": parts}, ensure_ascii=False, separators=(",", ":")) + "\n"
+    )
     (out / "inference.md").write_text("\n".join(render(parts, COMMAND, machine())) + "\n")
     for name, entries in parts.items():
         kind, _, dtype = name.partition(" ")
