@@ -125,7 +125,7 @@ class Workload:
 
 def figures(quick: bool) -> Iterator[Figure]:
     torch.set_num_threads(1)
-    width, blocks, tokens, count = (128, 2, 16, 6) if quick else (WIDTH, BLOCKS, ANSWER, 60)
+    width, blocks, tokens, count = (128, 2, 16, 6) if quick else (WIDTH, BLOCKS, ANSWER, 20)
     workload, rng = Workload(width, blocks, tokens), random.Random(11)
     every, final = tuple(range(blocks + 1)), (blocks,)
     hook = _hook_price()

@@ -131,7 +131,7 @@ def figures(quick: bool) -> Iterator[Figure]:
         yield from _figures(128, 2, 64, 5)
         return
     yield from _figures(*SMALL, ANSWER, 40)
-    yield from _figures(*LARGE, ANSWER, 20)
+    yield from _figures(*LARGE, ANSWER, 6)
 
 
 def _figures(width: int, blocks: int, tokens: int, count: int) -> Iterator[Figure]:

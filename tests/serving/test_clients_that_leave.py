@@ -70,7 +70,7 @@ def test_a_hundred_streams_of_which_half_are_left_midway(busy: Any) -> None:
     signed = [SignedReceipt.from_bytes(line, "line") for line in receipts]
     assert [each.receipt.sequence for each in signed] == list(range(1, len(signed) + 1))
     finishes = [each.receipt.answer.finish for each in signed]
-    assert set(finishes) == {"length", "cancelled"}
+    assert {"length", "cancelled"} <= set(finishes) <= {"length", "cancelled", "end"}, "a left answer may end by itself"
     assert finishes.count("length") >= STREAMS // 2 + 1
     assert finishes.count("cancelled") >= 10, "clients that left were answered to the end"
     assert len({each.receipt.batch.largest for each in signed}) > 1
