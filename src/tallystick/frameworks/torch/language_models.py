@@ -5,7 +5,6 @@ Only data is read: configuration, safetensors, tokenizer and template. No code t
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Any, Final, Literal
 
 import torch
 
-from tallystick.commitments import digest, encode
+from tallystick.commitments import Json, digest, encode, parse
 from tallystick.errors import MalformedError, UnavailableError, UsageError
 from tallystick.frameworks.torch.hidden_states import watching_layers
 from tallystick.frameworks.torch.models import REFUSALS
@@ -96,10 +95,11 @@ def load_language_model(
     """The model in the directory `path`, its weights converted to `dtype`.
 
     Raises:
-        UnavailableError: there is no model, or not a whole one.
+        UnavailableError: there is no model, or not a whole one: weights that lack would be drawn at random.
         MalformedError: a file is not what it should be, or asks for code.
     """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils.logging import disable_progress_bar
 
@@ -107,16 +107,19 @@ def load_language_model(
     disable_progress_bar()
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
-        model = AutoModelForCausalLM.from_pretrained(
+        model, loaded = AutoModelForCausalLM.from_pretrained(
             path,
+            output_loading_info=True,
             trust_remote_code=False,
             use_safetensors=True,
             dtype=DTYPES[dtype],
             attn_implementation=attention,
         )
-    except (OSError, *REFUSALS) as error:
+    except (OSError, SafetensorError, *REFUSALS) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise MalformedError(f"{path}: transformers cannot load it: {reason[:200]}") from None
+        raise MalformedError(f"{path}: transformers cannot load it: {reason[:200]}; fetch or export it anew") from None
+    if loaded["missing_keys"]:
+        raise UnavailableError(f"{path}: no whole model: {min(loaded['missing_keys'])} is in no .safetensors file")
     model = model.eval().to(device)
     return TorchLanguageModel(model, tokenizer, describe_model(model, path, dtype), device)
 
@@ -128,8 +131,15 @@ def check_directory(path: Path) -> None:
             raise UnavailableError(f"{path}: no model directory: {name} is not there")
     if not any(path.glob("*.safetensors")):
         raise UnavailableError(f"{path}: no model directory: there is no .safetensors file")
-    if "auto_map" in json.loads(read_document(path / "config.json")):
+    if "auto_map" in _object(path / "config.json"):
         raise MalformedError(f"{path}: config.json: auto_map asks for code, which is never run")
+
+
+def _object(path: Path) -> dict[str, Json]:
+    found = parse(read_document(path), str(path))
+    if not isinstance(found, dict):
+        raise MalformedError(f"{path}: not a JSON object")
+    return found
 
 
 def describe_model(model: Any, path: Path, dtype: Dtype) -> ModelCard:
