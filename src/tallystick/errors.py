@@ -4,6 +4,7 @@
     ├── UsageError         the person asked for something that makes no sense        exit 2
     ├── MalformedError     these bytes are not what they should be                   exit 4
     ├── ProofError         this does not show what it claims to show                 exit 1
+    ├── RuleError          the rules of a dispute do not allow this move now         exit 2
     └── UnavailableError   something needed could not be obtained, written or run    exit 4
 
 A mistake of our own is an `assert`, never one of these.
@@ -34,6 +35,16 @@ class ProofError(TallyError):
     """A proof, digest or record does not show what it claims to show."""
 
     exit_code = 1
+
+
+class RuleError(TallyError):
+    """The rules of a dispute do not allow this move now; `code` is the word by which every coordinator refuses it."""
+
+    exit_code = 2
+
+    def __init__(self, code: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.code = code
 
 
 class UnavailableError(TallyError):

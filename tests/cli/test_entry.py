@@ -128,16 +128,24 @@ def test_what_is_no_run_exits_with_4_and_is_left_alone(
     assert left == ([] if kind == "missing" else ["target"])
 
 
-def test_an_interruption_exits_with_4_and_says_how_to_go_on(tally: Tally, monkeypatch: pytest.MonkeyPatch) -> None:
-    import tallystick.tensors
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(tallystick.tensors, "digest_file", interrupt)
+def test_an_interruption_exits_with_4(tally: Tally, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tallystick.tensors.digest_file", interrupt)
     told = tally("digest", "x.safetensors")
+    assert (told.code, told.complaint) == (4, "tally: interrupted")
+
+
+def test_an_interrupted_training_says_how_to_go_on(
+    tally: Tally, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tallystick.store.RunDirectory.spec", interrupt)
+    told = tally("train", "--resume", tmp_path)
     assert told.code == 4
-    assert "--resume" in told.complaint
+    assert told.complaint.startswith("tally: interrupted; ")
+    assert "tally train --resume RUN" in told.complaint
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_a_missing_library_is_named_with_its_remedy(tally: Tally, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from tallystick.cli.recording import (
     COMMIT_HELP,
     GRAPH_HELP,
     LAYERS_HELP,
+    RECEIPTS,
     STANDARD,
     check_choices,
     committed_graph,
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from tallystick.frameworks.torch.language_models import TorchLanguageModel
     from tallystick.recorders.generation import Generated
 
-RECEIPTS: Final = "receipts.jsonl"
 MESSAGES_MAX: Final = 1024
 
 

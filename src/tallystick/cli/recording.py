@@ -18,6 +18,7 @@ STANDARD = "standard"
 LAYERS_HELP = "Layers to record: standard (one third of the way, and final), final, all, or numbers such as 0,3."
 GRAPH_HELP = "Capture the step that decodes one token, keep it as graphs/decode.json, and name its root in receipts."
 GRAPH_FILE = Path("graphs", "decode.json")
+RECEIPTS = "receipts.jsonl"
 COMMIT_HELP = "Commit to the states of all these layers (of every layer, for standard), for challenges."
 
 

@@ -13,6 +13,7 @@ from tallystick.cli.recording import (
     COMMIT_HELP,
     GRAPH_HELP,
     LAYERS_HELP,
+    RECEIPTS,
     STANDARD,
     check_choices,
     committed_graph,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from tallystick.commitments import Digest
     from tallystick.frameworks.torch.language_models import TorchLanguageModel
 
-RECEIPTS: Final = "receipts.jsonl"
 KEYS_MAX: Final = 10_000
 
 

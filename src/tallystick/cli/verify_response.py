@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from tallystick.cli.recording import check_choices
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ def verify_response(
     """
     from tallystick.audits.receipts.ladder import climb
 
-    _check_choices(dtype, attention, device)
+    check_choices(dtype=(dtype, ("F32", "BF16", "F16")), attention=(attention, ("sdpa", "eager")))
+    check_choices(device=(device, ("cpu", "cuda")))
     responses = [response for path in receipts for response in _responses(path)]
     if not responses:
         raise UsageError(f"{receipts[0].name}: no receipt in it")
@@ -74,16 +76,6 @@ def verify_response(
     if len(subjects) == 1:
         return _show(climb(subjects[0], promised, asked, rung, tools), json)
     return _show_stream(_stream(subjects, promised, asked, drawn, rung, tools), json)
-
-
-def _check_choices(dtype: str, attention: str, device: str) -> None:
-    for name, value, allowed in (
-        ("dtype", dtype, ("F32", "BF16", "F16")),
-        ("attention", attention, ("sdpa", "eager")),
-        ("device", device, ("cpu", "cuda")),
-    ):
-        if value not in allowed:
-            raise UsageError(f"--{name} {value}: {', '.join(allowed[:-1])} or {allowed[-1]}")
 
 
 def _responses(path: Path) -> Iterator[Response]:

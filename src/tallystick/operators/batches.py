@@ -17,11 +17,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from tallystick.errors import MalformedError
 from tallystick.operators.algebra import Axes, Comparison, Number
+from tallystick.operators.elements import ByElement
 from tallystick.operators.types import Types
 from tallystick.tensors import TensorSpec
 
@@ -60,31 +60,6 @@ Map: TypeAlias = Callable[[int], "int | None"]
 """Where an axis of an operand is in the result; `None` if it is not, or not row by row."""
 Operand: TypeAlias = "Batched | Number"
 
-UNARY: Final = (
-    *("neg", "abs", "sign", "floor", "ceil", "trunc", "round", "sqrt", "rsqrt", "exp", "expm1", "log", "log1p"),
-    *("sin", "cos", "tanh", "erf", "sigmoid", "is_finite", "logical_not"),
-)
-BINARY: Final = (
-    *("add", "sub", "mul", "div", "pow", "maximum", "minimum", "floor_divide", "remainder"),
-    *("logical_and", "logical_or", "logical_xor", "shift_left", "shift_right"),
-)
-
-
-class Unary(Protocol):
-    """A primitive of one operand."""
-
-    def __call__(self, x: Batched) -> Batched:
-        """Element by element."""
-        ...
-
-
-class Binary(Protocol):
-    """A primitive of two operands, one of which may be a constant."""
-
-    def __call__(self, x: Any, y: Any) -> Batched:
-        """Element by element."""
-        ...
-
 
 @dataclass(frozen=True)
 class Note:
@@ -105,57 +80,19 @@ class Note:
         return all(whole == one or (i in self.free and whole == one * size) for i, (whole, one) in pairs)
 
 
-class Batches:
+class Batches(ByElement[Batched]):
     """`Algebra[Batched]` for batches of `size` examples; `sides` are the sides that hold a whole batch.
 
     `notes` lists what was done: the result for one example is a part of the batch's only where the definition, read
     for one example, does the same.
     """
 
-    neg: Unary
-    abs: Unary
-    sign: Unary
-    floor: Unary
-    ceil: Unary
-    trunc: Unary
-    round: Unary
-    sqrt: Unary
-    rsqrt: Unary
-    exp: Unary
-    expm1: Unary
-    log: Unary
-    log1p: Unary
-    sin: Unary
-    cos: Unary
-    tanh: Unary
-    erf: Unary
-    sigmoid: Unary
-    is_finite: Unary
-    logical_not: Unary
-    add: Binary
-    sub: Binary
-    mul: Binary
-    div: Binary
-    pow: Binary
-    maximum: Binary
-    minimum: Binary
-    floor_divide: Binary
-    remainder: Binary
-    logical_and: Binary
-    logical_or: Binary
-    logical_xor: Binary
-    shift_left: Binary
-    shift_right: Binary
-
     def __init__(self, size: int, sides: Iterable[int] = ()) -> None:
+        super().__init__()
         self.size = size
         self.sides = frozenset(sides) | {size}
         self.types = Types()
         self.notes: list[Note] = []
-        for name in UNARY:
-            setattr(self, name, partial(self._by_element, name))
-        for name in BINARY:
-            setattr(self, name, partial(self._by_element, name))
 
     # ---- values from nothing
 

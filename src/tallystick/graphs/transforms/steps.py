@@ -37,7 +37,7 @@ from tallystick.graphs.transforms.later import (
     spoiled,
 )
 from tallystick.operators.algebra import Axes, Comparison, Number
-from tallystick.operators.batches import BINARY, UNARY, Binary, Unary
+from tallystick.operators.elements import ByElement
 from tallystick.operators.types import Types
 from tallystick.tensors import TensorSpec
 
@@ -95,49 +95,13 @@ class Stacked:
 Operand: TypeAlias = "Stacked | Number"
 
 
-class Steps:
+class Steps(ByElement[Stacked]):
     """`Algebra[Stacked]`; raises `Mixed` where steps read each other in a way that is no attention."""
 
-    neg: Unary
-    abs: Unary
-    sign: Unary
-    floor: Unary
-    ceil: Unary
-    trunc: Unary
-    round: Unary
-    sqrt: Unary
-    rsqrt: Unary
-    exp: Unary
-    expm1: Unary
-    log: Unary
-    log1p: Unary
-    sin: Unary
-    cos: Unary
-    tanh: Unary
-    erf: Unary
-    sigmoid: Unary
-    is_finite: Unary
-    logical_not: Unary
-    add: Binary
-    sub: Binary
-    mul: Binary
-    div: Binary
-    pow: Binary
-    maximum: Binary
-    minimum: Binary
-    floor_divide: Binary
-    remainder: Binary
-    logical_and: Binary
-    logical_or: Binary
-    logical_xor: Binary
-    shift_left: Binary
-    shift_right: Binary
-
     def __init__(self, marks: Sizes) -> None:
+        super().__init__()
         self.marks = marks
         self.types = Types(bytes_max=BYTES_MAX)
-        for name in (*UNARY, *BINARY):
-            setattr(self, name, partial(self._by_element, name))
         for name in NEUTRAL:
             setattr(self, name, partial(self._reduced, name))
 

@@ -1,0 +1,76 @@
+"""What every coordinator offers to a party: its rules and clock, the accepted moves in order, and a place to move.
+
+A coordinator keeps no state that its accepted moves do not determine: everybody folds them through the same game.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tallystick.commitments import Digest
+from tallystick.disputes.game import apply
+from tallystick.disputes.moves import Move
+from tallystick.disputes.rules import Rules
+from tallystick.disputes.state import State
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An accepted move: its number in the coordinator's order, and the second at which it took effect."""
+
+    number: int
+    time: int
+    move: Move
+
+
+class Coordinator(Protocol):
+    """A coordinator, as one party is connected to it: the connection signs as `party`."""
+
+    @property
+    def party(self) -> str:
+        """Who moves through this connection."""
+        ...
+
+    @property
+    def rules(self) -> Rules:
+        """The rules; they never change."""
+        ...
+
+    def now(self) -> int:
+        """The coordinator's time, in seconds; parties never act on a clock of their own."""
+        ...
+
+    def entries(self, start: int = 0) -> Sequence[Entry]:
+        """The accepted moves from number `start` on that can no longer be undone."""
+        ...
+
+    def submit(self, move: Move) -> None:
+        """Make a move; returns once the coordinator has accepted it, or has it pending with certainty.
+
+        Raises:
+            RuleError: the rules do not allow it now.
+            UnavailableError: the coordinator cannot be reached; whether it has the move is unknown.
+        """
+        ...
+
+
+class Board(Protocol):
+    """Keeps data under its blob digest, so that nobody can withhold what a move refers to."""
+
+    def put(self, data: bytes) -> Digest:
+        """Keep `data`; returns its blob digest. Raises `UnavailableError`, `UsageError` where it is too large."""
+        ...
+
+    def get(self, name: Digest) -> bytes:
+        """The bytes under a digest, checked against it; raises `UnavailableError` where they are not there."""
+        ...
+
+
+def replayed(rules: Rules, entries: Iterable[Entry]) -> State:
+    """The state to which accepted moves lead."""
+    state = State(rules)
+    for entry in entries:
+        state = apply(state, entry.move, entry.time)
+    return state

@@ -1,0 +1,400 @@
+"""A reading of definitions that computes only those elements of a result that are asked for.
+
+A `Part` knows its spec, and how to compute the elements at given flat places from those elements of its operands that
+they need. Asking for a few elements of a matrix product thus reads a few rows and columns; asking for a few of a softmax
+reads their rows. Sorts and scatters are computed as a whole, because every element of theirs may need all others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tallystick.errors import MalformedError
+from tallystick.operators.algebra import Axes, Comparison, Number
+from tallystick.operators.balls import Ball, Balls
+from tallystick.operators.elements import ByElement
+from tallystick.operators.types import Types
+from tallystick.tensors import Tensor, TensorSpec
+
+Places: TypeAlias = npt.NDArray[np.int64]
+"""Flat places of elements, in row-major order."""
+Rule: TypeAlias = Callable[[Places], Ball]
+REMEMBERED: Final = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A value of which single elements can be computed; `rule` gives those at flat places, for I64[n] a ball of [n]."""
+
+    spec: TensorSpec
+    rule: Rule
+    _known: list[tuple[Places, Ball]] = field(default_factory=list)
+
+    @property
+    def dtype(self) -> str:
+        """The nominal dtype."""
+        return self.spec.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sides."""
+        return self.spec.shape
+
+    def at(self, places: Places) -> Ball:
+        """The elements at flat `places`, I64[n]; those asked for last are remembered."""
+        for known, ball in self._known:
+            if known is places or np.array_equal(known, places):
+                return ball
+        found = self.rule(places)
+        self._known[:] = [(places, found), *self._known[: REMEMBERED - 1]]
+        return found
+
+
+Operand: TypeAlias = Part | Number
+
+
+class Parts(ByElement[Part]):
+    """The algebra of parts over an algebra of balls; specs, and what does not fit, are those of `Types`."""
+
+    def __init__(self, balls: Balls) -> None:
+        super().__init__()
+        self.balls, self.types = balls, Types()
+
+    def load(self, ball: Ball) -> Part:
+        """A part of a ball that is there as a whole."""
+        flat = self.balls.reshape(ball, (math.prod(ball.shape),))
+        return Part(TensorSpec(ball.dtype, ball.shape), lambda places: self._taken(flat, places))
+
+    # ---- values from nothing
+
+    def full(self, shape: Sequence[int], number: Number, dtype: str) -> Part:
+        """See `Algebra.full`."""
+        spec = self.types.full(shape, number, dtype)
+        return Part(spec, lambda places: self.balls.full(places.shape, number, dtype))
+
+    def iota(self, shape: Sequence[int], axis: int, dtype: str) -> Part:
+        """See `Algebra.iota`."""
+        spec = self.types.iota(shape, axis, dtype)
+        count = self.load(self.balls.iota((spec.shape[axis],), 0, dtype))
+        return Part(spec, lambda places: count.at(coordinates(places, spec.shape)[axis]))
+
+    # ---- one element at a time
+
+    def cast(self, x: Part, dtype: str) -> Part:
+        """See `Algebra.cast`."""
+        return Part(self.types.cast(x.spec, dtype), lambda places: self.balls.cast(x.at(places), dtype))
+
+    def wide(self, x: Part) -> Part:
+        """See `Algebra.wide`."""
+        return Part(self.types.wide(x.spec), lambda places: self.balls.wide(x.at(places)))
+
+    def compare(self, x: Part, y: Operand, how: Comparison) -> Part:
+        """See `Algebra.compare`."""
+        spec = self.types.compare(x.spec, _spec(y), how)
+        return Part(spec, lambda places: self.balls.compare(*self._each(places, spec, x, y), how))
+
+    def where(self, condition: Part, x: Operand, y: Operand) -> Part:
+        """See `Algebra.where`."""
+        spec = self.types.where(condition.spec, _spec(x), _spec(y))
+        return Part(spec, lambda places: self.balls.where(*self._each(places, spec, condition, x, y)))
+
+    def _by_element(self, name: str, x: Operand, y: Operand | None = None) -> Part:
+        read, given = getattr(self.balls, name), (x,) if y is None else (x, y)
+        spec: TensorSpec = getattr(self.types, name)(*map(_spec, given))
+        if name == "div" and isinstance(y, Part) and (y.shape != spec.shape or not y.shape):
+            return Part(spec, lambda places: self._divided(*self._each(places, spec, x, y)))
+        return Part(spec, lambda places: read(*self._each(places, spec, *given)))
+
+    def _divided(self, x: Any, y: Ball) -> Ball:
+        """A divisor that serves many elements stays one that does: see `Balls.div`."""
+        ahead = self.balls.reshape(x, (1, *x.shape)) if isinstance(x, Ball) else self.balls.full((1, 1), x, y.dtype)
+        return self.balls.reshape(self.balls.div(ahead, y), y.shape)
+
+    def _each(self, places: Places, spec: TensorSpec, *operands: Operand) -> list[Any]:
+        """The operands' elements for those of a result to which they are broadcast; one operand twice is one ball."""
+        found: dict[int, Ball] = {}
+        for each in operands:
+            if isinstance(each, Part) and id(each) not in found:
+                found[id(each)] = each.at(broadcast_places(places, spec.shape, each.shape))
+        return [found[id(each)] if isinstance(each, Part) else each for each in operands]
+
+    # ---- many elements to one
+
+    def sum(self, x: Part, axes: Axes, keep: bool = False) -> Part:
+        """See `Algebra.sum`."""
+        return self._reduced(self.types.sum(x.spec, axes, keep), x, axes, partial(_along_row, self.balls.sum))
+
+    def prod(self, x: Part, axes: Axes, keep: bool = False) -> Part:
+        """See `Algebra.prod`."""
+        return self._reduced(self.types.prod(x.spec, axes, keep), x, axes, partial(_along_row, self.balls.prod))
+
+    def max(self, x: Part, axes: Axes, keep: bool = False) -> Part:
+        """See `Algebra.max`."""
+        return self._reduced(self.types.max(x.spec, axes, keep), x, axes, partial(_along_row, self.balls.max))
+
+    def min(self, x: Part, axes: Axes, keep: bool = False) -> Part:
+        """See `Algebra.min`."""
+        return self._reduced(self.types.min(x.spec, axes, keep), x, axes, partial(_along_row, self.balls.min))
+
+    def argmax(self, x: Part, axis: int, keep: bool = False) -> Part:
+        """See `Algebra.argmax`."""
+        spec = self.types.argmax(x.spec, axis, keep)
+        return self._reduced(spec, x, (axis,), lambda rows: self.balls.argmax(rows, 1))
+
+    def cumsum(self, x: Part, axis: int) -> Part:
+        """See `Algebra.cumsum`."""
+        spec = self.types.cumsum(x.spec, axis)
+
+        def rule(places: Places) -> Ball:
+            row, column = row_and_column(places, x.shape, axis)
+            some, which = np.unique(row, return_inverse=True)
+            rows = self._grid(x, reduced_places(some, x.shape, (axis,)))
+            flat = self.balls.reshape(self.balls.cumsum(rows, 1), (len(some) * x.shape[axis],))
+            return self._taken(flat, which * x.shape[axis] + column)
+
+        return Part(spec, rule)
+
+    def sort(self, x: Part, axis: int, descending: bool) -> tuple[Part, Part]:
+        """See `Algebra.sort`; as a whole."""
+        specs = self.types.sort(x.spec, axis, descending)
+        both: list[Part] = []
+
+        def rule(which: int, places: Places) -> Ball:
+            if not both:
+                both.extend(map(self.load, self.balls.sort(self._whole(x), axis, descending)))
+            return both[which].at(places)
+
+        return Part(specs[0], partial(rule, 0)), Part(specs[1], partial(rule, 1))
+
+    def dot(self, x: Part, y: Part, contract: tuple[Axes, Axes], batch: tuple[Axes, Axes] = ((), ())) -> Part:
+        """See `Algebra.dot`."""
+        spec = self.types.dot(x.spec, y.spec, contract, batch)
+        free = [
+            [i for i in range(len(each.shape)) if i not in (*contract[side], *batch[side])]
+            for side, each in enumerate((x, y))
+        ]
+        split = len(batch[0]), len(batch[0]) + len(free[0])
+
+        def rule(places: Places) -> Ball:
+            some, which = np.unique(places, return_inverse=True)
+            front = coordinates(some, spec.shape)
+            kept = front[: split[0]], front[split[0] : split[1]], front[split[1] :]
+            rows = _lines(x.shape, (*batch[0], *free[0]), (*kept[0], *kept[1]), contract[0], len(some))
+            columns = _lines(y.shape, (*batch[1], *free[1]), (*kept[0], *kept[2]), contract[1], len(some))
+            found = self.balls.dot(self._grid(x, rows), self._grid(y, columns), ((1,), (1,)), ((0,), (0,)))
+            return self._taken(found, which)
+
+        return Part(spec, rule)
+
+    def _reduced(self, spec: TensorSpec, x: Part, axes: Axes, reduce: Callable[[Ball], Ball]) -> Part:
+        def rule(places: Places) -> Ball:
+            some, which = np.unique(places, return_inverse=True)
+            return self._taken(reduce(self._grid(x, reduced_places(some, x.shape, axes))), which)
+
+        return Part(spec, rule)
+
+    # ---- moving data
+
+    def reshape(self, x: Part, shape: Sequence[int]) -> Part:
+        """See `Algebra.reshape`."""
+        return Part(self.types.reshape(x.spec, shape), x.at)
+
+    def broadcast(self, x: Part, shape: Sequence[int]) -> Part:
+        """See `Algebra.broadcast`."""
+        spec = self.types.broadcast(x.spec, shape)
+        return Part(spec, lambda places: x.at(broadcast_places(places, spec.shape, x.shape)))
+
+    def transpose(self, x: Part, axes: Sequence[int]) -> Part:
+        """See `Algebra.transpose`."""
+        spec = self.types.transpose(x.spec, axes)
+        back = [list(axes).index(i) for i in range(len(axes))]
+        return self._moved(x, spec, lambda found: [found[i] for i in back])
+
+    def slice(self, x: Part, starts: Sequence[int], stops: Sequence[int], steps: Sequence[int]) -> Part:
+        """See `Algebra.slice`."""
+        spec = self.types.slice(x.spec, starts, stops, steps)
+        return self._moved(x, spec, lambda found: [a + i * by for i, a, by in zip(found, starts, steps, strict=True)])
+
+    def flip(self, x: Part, axes: Axes) -> Part:
+        """See `Algebra.flip`."""
+        spec = self.types.flip(x.spec, axes)
+        return self._moved(x, spec, lambda found: [x.shape[a] - 1 - i if a in axes else i for a, i in enumerate(found)])
+
+    def windows(
+        self, x: Part, axes: Axes, sizes: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+    ) -> Part:
+        """See `Algebra.windows`."""
+        spec = self.types.windows(x.spec, axes, sizes, strides, dilations)
+
+        def move(found: list[Places]) -> list[Places]:
+            moved = found[: len(x.shape)]
+            for axis, stride, dilation, inside in zip(axes, strides, dilations, found[len(x.shape) :], strict=True):
+                moved[axis] = moved[axis] * stride + inside * dilation
+            return moved
+
+        return self._moved(x, spec, move)
+
+    def pad(self, x: Part, number: Number, low: Sequence[int], high: Sequence[int], interior: Sequence[int]) -> Part:
+        """See `Algebra.pad`."""
+        spec = self.types.pad(x.spec, number, low, high, interior)
+
+        def rule(places: Places) -> Ball:
+            inside, found = np.ones(places.shape, bool), coordinates(places, spec.shape)
+            for axis, (below, gap) in enumerate(zip(low, interior, strict=True)):
+                found[axis], between = np.divmod(found[axis] - below, gap + 1)
+                inside &= (between == 0) & (found[axis] >= 0) & (found[axis] < x.shape[axis])
+            kept = x.at(flat_places([i[inside] for i in found], x.shape, int(inside.sum())))
+            padded = self.balls.pad(kept, number, (0,), (1,), (0,))
+            return self._taken(padded, np.where(inside, np.cumsum(inside) - 1, kept.shape[0]))
+
+        return Part(spec, rule)
+
+    def concat(self, xs: Sequence[Part], axis: int) -> Part:
+        """See `Algebra.concat`."""
+        spec = self.types.concat([x.spec for x in xs], axis)
+        ends = np.cumsum([x.shape[axis] for x in xs])
+
+        def rule(places: Places) -> Ball:
+            found = coordinates(places, spec.shape)
+            source = np.searchsorted(ends, found[axis], side="right")
+            order, parts = np.argsort(source, kind="stable"), []
+            for number, x in enumerate(xs):
+                mine = [i[source == number] for i in found]
+                mine[axis] = mine[axis] - (ends[number] - x.shape[axis])
+                parts.append(x.at(flat_places(mine, x.shape, int((source == number).sum()))))
+            return self._taken(self.balls.concat(parts, 0), np.argsort(order, kind="stable"))
+
+        return Part(spec, rule)
+
+    def take(self, x: Part, indices: Sequence[Part], axis: int) -> Part:
+        """See `Algebra.take`; only the indices that are needed are looked at."""
+        spec = self.types.take(x.spec, [each.spec for each in indices], axis)
+        chosen = np.broadcast_shapes(*(each.shape for each in indices))
+
+        def rule(places: Places) -> Ball:
+            found = coordinates(places, spec.shape)
+            middle = flat_places(found[axis : axis + len(chosen)], chosen, len(places))
+            read = [each.at(broadcast_places(middle, chosen, each.shape)) for each in indices]
+            inner = [_index(ball, x.shape[axis + i]) for i, ball in enumerate(read)]
+            return self._read_at(x, [*found[:axis], *inner, *found[axis + len(chosen) :]], read, len(places))
+
+        return Part(spec, rule)
+
+    def take_along(self, x: Part, indices: Part, axis: int) -> Part:
+        """See `Algebra.take_along`."""
+        spec = self.types.take_along(x.spec, indices.spec, axis)
+
+        def rule(places: Places) -> Ball:
+            found = coordinates(places, spec.shape)
+            read = indices.at(broadcast_places(places, spec.shape, indices.shape))
+            found[axis] = _index(read, x.shape[axis])
+            inside = [np.where(x.shape[a] == 1, 0, i) for a, i in enumerate(found)]
+            return self._read_at(x, inside, [read], len(places))
+
+        return Part(spec, rule)
+
+    def scatter(self, x: Part, indices: Sequence[Part], axis: int, updates: Part, add: bool) -> Part:
+        """See `Algebra.scatter`; as a whole."""
+        spec = self.types.scatter(x.spec, [each.spec for each in indices], axis, updates.spec, add)
+        whole: list[Part] = []
+
+        def rule(places: Places) -> Ball:
+            if not whole:
+                chosen = [self._whole(each) for each in indices]
+                whole.append(self.load(self.balls.scatter(self._whole(x), chosen, axis, self._whole(updates), add)))
+            return whole[0].at(places)
+
+        return Part(spec, rule)
+
+    # ---- how
+
+    def _whole(self, x: Part) -> Ball:
+        return self.balls.reshape(x.at(np.arange(x.spec.size)), x.shape)
+
+    def _grid(self, x: Part, places: Places) -> Ball:
+        return self.balls.reshape(x.at(places.reshape(-1)), places.shape)
+
+    def _taken(self, flat: Ball, places: Places) -> Ball:
+        index = self.balls.load(Tensor.of(np.asarray(places, np.int64).reshape(-1)))
+        return self.balls.take(flat, (index,), 0)
+
+    def _moved(self, x: Part, spec: TensorSpec, move: Callable[[list[Places]], list[Places]]) -> Part:
+        return Part(spec, lambda places: x.at(flat_places(move(coordinates(places, spec.shape)), x.shape, len(places))))
+
+    def _read_at(self, x: Part, found: list[Places], indices: Sequence[Ball], count: int) -> Ball:
+        """Nothing is known where an index is not."""
+        ball = x.at(flat_places(found, x.shape, count))
+        unsure = [each.radius for each in indices if each.radius is not None]
+        return replace(ball, radius=sum(unsure, np.zeros(count) + ball.width)) if unsure else ball
+
+
+def coordinates(places: Places, shape: tuple[int, ...]) -> list[Places]:
+    """The index along every axis of elements at flat `places`."""
+    found, rest = [], places
+    for side in reversed(shape):
+        rest, index = np.divmod(rest, max(side, 1))
+        found.append(index)
+    return found[::-1]
+
+
+def flat_places(found: Sequence[Places], shape: tuple[int, ...], count: int) -> Places:
+    """The flat places of `count` elements with these indices along every axis."""
+    flat = np.zeros(count, np.int64)
+    for index, side in zip(found, shape, strict=True):
+        flat = flat * side + index
+    return flat
+
+
+def broadcast_places(places: Places, shape: tuple[int, ...], source: tuple[int, ...]) -> Places:
+    """Where elements of a value of `shape` come from in the value of shape `source` that is broadcast to it."""
+    if shape == source:
+        return places
+    found = coordinates(places, shape)[len(shape) - len(source) :]
+    return flat_places([i * (side != 1) for i, side in zip(found, source, strict=True)], source, len(places))
+
+
+def reduced_places(places: Places, shape: tuple[int, ...], axes: Axes) -> Places:
+    """For elements of a reduction of `shape` along `axes`, the places of their terms, I64[elements, terms]."""
+    kept = tuple(i for i in range(len(shape)) if i not in axes)
+    return _lines(shape, kept, coordinates(places, tuple(shape[i] for i in kept)), axes, len(places))
+
+
+def row_and_column(places: Places, shape: tuple[int, ...], axis: int) -> tuple[Places, Places]:
+    """The place among the rows along `axis`, and the place in its row, of every element."""
+    found, kept = coordinates(places, shape), shape[:axis] + shape[axis + 1 :]
+    return flat_places(found[:axis] + found[axis + 1 :], kept, len(places)), found[axis]
+
+
+def _lines(shape: tuple[int, ...], fixed: Axes, at: Sequence[Places], along: Axes, count: int) -> Places:
+    """Places of all elements along some axes, one row for each of `count` sets of indices of the `fixed` axes."""
+    steps = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+    inner = np.zeros(1, np.int64)
+    for axis in along:
+        inner = (inner[:, None] + np.arange(shape[axis]) * steps[axis]).reshape(-1)
+    start = np.zeros(count, np.int64)
+    for axis, index in zip(fixed, at, strict=True):
+        start = start + index * steps[axis]
+    return start[:, None] + inner
+
+
+def _along_row(reduce: Callable[[Ball, Axes], Ball], rows: Ball) -> Ball:
+    return reduce(rows, (1,))
+
+
+def _index(ball: Ball, side: int) -> Places:
+    """Integers as places along a side; raises `MalformedError` for one outside it."""
+    index = np.asarray(ball.array).astype(np.int64)
+    if ((index < -side) | (index >= side)).any():
+        raise MalformedError(f"an index outside {side} elements")
+    return np.where(index < 0, index + side, index)
+
+
+def _spec(x: Any) -> Any:
+    return x.spec if isinstance(x, Part) else x

@@ -1,0 +1,35 @@
+"""From the opened leaf to a ruling: the referee, a check that anybody can make, or a committee."""
+
+from __future__ import annotations
+
+from tallystick.disputes.cheap import convict
+from tallystick.disputes.committee import seats
+from tallystick.disputes.context import Context, allow
+from tallystick.disputes.fault import Fault
+from tallystick.disputes.moves import Convene, Prove, Rule
+from tallystick.disputes.settlement import settle
+from tallystick.disputes.state import Phase, State
+
+
+def rule(at: Context, move: Rule) -> State:
+    """The referee's word ends the dispute; where it cannot decide, it convenes a committee instead."""
+    return settle(at, move.dispute, move.fault)
+
+
+def prove(at: Context, move: Prove) -> State:
+    """Evidence that convicts the prover ends the dispute; other evidence is refused and changes nothing."""
+    dispute = at.dispute(move.dispute)
+    allow(dispute.level == 1 and dispute.ground == "leaf", "level", "evidence is about an operator that was opened")
+    convict(dispute, move.evidence)
+    return settle(at, move.dispute, Fault.PROVER)
+
+
+def convene(at: Context, move: Convene) -> State:
+    """The referee, or anybody after its window, calls a committee; without members nothing can be decided."""
+    dispute = at.dispute(move.dispute)
+    in_time = at.time >= dispute.deadline or move.actor == at.rules.referee
+    allow(in_time, "early", "the referee's window is still open")
+    found = seats(at.state, dispute, at.rules.committee)
+    if not found:
+        return settle(at, move.dispute, Fault.NOBODY)
+    return at.change_dispute(move.dispute, phase=Phase.DRAWING, seats=found, deadline=at.time).state
