@@ -66,7 +66,7 @@ def judge_opening(folder: Path, asked: Judgement) -> Verdict:
     opening = Opening.from_bytes(read_document(folder / OPENING), OPENING)
     notes = Findings()
     with notes.check("opened record"):
-        _check_record(opening)
+        check_binding(opening)
     with notes.check("claim"):
         require(asked.claim in (None, opening.claim), f"the opening belongs to the claim {opening.claim}")
     if asked.published is not None:
@@ -89,12 +89,8 @@ def judge_opening(folder: Path, asked: Judgement) -> Verdict:
     )
 
 
-def value_file(name: Digest) -> str:
-    """The path inside an opening of the value with this tensor digest."""
-    return f"tensors/{name.removeprefix('sha256:')}.safetensors"
-
-
-def _check_record(opening: Opening) -> None:
+def check_binding(opening: Opening) -> None:
+    """Raise `ProofError` unless the record stands in its transcript, and sources and results are what it says."""
     record = opening.opened_record()
     before, after = _states(opening)
     if isinstance(record, CallRecord):
@@ -108,6 +104,11 @@ def _check_record(opening: Opening) -> None:
         require(
             state_digest_of(batch) == record.batch.digest, f"the operators read another batch than step {record.index}"
         )
+
+
+def value_file(name: Digest) -> str:
+    """The path inside an opening of the value with this tensor digest."""
+    return f"tensors/{name.removeprefix('sha256:')}.safetensors"
 
 
 def _check_position(opening: Opening, step: int) -> None:

@@ -2,16 +2,15 @@
 
 Freivalds, *Fast probabilistic algorithms* (1979): over exact numbers a wrong product passes one vector with probability
 at most 1/2. Rounded products leave a residual, so here row i passes where |Cᵢ·r − Aᵢ·(B·r)| ≤ Tᵢ, and Tᵢ covers the sum of
-the bounds of the row's elements: no honest product fails, whatever r is. An element that is farther than Tᵢ from the exact
-one passes one vector with probability at most 1/2: turning its sign moves the residual by more than 2 Tᵢ.
+the bounds of the row's elements: no honest product fails, whatever r is. An element that is farther than Tᵢ from the
+exact one passes one vector with probability at most 1/2: turning its sign moves the residual by more than 2 Tᵢ.
 
 Of products with a summand, C = βS + α·A·B. All sums are formed in float64, whose own rounding is in Tᵢ.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -23,41 +22,59 @@ from tallystick.graphs.derive import operand_of
 from tallystick.graphs.graph import Node, Ref
 from tallystick.operators.arrays import exact_float64
 from tallystick.operators.balls.ball import INFLATION
-from tallystick.operators.precision import FORMATS, REFERENCE, SHORT, Precision
+from tallystick.operators.precision import FORMATS, SHORT, Precision
 from tallystick.operators.rounding import worst_factor
 from tallystick.tensors import Tensor
 
 Floats: TypeAlias = npt.NDArray[np.float64]
-PRODUCTS: Final = frozenset(f"aten.{name}.default" for name in ("mm", "bmm", "addmm", "baddbmm", "matmul", "linear"))
-"""Operators that are checked in this way."""
 EXTRA_ROUNDINGS: Final = 8
 """Scaling by alpha and beta, adding, and storing: more roundings than any kernel spends on them."""
+ROOM: Final = 0.9
+"""Rows whose elements may come closer to the largest number have no tolerance: an overflow promises nothing."""
 
 
 @dataclass(frozen=True)
 class Product:
-    """C = αAB + βS as stacks of matrices in float64: A [b,n,k], B [b,k,m], S [b,n,m] or `None`, C [b,n,m]."""
+    """C = αAB + βS as stacks of matrices in float64: A [b,n,k], B [b,k,m], C [b,n,m], S [b,n,m] or `None`.
+
+    `dtype` is that of the tensors.
+    """
 
     left: Floats
     right: Floats
-    summand: Floats | None
-    alpha: float
-    beta: float
     claimed: Floats
-    inner: str
-    outer: str
+    dtype: str
+    summand: Floats | None = None
+    alpha: float = 1.0
+    beta: float = 1.0
+
+    @property
+    def inner(self) -> str:
+        """The dtype in which products are formed and added."""
+        return "F32" if self.dtype in SHORT else self.dtype
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is scaled or added."""
+        return self.alpha == 1.0 and (self.summand is None or self.beta == 0.0)
+
+    def operations(self, vectors: int) -> int:
+        """Floating-point operations of a check with so many vectors; each multiply-add is 2."""
+        return 2 * vectors * (self.left.size + self.right.size + self.claimed.size)
 
 
 @dataclass(frozen=True)
 class Residuals:
-    """The largest |C·r − A·(B·r)| ÷ T over all rows and vectors, where it is, and how many rows have no finite T."""
+    """The largest |C·r − A·(B·r)| ÷ T over all rows and vectors, and its stack and row.
+
+    `unbounded` of the `rows` have no finite T, and were not checked.
+    """
 
     worst: float
     row: tuple[int, int]
     rows: int
     unbounded: int
     vectors: int
-    flops: int
 
     @property
     def holds(self) -> bool:
@@ -66,45 +83,151 @@ class Residuals:
 
     @property
     def escape(self) -> float:
-        """The probability at most with which an element beyond its row's tolerance passes: 2^−vectors."""
+        """The probability, at most, with which an element beyond its row's tolerance passes: 2^−vectors."""
         return float(2.0**-self.vectors)
 
 
 def check_product(product: Product, signs: Floats, precision: Precision) -> Residuals:
     """Compare the claimed product with the exact one along the columns of `signs` [m,t], each ±1."""
     with np.errstate(all="ignore"):
-        inner = product.right @ signs
-        expected = product.alpha * (product.left @ inner)
+        expected = product.alpha * (product.left @ (product.right @ signs))
         if product.summand is not None and product.beta:
             expected = expected + product.beta * (product.summand @ signs)
         residual = np.abs(product.claimed @ signs - expected).max(axis=-1, initial=0.0)
         allowed = row_tolerances(product, precision)
-        shares = np.where(np.isfinite(allowed), residual / allowed, 0.0)
-    shares = np.where(np.isnan(shares), np.where(residual == 0, 0.0, np.inf), shares)
+        shares = np.where(residual == 0, 0.0, residual / allowed)
+    shares = np.where(np.isinf(allowed), 0.0, np.where(np.isnan(shares), np.inf, shares))
     place = int(np.argmax(shares)) if shares.size else 0
-    row = divmod(place, max(shares.shape[1], 1))
     worst = float(shares.reshape(-1)[place]) if shares.size else 0.0
-    unbounded = int(np.count_nonzero(~np.isfinite(allowed)))
-    return Residuals(worst, row, shares.size, unbounded, signs.shape[1], flops_of(product, signs.shape[1]))
+    unbounded = int(np.count_nonzero(np.isinf(allowed)))
+    return Residuals(worst, divmod(place, max(shares.shape[-1], 1)), shares.size, unbounded, signs.shape[1])
 
 
 def row_tolerances(product: Product, precision: Precision) -> Floats:
-    """T [b,n]: no less than the sum of each row's elementwise bounds; infinite where overflow is possible.
+    """T [b,n]: no less than the sum of each row's elementwise bounds; infinite where an overflow is possible.
 
-    The terms of the deterministic bound of a product (docs/bounds.md) are linear in |A|·|B|, so that their sum over a
-    row needs |B|·1 and no product of matrices.
+    Every term of the deterministic bound of a product (docs/bounds.md) is linear in |A|·|B|, so that the sum over a row
+    needs |B|·1 only.
     """
     a, b = np.abs(product.left), np.abs(product.right)
-    r, s = _read(a, product.inner, precision), _read(b, product.inner, precision)
-    width, terms = product.claimed.shape[-1], product.left.shape[-1]
-    magnitude = abs(product.alpha) * (a + r @ np.eye(1) if False else a + r) @ (b + s).sum(axis=-1, keepdims=True)
-    spread = abs(product.alpha) * (a @ s.sum(axis=-1, keepdims=True) + r @ (b + s).sum(axis=-1, keepdims=True))
-    total = magnitude[..., 0]
-    if product.summand is not None and product.beta:
-        total = total + abs(product.beta) * np.abs(product.summand).sum(axis=-1)
-    unit, stored = _units(product, precision)
-    factor = float(worst_factor(terms + EXTRA_ROUNDINGS, unit)) + EXTRA_ROUNDINGS * stored
-    own = float(worst_factor(2 * terms + 2 * width + EXTRA_ROUNDINGS, 0.0))
-    lost = width * (terms + EXTRA_ROUNDINGS) * 4.0 * _underflow(product, precision)
-    tolerance = (factor + own) * total + spread[..., 0] * (1 + factor) + lost
-    return np.where(_is_bounded(product, precision), tolerance * INFLATION, np.inf)
+    r, s = _misread(a, product, precision), _misread(b, product, precision)
+    ones, scale = np.ones((b.shape[-1], 1)), abs(product.alpha)
+    total = (scale * ((a + r) @ ((b + s) @ ones)))[..., 0]
+    spread = (scale * (a @ (s @ ones) + r @ ((b + s) @ ones)))[..., 0]
+    added = _summand_size(product)
+    beside = 0.0 if added is None else added.sum(axis=-1)
+    relative, stored, lost = _roundings(product, precision)
+    stated = np.abs(product.claimed).sum(axis=-1) + 2 * beside
+    tolerance = relative * (total + beside + spread) + spread + stored * stated + len(ones) * lost
+    bounded = _is_bounded(product, a + r, b + s, added)
+    return np.where(bounded, tolerance * (1 + stored) * INFLATION**EXTRA_ROUNDINGS, np.inf)
+
+
+def signs_of(nonce: bytes, subject: str, side: int, vectors: int) -> Floats:
+    """±1 in float64 [side, vectors], from the bits of the words of a nonce; see `elements.chosen_places`."""
+    key = digest_bytes(digest("draw", encode({"nonce": nonce.hex(), "signs": subject})))
+    bits = np.unpackbits(words(key, -(-side * vectors // 64)).astype("<u8").view(np.uint8))
+    return np.asarray(bits[: side * vectors].reshape(side, vectors) * 2.0 - 1.0, np.float64)
+
+
+def product_of(node: Node, values: Mapping[Ref, Tensor]) -> Product | None:
+    """The product that a node claims; `None` for other operators, for vectors and for whole numbers."""
+    read = _READINGS.get(node.operator)
+    claimed = values[next(filter(None, node.outputs))]
+    if read is None or claimed.dtype not in FORMATS:
+        return None
+    operands = {name: operand_of(operand, values) for name, operand in node.operands.items()}
+    given = {name: _numbers(value) for name, value in operands.items() if value is not None}
+    parts = read(given, _numbers(claimed))
+    if parts is None:
+        return None
+    left, right, result, summand = parts
+    held = {name: _held(node.attributes.get(name, 1), claimed.dtype) for name in ("alpha", "beta")}
+    return Product(left, right, result, claimed.dtype, summand, **held)
+
+
+Reading: TypeAlias = "Callable[[Mapping[str, Floats], Floats], tuple[Floats, Floats, Floats, Floats | None] | None]"
+
+
+def _mm(given: Mapping[str, Floats], claimed: Floats) -> Any:
+    return given["self"][None], given["mat2"][None], claimed[None], None
+
+
+def _bmm(given: Mapping[str, Floats], claimed: Floats) -> Any:
+    return given["self"], given["mat2"], claimed, None
+
+
+def _addmm(given: Mapping[str, Floats], claimed: Floats) -> Any:
+    return given["mat1"][None], given["mat2"][None], claimed[None], np.broadcast_to(given["self"], claimed.shape)[None]
+
+
+def _baddbmm(given: Mapping[str, Floats], claimed: Floats) -> Any:
+    return given["batch1"], given["batch2"], claimed, np.broadcast_to(given["self"], claimed.shape)
+
+
+def _linear(given: Mapping[str, Floats], claimed: Floats) -> Any:
+    x, weight, bias = given["input"], given["weight"], given.get("bias")
+    if weight.ndim != 2 or not claimed.size:
+        return None
+    result = claimed.reshape(1, -1, weight.shape[0])
+    summand = None if bias is None else np.broadcast_to(bias, result.shape)
+    return x.reshape(1, -1, weight.shape[1]), weight.T[None], result, summand
+
+
+def _matmul(given: Mapping[str, Floats], claimed: Floats) -> Any:
+    x, y = given["self"], given["other"]
+    if x.ndim < 2 or y.ndim < 2 or not claimed.size:
+        return None
+    batch = claimed.shape[:-2]
+    left, right = np.broadcast_to(x, (*batch, *x.shape[-2:])), np.broadcast_to(y, (*batch, *y.shape[-2:]))
+    return (*(each.reshape(-1, *each.shape[-2:]) for each in (left, right, claimed)), None)
+
+
+_READINGS: Final[Mapping[str, Reading]] = {
+    f"aten.{read.__name__[1:]}.default": read for read in (_mm, _bmm, _addmm, _baddbmm, _linear, _matmul)
+}
+
+
+def _numbers(tensor: Tensor) -> Floats:
+    return np.asarray(exact_float64(tensor.array(), tensor.dtype), np.float64)
+
+
+def _held(number: Any, dtype: str) -> float:
+    """A constant as the reference holds it: rounded to the dtype in which it multiplies."""
+    return float(number) if dtype == "F64" else float(np.float32(number))
+
+
+def _misread(size: Floats, product: Product, precision: Precision) -> Floats:
+    """How far a factor may be from what it is: coarser products, and subnormal numbers taken for 0, at each of 2 reads."""
+    tiny = precision.read_as_zero(product.inner)
+    radius = np.where(size < tiny, 3.0 * size, 0.0)
+    form = precision.multiplier(product.inner)
+    return radius if form is None else radius + 2 * form.unit * (size + radius)
+
+
+def _roundings(product: Product, precision: Precision) -> tuple[float, float, float]:
+    """The roundings of one element relative to its terms and to itself, and what underflow loses at most."""
+    terms, width = product.left.shape[-1] + EXTRA_ROUNDINGS, product.claimed.shape[-1]
+    inner, outer = product.inner, product.dtype
+    own = float(worst_factor(2 * (terms + width), 0.0))  # those of this check itself
+    relative = float(worst_factor(terms, precision.accumulator(inner).unit)) + own
+    unit = FORMATS[outer].unit if outer in SHORT else 0.0
+    stored = unit * (1 + 4 * unit) if precision.widens else EXTRA_ROUNDINGS * unit
+    relative += 0.0 if precision.widens or product.is_plain else EXTRA_ROUNDINGS * unit
+    wide, least = (max(precision.underflow(name), FORMATS[name].half_step) for name in (inner, outer))
+    deep = wide if precision.widens else max(wide, least)
+    scale = max(1.0, abs(product.alpha), abs(product.beta))
+    return relative, stored, EXTRA_ROUNDINGS * max(wide, least) + 4.0 * terms * deep * scale
+
+
+def _summand_size(product: Product) -> Floats | None:
+    return None if product.summand is None or not product.beta else abs(product.beta) * np.abs(product.summand)
+
+
+def _is_bounded(product: Product, a: Floats, b: Floats, added: Floats | None) -> npt.NDArray[np.bool_]:
+    """Rows of finite numbers in which nothing overflows, whatever the order of the sum."""
+    largest = (a @ b.max(axis=-1, initial=0.0)[..., None])[..., 0] * max(1.0, abs(product.alpha))
+    if added is not None:
+        largest = largest + added.max(axis=-1, initial=0.0)
+    limit = min(FORMATS[product.inner].largest, FORMATS[product.dtype].largest)
+    return np.asarray(largest < ROOM * limit)

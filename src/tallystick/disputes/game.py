@@ -104,7 +104,10 @@ def apply(state: State, move: Move, now: int) -> State:
 
 
 def next_moves(state: State, party: str, now: int) -> tuple[Option, ...]:
-    """The moves inside open disputes that `party` may make at `now`, each with the time until which it may."""
+    """The moves inside open disputes that `party` may make at `now`, each with the time until which it may.
+
+    Moves that wait for a window to end (`convene`, `tally`, `settle`) are offered before it ends too.
+    """
     state = with_expired_pause_lifted(state, now)
     if state.pausing.since is not None:
         return ()
@@ -130,7 +133,7 @@ def _options(at: Context, number: int, party: str) -> Iterator[Option]:
         return
     left = None if mover(claim, dispute) is None else time_left(dispute, at.time)
     for kind, transition in DISPUTE_MOVES.items():
-        in_time = not transition.is_timed or left is None or left > 0
+        in_time = left is None or (left <= 0 if kind == "timeout" else left > 0 or not transition.is_timed)
         if dispute.phase in transition.phases and in_time and _is_one(at, transition.who, party, dispute):
             yield Option(kind, number, left if transition.is_timed else None)
 

@@ -9,9 +9,15 @@ from tallystick.disputes.economics.workload import Economy
 from tallystick.disputes.rules import Rules
 
 
-def sizes(rules: Rules) -> tuple[int, ...]:
-    """The seats of the first committee and of each appeal's: m, 2m + 1, 4m + 3, …"""
-    return tuple((rules.committee + 1) * 2**appeal - 1 for appeal in range(rules.appeals + 1))
+def sizes(rules: Rules, pool: int = 0) -> tuple[int, ...]:
+    """The seats of the first committee and of each appeal's: m, 2m + 1, 4m + 3, … as far as the pool has members.
+
+    The first committee is cut to the largest odd number that there are; empty for a pool of no use.
+    """
+    largest = min(rules.committee, pool or rules.committee)
+    first = largest if largest % 2 else largest - 1
+    wanted = ((first + 1) * 2**appeal - 1 for appeal in range(rules.appeals + 1))
+    return tuple(seats for seats in wanted if 0 < seats <= (pool or seats))
 
 
 @lru_cache(maxsize=1 << 14)
@@ -19,19 +25,19 @@ def wrong_majority(seats: int, honesty: float, pool: int = 0) -> float:
     """P(at least half of the seats are not honest).
 
     Binomial for a large pool, `pool` = 0: Σ_{i ≥ m/2} C(m, i) (1 − h)^i h^(m − i). Hypergeometric for a finite one,
-    from which members are drawn without repetition; a broken number of honest members is rounded down, and who does
-    not fit into the pool is not drawn. At even sizes a tie counts as wrong.
+    from which at least so many members are drawn without repetition; a broken number of honest ones is rounded down.
+    At even sizes a tie counts as wrong. That half is what it takes to find wrongly, and also to block any finding.
     """
     if pool:
-        return _hypergeometric(min(seats, pool), math.floor(honesty * pool + 1e-9), pool)
+        return _hypergeometric(seats, math.floor(honesty * pool + 1e-9), pool)
     terms = (math.comb(seats, i) * (1 - honesty) ** i * honesty ** (seats - i) for i in range(-(-seats // 2), seats + 1))
     return min(1.0, math.fsum(terms))
 
 
 def wrong_rounds(economy: Economy) -> tuple[float, ...]:
-    """How often each round alone rules wrongly."""
+    """How often each round alone rules wrongly; a pool without members always does."""
     work = economy.workload
-    return tuple(wrong_majority(seats, work.honesty, work.pool) for seats in sizes(economy.rules))
+    return tuple(wrong_majority(each, work.honesty, work.pool) for each in sizes(economy.rules, work.pool)) or (1.0,)
 
 
 def wrong(economy: Economy) -> float:
