@@ -14,6 +14,7 @@ from tallystick.cli import (
     calibrate_training,
     data,
     demo,
+    economics,
     generate,
     graph,
     inference,
@@ -38,7 +39,18 @@ app = typer.Typer(
 
 for group in (
     *(train, audit, data, inspect, opening, judge, inference),
-    *(graph, attack, calibrate, calibrate_training, demo, generate, serve_model, verify_graph, verify_response),
+    *(
+        graph,
+        attack,
+        calibrate,
+        calibrate_training,
+        demo,
+        economics,
+        generate,
+        serve_model,
+        verify_graph,
+        verify_response,
+    ),
 ):
     group.register(app)
 

@@ -10,7 +10,6 @@ import typer
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
-    from tallystick.recorders.step_opening import Subject
     from tallystick.store import InferenceDirectory, RunDirectory
     from tallystick.transcripts import Opening
 
@@ -43,13 +42,14 @@ def open_run(
 def _open_record(run: Path, index: int | None, step: int) -> None:
     from tallystick.cli.output import print_json
     from tallystick.commitments import parse
+    from tallystick.disputes.opened.subjects import place_of_step
     from tallystick.store import RunDirectory, claims_inference, open_line
 
     if claims_inference(run):
         raise UsageError(f"{run}: holds calls of a model; `tally open RUN --step C --operators --out DIR`")
     directory = RunDirectory(run)
     log = directory.claim().transcript
-    place = index if index is not None else _place_of(directory, log.size, step)
+    place = index if index is not None else place_of_step(directory, log.size, step)
     opened = open_line(directory.transcript_path, place, log.size)
     opened.check(log)
     print_json(
@@ -61,25 +61,6 @@ def _open_record(run: Path, index: int | None, step: int) -> None:
             "size": log.size,
         }
     )
-
-
-def _place_of(run: RunDirectory, size: int, step: int) -> int:
-    """Binary search: the places of records grow with their steps."""
-    from tallystick.store import open_line
-    from tallystick.transcripts import HeaderRecord, StepRecord, read_record
-
-    low, high = 0, size
-    while low < high:
-        middle = (low + high) // 2
-        record = read_record(open_line(run.transcript_path, middle, size).line, f"record {middle}")
-        reached = -1 if isinstance(record, HeaderRecord) else record.index
-        is_before = reached < step or (reached == step and record.kind == "failed")
-        low, high = (middle + 1, high) if is_before else (low, middle)
-    if low < size:
-        found = read_record(open_line(run.transcript_path, low, size).line, f"record {low}")
-        if isinstance(found, StepRecord) and found.index == step:
-            return low
-    raise UsageError(f"--step {step}: the transcript holds no such step")
 
 
 def _open_operators(
@@ -105,10 +86,12 @@ def open_step(
     run: RunDirectory, step: int, out: Path, node: int | None = None, with_tensors: bool = True, device: str = "cpu"
 ) -> Opening:
     """Open the operators of a step of a run that has a step graph; raises what `open_operators` raises."""
+    from tallystick.disputes.opened.subjects import graph_replayer, subject_of_step, whole_evidence
     from tallystick.frameworks.torch.engine import TorchEngine
     from tallystick.recorders.step_opening import open_operators
 
-    return open_operators(_step(run, step, device), out, TorchEngine(device), node, with_tensors)
+    subject = subject_of_step(whole_evidence(run), step, lambda evidence: graph_replayer(evidence, device))
+    return open_operators(subject, out, TorchEngine(device), node, with_tensors)
 
 
 def open_call(
@@ -120,60 +103,8 @@ def open_call(
     device: str = "cpu",
 ) -> Opening:
     """Open the operators of a recorded call of a model; raises what `open_operators` raises."""
+    from tallystick.disputes.opened.subjects import subject_of_call, whole_calls
     from tallystick.frameworks.torch.engine import TorchEngine
     from tallystick.recorders.step_opening import open_operators
 
-    return open_operators(_call(run, number), out, TorchEngine(device), node, with_tensors)
-
-
-def _step(run: RunDirectory, step: int, device: str) -> Subject:
-    """Replay from the anchor before `step` up to it; what it reads is then bound."""
-    import torch
-
-    from tallystick.audits import Policy
-    from tallystick.audits.evidence import gather_evidence
-    from tallystick.cli.audit import THREADS_MAX
-    from tallystick.errors import ProofError
-    from tallystick.frameworks.torch.graph_replayer import GraphReplayer
-    from tallystick.recorders.step_opening import Subject
-    from tallystick.store import open_line
-
-    evidence = gather_evidence(run, Policy())
-    bad = [finding for finding in evidence.findings.seen if not finding.agrees]
-    if bad:
-        raise ProofError(f"{run.path}: {bad[0].name}: {bad[0].detail}")
-    if evidence.program is None:
-        raise UsageError(f"{run.path}: the run has no step graph; its steps have no operators to open")
-    log = evidence.claim.transcript
-    place = _place_of(run, log.size, step)
-    torch.set_num_threads(min(evidence.environment.threads, THREADS_MAX))
-    replayer = GraphReplayer(evidence.spec, evidence.program, device)
-    start = max(anchor for anchor in evidence.anchors if anchor < step)
-    replayer.restore(evidence.state(start))
-    for index in range(start + 1, step):
-        replayer.step(index)
-    graph, bindings = evidence.program.graph, replayer.bindings(step)
-    record = open_line(run.transcript_path, place, log.size)
-    return Subject(evidence.claim.identity, log, record, graph, bindings, replayer.carried)
-
-
-def _call(run: InferenceDirectory, number: int) -> Subject:
-    from tallystick.audits import Policy
-    from tallystick.audits.inference import gather_calls
-    from tallystick.errors import ProofError
-    from tallystick.recorders.step_opening import Subject
-    from tallystick.store import open_line
-    from tallystick.transcripts.program import BATCH
-
-    calls = gather_calls(run, Policy())
-    bad = [finding for finding in calls.findings.seen if not finding.agrees]
-    if bad:
-        raise ProofError(f"{run.path}: {bad[0].name}: {bad[0].detail}")
-    if number > len(calls.records):
-        raise UsageError(f"--step {number}: {len(calls.records)} calls were recorded")
-    inputs = {f"{BATCH}{name}": tensor for name, tensor in calls.inputs(calls.records[number - 1]).items()}
-    bindings = {**calls.constants, **calls.weights(), **inputs}
-    log = calls.claim.transcript
-    return Subject(
-        calls.claim.identity, log, open_line(run.transcript_path, number - 1, log.size), calls.graph, bindings
-    )
+    return open_operators(subject_of_call(whole_calls(run), number), out, TorchEngine(device), node, with_tensors)

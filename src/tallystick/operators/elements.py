@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import partial
-from typing import Any, Generic, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
-from tallystick.operators.algebra import Number, V
+from tallystick.operators.algebra import Number, Typed, V
+
+R = TypeVar("R", bound=Typed, covariant=True)
 
 
 class Unary(Protocol[V]):
@@ -17,10 +19,10 @@ class Unary(Protocol[V]):
         ...
 
 
-class Binary(Protocol[V]):
+class Binary(Protocol[R]):
     """A primitive of two operands, one of which may be a constant."""
 
-    def __call__(self, x: Any, y: Any) -> V:
+    def __call__(self, x: Any, y: Any) -> R:
         """Element by element."""
         ...
 

@@ -30,7 +30,9 @@ def wrong_majority(seats: int, honesty: float, pool: int = 0) -> float:
     """
     if pool:
         return _hypergeometric(seats, math.floor(honesty * pool + 1e-9), pool)
-    terms = (math.comb(seats, i) * (1 - honesty) ** i * honesty ** (seats - i) for i in range(-(-seats // 2), seats + 1))
+    terms = (
+        math.comb(seats, i) * (1 - honesty) ** i * honesty ** (seats - i) for i in range(-(-seats // 2), seats + 1)
+    )
     return min(1.0, math.fsum(terms))
 
 

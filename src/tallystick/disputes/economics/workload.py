@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Final
 
-from tallystick.disputes.rules import DAY, Rules
+from tallystick.disputes.rules import DAY, MONEY_MAX, Rules
 from tallystick.errors import UsageError
 
 YEAR: Final = 365 * DAY
@@ -60,8 +60,8 @@ class Workload:
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
-            if not 0 <= value < float("inf"):
-                raise UsageError(f"{each.name}: {value} is negative or not finite")
+            if not 0 <= value <= MONEY_MAX:
+                raise UsageError(f"{each.name}: {value} is not from 0 to {MONEY_MAX}")
             if each.name in PROBABILITIES and value > 1:
                 raise UsageError(f"{each.name}: {value} is no probability")
 
@@ -86,9 +86,13 @@ class Workload:
         return self.planted + (1 - self.planted) * self.fault_rate
 
 
+DEFAULT_RULES: Final = Rules(treasury="0" * 64)
+"""The defaults of the rules; who the treasury is does not matter here."""
+
+
 @dataclass(frozen=True)
 class Economy:
     """The rules of a coordinator, and the workload that is claimed there."""
 
-    rules: Rules
+    rules: Rules = DEFAULT_RULES
     workload: Workload = field(default_factory=Workload)

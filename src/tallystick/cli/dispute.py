@@ -1,0 +1,239 @@
+"""`tally dispute`: open one, see where all stand, follow its moves, play one's side of it, make what is due."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from tallystick.cli.playing import (
+    BOARD,
+    BOARD_KEY,
+    COORDINATOR,
+    DEVICE,
+    JSON,
+    KEY,
+    POLL,
+    WORK,
+    Chair,
+    disputes_table,
+    drive,
+    seated,
+)
+from tallystick.errors import UsageError
+
+if TYPE_CHECKING:
+    from tallystick.commitments import Json
+    from tallystick.disputes.players import View
+    from tallystick.disputes.players.task import Role
+
+NUMBER = typer.Argument(help="The dispute's number.")
+EXITS: Final = {"won": 0, "lost": 1, "nobody": 3}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group of this file."""
+    group = typer.Typer(no_args_is_help=True, help="Open disputes, follow them, play them, settle them.")
+    for command in (open_, status, show, play, settle):
+        group.command(name=command.__name__.rstrip("_"))(command)
+    app.add_typer(group, name="dispute")
+
+
+def open_(
+    claim: int = typer.Argument(help="The claim's number."),
+    low: int = typer.Option(0, "--from", min=0, help="The first contested leaf."),
+    high: int | None = typer.Option(None, "--to", min=1, help="The leaf after the last contested one."),
+    again: bool = typer.Option(False, "--again", help="Even if this party disputes the claim already."),
+    coordinator: str = COORDINATOR,
+    key: Path = KEY,
+) -> int:
+    """Contest leaves of a claim, all of them by default, with a bond. Prints the dispute's number."""
+    from tallystick.disputes.moves import Contest
+    from tallystick.disputes.players import Watch
+    from tallystick.disputes.players.connect import connected
+
+    with connected(coordinator, key) as place:
+        watch = Watch(place.coordinator)
+        view = watch.look()
+        if claim >= len(view.state.claims):
+            raise UsageError(f"there is no claim {claim}; `tally dispute status` lists them")
+        if not again and (number := _open_one(view, claim)) is not None:
+            raise UsageError(f"this party contests claim {claim} in dispute {number} already; --again opens another")
+        price = view.rules.challenger_bond + view.rules.deposit
+        end = view.state.claims[claim].size if high is None else high
+        place.coordinator.submit(Contest(actor=view.party, value=price, claim=claim, low=low, high=end))
+        number = _open_one(watch.look(), claim)
+        print("on its way" if number is None else f"dispute {number}")
+    return 0
+
+
+def status(coordinator: str = COORDINATOR, json: bool = JSON) -> None:
+    """List claims and disputes, with their clocks."""
+    from tallystick.cli.output import page, print_json
+    from tallystick.disputes.players.progress import standing
+
+    view = _look(coordinator)
+    standings = [standing(view.state, number, view.now) for number in range(len(view.state.disputes))]
+    if json:
+        disputes: list[Json] = [each.to_json() for each in standings]
+        print_json({"claims": _claims_json(view), "disputes": disputes, "time": view.now})
+        return
+    page().print(_claims_table(view))
+    if standings:
+        page().print()
+        page().print(disputes_table(standings))
+
+
+def show(number: int = NUMBER, coordinator: str = COORDINATOR, json: bool = JSON) -> None:
+    """Print every move of a dispute, the range as it shrinks, and who is to move."""
+    from rich.table import Column, Table
+
+    from tallystick.cli.output import page, print_json
+    from tallystick.disputes.players import Watch
+    from tallystick.disputes.players.connect import connected
+    from tallystick.disputes.players.history import tell
+    from tallystick.disputes.players.progress import bar, span, standing
+
+    with connected(coordinator) as place:
+        view = Watch(place.coordinator).look()
+        _require_dispute(view, number)
+        told = tell(place.coordinator.rules, place.coordinator.entries(), number)
+    now = standing(view.state, number, view.now)
+    if json:
+        print_json({"moves": [each.to_json() for each in told], "now": now.to_json()})
+        return
+    table = Table(Column("after", justify="right"), "who", "move", "level", "leaves", "", box=None)
+    for each in told:
+        at, passed = each.after, each.entry.time - told[0].entry.time
+        shown = bar(at.low, at.high, at.size, 24)
+        table.add_row(span(passed) if passed else "", each.role, each.said, at.level, f"{at.low}–{at.high - 1}", shown)
+    page().print(table)
+    page().print(disputes_table([now]))
+
+
+def play(
+    number: int = NUMBER,
+    coordinator: str = COORDINATOR,
+    key: Path = KEY,
+    run: Path | None = typer.Option(None, help="The prover's run; a challenger needs none."),
+    device: str = DEVICE,
+    board: str | None = BOARD,
+    board_key: Path | None = BOARD_KEY,
+    work: Path | None = WORK,
+    poll: float = POLL,
+) -> int:
+    """Play this party's side of one dispute to its end.
+
+    Exit codes: 0 the other side is at fault, 1 this side is, 3 nobody.
+    """
+    from tallystick.disputes.players import Watch
+    from tallystick.disputes.players.programs import focused
+
+    with seated(coordinator, key, board, board_key, work) as chair:
+        view = Watch(chair.place.coordinator).look()
+        _require_dispute(view, number)
+        side = _side(view, number)
+        roles = _roles(chair, side, run, device)
+        view = drive(
+            chair.player(focused(roles, number), print),
+            lambda view: view.state.disputes[number].phase == "settled",
+            poll,
+        )
+    fault = view.state.disputes[number].fault
+    ending = "nobody" if fault in (None, "nobody") else "lost" if fault == side else "won"
+    print(f"dispute {number}: {ending if ending != 'nobody' else 'nobody is at fault'}")
+    return EXITS[ending]
+
+
+def settle(number: int = NUMBER, coordinator: str = COORDINATOR, key: Path = KEY) -> int:
+    """Make the moves that are due in a dispute and over its claim, and take out what this party is owed."""
+    from tallystick.disputes.players import Keeper, Watch
+    from tallystick.disputes.players.connect import connected
+
+    with connected(coordinator, key) as place:
+        watch, keeper, made = Watch(place.coordinator), Keeper(everybody=True), set[str]()
+        view = watch.look()
+        _require_dispute(view, number)
+        while task := next((each for each in keeper.about(view, number) if each.key not in made), None):
+            move = task.answer()
+            assert move is not None  # a keeper thinks nothing out
+            place.coordinator.submit(move)
+            made.add(task.key)
+            print(move.kind)
+            view = watch.look()
+    return 0
+
+
+def _look(coordinator: str) -> View:
+    from tallystick.disputes.players import Watch
+    from tallystick.disputes.players.connect import connected
+
+    with connected(coordinator) as place:
+        return Watch(place.coordinator).look()
+
+
+def _roles(chair: Chair, side: str, run: Path | None, device: str) -> tuple[Role, ...]:
+    from tallystick.disputes.opened import Judge, doubter_for, trace_for
+    from tallystick.disputes.players import programs
+    from tallystick.disputes.players.evidence import find_evidence
+
+    if side == "prover":
+        if run is None:
+            raise UsageError("--run: the prover answers from its run")
+        trace = trace_for(run, chair.workspace.folder / "trace", device=device)
+        return programs.prover(chair.shelf, chair.workspace, lambda _: trace)
+    doubter = doubter_for(device=device)
+    return programs.challenger(chair.shelf, chair.workspace, lambda _: doubter, Judge(), find_evidence)
+
+
+def _side(view: View, number: int) -> str:
+    dispute = view.state.disputes[number]
+    sides = {view.claim_of(dispute).prover: "prover", dispute.challenger: "challenger"}
+    if view.party not in sides:
+        raise UsageError(f"--key: this party is on neither side of dispute {number}")
+    return sides[view.party]
+
+
+def _require_dispute(view: View, number: int) -> None:
+    if not 0 <= number < len(view.state.disputes):
+        raise UsageError(f"there is no dispute {number}; `tally dispute status` lists them")
+
+
+def _open_one(view: View, claim: int) -> int | None:
+    """The last open dispute of this party over a claim."""
+    mine = (n for n, each in enumerate(view.state.disputes) if (each.claim, each.challenger) == (claim, view.party))
+    return max((n for n in mine if view.state.disputes[n].phase != "settled"), default=None)
+
+
+def _claims_table(view: View) -> object:
+    from rich.table import Table
+
+    from tallystick.disputes.players.progress import span
+
+    table = Table("claim", "prover", "root", "leaves", "status", "window", "open disputes", "bond", box=None)
+    for number, claim in enumerate(view.state.claims):
+        window = span(max(0, claim.deadline - view.time)) if claim.status == "open" else ""
+        cells = (claim.prover[:12], claim.root[:12], f"{claim.size}", claim.status.value, window)
+        table.add_row(f"{number}", *cells, f"{claim.disputes}", f"{claim.bond}")
+    return table
+
+
+def _claims_json(view: View) -> list[Json]:
+    return [_claim_json(view, number) for number in range(len(view.state.claims))]
+
+
+def _claim_json(view: View, number: int) -> Json:
+    claim = view.state.claims[number]
+    return {
+        "bond": claim.bond,
+        "claim": number,
+        "disputes": claim.disputes,
+        "levels": claim.levels,
+        "prover": claim.prover,
+        "root": claim.root,
+        "seconds": max(0, claim.deadline - view.time) if claim.status == "open" else None,
+        "size": claim.size,
+        "statement": claim.statement,
+        "status": claim.status.value,
+    }

@@ -1,0 +1,156 @@
+"""`tally prover`, `tally challenger`, `tally committee`, `tally rule`: the programs of the parties of disputes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from tallystick.cli.playing import BOARD, BOARD_KEY, COORDINATOR, DEVICE, KEY, POLL, WATCH, WORK, drive, seated
+from tallystick.errors import UsageError
+
+if TYPE_CHECKING:
+    from tallystick.disputes.parties import Trace
+    from tallystick.disputes.players import Poster, View
+    from tallystick.disputes.state import Claim
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this file."""
+    for command in (prover, challenger, committee, rule):
+        app.command()(command)
+
+
+def prover(
+    run: Path = typer.Argument(help="A finished run, recorded calls, or an opening of all operators."),
+    coordinator: str = COORDINATOR,
+    key: Path = KEY,
+    once: bool = typer.Option(False, "--once", help="Do what can be done now, and end."),
+    concede: bool = typer.Option(False, "--concede-if-wrong", help="Give up disputes that this run does not bear out."),
+    device: str = DEVICE,
+    board: str | None = BOARD,
+    board_key: Path | None = BOARD_KEY,
+    work: Path | None = WORK,
+    poll: float = POLL,
+) -> int:
+    """Post a run as a claim with a bond, and answer for it until it is final. Prints the claim's number.
+
+    Started again after a crash it goes on; nothing is computed while nobody disputes. Ends when the claim is final (0)
+    or slashed (1) and all money is taken out.
+    """
+    from tallystick.cli.output import existing
+    from tallystick.disputes.opened import Judge, trace_for
+    from tallystick.disputes.players import Poster, programs
+    from tallystick.disputes.players.offers import offer_of
+
+    offer = offer_of(existing(run, "run"))
+    with seated(coordinator, key, board, board_key, work) as chair:
+        poster = Poster(offer, chair.shelf)
+        traces: dict[str, Trace] = {}
+
+        def trace_of(claim: Claim) -> Trace | None:
+            if claim.statement != poster.statement:
+                return None
+            return traces.setdefault("own", trace_for(run, chair.workspace.folder / "trace", device=device))
+
+        judge = Judge() if concede else None
+        player = chair.player(programs.prover(chair.shelf, chair.workspace, trace_of, offer, judge), print)
+        view = drive(player, lambda view: _is_over(view, poster), poll, not once)
+        number = poster.number(view)
+        if number is None:
+            raise UsageError("the claim was not posted; what went wrong stands above")
+        print(f"claim {number}")
+        return 1 if view.state.claims[number].status == "slashed" else 0
+
+
+def challenger(
+    coordinator: str = COORDINATOR,
+    key: Path = KEY,
+    watch: bool = WATCH,
+    claim: list[int] = typer.Option([], "--claim", min=0, help="Look at this claim only; once for each."),
+    whole: bool = typer.Option(False, "--whole", help="Contest all of a claim, so that its records are bisected too."),
+    device: str = DEVICE,
+    board: str | None = BOARD,
+    board_key: Path | None = BOARD_KEY,
+    work: Path | None = WORK,
+    poll: float = POLL,
+) -> int:
+    """Recompute claims, contest what differs, and play the disputes to their end.
+
+    Every claim is fetched from the board, audited, and contested once at most. Exit code 1 if a dispute was lost.
+    """
+    from tallystick.disputes.opened import Judge, doubter_for
+    from tallystick.disputes.players import programs
+    from tallystick.disputes.players.evidence import find_evidence
+
+    doubter = doubter_for(device=device, contests_all=whole)
+    with seated(coordinator, key, board, board_key, work) as chair:
+        roles = programs.challenger(
+            chair.shelf, chair.workspace, lambda _: doubter, Judge(), find_evidence, claim or None
+        )
+        view = drive(chair.player(roles, print), _never, poll, watch)
+        return _lost(view)
+
+
+def committee(
+    coordinator: str = COORDINATOR,
+    key: Path = KEY,
+    watch: bool = WATCH,
+    device: str = DEVICE,
+    board: str | None = BOARD,
+    board_key: Path | None = BOARD_KEY,
+    work: Path | None = WORK,
+    poll: float = POLL,
+) -> int:
+    """Stake as a member of the rules, and vote in the committees that the member is drawn for.
+
+    Votes are written down before they are committed to, and disclosed after a crash too. Whoever is absent pays.
+    """
+    from tallystick.disputes.opened import Judge
+    from tallystick.disputes.opened.traces import torch_engine
+    from tallystick.disputes.players import programs
+
+    judge = Judge(torch_engine(device), device)
+    with seated(coordinator, key, board, board_key, work) as chair:
+        if chair.place.coordinator.party not in chair.place.coordinator.rules.members:
+            raise UsageError("--key: the rules do not list this member")
+        drive(chair.player(programs.member(chair.shelf, chair.workspace, judge), print), _never, poll, watch)
+    return 0
+
+
+def rule(
+    coordinator: str = COORDINATOR,
+    key: Path = KEY,
+    watch: bool = WATCH,
+    board: str | None = BOARD,
+    board_key: Path | None = BOARD_KEY,
+    work: Path | None = WORK,
+    poll: float = POLL,
+) -> int:
+    """Rule as the referee wherever a check decides; where none does, a committee is convened."""
+    from tallystick.disputes.opened import Judge
+    from tallystick.disputes.players import programs
+
+    with seated(coordinator, key, board, board_key, work) as chair:
+        if chair.place.coordinator.party != chair.place.coordinator.rules.referee:
+            raise UsageError("--key: the rules name another referee")
+        drive(chair.player(programs.referee(chair.shelf, Judge()), print), _never, poll, watch)
+    return 0
+
+
+def _is_over(view: View, poster: Poster) -> bool:
+    """Whether the claim is closed, no dispute over it is open, and its prover is owed nothing."""
+    number = poster.number(view)
+    if number is None or view.state.claims[number].status == "open" or view.party in view.state.owed:
+        return False
+    return not any(each.claim == number and each.phase != "settled" for each in view.state.disputes)
+
+
+def _never(_: View) -> bool:
+    return False
+
+
+def _lost(view: View) -> int:
+    mine = (each for each in view.state.disputes if each.challenger == view.party)
+    return 1 if any(each.phase == "settled" and each.fault == "challenger" for each in mine) else 0

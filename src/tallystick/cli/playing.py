@@ -1,0 +1,161 @@
+"""What the commands of all parties share: connecting, one's own folder, and the game as it goes on in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.table import Table
+
+    from tallystick.disputes.players import Player, Shelf, View, Workspace
+    from tallystick.disputes.players.connect import Place
+    from tallystick.disputes.players.progress import Standing
+    from tallystick.disputes.players.task import Role
+
+COORDINATOR = typer.Option(..., "--coordinator", help="A database file, a URL, or ethereum:RPC:ADDRESS.")
+KEY = typer.Option(..., "--key", help="The key of the party that moves.")
+BOARD = typer.Option(None, "--board", help="The coordinator at whose board data lies, if not this one.")
+BOARD_KEY = typer.Option(None, "--board-key", help="The key by which that board knows this party.")
+WORK = typer.Option(None, "--work", help="The party's folder; one under the state folder of this user by default.")
+POLL = typer.Option(2.0, "--poll", min=0.05, max=3600, help="Seconds between looks.")
+DEVICE = typer.Option("cpu", "--device", help="Compute on cpu or cuda.")
+WATCH = typer.Option(False, "--watch", help="Go on until Ctrl-C; without it, do what can be done now.")
+JSON = typer.Option(False, "--json", help="Print JSON.")
+
+
+@dataclass(frozen=True)
+class Chair:
+    """One party at a coordinator, with its folder and what it fetched from the board."""
+
+    place: Place
+    workspace: Workspace
+    shelf: Shelf
+
+    def player(self, roles: Sequence[Role], say: Callable[[str], None]) -> Player:
+        """The program of this party."""
+        from tallystick.disputes.players import Player
+
+        return Player(self.place.coordinator, self.workspace, roles, say, self.place.patience)
+
+
+@contextmanager
+def seated(
+    coordinator: str, key: Path, board: str | None = None, board_key: Path | None = None, work: Path | None = None
+) -> Iterator[Chair]:
+    """Connect as a party, and hold its folder; raises `UnavailableError` where another program of it does."""
+    from tallystick.disputes.players import Shelf, Workspace
+    from tallystick.disputes.players.connect import connected
+
+    with (
+        connected(coordinator, key, board, board_key) as place,
+        Workspace(work or place.folder()) as workspace,
+    ):
+        yield Chair(place, workspace, Shelf(place.board, workspace.folder / "data"))
+
+
+def drive(player: Player, until: Callable[[View], bool], poll: float, is_watching: bool = True) -> View:
+    """Play until `until`, or once, with the disputes of the player on stderr; returns the last look."""
+    from tallystick.disputes.players.player import Pace
+
+    with Display.on(player) as display:
+        if is_watching:
+            return player.run(until, Pace(poll), after=display.show)
+        player.look()
+        assert player.view is not None  # set by `look`
+        display.show(player.view)
+        return player.view
+
+
+@dataclass
+class Display:
+    """The open disputes of one party: in a terminal a table that changes, elsewhere a line for each change."""
+
+    party: str
+    live: Live | None
+    print: Callable[[str], None]
+    seen: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+
+    @classmethod
+    @contextmanager
+    def on(cls, player: Player) -> Iterator[Display]:
+        """Show what `player` sees, and what it says, for as long as this lasts."""
+        from rich.live import Live
+
+        from tallystick.cli.output import talk
+
+        console, party = talk(), player.coordinator.party
+
+        def say(line: str) -> None:
+            console.print(line, markup=False, soft_wrap=True)
+
+        player.say = say
+        if not console.is_terminal:
+            yield cls(party, None, say)
+            return
+        with Live(console=console, auto_refresh=False, transient=True) as live:
+            yield cls(party, live, say)
+
+    def show(self, view: View) -> None:
+        """Show where this party's disputes stand."""
+        from tallystick.disputes.players.progress import standing
+
+        standings = [standing(view.state, n, view.now) for n in range(len(view.state.disputes)) if view.is_in(n)]
+        for each in standings:
+            stands = (each.phase, each.level, each.low, each.high, each.fault)
+            if self.seen.get(each.number) != stands:
+                self.seen[each.number] = stands
+                if self.live is None or each.fault is not None:
+                    self.print(line(each))
+        if self.live is not None:
+            self.live.update(disputes_table([each for each in standings if each.phase != "settled"]), refresh=True)
+
+
+def line(each: Standing) -> str:
+    """Where a dispute stands, on one line."""
+    from tallystick.disputes.players.progress import bar
+
+    if each.phase == "settled":
+        return f"dispute {each.number}: settled, {ENDS[each.fault or 'nobody']}"
+    where = f"{each.level} {each.low}–{each.high - 1} of {each.size} {bar(each.low, each.high, each.size, 24)}"
+    return f"dispute {each.number}: {where} {each.phase}: {_turn(each)}"
+
+
+ENDS = {
+    "prover": "the prover is at fault",
+    "challenger": "the challenger is at fault",
+    "nobody": "nobody was found at fault",
+}
+
+
+def disputes_table(standings: Sequence[Standing]) -> Table:
+    """Disputes with their ranges and clocks."""
+    from rich.table import Column, Table
+
+    from tallystick.disputes.players.progress import bar
+
+    table = Table("dispute", "claim", "level", "leaves", Column("", no_wrap=True), "phase", "to move", box=None)
+    for each in standings:
+        leaves = f"{each.low}–{each.high - 1} of {each.size}"
+        shown = bar(each.low, each.high, each.size, 24)
+        table.add_row(f"{each.number}", f"{each.claim}", each.level, leaves, shown, each.phase, ended_or_turn(each))
+    return table
+
+
+def ended_or_turn(each: Standing) -> str:
+    """How a dispute ended, or who is to move."""
+    return ENDS[each.fault or "nobody"] if each.phase == "settled" else _turn(each)
+
+
+def _turn(each: Standing) -> str:
+    from tallystick.disputes.players.progress import span
+
+    left = f", {span(each.seconds)} left" if each.seconds else ""
+    over = ", time is over" if each.seconds == 0 else ""
+    return f"{each.mover}{left}{over}"

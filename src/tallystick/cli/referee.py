@@ -1,0 +1,140 @@
+"""`tally referee`: one leaf bundle judged offline, and bundles made of an opening; no framework is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from tallystick.errors import UsageError
+
+if TYPE_CHECKING:
+    from tallystick.disputes.bundle import Asked, LeafBundle
+    from tallystick.disputes.judge import Ruling
+
+NONCE_BYTES_MAX = 64
+FAULTS_SHOWN = {
+    "prover": "the prover is at fault",
+    "challenger": "the prover's operator holds: the challenger is at fault",
+    "nobody": "nobody can be held to be wrong: bonds go back",
+    "committee": "undecided: a committee has to decide",
+}
+EXIT_CODES = {"challenger": 0, "prover": 1, "nobody": 3, "committee": 3}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this file."""
+    app.command()(referee)
+
+
+def referee(
+    file: Path | None = typer.Argument(None, help="A leaf bundle."),
+    profile: Path | None = typer.Option(None, help="Calibrated thresholds besides the proven bounds."),
+    precision: str = typer.Option("plain", help="What the prover computed in: plain, tf32, bf16-products, …"),
+    run: Path | None = typer.Option(None, help="The run that is opened: its claim and spec say what was claimed."),
+    nonce: str | None = typer.Option(None, help="Hexadecimal digits that choose elements of a large operator."),
+    element: str | None = typer.Option(None, help="The element that the challenger named: REF:INDEX."),
+    make: Path | None = typer.Option(None, help="Make a bundle of this opening (`tally open --operators`)."),
+    node: int | None = typer.Option(None, min=0, help="The contested operator of that opening."),
+    out: Path | None = typer.Option(None, help="Where the bundle goes."),
+    json: bool = typer.Option(False, "--json", help="Print the ruling as JSON."),
+) -> int:
+    """Rule on one contested operator, offline: who is at fault, and why."""
+    is_making = make is not None and node is not None and out is not None and file is None
+    if not is_making and (file is None or make is not None or node is not None or out is not None):
+        raise UsageError("`tally referee FILE`, or `tally referee --make OPENING --node N --out FILE`")
+    if is_making:
+        assert make is not None  # as just asked
+        assert node is not None
+        assert out is not None
+        return _make(make, node, out, nonce, element)
+    assert file is not None  # as asked above
+    from tallystick.cli.judge import _precision, _profile, _published
+    from tallystick.disputes.bundle import read_bundle
+    from tallystick.disputes.judge import Question, rule_leaf
+
+    bundle = read_bundle(file)
+    asked = _asked(nonce, element, bundle.asked)
+    _check_element(bundle, asked)
+    question = Question(
+        _precision(precision),
+        _profile(profile),
+        None if run is None else _published(run),
+        bytes.fromhex(asked.nonce),
+        None if asked.element is None else (asked.element.ref, asked.element.index),
+    )
+    return _show(rule_leaf(bundle, question), str(file), json)
+
+
+def _make(opening: Path, node: int, out: Path, nonce: str | None, element: str | None) -> int:
+    from tallystick.cli.output import existing, print_json, talk
+    from tallystick.disputes.bundle import Asked, write_bundle
+    from tallystick.disputes.bundling import make_bundle
+
+    bundle = make_bundle(existing(opening, "opening"), node, _asked(nonce, element, Asked()))
+    _check_element(bundle, bundle.asked)
+    write_bundle(out, bundle)
+    sizes = bundle.sizes
+    missing = [
+        ref for ref in bundle.operator.record.inputs | bundle.operator.record.outputs if ref not in bundle.values
+    ]
+    for ref in missing:
+        talk().print(f"{ref} is not opened: the ruling will hold that against the prover", soft_wrap=True)
+    talk().print(f"{out}: operator {node}; rule with `tally referee {out}`", soft_wrap=True)
+    print_json(
+        {
+            "bundle": str(bundle.identity),
+            "proof_bytes": sizes.proof,
+            "proof_hash_bytes": sizes.hashes,
+            "statement_bytes": sizes.statement,
+            "value_bytes": sizes.values,
+        }
+    )
+    return 0
+
+
+def _asked(nonce: str | None, element: str | None, known: Asked) -> Asked:
+    """What the bundle asks, but for what the command line says."""
+    from tallystick.disputes.bundle import Asked, Element
+
+    chosen = known.element
+    if element is not None:
+        ref, _, index = element.rpartition(":")
+        if not ref or not index.isascii() or not index.isdigit() or len(index) > 15:
+            raise UsageError(f"--element {element[:80]}: REF:INDEX, such as n12:345")
+        chosen = Element(ref=ref, index=int(index))
+    return Asked(nonce=known.nonce if nonce is None else _hex(nonce), element=chosen)
+
+
+def _hex(nonce: str) -> str:
+    digits = nonce.lower()
+    if set(digits) - set("0123456789abcdef") or len(digits) % 2 or len(digits) > 2 * NONCE_BYTES_MAX:
+        raise UsageError(f"--nonce: at most {NONCE_BYTES_MAX} bytes as pairs of hexadecimal digits")
+    return digits
+
+
+def _check_element(bundle: LeafBundle, asked: Asked) -> None:
+    """Raise `UsageError` where the challenger named what the operator does not give, as far as can be seen."""
+    if asked.element is None:
+        return
+    ref, index = asked.element.ref, asked.element.index
+    if ref not in bundle.operator.record.outputs:
+        raise UsageError(f"--element {ref}: the operator gives {', '.join(bundle.operator.record.outputs)}")
+    if ref in bundle.values and index >= bundle.values[ref].array().size:
+        raise UsageError(f"--element {ref}:{index}: it has {bundle.values[ref].array().size} elements")
+
+
+def _show(ruling: Ruling, subject: str, as_json: bool) -> int:
+    from tallystick.cli.judge import print_verdict
+    from tallystick.cli.output import print_json
+    from tallystick.cli.report import printable
+
+    fault = "committee" if ruling.fault is None else str(ruling.fault)
+    if as_json:
+        print_json(ruling.to_json())
+    else:
+        print(f"{fault.upper()}  {FAULTS_SHOWN[fault]}")
+        print(f"because ({ruling.ground}): {printable(ruling.reason)}")
+        print_verdict(ruling.verdict, subject)
+    return EXIT_CODES[fault]

@@ -1,0 +1,138 @@
+"""The region in which slashing is incentive-compatible, as a picture."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tallystick.disputes.economics.committee import wrong
+from tallystick.disputes.economics.conditions import unmet
+from tallystick.disputes.economics.region import Range, bond_range, least_honesty, with_committee
+from tallystick.disputes.economics.workload import Economy
+from tallystick.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+INK, QUIET, GOOD, EDGE, STAR = "#22303c", "#7b8894", "#d6ecdc", "#2a7f4f", "#c8354e"
+"""Colours: text, side remarks, the region, its edge, the design that is shown."""
+AUDITS: Final = tuple(float(each) for each in np.geomspace(0.005, 1.0, 61))
+LOWEST, HIGHEST = 0.3, 3000.0
+SEATS: Final = tuple(range(1, 64, 2))
+HONESTIES: Final = tuple(float(each) for each in np.linspace(0.5, 1.0, 101))
+INSIDE: Final = "all conditions hold"
+NOWHERE: Final = "nowhere do all conditions hold"
+WRONG_LEVELS: Final = (-12, -8, -4, -1)
+
+
+def draw_region(economy: Economy, path: Path) -> None:
+    """Write two maps as PNG, bond ÷ saving over audit probability, and honesty over first committee, with `economy`."""
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        raise UnavailableError("matplotlib is not installed: pip install 'tallystick[torch]'") from None
+    figure = Figure(figsize=(11.5, 5.0), layout="constrained", facecolor="white")
+    left, right = figure.subplots(1, 2)
+    _draw_bonds(left, economy)
+    _draw_committees(right, economy)
+    figure.savefig(path, format="png", dpi=130, metadata={"Software": None})
+
+
+def _draw_bonds(panel: Axes, economy: Economy) -> None:
+    found = [(audit, bond_range(economy, audit)) for audit in AUDITS]
+    inside = [(audit, each.least, each.largest) for audit, each in found if each is not None]
+    if not inside:
+        _write(panel, 0.07, 30, NOWHERE)
+    else:
+        audits, least, largest = zip(*inside, strict=True)
+        panel.fill_between(audits, least, largest, color=GOOD, linewidth=0)
+        panel.plot([*audits[::-1], *audits], [*least[::-1], *largest], color=EDGE, linewidth=2)
+    work = economy.workload
+    ratio = economy.rules.prover_bond / work.saving if work.saving > 0 else HIGHEST
+    _mark(panel, work.audit_probability, ratio, not unmet(economy))
+    panel.set(xscale="log", yscale="log", xlim=(AUDITS[0], 1), ylim=(LOWEST, HIGHEST))
+    panel.set(xlabel="audit probability", ylabel="prover's bond ÷ what a cheat saves")
+    panel.set_xticks([0.01, 0.1, 1], ["1 %", "10 %", "100 %"])
+    panel.set_yticks([1, 10, 100, 1000], ["1", "10", "100", "1000"])
+    _write_below(panel, 0.02, bond_range(economy, 0.02), 0.1)
+    _write_below(panel, 0.4, bond_range(economy, 0.4), 0.35)
+    _write_above(panel, bond_range(economy, 1.0))
+    _dress(panel, "Bond and audits")
+
+
+def _draw_committees(panel: Axes, economy: Economy) -> None:
+    edges = [(seats, least_honesty(economy, seats)) for seats in SEATS]
+    inside = [(seats, least) for seats, least in edges if least is not None]
+    if not inside:
+        _write(panel, 32, 0.95, NOWHERE)
+    else:
+        seats, least = zip(*inside, strict=True)
+        panel.fill_between(seats, least, 1.0, color=GOOD, linewidth=0)
+        panel.plot([*seats, seats[-1]], [*least, 1.0], color=EDGE, linewidth=2)
+        _write_around(panel, economy, seats, least)
+    _draw_errors(panel, economy)
+    _mark(panel, economy.rules.committee, economy.workload.honesty, not unmet(economy))
+    panel.set(xlim=(SEATS[0], SEATS[-1]), ylim=(0.5, 1.0))
+    panel.set(xlabel="members of the first committee", ylabel="honest members of the pool")
+    panel.set_xticks([1, 7, 15, 31, 47, 63])
+    panel.set_yticks([0.5, 0.6, 0.7, 0.8, 0.9, 1.0], ["50 %", "60 %", "70 %", "80 %", "90 %", "100 %"])
+    _dress(panel, "Committee and honesty")
+
+
+def _write_around(panel: Axes, economy: Economy, seats: Sequence[int], least: Sequence[float]) -> None:
+    middle, last = len(seats) // 2, seats[-1]
+    below = unmet(with_committee(economy, least[middle] - 0.001, seats[middle]))
+    _write(panel, 25, 0.97, INSIDE, EDGE)
+    _write(panel, 32, 0.52, _failing(below))
+    if last < SEATS[-1]:
+        beyond = unmet(with_committee(economy, 1.0, last + 2))
+        _write(panel, (last + SEATS[-1]) / 2, 0.87, _failing(beyond, 24), turned=True)
+
+
+def _draw_errors(panel: Axes, economy: Economy) -> None:
+    """Lines of equal probability that a dispute ends wrongly."""
+    errs = [[wrong(with_committee(economy, honesty, seats)) for seats in SEATS] for honesty in HONESTIES]
+    logs = np.log10(np.maximum(errs, 1e-300))
+    lines = panel.contour(SEATS, HONESTIES, logs, levels=WRONG_LEVELS, colors=[QUIET], linewidths=0.9, linestyles="--")
+    names = {level: f"1 wrong of 10$^{{{-level}}}$" if level < -1 else "1 wrong of 10" for level in WRONG_LEVELS}
+    panel.clabel(lines, fmt=names, fontsize=8, colors=[QUIET])
+
+
+def _mark(panel: Axes, x: float, y: float, is_inside: bool) -> None:
+    panel.plot([x], [y], marker="*", markersize=17, color=STAR, markeredgecolor="white", linestyle="none", zorder=5)
+    ground = {"facecolor": GOOD if is_inside else "white", "edgecolor": "none", "pad": 1}
+    panel.annotate("this design", (x, y), (12, 9), textcoords="offset points", color=STAR, fontsize=10, bbox=ground)
+
+
+def _write_below(panel: Axes, audit: float, found: Range | None, factor: float) -> None:
+    if found is not None:
+        _write(panel, audit, found.least * factor, _failing(found.fails_below))
+
+
+def _write_above(panel: Axes, found: Range | None) -> None:
+    if found is not None:
+        _write(panel, 0.07, found.largest * 3, _failing(found.fails_above))
+        _write(panel, 0.3, found.largest / 2.5, INSIDE, EDGE)
+
+
+def _failing(names: Sequence[str], width: int = 36) -> str:
+    return textwrap.fill(f"not met: {names[0]}", width) if names else ""
+
+
+def _write(panel: Axes, x: float, y: float, text: str, colour: str = QUIET, turned: bool = False) -> None:
+    panel.text(x, y, text, color=colour, fontsize=10, ha="center", va="center", rotation=90 if turned else 0)
+
+
+def _dress(panel: Axes, title: str) -> None:
+    panel.set_title(title, loc="left", color=INK, fontweight="bold")
+    panel.minorticks_off()
+    panel.tick_params(colors=INK)
+    panel.xaxis.label.set_color(INK)
+    panel.yaxis.label.set_color(INK)
+    panel.grid(color=QUIET, alpha=0.2, linewidth=0.6)
+    for side in ("top", "right"):
+        panel.spines[side].set_visible(False)
