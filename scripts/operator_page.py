@@ -33,6 +33,7 @@ from tallystick.operators.registry import OPERATORS  # noqa: E402
 
 DATA: Final = ROOT / "docs" / "data" / "operators.json"
 PAGE: Final = ROOT / "docs" / "operators.md"
+RANDOM: Final = {"tally.dropout_mask", "tally.philox_uniform"}
 BOUNDS: Final = {
     Exactness.MOVES: "0",
     Exactness.EXACT: "0",
@@ -114,7 +115,11 @@ def _by(described: Operator, engine: Engine) -> str:
 
 
 def _tested(described: Operator, calls: list[Call]) -> str:
-    return {"stablehlo": "test_soundness_xla", "tally": "test_randomness"}[described.dialect] if calls else "—"
+    if not calls:
+        return "—"
+    if described.dialect == "stablehlo":
+        return "test_soundness_xla"
+    return "test_randomness" if described.name in RANDOM else "test_sampling"
 
 
 def _document(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import {WithVm} from "./Vm.sol";
 contract InclusionTest is WithVm {
     function holds(bytes32[] calldata proof, bytes32 leaf, uint256 index, uint256 size, bytes32 root)
         external
-        pure
+        view
         returns (bool)
     {
         return Inclusion.holds(proof, leaf, index, size, root);
@@ -19,26 +19,29 @@ contract InclusionTest is WithVm {
         require(this.holds(path(leaves, place, 0, leaves.length), leaves[place], place, leaves.length, rootOf(leaves)));
     }
 
-    function testFuzz_anotherLeafIsRefused(uint8 size, uint8 index, bytes32 seed, bytes32 other) public {
+    function testFuzz_anotherLeafIsRefused(uint8 size, uint8 index, bytes32 seed, bytes32 other) public view {
         (bytes32[] memory leaves, uint256 place) = tree(size, index, seed);
         vm.assume(other != leaves[place]);
         require(!this.holds(path(leaves, place, 0, leaves.length), other, place, leaves.length, rootOf(leaves)));
     }
 
-    function testFuzz_anotherIndexIsRefused(uint8 size, uint8 index, uint256 other, bytes32 seed) public {
+    function testFuzz_anotherIndexIsRefused(uint8 size, uint8 index, uint256 other, bytes32 seed) public view {
         (bytes32[] memory leaves, uint256 place) = tree(size, index, seed);
         vm.assume(other != place);
         require(!this.holds(path(leaves, place, 0, leaves.length), leaves[place], other, leaves.length, rootOf(leaves)));
     }
 
-    function testFuzz_aProofOfAnotherLengthIsRefused(uint8 size, uint8 index, uint8 length, bytes32 seed) public {
+    function testFuzz_aProofOfAnotherLengthIsRefused(uint8 size, uint8 index, uint8 length, bytes32 seed) public view {
         (bytes32[] memory leaves, uint256 place) = tree(size, index, seed);
         bytes32[] memory proof = path(leaves, place, 0, leaves.length);
         vm.assume(length != proof.length);
         require(!this.holds(resized(proof, length), leaves[place], place, leaves.length, rootOf(leaves)));
     }
 
-    function testFuzz_aChangedProofIsRefused(uint8 size, uint8 index, uint8 level, bytes32 change, bytes32 seed) public {
+    function testFuzz_aChangedProofIsRefused(uint8 size, uint8 index, uint8 level, bytes32 change, bytes32 seed)
+        public
+        view
+    {
         (bytes32[] memory leaves, uint256 place) = tree(size, index, seed);
         bytes32[] memory proof = path(leaves, place, 0, leaves.length);
         vm.assume(proof.length > 0 && change != 0);
@@ -53,21 +56,25 @@ contract InclusionTest is WithVm {
     function testTheDeepestPathIsWalked() public view {
         bytes32[] memory proof = new bytes32[](64);
         bytes32 root = bytes32(uint256(7));
-        for (uint256 level = 0; level < 64; level++) root = Inclusion.nodeHash(proof[level], root);
+        for (uint256 level = 0; level < 64; level++) {
+            root = Inclusion.nodeHash(proof[level], root);
+        }
         require(this.holds(proof, bytes32(uint256(7)), 2 ** 64 - 1, 2 ** 64, root));
     }
 
     function tree(uint8 size, uint8 index, bytes32 seed) private pure returns (bytes32[] memory leaves, uint256 place) {
         leaves = new bytes32[](uint256(size % 40) + 1);
-        for (uint256 i = 0; i < leaves.length; i++) leaves[i] = keccak256(abi.encode(seed, i));
+        for (uint256 i = 0; i < leaves.length; i++) {
+            leaves[i] = keccak256(abi.encode(seed, i));
+        }
         place = index % leaves.length;
     }
 
-    function rootOf(bytes32[] memory leaves) private pure returns (bytes32) {
+    function rootOf(bytes32[] memory leaves) private view returns (bytes32) {
         return subtree(leaves, 0, leaves.length);
     }
 
-    function subtree(bytes32[] memory leaves, uint256 from, uint256 count) private pure returns (bytes32) {
+    function subtree(bytes32[] memory leaves, uint256 from, uint256 count) private view returns (bytes32) {
         if (count == 1) return leaves[from];
         uint256 left = leftSize(count);
         return Inclusion.nodeHash(subtree(leaves, from, left), subtree(leaves, from + left, count - left));
@@ -75,7 +82,7 @@ contract InclusionTest is WithVm {
 
     function path(bytes32[] memory leaves, uint256 place, uint256 from, uint256 count)
         private
-        pure
+        view
         returns (bytes32[] memory)
     {
         if (count == 1) return new bytes32[](0);
@@ -97,6 +104,8 @@ contract InclusionTest is WithVm {
 
     function resized(bytes32[] memory hashes, uint256 length) private pure returns (bytes32[] memory other) {
         other = new bytes32[](length);
-        for (uint256 i = 0; i < length && i < hashes.length; i++) other[i] = hashes[i];
+        for (uint256 i = 0; i < length && i < hashes.length; i++) {
+            other[i] = hashes[i];
+        }
     }
 }

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from tallystick.errors import MalformedError, UnavailableError, UsageError
+from tallystick.errors import MalformedError, TallyError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
+    import threading
+
     from tallystick.attestation import SigningKey
     from tallystick.commitments import Json
     from tallystick.disputes.coordinators.local.book import Book
     from tallystick.disputes.coordinators.local.place import LocalCoordinator
+    from tallystick.disputes.players import Player
     from tallystick.disputes.rules import Rules
 
 DB_HELP: Final = "A file (SQLite), or the URL of a PostgreSQL database."
@@ -63,33 +66,35 @@ def serve(
     host: str = typer.Option("127.0.0.1", help="The address to listen on."),
     port: int = typer.Option(0, min=0, max=65535, help="The port; 0 takes a free one."),
     key: Path | None = typer.Option(None, "--key", help=KEY_HELP),
-    referee: Path | None = typer.Option(None, help="Rule as the referee with the key in this file."),
+    referee: Path | None = typer.Option(None, help="Rule as the referee, with the key in this file."),
+    keep: bool = typer.Option(True, help="Make the moves that anybody may make once they are due."),
     poll: float = typer.Option(1.0, min=0.05, max=3600, help="Seconds between looks for moves that are due."),
-    due: bool = typer.Option(True, help="Make the moves that anybody may make once they are due."),
+    grace: float = typer.Option(60.0, min=0, help="Seconds in which nothing is made, for parties to come back first."),
 ) -> int:
     """Serve a coordinator to its parties until Ctrl-C. Prints the address, the identity and the key."""
     _need_extra()
-    from tallystick.disputes.coordinators.local.duties import make_due_moves
+    from tempfile import TemporaryDirectory
 
-    with closing(_open(db, key)) as place:
-        duties: list[Callable[[], object]] = [lambda: make_due_moves(place)] if due else []
+    with closing(_open(db, key)) as place, TemporaryDirectory() as folder, ExitStack() as held:
+        programs = [_keeper(place, Path(folder, "keeper"), held)] if keep else []
         if referee is not None:
-            duties.append(_referee(place, referee))
-        _listen(host, port, place, duties, poll)
+            programs.append(_referee(place, referee, Path(folder, "referee"), held))
+        _listen(host, port, place, programs, (grace, poll))
     return 0
 
 
 def grant(
     party: str = typer.Argument(help="The party's key, 64 hexadecimal digits."),
-    amount: int = typer.Argument(help="How much to put into its purse; a negative amount is paid out of it."),
+    amount: int = typer.Argument(min=1, help="How much to put into its purse."),
+    out: bool = typer.Option(False, "--out", help="Pay the amount out of the purse instead."),
     db: str = typer.Option(..., "--db", help=DB_HELP),
     key: Path | None = typer.Option(None, "--key", help=KEY_HELP),
 ) -> int:
-    """Put money into a party's purse. Prints what the purse holds then."""
+    """Put money into a party's purse, once it was paid in. Prints what the purse holds then."""
     if len(party) != len(NO_KEY) or set(party) - set("0123456789abcdef"):
         raise UsageError(f"{party[:80]}: no key of 64 hexadecimal digits")
     with closing(_open(db, key)) as place:
-        print(place.grant(party, amount))
+        print(place.grant(party, -amount if out else amount))
     return 0
 
 
@@ -139,30 +144,41 @@ def _lines(path: Path | None) -> list[Json] | None:
     return None if path is None else [line.strip() for line in path.read_text().splitlines() if line.strip()]
 
 
-def _referee(place: LocalCoordinator, path: Path) -> Callable[[], object]:
-    """One look of the referee at all open disputes."""
-    from tallystick.disputes.players.referee import referee_of
+def _keeper(place: LocalCoordinator, folder: Path, held: ExitStack) -> Player:
+    """The program that makes due moves and brings the beacon's nonces."""
+    from tallystick.disputes.players import Keeper, Player, Workspace
+
+    workspace = held.enter_context(Workspace(folder))
+    return Player(place.own(), workspace, (Keeper(everybody=True, nonce=place.next_nonce),))
+
+
+def _referee(place: LocalCoordinator, path: Path, folder: Path, held: ExitStack) -> Player:
+    """The program of the referee; raises `UsageError` where the rules name another one."""
+    from tallystick.disputes.opened import Judge
+    from tallystick.disputes.players import Player, Shelf, Workspace, programs
 
     key = _read_key(path)
     assert key is not None
     if key.public != place.rules.referee:
         raise UsageError(f"--referee {path}: the rules name another referee")
-    return referee_of(place.connect(key), place.board(key)).look
+    workspace = held.enter_context(Workspace(folder))
+    shelf = Shelf(place.board(key), workspace.folder / "data")
+    return Player(place.connect(key), workspace, programs.referee(shelf, Judge()))
 
 
-def _listen(host: str, port: int, place: LocalCoordinator, duties: list[Callable[[], object]], seconds: float) -> None:
-    """Serve until Ctrl-C, with the duties done in a thread beside."""
+def _listen(
+    host: str, port: int, place: LocalCoordinator, programs: Sequence[Player], pace: tuple[float, float]
+) -> None:
+    """Serve until Ctrl-C, with the programs at work in a thread beside."""
     import threading
 
     from tallystick.cli.output import talk
-    from tallystick.disputes.coordinators.local.duties import keep_at
     from tallystick.disputes.coordinators.local.server import create_app
     from tallystick.serving.listening import address_of, bind, http_server
 
-    stop, console = threading.Event(), talk()
-    tell = console.print
+    stop = threading.Event()
     with bind(host, port) as listening:
-        beside = threading.Thread(target=keep_at, args=(duties, seconds, stop, tell), name="duties")
+        beside = threading.Thread(target=_keep_at, args=(programs, pace, stop), name="programs")
         beside.start()
         try:
             print(f"{address_of(listening)}\ncoordinator {place.identity}\nkey {place.charter.key}", flush=True)
@@ -171,7 +187,23 @@ def _listen(host: str, port: int, place: LocalCoordinator, duties: list[Callable
         finally:
             stop.set()
             beside.join()
-    console.print("stopped")
+    talk().print("stopped")
+
+
+def _keep_at(programs: Sequence[Player], pace: tuple[float, float], stop: threading.Event) -> None:
+    """Let every program do what it can, again and again; an outage is told, and tried again."""
+    from tallystick.cli.output import talk
+
+    console, (grace, poll) = talk(), pace
+    for program in programs:
+        program.say = lambda line: console.print(line, markup=False, soft_wrap=True)
+    stop.wait(grace)
+    while not stop.wait(poll):
+        for program in programs:
+            try:
+                program.look()
+            except TallyError as error:
+                program.say(str(error))
 
 
 def _summary(place: LocalCoordinator) -> Json:

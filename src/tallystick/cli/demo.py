@@ -1,10 +1,10 @@
-"""`tally demo`: train, audit, commit six frauds; then serve an answer, and serve it from a quantised model."""
+"""`tally demo`: train, audit, commit six frauds; serve an answer, honestly and not; dispute two claims to the end."""
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ import typer
 if TYPE_CHECKING:
     from tallystick.audits import Report
     from tallystick.audits.receipts.report import ReceiptReport
+    from tallystick.cli.demo_dispute import Ended
     from tallystick.transcripts import SignedReceipt
 
 FRAUDS = (
@@ -51,7 +52,7 @@ def register(app: typer.Typer) -> None:
 def demo(
     out: Path | None = typer.Option(None, help="Keep all runs in this directory; by default they are thrown away."),
 ) -> int:
-    """Train a small language model and audit it, serve an answer and verify it; show seven frauds caught."""
+    """Train a small model and audit it, serve an answer and verify it, dispute claims; show nine frauds caught."""
     from tallystick.errors import UsageError
 
     if out is not None and out.exists() and any(out.iterdir()):
@@ -85,6 +86,7 @@ def _play(stage: Path) -> Iterator[Act]:
         attack.forge(honest, stage / name)
         yield _judge(name, stage / name, "rejected")
     yield from _serve(honest, stage / "model")
+    yield from _dispute(stage)
 
 
 def _serve(run: Path, out: Path) -> Iterator[Act]:
@@ -101,7 +103,26 @@ def _serve(run: Path, out: Path) -> Iterator[Act]:
         yield Act(title, expected, report.outcome, _receipt_reason(signed, report), time.perf_counter() - started)
 
 
-def _train(out: Path) -> None:
+def _dispute(stage: Path) -> Iterator[Act]:
+    """Claim three things with a bond: honest answers, answers with one layer swapped, a step at a wrong rate."""
+    from tallystick.cli.demo_dispute import honest_claim, swapped_layer, wrong_rate
+    from tallystick.cli.output import talk
+
+    talk().print("Claims with a bond, before a coordinator; a challenger recomputes them …")
+    calls, run = stage / "calls", stage / "disputed"
+    scenes: tuple[tuple[str, Callable[[], Ended], str], ...] = (
+        ("honest claim", lambda: honest_claim(stage / "model", calls), "final"),
+        ("swapped layer", lambda: swapped_layer(calls, stage / "swapped-layer"), "slashed"),
+        ("wrong learning rate", lambda: wrong_rate(run, stage / "wrong-rate"), "slashed"),
+    )
+    _train(run, talk().print)
+    for title, play, expected in scenes:
+        started = time.perf_counter()
+        ended = play()
+        yield Act(title, expected, ended.outcome, ended.reason, time.perf_counter() - started)
+
+
+def _train(out: Path, capture_with: Callable[[str], None] | None = None) -> None:
     """On one thread: so small a model gains nothing from a second, and waits for it on a busy machine."""
     from importlib import resources
 
@@ -113,7 +134,7 @@ def _train(out: Path) -> None:
     torch.set_num_threads(1)
     with resources.as_file(resources.files("tallystick") / "examples") as examples:
         recipe, source = read_config(examples / "demo.toml")
-        train(recipe, source, out)
+        train(recipe, source, out, capture_with=capture_with)
 
 
 def _judge(title: str, run: Path, expected: str) -> Act:

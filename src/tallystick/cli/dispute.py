@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from tallystick.cli.playing import (
+    BAR,
     BOARD,
     BOARD_KEY,
     COORDINATOR,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from tallystick.disputes.players.task import Role
 
 NUMBER = typer.Argument(help="The dispute's number.")
-EXITS: Final = {"won": 0, "lost": 1, "nobody": 3}
+EXITS: Final = {"won": 0, "lost": 1, "nobody is at fault": 3, "not over": 3}
 
 
 def register(app: typer.Typer) -> None:
@@ -103,10 +104,11 @@ def show(number: int = NUMBER, coordinator: str = COORDINATOR, json: bool = JSON
     if json:
         print_json({"moves": [each.to_json() for each in told], "now": now.to_json()})
         return
-    table = Table(Column("after", justify="right"), "who", "move", "level", "leaves", "", box=None)
+    columns = (Column(name, no_wrap=True) for name in ("who", "move", "level", "leaves", ""))
+    table = Table(Column("after", justify="right", no_wrap=True), *columns, box=None)
     for each in told:
         at, passed = each.after, each.entry.time - told[0].entry.time
-        shown = bar(at.low, at.high, at.size, 24)
+        shown = bar(at.low, at.high, at.size, BAR)
         table.add_row(span(passed) if passed else "", each.role, each.said, at.level, f"{at.low}–{at.high - 1}", shown)
     page().print(table)
     page().print(disputes_table([now]))
@@ -135,14 +137,10 @@ def play(
         _require_dispute(view, number)
         side = _side(view, number)
         roles = _roles(chair, side, run, device)
-        view = drive(
-            chair.player(focused(roles, number), print),
-            lambda view: view.state.disputes[number].phase == "settled",
-            poll,
-        )
-    fault = view.state.disputes[number].fault
-    ending = "nobody" if fault in (None, "nobody") else "lost" if fault == side else "won"
-    print(f"dispute {number}: {ending if ending != 'nobody' else 'nobody is at fault'}")
+        player = chair.player(focused(roles, number))
+        view = drive(player, lambda view: view.state.disputes[number].phase == "settled", poll)
+    ending = _ending(view, number, side)
+    print(f"dispute {number}: {ending}")
     return EXITS[ending]
 
 
@@ -177,11 +175,12 @@ def _roles(chair: Chair, side: str, run: Path | None, device: str) -> tuple[Role
     from tallystick.disputes.opened import Judge, doubter_for, trace_for
     from tallystick.disputes.players import programs
     from tallystick.disputes.players.evidence import find_evidence
+    from tallystick.disputes.players.offers import offer_of
 
     if side == "prover":
         if run is None:
             raise UsageError("--run: the prover answers from its run")
-        trace = trace_for(run, chair.workspace.folder / "trace", device=device)
+        trace = trace_for(run, chair.workspace.folder / "trace" / offer_of(run).root[:16], device=device)
         return programs.prover(chair.shelf, chair.workspace, lambda _: trace)
     doubter = doubter_for(device=device)
     return programs.challenger(chair.shelf, chair.workspace, lambda _: doubter, Judge(), find_evidence)
@@ -193,6 +192,15 @@ def _side(view: View, number: int) -> str:
     if view.party not in sides:
         raise UsageError(f"--key: this party is on neither side of dispute {number}")
     return sides[view.party]
+
+
+def _ending(view: View, number: int, side: str) -> str:
+    dispute = view.state.disputes[number]
+    if dispute.phase != "settled":
+        return "not over"
+    if dispute.fault in (None, "nobody"):
+        return "nobody is at fault"
+    return "lost" if dispute.fault == side else "won"
 
 
 def _require_dispute(view: View, number: int) -> None:

@@ -11,9 +11,7 @@ from tallystick.cli.playing import BOARD, BOARD_KEY, COORDINATOR, DEVICE, KEY, P
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
-    from tallystick.disputes.parties import Trace
     from tallystick.disputes.players import Poster, View
-    from tallystick.disputes.state import Claim
 
 
 def register(app: typer.Typer) -> None:
@@ -43,19 +41,17 @@ def prover(
     from tallystick.disputes.opened import Judge, trace_for
     from tallystick.disputes.players import Poster, programs
     from tallystick.disputes.players.offers import offer_of
+    from tallystick.disputes.players.prover import LazyTrace
 
     offer = offer_of(existing(run, "run"))
     with seated(coordinator, key, board, board_key, work) as chair:
         poster = Poster(offer, chair.shelf)
-        traces: dict[str, Trace] = {}
-
-        def trace_of(claim: Claim) -> Trace | None:
-            if claim.statement != poster.statement:
-                return None
-            return traces.setdefault("own", trace_for(run, chair.workspace.folder / "trace", device=device))
-
+        own = LazyTrace(lambda: trace_for(run, chair.workspace.folder / "trace" / offer.root[:16], device=device))
         judge = Judge() if concede else None
-        player = chair.player(programs.prover(chair.shelf, chair.workspace, trace_of, offer, judge), print)
+        roles = programs.prover(
+            chair.shelf, chair.workspace, lambda claim: own if offer.is_of(claim) else None, offer, judge
+        )
+        player = chair.player(roles)
         view = drive(player, lambda view: _is_over(view, poster), poll, not once)
         number = poster.number(view)
         if number is None:
@@ -89,7 +85,7 @@ def challenger(
         roles = programs.challenger(
             chair.shelf, chair.workspace, lambda _: doubter, Judge(), find_evidence, claim or None
         )
-        view = drive(chair.player(roles, print), _never, poll, watch)
+        view = drive(chair.player(roles), _never, poll, watch)
         return _lost(view)
 
 
@@ -115,7 +111,7 @@ def committee(
     with seated(coordinator, key, board, board_key, work) as chair:
         if chair.place.coordinator.party not in chair.place.coordinator.rules.members:
             raise UsageError("--key: the rules do not list this member")
-        drive(chair.player(programs.member(chair.shelf, chair.workspace, judge), print), _never, poll, watch)
+        drive(chair.player(programs.member(chair.shelf, chair.workspace, judge)), _never, poll, watch)
     return 0
 
 
@@ -135,7 +131,7 @@ def rule(
     with seated(coordinator, key, board, board_key, work) as chair:
         if chair.place.coordinator.party != chair.place.coordinator.rules.referee:
             raise UsageError("--key: the rules name another referee")
-        drive(chair.player(programs.referee(chair.shelf, Judge()), print), _never, poll, watch)
+        drive(chair.player(programs.referee(chair.shelf, Judge())), _never, poll, watch)
     return 0
 
 

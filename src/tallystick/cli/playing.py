@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from tallystick.disputes.players import Player, Shelf, View, Workspace
     from tallystick.disputes.players.connect import Place
+    from tallystick.disputes.players.player import Pace
     from tallystick.disputes.players.progress import Standing
     from tallystick.disputes.players.task import Role
 
@@ -27,6 +28,7 @@ WORK = typer.Option(None, "--work", help="The party's folder; one under the stat
 POLL = typer.Option(2.0, "--poll", min=0.05, max=3600, help="Seconds between looks.")
 DEVICE = typer.Option("cpu", "--device", help="Compute on cpu or cuda.")
 WATCH = typer.Option(False, "--watch", help="Go on until Ctrl-C; without it, do what can be done now.")
+BAR = 16
 JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
@@ -38,11 +40,11 @@ class Chair:
     workspace: Workspace
     shelf: Shelf
 
-    def player(self, roles: Sequence[Role], say: Callable[[str], None]) -> Player:
+    def player(self, roles: Sequence[Role]) -> Player:
         """The program of this party."""
         from tallystick.disputes.players import Player
 
-        return Player(self.place.coordinator, self.workspace, roles, say, self.place.patience)
+        return Player(self.place.coordinator, self.workspace, roles, patience=self.place.patience)
 
 
 @contextmanager
@@ -66,10 +68,20 @@ def drive(player: Player, until: Callable[[View], bool], poll: float, is_watchin
 
     with Display.on(player) as display:
         if is_watching:
-            return player.run(until, Pace(poll), after=display.show)
+            return _until_interrupted(player, until, Pace(poll), display)
         player.look()
         assert player.view is not None  # set by `look`
         display.show(player.view)
+        return player.view
+
+
+def _until_interrupted(player: Player, until: Callable[[View], bool], pace: Pace, display: Display) -> View:
+    """Ctrl-C ends a program as it would end by itself: it can be started again."""
+    try:
+        return player.run(until, pace, after=display.show)
+    except KeyboardInterrupt:
+        if player.view is None:
+            raise
         return player.view
 
 
@@ -123,7 +135,7 @@ def line(each: Standing) -> str:
 
     if each.phase == "settled":
         return f"dispute {each.number}: settled, {ENDS[each.fault or 'nobody']}"
-    where = f"{each.level} {each.low}–{each.high - 1} of {each.size} {bar(each.low, each.high, each.size, 24)}"
+    where = f"{each.level} {each.low}–{each.high - 1} of {each.size} {bar(each.low, each.high, each.size, BAR)}"
     return f"dispute {each.number}: {where} {each.phase}: {_turn(each)}"
 
 
@@ -140,10 +152,11 @@ def disputes_table(standings: Sequence[Standing]) -> Table:
 
     from tallystick.disputes.players.progress import bar
 
-    table = Table("dispute", "claim", "level", "leaves", Column("", no_wrap=True), "phase", "to move", box=None)
+    columns = (Column(name, no_wrap=True) for name in ("dispute", "claim", "level", "leaves", "", "phase"))
+    table = Table(*columns, "to move", box=None)
     for each in standings:
         leaves = f"{each.low}–{each.high - 1} of {each.size}"
-        shown = bar(each.low, each.high, each.size, 24)
+        shown = bar(each.low, each.high, each.size, BAR)
         table.add_row(f"{each.number}", f"{each.claim}", each.level, leaves, shown, each.phase, ended_or_turn(each))
     return table
 

@@ -13,10 +13,10 @@ Digest = NewType("Digest", str)
 
 # fmt: off
 NOUNS: Final = frozenset({
-    "artifact", "batch", "blob", "bucket", "bundle", "calibration", "challenge", "claim", "dataset", "directions",
-    "dispute", "draw", "environment", "evidence", "graph", "header", "hidden", "manifest", "model", "move", "nonce",
-    "opening", "permutation", "policy", "projection", "receipt", "record", "report", "rules", "sample", "sampler", "seal",
-    "spec", "state", "summary", "tensor", "tokenizer", "tokens", "vote",
+    "artifact", "batch", "blob", "bucket", "bundle", "calibration", "challenge", "claim", "coordinator", "dataset",
+    "directions", "dispute", "draw", "entry", "environment", "evidence", "graph", "header", "hidden", "manifest",
+    "model", "move", "nonce", "opening", "permutation", "policy", "projection", "receipt", "record", "report", "rules",
+    "sample", "sampler", "seal", "spec", "state", "summary", "tensor", "tokenizer", "tokens", "vote",
 })
 # fmt: on
 PREFIX: Final = "sha256:"

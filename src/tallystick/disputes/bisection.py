@@ -7,6 +7,7 @@ from typing import Any
 
 from tallystick.commitments import Hash, check_inclusion
 from tallystick.disputes.claims import phase_of
+from tallystick.disputes.committee import undrawn
 from tallystick.disputes.context import Context, allow, time_left
 from tallystick.disputes.fault import Fault
 from tallystick.disputes.moves import BisectionMove, Choose, Concede, Descend, Partition, Protest, Reveal, Timeout
@@ -74,8 +75,11 @@ def concede(at: Context, move: Concede) -> State:
 
 
 def timeout(at: Context, move: Timeout) -> State:
-    """The party to move was silent for too long and loses."""
+    """The party to move was silent for too long and loses; without a nonce in time, what was found before stands."""
     dispute = at.dispute(move.dispute)
+    if dispute.phase is Phase.DRAWING:
+        allow(at.time >= dispute.deadline, "early", "the nonce can still come")
+        return settle(at, move.dispute, undrawn(dispute))
     allow(time_left(dispute, at.time) <= 0, "early", "the party to move still has time")
     return settle(at, move.dispute, Fault.CHALLENGER if dispute.phase is Phase.CHOOSE else Fault.PROVER)
 

@@ -23,6 +23,7 @@ from tallystick.transcripts import OperatorRecord
 
 CAST: Final = "aten._to_copy.default"
 PRODUCT: Final = "aten.mul.Tensor"
+NAME_MAX: Final = 1024
 ULPS: Final = 2
 """How many units in the last place an honest kernel may be off here: more than any bound in `operators` allows."""
 
@@ -57,6 +58,7 @@ def record_bytes(form: RecordForm) -> bytes:
     """The canonical bytes of the record; refused where a reference would need escaping."""
     for name, _ in (*form.inputs, *form.outputs):
         _require(name.isascii() and name.isprintable() and not {'"', "\\"} & set(name), "a name needs escaping")
+        _require(1 <= len(name) <= NAME_MAX, "a name is empty or too long for a reference")
     inputs, outputs = dict(form.inputs), dict(form.outputs)
     _require(len(inputs) == len(form.inputs) and len(outputs) == len(form.outputs), "a name stands twice")
     return OperatorRecord(node=form.node, operator=form.operator, inputs=inputs, outputs=outputs).to_bytes()

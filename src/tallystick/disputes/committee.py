@@ -55,6 +55,11 @@ def majority(votes: tuple[Fault | None, ...]) -> Fault:
     return found if found is not None and 2 * count > len(votes) else Fault.NOBODY
 
 
+def undrawn(dispute: Dispute) -> Fault:
+    """What stands where no committee can be drawn: the finding that was appealed against, if there is one."""
+    return dispute.appeals[-1].against if dispute.appeals else Fault.NOBODY
+
+
 def has_committed(sitting: Round) -> bool:
     """Whether every drawn member has committed to a vote."""
     return all(sitting.commitments)

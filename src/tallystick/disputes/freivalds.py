@@ -1,9 +1,10 @@
 """A product of matrices, checked without being computed: C·r beside A·(B·r) for vectors r of random signs.
 
-Freivalds, *Fast probabilistic algorithms* (1979): over exact numbers a wrong product passes one vector with probability
-at most 1/2. Rounded products leave a residual, so here row i passes where |Cᵢ·r − Aᵢ·(B·r)| ≤ Tᵢ, and Tᵢ covers the sum of
-the bounds of the row's elements: no honest product fails, whatever r is. An element that is farther than Tᵢ from the
-exact one passes one vector with probability at most 1/2: turning its sign moves the residual by more than 2 Tᵢ.
+Freivalds, *Fast probabilistic algorithms* (1979): over exact numbers a wrong product passes one vector with
+probability at most 1/2. Rounded products leave a residual, so here row i passes where |Cᵢ·r − Aᵢ·(B·r)| ≤ Tᵢ, and Tᵢ
+covers the sum of the bounds of the row's elements: no honest product fails, whatever r is. An element that is farther
+than Tᵢ from the exact one passes one vector with probability at most 1/2: turning its sign moves the residual by more
+than 2 Tᵢ.
 
 Of products with a summand, C = βS + α·A·B. All sums are formed in float64, whose own rounding is in Tᵢ.
 """
@@ -65,16 +66,22 @@ class Product:
 
 @dataclass(frozen=True)
 class Residuals:
-    """The largest |C·r − A·(B·r)| ÷ T over all rows and vectors, and its stack and row.
+    """|C·r − A·(B·r)| ÷ T of every row, [b,n], the largest over all vectors; 0 for the `unbounded` rows without a T."""
 
-    `unbounded` of the `rows` have no finite T, and were not checked.
-    """
-
-    worst: float
-    row: tuple[int, int]
-    rows: int
+    shares: Floats
     unbounded: int
     vectors: int
+
+    @property
+    def worst(self) -> float:
+        """The largest share."""
+        return float(self.shares.max(initial=0.0))
+
+    @property
+    def suspects(self) -> list[tuple[int, int]]:
+        """Stack and row of all rows, those with the largest shares first."""
+        order = np.argsort(-self.shares.reshape(-1), kind="stable").tolist()
+        return [divmod(place, self.shares.shape[-1]) for place in order]
 
     @property
     def holds(self) -> bool:
@@ -97,10 +104,27 @@ def check_product(product: Product, signs: Floats, precision: Precision) -> Resi
         allowed = row_tolerances(product, precision)
         shares = np.where(residual == 0, 0.0, residual / allowed)
     shares = np.where(np.isinf(allowed), 0.0, np.where(np.isnan(shares), np.inf, shares))
-    place = int(np.argmax(shares)) if shares.size else 0
-    worst = float(shares.reshape(-1)[place]) if shares.size else 0.0
-    unbounded = int(np.count_nonzero(np.isinf(allowed)))
-    return Residuals(worst, divmod(place, max(shares.shape[-1], 1)), shares.size, unbounded, signs.shape[1])
+    return Residuals(shares, int(np.count_nonzero(np.isinf(allowed))), signs.shape[1])
+
+
+def suspicious_places(product: Product, residuals: Residuals, rows: int, count: int) -> npt.NDArray[np.int64]:
+    """Flat places in the result of the `count` elements in each of a few rows that are farthest from the exact ones.
+
+    The rows are those with the largest residuals; distances are relative to |A|·|B|. An error that hides within its
+    row's tolerance, but not within its own bound, stands out here.
+    """
+    found = []
+    for stack, row in residuals.suspects[:rows]:
+        left, right = product.left[stack, row], product.right[stack]
+        with np.errstate(all="ignore"):
+            exact, size = product.alpha * (left @ right), abs(product.alpha) * (np.abs(left) @ np.abs(right))
+            if product.summand is not None and product.beta:
+                exact = exact + product.beta * product.summand[stack, row]
+                size = size + abs(product.beta * product.summand[stack, row])
+            off = np.abs(product.claimed[stack, row] - exact) / size
+        columns = np.argsort(-np.nan_to_num(off, nan=np.inf, posinf=np.inf), kind="stable")[:count]
+        found.append((stack * product.claimed.shape[1] + row) * product.claimed.shape[2] + columns)
+    return np.concatenate(found).astype(np.int64) if found else np.empty(0, np.int64)
 
 
 def row_tolerances(product: Product, precision: Precision) -> Floats:
@@ -120,7 +144,7 @@ def row_tolerances(product: Product, precision: Precision) -> Floats:
     stated = np.abs(product.claimed).sum(axis=-1) + 2 * beside
     tolerance = relative * (total + beside + spread) + spread + stored * stated + len(ones) * lost
     bounded = _is_bounded(product, a + r, b + s, added)
-    return np.where(bounded, tolerance * (1 + stored) * INFLATION**EXTRA_ROUNDINGS, np.inf)
+    return np.where(bounded, tolerance * (1 + 4 * stored) * INFLATION**EXTRA_ROUNDINGS, np.inf)
 
 
 def signs_of(nonce: bytes, subject: str, side: int, vectors: int) -> Floats:
@@ -131,10 +155,10 @@ def signs_of(nonce: bytes, subject: str, side: int, vectors: int) -> Floats:
 
 
 def product_of(node: Node, values: Mapping[Ref, Tensor]) -> Product | None:
-    """The product that a node claims; `None` for other operators, for vectors and for whole numbers."""
+    """The product that a node claims; `None` for others, for vectors, whole numbers and nothing at all."""
     read = _READINGS.get(node.operator)
     claimed = values[next(filter(None, node.outputs))]
-    if read is None or claimed.dtype not in FORMATS:
+    if read is None or claimed.dtype not in FORMATS or not claimed.array().size:
         return None
     operands = {name: operand_of(operand, values) for name, operand in node.operands.items()}
     given = {name: _numbers(value) for name, value in operands.items() if value is not None}
@@ -167,7 +191,7 @@ def _baddbmm(given: Mapping[str, Floats], claimed: Floats) -> Any:
 
 def _linear(given: Mapping[str, Floats], claimed: Floats) -> Any:
     x, weight, bias = given["input"], given["weight"], given.get("bias")
-    if weight.ndim != 2 or not claimed.size:
+    if weight.ndim != 2:
         return None
     result = claimed.reshape(1, -1, weight.shape[0])
     summand = None if bias is None else np.broadcast_to(bias, result.shape)
@@ -176,7 +200,7 @@ def _linear(given: Mapping[str, Floats], claimed: Floats) -> Any:
 
 def _matmul(given: Mapping[str, Floats], claimed: Floats) -> Any:
     x, y = given["self"], given["other"]
-    if x.ndim < 2 or y.ndim < 2 or not claimed.size:
+    if x.ndim < 2 or y.ndim < 2:
         return None
     batch = claimed.shape[:-2]
     left, right = np.broadcast_to(x, (*batch, *x.shape[-2:])), np.broadcast_to(y, (*batch, *y.shape[-2:]))
@@ -198,7 +222,7 @@ def _held(number: Any, dtype: str) -> float:
 
 
 def _misread(size: Floats, product: Product, precision: Precision) -> Floats:
-    """How far a factor may be from what it is: coarser products, and subnormal numbers taken for 0, at each of 2 reads."""
+    """How far a factor may be from what it is: coarser products, subnormal numbers that 2 reads take for 0."""
     tiny = precision.read_as_zero(product.inner)
     radius = np.where(size < tiny, 3.0 * size, 0.0)
     form = precision.multiplier(product.inner)

@@ -58,7 +58,7 @@ DISPUTE_MOVES: Final[dict[str, Transition]] = {
     "descend":   Transition(Who.PROVER,     _in(P.LEAF),                     bisection.descend,   is_timed=True),
     "reveal":    Transition(Who.PROVER,     _in(P.LEAF),                     bisection.reveal,    is_timed=True),
     "concede":   Transition(Who.PARTY,      BISECTING | _in(P.RULING),       bisection.concede),
-    "timeout":   Transition(Who.ANYBODY,    BISECTING,                       bisection.timeout),
+    "timeout":   Transition(Who.ANYBODY,    BISECTING | _in(P.DRAWING),      bisection.timeout),
     "rule":      Transition(Who.REFEREE,    _in(P.RULING),                   ruling.rule),
     "prove":     Transition(Who.ANYBODY,    _in(P.RULING),                   ruling.prove),
     "convene":   Transition(Who.ANYBODY,    _in(P.RULING),                   ruling.convene),
@@ -132,8 +132,9 @@ def _options(at: Context, number: int, party: str) -> Iterator[Option]:
         yield Option("dismiss", number, None)
         return
     left = None if mover(claim, dispute) is None else time_left(dispute, at.time)
+    is_late = at.time >= dispute.deadline if left is None else left <= 0
     for kind, transition in DISPUTE_MOVES.items():
-        in_time = left is None or (left <= 0 if kind == "timeout" else left > 0 or not transition.is_timed)
+        in_time = is_late if kind == "timeout" else not (is_late and transition.is_timed)
         if dispute.phase in transition.phases and in_time and _is_one(at, transition.who, party, dispute):
             yield Option(kind, number, left if transition.is_timed else None)
 

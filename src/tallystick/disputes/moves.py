@@ -123,7 +123,7 @@ class Concede(Act):
 
 
 class Timeout(Act):
-    """State that the clock of the party to move has run out."""
+    """State that the clock of the party to move has run out, or that the nonce of a draw has not come in time."""
 
     kind: Literal["timeout"] = "timeout"
     dispute: Count

@@ -1,8 +1,8 @@
 """A reading of definitions that computes only those elements of a result that are asked for.
 
 A `Part` knows its spec, and how to compute the elements at given flat places from those elements of its operands that
-they need. Asking for a few elements of a matrix product thus reads a few rows and columns; asking for a few of a softmax
-reads their rows. Sorts and scatters are computed as a whole, because every element of theirs may need all others.
+they need. Asking for a few elements of a matrix product thus reads a few rows and columns; asking for a few of a
+softmax reads their rows. Sorts and scatters are computed as a whole: every element of theirs may need all others.
 """
 
 from __future__ import annotations
@@ -98,7 +98,12 @@ class Parts(ByElement[Part]):
     def compare(self, x: Part, y: Operand, how: Comparison) -> Part:
         """See `Algebra.compare`."""
         spec = self.types.compare(x.spec, _spec(y), how)
-        return Part(spec, lambda places: self.balls.compare(*self._each(places, spec, x, y), how))
+
+        def rule(places: Places) -> Ball:
+            left, right = self._each(places, spec, x, y)
+            return self.balls.compare(left, right, how)
+
+        return Part(spec, rule)
 
     def where(self, condition: Part, x: Operand, y: Operand) -> Part:
         """See `Algebra.where`."""

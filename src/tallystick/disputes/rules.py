@@ -77,6 +77,12 @@ class Rules(Document):
         return self.vote_fee * self.committee
 
     @property
+    def holding(self) -> int:
+        """How long a vote can be held against a member once it is counted: what may follow it, and one delay."""
+        committee = 2 * self.vote_window + self.reveal_window + self.appeal_window
+        return self.appeals * committee + self.appeal_window + self.withdrawal_delay
+
+    @property
     def identity(self) -> Digest:
         """The digest by which signed moves name this coordinator's rules."""
         return self.digest_as("rules")

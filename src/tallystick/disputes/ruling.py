@@ -32,4 +32,5 @@ def convene(at: Context, move: Convene) -> State:
     found = seats(at.state, dispute, at.rules.committee)
     if not found:
         return settle(at, move.dispute, Fault.NOBODY)
-    return at.change_dispute(move.dispute, phase=Phase.DRAWING, seats=found, deadline=at.time).state
+    deadline = at.time + at.rules.vote_window
+    return at.change_dispute(move.dispute, phase=Phase.DRAWING, seats=found, deadline=deadline).state

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from tallystick.disputes import committee
-from tallystick.disputes.committee import eligible, has_committed, has_disclosed, majority, seats
+from tallystick.disputes.committee import eligible, has_committed, has_disclosed, majority, seats, undrawn
 from tallystick.disputes.context import Context, allow
 from tallystick.disputes.fault import Fault
 from tallystick.disputes.ledger import credit
@@ -42,7 +42,7 @@ def draw(at: Context, move: Draw) -> State:
     dispute = at.dispute(move.dispute)
     count = seats(at.state, dispute, dispute.seats)
     if not count:
-        return settled(at, move.dispute, dispute.appeals[-1].against if dispute.appeals else Fault.NOBODY)
+        return settled(at, move.dispute, undrawn(dispute))
     pool = eligible(at.state, dispute)
     drawn = committee.draw(pool, count, move.nonce, move.dispute, len(dispute.rounds))
     for name in drawn:
@@ -107,7 +107,7 @@ def appeal(at: Context, move: Appeal) -> State:
         move.dispute,
         phase=Phase.DRAWING,
         seats=wanted,
-        deadline=at.time,
+        deadline=at.time + at.rules.vote_window,
         deposit=dispute.deposit + at.rules.vote_fee * wanted,
         appeals=(*dispute.appeals, Appealed(move.actor, dispute.fault, at.rules.appeal_bond)),
         fault=None,
@@ -173,7 +173,7 @@ def _paid_for(at: Context, number: int, sitting: Round) -> Context:
     fee = at.rules.vote_fee
     for name, cast in zip(sitting.drawn, sitting.votes, strict=True):
         member = at.state.members[name]
-        bound = at.time + at.rules.withdrawal_delay
+        bound = at.time + at.rules.holding
         at = _with_member(at, name, replace(member, serving=member.serving - 1, bound_until=bound))
         at = at.with_state(credit(at.state, name if cast else at.rules.treasury, fee, at.now))
         if cast is None:

@@ -95,7 +95,7 @@ class _Noting:
         self.digests[ref] = name
         path = self.out / "tensors" / f"{name.removeprefix('sha256:')}.safetensors"
         if ref in self.wanted and not path.exists():
-            write_state(path, {"value": tensor})
+            write_state(path, {"value": tensor}, durable=False)
 
 
 def _kept(graph: Graph, node: int | None) -> frozenset[Ref]:

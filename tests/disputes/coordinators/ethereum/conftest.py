@@ -1,28 +1,31 @@
-"""A local node and an in-process chain, each with rich accounts."""
+"""Local nodes with rich accounts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
-from web3 import Web3
-from web3.providers.eth_tester import EthereumTesterProvider
+from tests.disputes.coordinators.ethereum.side import NODE_OPTIONS
 
 from tallystick.disputes.coordinators.ethereum.node import LocalNode, running_node
 from tallystick.errors import UnavailableError
 
 
-@pytest.fixture(scope="session")
-def anvil() -> Iterator[LocalNode]:
-    """One node per worker, without a limit on the gas of a block, so that a batch of moves is one transaction."""
+@pytest.fixture(scope="module")
+def anvil(loopback_only: None) -> Iterator[LocalNode]:
+    """One node for the tests of a file."""
     try:
-        with running_node("--disable-block-gas-limit", "--disable-code-size-limit") as node:
+        with running_node() as node:
             yield node
     except UnavailableError as error:
         pytest.skip(str(error))
 
 
-@pytest.fixture
-def in_process_chain() -> Web3:
-    """A chain inside this process: no binary is needed."""
-    return Web3(EthereumTesterProvider())
+@pytest.fixture(scope="module")
+def free_anvil(loopback_only: None) -> Iterator[LocalNode]:
+    """One node for the tests of a file, on which code and transactions may be of any size, and gas costs nothing."""
+    try:
+        with running_node(*NODE_OPTIONS) as node:
+            yield node
+    except UnavailableError as error:
+        pytest.skip(str(error))

@@ -1,0 +1,150 @@
+"""What a partition's number of children costs on real graphs: data at the board, and operators that a challenger runs.
+
+Every operator in turn is taken to be the wrong one, and the bisection of its graph is followed to it. Counted are the
+bytes of all files that the prover puts at the board for it, a value that is opened twice once: the descent (opening,
+operators, graph, and the values at both ends of the step), the values that cross the cuts of each partition, and the
+values of the operator. The challenger runs the children of each partition up to the wrong one, each from the prover's
+own values; counted are the operators in them, by the number of operators of the graph. In brackets stand the least and
+the most over all operators; these are counts, and the same on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from statistics import mean
+from tempfile import TemporaryDirectory
+
+import torch
+
+from benchmarks.dispute_rounds import spread
+from benchmarks.dispute_script import WAYS
+from benchmarks.dispute_workload import ANSWER, TRAININGS, opened, subject
+from benchmarks.figure import Figure, Goal
+from benchmarks.measure import Interval
+from tallystick.disputes.opened.cuts import Cuts
+from tallystick.disputes.opened.operators import KeptOperators
+from tallystick.disputes.parties import Files
+from tallystick.disputes.partition import bounds, cut_places
+
+GOAL = Goal(1.05)
+WORKLOADS = {**{f"a step of {name}": each for name, each in TRAININGS.items()}, "a call of 8 layers": ANSWER}
+
+
+def figures(quick: bool) -> Iterator[Figure]:
+    torch.set_num_threads(1)
+    chosen = list(WORKLOADS)[-1:] if quick else list(WORKLOADS)
+    for name in chosen:
+        with TemporaryDirectory() as folder:
+            kept = opened(subject(WORKLOADS[name], Path(folder) / "run"), Path(folder) / "opened")
+            for ways in (4, 16) if quick else WAYS:
+                yield from _figures(name, Bisections(kept, ways), 16 if quick else 1)
+
+
+def _figures(name: str, bisections: Bisections, stride: int) -> Iterator[Figure]:
+    size, ways = bisections.kept.size, bisections.ways
+    places = range(0, size, stride)
+    paths = [list(bisections.path(place)) for place in places]
+    told = f"{name}, V = {size:,}, N = {ways}"
+    shared = {"size": size, "ways": ways, "rounds": spread([float(len(path)) for path in paths])}
+    files = [bisections.files(path, place) for path, place in zip(paths, places, strict=True)]
+    details = shared | {
+        "descent mb": sum(bisections.descent.values()) / 1e6,
+        "first partition mb": sum(bisections.crossing(0, size).values()) / 1e6,
+        "all values mb": bisections.everything / 1e6,
+    }
+    megabytes = spread([sum(each.values()) / 1e6 for each in files])
+    yield Figure(
+        f"dispute_board: {size}/{ways}",
+        f"data at the board, {told}",
+        megabytes,
+        len(paths),
+        "count",
+        unit="MB",
+        details=details,
+    )
+    runs = [bisections.executed(path, place) / size for path, place in zip(paths, places, strict=True)]
+    most = Interval(max(runs), max(runs), max(runs))
+    yield Figure(
+        f"dispute_board: work {size}/{ways}",
+        f"most operators that the challenger runs ÷ operators of one pass, {told}",
+        most,
+        len(paths),
+        "count",
+        goal=GOAL,
+        details=shared | {"mean": mean(runs), "least": min(runs)},
+    )
+
+
+@dataclass
+class Bisections:
+    """All bisections of one opening, by the operator that they end at."""
+
+    kept: KeptOperators
+    ways: int
+
+    def __post_init__(self) -> None:
+        self._crossing: dict[tuple[int, int], Mapping[str, int]] = {}
+        self._operators: dict[tuple[int, int], int] = {}
+        self._sizes: dict[str, int] = {}
+
+    def path(self, place: int) -> Iterator[tuple[int, int]]:
+        """The ranges that are partitioned on the way to a place."""
+        low, high = 0, self.kept.size
+        while high - low > 1:
+            yield low, high
+            low, high = next((a, b) for a, b in pairwise(bounds(low, high, self.ways)) if a <= place < b)
+
+    def files(self, path: list[tuple[int, int]], place: int) -> dict[str, int]:
+        """The bytes of everything at the board at the end, by names."""
+        found = dict(self.descent) | self._measured(self.kept.reveal(place).files)
+        for low, high in path:
+            found |= self.crossing(low, high)
+        return found
+
+    def executed(self, path: list[tuple[int, int]], place: int) -> int:
+        """How many operators the challenger runs: children before the wrong one, and the wrong one itself."""
+        children = (child for low, high in path for child in pairwise(bounds(low, high, self.ways)))
+        return sum(self.operators(low, high) for low, high in children if low <= place)
+
+    @cached_property
+    def cuts(self) -> Cuts:
+        """Where values cross."""
+        return Cuts(self.kept.whole.graph)
+
+    @cached_property
+    def descent(self) -> Mapping[str, int]:
+        """What the descent puts at the board."""
+        return self._measured(self.kept.descent(self.kept.cut(0)).files)
+
+    @cached_property
+    def everything(self) -> int:
+        """The bytes of all values of the step."""
+        return sum(path.stat().st_size for path in (self.kept.whole.folder / "tensors").iterdir())
+
+    def crossing(self, low: int, high: int) -> Mapping[str, int]:
+        """What a partition of a range puts at the board."""
+        if (low, high) not in self._crossing:
+            places = cut_places(low, high, self.ways)
+            self._crossing[low, high] = self._measured(self.kept.partition(low, places).files)
+        return self._crossing[low, high]
+
+    def operators(self, low: int, high: int) -> int:
+        """How many operators of a child somebody needs."""
+        if (low, high) not in self._operators:
+            child = self.cuts.child(low, high)
+            self._operators[low, high] = 0 if child is None else len(child.nodes)
+        return self._operators[low, high]
+
+    def _measured(self, files: Files) -> dict[str, int]:
+        return {name: self._size(name, source) for name, source in files.items()}
+
+    def _size(self, name: str, source: bytes | Path) -> int:
+        if isinstance(source, bytes):
+            return len(source)
+        if name not in self._sizes:
+            self._sizes[name] = source.stat().st_size
+        return self._sizes[name]

@@ -1,0 +1,110 @@
+"""The claims that are disputed: trainings by the shipped recipes, and calls of a Llama-style model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.workload import SEQUENCE, VOCABULARY, training_recipe
+from tallystick.disputes.opened.operators import KeptOperators
+from tallystick.disputes.opened.subjects import subject_of_call, subject_of_step, whole_calls, whole_evidence
+from tallystick.frameworks.torch.engine import TorchEngine
+from tallystick.frameworks.torch.models import build_model
+from tallystick.graphs.engine import Arguments, Engine
+from tallystick.graphs.graph import Node
+from tallystick.recorders import train
+from tallystick.recorders.config import read_config
+from tallystick.recorders.inference import record_inference
+from tallystick.recorders.step_opening import Subject, open_operators
+from tallystick.store import InferenceDirectory, RunDirectory
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@dataclass(frozen=True)
+class Training:
+    """A shipped recipe, with another number of layers or steps where one is given."""
+
+    config: str
+    layers: int | None = None
+    steps: int | None = None
+
+    def record(self, out: Path) -> Path:
+        """Train and record into `out`, with the step as a graph."""
+        recipe, source = read_config(EXAMPLES / self.config)
+        model, training = recipe.model, recipe.training
+        if self.layers is not None:
+            model = model.model_copy(update={"config": {**model.config, "num_hidden_layers": self.layers}})
+        if self.steps is not None:
+            training = training.model_copy(update={"steps": self.steps})
+        train(recipe.model_copy(update={"model": model, "training": training}), source, out, capture_with=print)
+        return out
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Calls of a Llama-style model on whole sequences, as a provider answers them."""
+
+    layers: int
+    hidden: int = 128
+    calls: int = 4
+
+    def record(self, out: Path) -> Path:
+        """Record the calls into `out`."""
+        model = build_model(training_recipe(1, self.hidden, self.layers), VOCABULARY).eval()
+        generator = torch.Generator().manual_seed(5)
+        with torch.no_grad(), record_inference(model, out):
+            for _ in range(self.calls):
+                model(input_ids=torch.randint(0, VOCABULARY, (1, SEQUENCE), generator=generator), use_cache=False)
+        return out
+
+
+TRAININGS = {
+    "demo": Training("demo.toml", steps=12),
+    "llama-tiny": Training("llama-tiny.toml", steps=12),
+    "llama-tiny with 5 layers": Training("llama-tiny.toml", layers=5, steps=12),
+}
+LARGE = Training("llama-tiny.toml", layers=8, steps=12)
+"""About 3,000 operators in a step."""
+ANSWER = Calls(8)
+
+
+def subject(workload: Training | Calls, folder: Path) -> Subject:
+    """The second step of a training, or the second call, ready to be opened; recorded under `folder`."""
+    run = workload.record(folder)
+    if isinstance(workload, Calls):
+        return subject_of_call(whole_calls(InferenceDirectory(run)), 2)
+    return subject_of_step(whole_evidence(RunDirectory(run)), 2)
+
+
+def opened(what: Subject, out: Path, engine: Engine | None = None) -> KeptOperators:
+    """All operators of a subject, with all values."""
+    open_operators(what, out, engine or TorchEngine())
+    return KeptOperators.read(out)
+
+
+class FaultyEngine(TorchEngine):
+    """PyTorch, but the floating-point results of one node are wrong by a hundredth and more."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self._number = number
+
+    def prepare(self, node: Node, differentiable: bool = False) -> Callable[[Arguments], tuple[Any, ...]]:
+        """The honest kernel, with the fault behind it."""
+        run = super().prepare(node, differentiable)
+        return (lambda arguments: tuple(map(_wrong, run(arguments)))) if node.number == self._number else run
+
+
+def _wrong(result: Any) -> Any:
+    is_float = isinstance(result, torch.Tensor) and result.is_floating_point()
+    return result + 0.01 * (1 + result.abs()) if is_float else result
+
+
+def can_be_wrong(node: Node) -> bool:
+    """Whether a node gives floating-point numbers alone."""
+    return all(spec is None or spec.dtype in ("F32", "F64", "F16", "BF16") for spec in node.results)

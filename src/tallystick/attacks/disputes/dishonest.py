@@ -1,0 +1,53 @@
+"""What provers that cheat in a dispute have in common: kernels that compute with other values than they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tallystick.frameworks.torch.engine import TorchEngine
+from tallystick.graphs.engine import Arguments
+from tallystick.graphs.graph import Node, Ref
+from tallystick.tensors import Tensor
+
+Change = Callable[[Node, Arguments, tuple[Any, ...]], tuple[Any, ...]]
+"""What is given in the place of a node's results, which were computed from these operands."""
+
+
+class SubstitutingEngine(TorchEngine):
+    """PyTorch, but for operators that read one of `substitutes`: they compute with the substitute."""
+
+    def __init__(self, substitutes: Mapping[Ref, Tensor]) -> None:
+        super().__init__()
+        self._substitutes = {ref: self.load(tensor) for ref, tensor in substitutes.items()}
+
+    def prepare(self, node: Node, differentiable: bool = False) -> Callable[[Arguments], tuple[Any, ...]]:
+        """The honest kernel on other operands."""
+        run, others = super().prepare(node, differentiable), self._substitutes
+        swapped = {name: others[ref] for name, ref in node.operands.items() if isinstance(ref, str) and ref in others}
+        return (lambda arguments: run({**arguments, **swapped})) if swapped else run
+
+
+class PractisingEngine(TorchEngine):
+    """PyTorch, but some nodes are computed as other ones, by their numbers: with another attribute, say."""
+
+    def __init__(self, practised: Mapping[int, Node]) -> None:
+        super().__init__()
+        self._practised = practised
+
+    def prepare(self, node: Node, differentiable: bool = False) -> Callable[[Arguments], tuple[Any, ...]]:
+        """The kernel of the node that is practised in the place of this one."""
+        return super().prepare(self._practised.get(node.number, node), differentiable)
+
+
+class ChangingEngine(TorchEngine):
+    """PyTorch, but for the results of some nodes: `change` says of each node what to do, `None` for nothing."""
+
+    def __init__(self, change: Callable[[Node], Change | None]) -> None:
+        super().__init__()
+        self._change = change
+
+    def prepare(self, node: Node, differentiable: bool = False) -> Callable[[Arguments], tuple[Any, ...]]:
+        """The honest kernel, or the honest kernel with a change behind it."""
+        run, change = super().prepare(node, differentiable), self._change(node)
+        return run if change is None else (lambda arguments: change(node, arguments, run(arguments)))

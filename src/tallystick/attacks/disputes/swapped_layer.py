@@ -1,0 +1,73 @@
+"""A provider promises one model and answers with another: the weights of one layer are other ones.
+
+Weights and graph under the claim are the promised ones; the outputs, their digests and the transcript are those of the
+model that was really run. In a dispute the forger opens the promised weights, because the claim names their digest, and
+lets the operators that read that layer compute with the other ones.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tallystick.attacks.disputes.dishonest import SubstitutingEngine
+from tallystick.audits.inference import Calls
+from tallystick.disputes.opened.subjects import whole_calls
+from tallystick.disputes.opened.traces import trace_of_calls
+from tallystick.errors import UsageError
+from tallystick.graphs.execute import execute
+from tallystick.store import InferenceDirectory, LogWriter, write_atomically
+from tallystick.tensors import State, Tensor, state_digest, write_state
+from tallystick.transcripts import call_file
+from tallystick.transcripts.program import BATCH
+
+if TYPE_CHECKING:
+    from tallystick.disputes.parties import Trace
+
+
+def forge_swapped_layer(run: Path, out: Path, weight: str) -> None:
+    """Answer all calls of an inference directory again with another `weight`; nothing else is published anew.
+
+    Raises `UsageError` where the model has no such weight.
+    """
+    shutil.copytree(run, out)
+    calls = whole_calls(InferenceDirectory(run))
+    engine = SubstitutingEngine(swapped(calls, weight))
+    held = {**calls.constants, **calls.weights()}
+    for record in calls.records:
+        inputs = {f"{BATCH}{name}": tensor for name, tensor in calls.inputs(record).items()}
+        write_state(out / call_file(record.index, "outputs"), execute(calls.graph, held | inputs, engine))
+    _seal(InferenceDirectory(out), calls)
+
+
+def swapped_layer_trace(run: Path, work: Path, weight: str) -> Trace:
+    """The trace of a forged directory."""
+    directory = InferenceDirectory(run)
+    return trace_of_calls(directory, work, SubstitutingEngine(swapped(whole_calls(directory), weight)))
+
+
+def swapped(calls: Calls, weight: str) -> State:
+    """The layer that is really used: the promised one, rounded to 4 bits as a cheaper model would be."""
+    weights = calls.weights()
+    if weight not in weights:
+        raise UsageError(f"{weight}: the model has {', '.join(sorted(weights))}")
+    promised = weights[weight].values().astype(np.float64)
+    step = float(np.abs(promised).max()) / 7
+    return {weight: Tensor.of((np.round(promised / step) * step).astype(np.float32), weights[weight].dtype)}
+
+
+def _seal(forged: InferenceDirectory, calls: Calls) -> None:
+    """Write transcript, tiles and claim anew over the outputs that are there."""
+    from tallystick.tensors import read_state
+
+    shutil.rmtree(forged.path / "tiles")
+    forged.transcript_path.unlink()
+    log = LogWriter(forged.transcript_path)
+    for record in calls.records:
+        outputs = read_state(forged.path / call_file(record.index, "outputs"), canonical=True)
+        log.append(record.model_copy(update={"outputs": state_digest(outputs)}).to_bytes())
+    claim = calls.claim.model_copy(update={"transcript": log.close()})
+    write_atomically(forged.claim_path, claim.to_bytes())

@@ -1,0 +1,98 @@
+"""One step of a training is taken at a wrong learning rate; records, anchors and claim hang together.
+
+In a dispute the forger opens the right schedule, because the spec fixes it, and lets the operators that read it compute
+with the wrong one: that is the first place at which its numbers leave what it should have computed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tallystick.attacks.dishonest import Batches, DishonestTrainer, train_on
+from tallystick.attacks.disputes.dishonest import SubstitutingEngine
+from tallystick.attacks.forging import read_records
+from tallystick.attacks.wrong_recipe import with_optimizer
+from tallystick.audits.evidence import Evidence
+from tallystick.disputes.opened.records import Records
+from tallystick.disputes.opened.subjects import graph_replayer
+from tallystick.disputes.opened.traces import RecordTrace, TrainingSource, torch_engine
+from tallystick.errors import UsageError
+from tallystick.frameworks.torch.trainer import Observation
+from tallystick.recorders.step_opening import Subject, open_operators
+from tallystick.store import RunDirectory
+from tallystick.transcripts import AnchorRecord, Recipe, Spec, StepRecord, read_record
+
+if TYPE_CHECKING:
+    from tallystick.disputes.parties import Trace
+
+RATE_FACTOR: Final = 1.1
+
+
+class OneStepTrainer(DishonestTrainer):
+    """Takes one step at a learning rate that is `factor` times the declared one, and reports the declared one."""
+
+    def __init__(self, spec: Spec, step: int, factor: float) -> None:
+        super().__init__(spec)
+        self._step, self._wrong = step, _faster(self.declared, factor)
+
+    def step(self, micro_batches: Batches) -> Observation:
+        """One step, at the declared rate or the wrong one."""
+        self.recipe = self._wrong if self.index + 1 == self._step else self.declared
+        return super().step(micro_batches)
+
+
+def forge_wrong_rate(run: Path, out: Path, step: int, factor: float = RATE_FACTOR) -> None:
+    """Train on from the anchor before `step`, take that step at `factor` times the rate, and publish the rest as it is.
+
+    Raises `UsageError` where the run has no such step.
+    """
+    directory = RunDirectory(run)
+    marks = [record.index for record in read_records(directory) if isinstance(record, AnchorRecord)]
+    if not 1 <= step <= max(marks):
+        raise UsageError(f"{run}: has no step {step}")
+    anchor = max(mark for mark in marks if mark < step)
+    train_on(run, out, anchor, OneStepTrainer(directory.spec(), step, factor))
+
+
+def wrong_rate_trace(run: Path, work: Path, step: int, factor: float = RATE_FACTOR) -> Trace:
+    """The trace of a forged run: the right schedule is opened, and the operators compute with the wrong one."""
+    directory = RunDirectory(run)
+    source = TrainingSource(directory, lambda evidence: graph_replayer(_practised(evidence, step, factor)))
+    records = Records(directory.transcript_path, directory.claim().transcript.size)
+    return _WrongRateTrace(records, work, torch_engine(), source, source, step)
+
+
+@dataclass(frozen=True)
+class _WrongRateTrace(RecordTrace):
+    source: TrainingSource
+    step: int
+
+    def open(self, subject: Subject, out: Path) -> None:
+        record = read_record(subject.record.line, "record")
+        if not isinstance(record, StepRecord) or record.index != self.step:
+            return super().open(subject, out)
+        program = self.source.evidence.program
+        assert program is not None  # a subject has a graph
+        declared = program.schedule(subject.bindings, self.step)
+        wrong = {name: subject.bindings[name] for name in declared}
+        shown = replace(subject, bindings={**subject.bindings, **declared})
+        open_operators(shown, out, SubstitutingEngine(wrong))
+        return None
+
+
+def _practised(evidence: Evidence, step: int, factor: float) -> Evidence:
+    """The evidence of a run whose steps are replayed as they were really taken."""
+    program = evidence.program
+    if program is None:
+        raise UsageError(f"{evidence.run.path}: the run has no step graph; its steps have no operators to open")
+
+    def rates(index: int) -> tuple[float, ...]:
+        return tuple(rate * (factor if index == step else 1.0) for rate in program.rates(index))
+
+    return replace(evidence, program=replace(program, rates=rates))
+
+
+def _faster(recipe: Recipe, factor: float) -> Recipe:
+    return with_optimizer(recipe, learning_rate=recipe.optimizer.learning_rate * factor)

@@ -1,0 +1,178 @@
+"""The last part of `tally demo`: provers that cheat are disputed on a local coordinator, and their bonds move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from tallystick.disputes.coordinators.local import LocalCoordinator
+    from tallystick.disputes.parties import Trace
+    from tallystick.disputes.players import Player, Shelf, Workspace
+    from tallystick.disputes.players.task import Role
+    from tallystick.disputes.rules import Rules
+    from tallystick.disputes.state import Dispute, State
+
+SWAPPED: Final = "weights.model.layers.1.mlp.down_proj.weight"
+WRONG_STEP: Final = 29
+PURSE: Final = 10_000_000
+PAYING: Final = ("prover", "challenger")
+
+MakeTrace = Callable[[Path], "Trace"]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a claim fared: who was at fault where, after how many moves, and what each party has gained."""
+
+    state: State
+    record: int
+    operator: str
+    gained: dict[str, int]
+
+    @property
+    def dispute(self) -> Dispute | None:
+        """The dispute, if there was one."""
+        return self.state.disputes[0] if self.state.disputes else None
+
+    @property
+    def outcome(self) -> str:
+        """`slashed`, or `final`."""
+        return self.state.claims[0].status.value
+
+    @property
+    def reason(self) -> str:
+        """One line for the table."""
+        if self.dispute is None:
+            return "nobody contests it, and its bond goes back"
+        place = f"record {self.record}, operator {self.dispute.low} of {self.dispute.size}, {self.operator}"
+        paid = f"prover {self.gained['prover']:+,}, challenger {self.gained['challenger']:+,}"
+        return f"bisected in {self.dispute.turn} moves to {place}; {paid}"
+
+
+def honest_claim(model: Path, calls: Path) -> Ended:
+    """Record answers of the exported model into `calls`, and claim them."""
+    from tallystick.disputes.opened import trace_for
+
+    record_calls(model, calls)
+    return play(calls, lambda work: trace_for(calls, work))
+
+
+def swapped_layer(calls: Path, out: Path) -> Ended:
+    """Claim answers of the promised model that another layer's weights gave."""
+    from tallystick.attacks.disputes.swapped_layer import forge_swapped_layer, swapped_layer_trace
+
+    forge_swapped_layer(calls, out, SWAPPED)
+    return play(out, lambda work: swapped_layer_trace(out, work, SWAPPED))
+
+
+def wrong_rate(run: Path, out: Path) -> Ended:
+    """Claim a training one step of which was taken at a higher learning rate than was declared."""
+    from tallystick.attacks.disputes.wrong_rate import forge_wrong_rate, wrong_rate_trace
+
+    forge_wrong_rate(run, out, WRONG_STEP)
+    return play(out, lambda work: wrong_rate_trace(out, work, WRONG_STEP))
+
+
+def record_calls(model: Path, out: Path, calls: int = 3) -> None:
+    """Answer `calls` prompts with the exported model, and record what went in and what came out."""
+    import torch
+
+    from tallystick.frameworks.torch.language_models import load_language_model
+    from tallystick.recorders.inference import record_inference
+
+    language_model = load_language_model(model)
+    tokens = language_model.encode_text("The with statement is used to wrap the execution of a block.")[:24]
+    with torch.no_grad(), record_inference(language_model.model, out):
+        for shift in range(calls):
+            language_model.model(input_ids=torch.tensor([tokens[shift:] + tokens[:shift]]), use_cache=False)
+
+
+def play(claimed: Path, make_trace: MakeTrace) -> Ended:
+    """Post the claim in `claimed`, let a challenger look at it, and play until all money has been paid out."""
+    stage = claimed.with_name(f"{claimed.name}-dispute")
+    stage.mkdir()
+    with closing(_Seats(stage)) as seats:
+        return seats.play(claimed, make_trace)
+
+
+class _Seats:
+    """A coordinator in a database of its own, and the programs of three parties, under a clock that waits for them."""
+
+    def __init__(self, stage: Path) -> None:
+        from tallystick.attestation import SigningKey
+        from tallystick.disputes.players import Clock
+
+        self.stage, self.clock = stage, Clock()
+        self.keys = {name: SigningKey.generate() for name in (*PAYING, "referee", "treasury")}
+        self.shelves: dict[str, Shelf] = {}
+
+    @cached_property
+    def coordinator(self) -> LocalCoordinator:
+        from tallystick.disputes.coordinators.local import LocalCoordinator
+
+        found = LocalCoordinator.create(self.stage / "coordinator.db", self._rules(), clock=self.clock)
+        for name in PAYING:
+            found.grant(self.keys[name].public, PURSE)
+        return found
+
+    def close(self) -> None:
+        self.coordinator.close()
+
+    def play(self, claimed: Path, make_trace: MakeTrace) -> Ended:
+        from tallystick.disputes.players import play_out
+
+        players = list(self._players(claimed, make_trace))
+        try:
+            play_out(players, self.clock.advance)
+            operator = self._operator(players[-1])
+        finally:
+            for player in players:
+                player.workspace.close()
+        record = next((each.move.low for each in self.coordinator.entries() if each.move.kind == "contest"), 0)
+        return Ended(self.coordinator.state, record, operator, {name: self._gained(name) for name in self.keys})
+
+    def _rules(self) -> Rules:
+        from tallystick.disputes import Rules
+
+        return Rules(referee=self.keys["referee"].public, treasury=self.keys["treasury"].public)
+
+    def _players(self, claimed: Path, make_trace: MakeTrace) -> Iterator[Player]:
+        from tallystick.disputes.opened import Judge, doubter_for
+        from tallystick.disputes.players.offers import offer_of
+        from tallystick.disputes.players.programs import challenger, prover, referee
+
+        doubter, trace = doubter_for(), make_trace(self.stage / "trace")
+        yield self._player("prover", lambda desk: prover(*desk, lambda _: trace, offer_of(claimed)))
+        yield self._player("challenger", lambda desk: challenger(*desk, lambda _: doubter))
+        yield self._player("referee", lambda desk: referee(desk[0], Judge()))
+
+    def _player(self, name: str, roles: Callable[[tuple[Shelf, Workspace]], Sequence[Role]]) -> Player:
+        from tallystick.disputes.players import Player, Shelf, Workspace
+
+        key, workspace = self.keys[name], Workspace(self.stage / name)
+        shelf = Shelf(self.coordinator.board(key), workspace.folder / "shelf")
+        self.shelves[name] = shelf
+        return Player(self.coordinator.connect(key), workspace, roles((shelf, workspace)))
+
+    def _gained(self, name: str) -> int:
+        """What a party has more than it began with; the treasury's share stays owed."""
+        party = self.keys[name].public
+        owed = sum(credit.amount for credit in self.coordinator.state.owed.get(party, ()))
+        return self.coordinator.purse(party) + owed - (PURSE if name in PAYING else 0)
+
+    def _operator(self, referee: Player) -> str:
+        """The operator that the only dispute ended at, as the referee saw it."""
+        from tallystick.audits.opening import OPERATOR
+        from tallystick.store import read_document
+        from tallystick.transcripts import OpenedOperator
+
+        if not self.coordinator.state.disputes:
+            return ""
+        revealed = self.shelves["referee"].answered(referee.watch.look(), 0).turns[-1]
+        record = OpenedOperator.from_bytes(read_document(revealed / OPERATOR), OPERATOR).record
+        return record.operator

@@ -1,0 +1,159 @@
+"""`tally contract`: the coordinator of disputes as an Ethereum contract: its keys, its rules, its board's word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from tallystick.errors import MalformedError, UnavailableError, UsageError
+
+if TYPE_CHECKING:
+    from tallystick.commitments import Json
+    from tallystick.disputes.coordinators.ethereum import EthereumKey
+    from tallystick.disputes.rules import Rules
+
+RPC: Final = typer.Option(..., "--rpc", help="The URL of an Ethereum node's JSON-RPC server; once for each.")
+KEY: Final = typer.Option(..., "--key", help="The file with the account's key; `tally contract new-key` makes one.")
+PLACE: Final = typer.Argument(help="The contract: ethereum:RPC:ADDRESS.")
+DEPTH: Final = typer.Option(None, "--depth", min=0, help="Blocks until one is final; by default what the chain says.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this file."""
+    group = typer.Typer(no_args_is_help=True, help="A coordinator of disputes that is an Ethereum contract.")
+    for command in (new_key, deploy, show, attest, relay):
+        group.command(name=command.__name__.replace("_", "-"))(command)
+    app.add_typer(group, name="contract")
+
+
+def new_key(file: Path = typer.Argument(help="The file to write; it must not exist.")) -> int:
+    """Make the key of an Ethereum account. Prints the account's address."""
+    _need_extra()
+    from tallystick.disputes.coordinators.ethereum import EthereumKey
+
+    key = EthereumKey.generate()
+    key.write(file)
+    print(key.address)
+    return 0
+
+
+def deploy(
+    rpc: list[str] = RPC,
+    key: Path = KEY,
+    rules: Path | None = typer.Option(None, help="The rules as JSON; what is left out has its default."),
+    members: Path | None = typer.Option(None, help="The committee's addresses, one a line."),
+    treasury: str | None = typer.Option(None, help="The address that fines go to; the key's own by default."),
+    board: str | None = typer.Option(None, help="The address of a board whose word moves need."),
+    depth: int | None = DEPTH,
+) -> int:
+    """Make a contract; its rules never change, and nobody can. Prints where it is, for --coordinator."""
+    _need_extra()
+    from tallystick.disputes.coordinators.ethereum import Settings, deploy
+
+    owner = _key(key)
+    told: dict[str, Any] = {"treasury": treasury, "members": _lines(members)}
+    agreed = _rules(rules, {name: value for name, value in told.items() if value is not None}, owner.address)
+    print(deploy(rpc, agreed, owner, board, settings=Settings(depth=depth)))
+    return 0
+
+
+def show(place: str = PLACE, depth: int | None = DEPTH) -> int:
+    """Check a contract's code and its whole log, and print its rules and where its claims and disputes stand."""
+    _need_extra()
+    from tallystick.cli.output import print_json
+    from tallystick.disputes.coordinators.ethereum import Settings, connect
+
+    found = connect(place, settings=Settings(depth=depth))
+    state = found.state
+    print_json(
+        {
+            "balance": state.balance,
+            "board": found.founding.board,
+            "chain": found.chain_id,
+            "claims": [{"prover": each.prover, "status": each.status.value} for each in state.claims],
+            "contract": found.contract,
+            "disputes": [{"claim": each.claim, "phase": each.phase.value} for each in state.disputes],
+            "moves": len(found.entries()),
+            "rules": found.rules.to_json(),
+            "time": found.now(),
+        }
+    )
+    return 0
+
+
+def attest(
+    place: str = PLACE,
+    db: str = typer.Option(..., "--db", help="The database of the local coordinator at whose board data lies."),
+    key: Path = KEY,
+    host: str = typer.Option("127.0.0.1", help="The address to listen on."),
+    port: int = typer.Option(0, min=0, max=65535, help="The port; 0 takes a free one."),
+) -> int:
+    """Give a board's word for the data of moves, over HTTP, until Ctrl-C. Prints the address."""
+    _need_extra()
+    from contextlib import closing, suppress
+
+    from tallystick.attestation import SigningKey
+    from tallystick.disputes.coordinators.ethereum import AttestingBoard, connect
+    from tallystick.disputes.coordinators.ethereum.attesting import create_app
+    from tallystick.disputes.coordinators.local.place import LocalCoordinator
+    from tallystick.serving.listening import address_of, bind, http_server
+
+    found, owner = connect(place), _key(key)
+    if found.founding.board != owner.address:
+        raise UsageError(f"--key {key}: the contract's board is {found.founding.board}, not {owner.address}")
+    with closing(LocalCoordinator.open(db)) as local, bind(host, port) as listening:
+        board = AttestingBoard(local.board(SigningKey.generate()), owner, found.chain_id, found.contract)
+        print(address_of(listening), flush=True)
+        with suppress(KeyboardInterrupt):
+            http_server(create_app(board)).run(sockets=[listening])
+    return 0
+
+
+def relay(
+    file: Path = typer.Argument(help="A move signed by its party, as JSON."),
+    place: str = PLACE,
+    key: Path = KEY,
+    depth: int | None = DEPTH,
+) -> int:
+    """Send a move that another party signed, and pay for it."""
+    _need_extra()
+    from tallystick.disputes.coordinators.ethereum import Relayed, Settings, connect
+    from tallystick.store import read_document
+
+    relayed = Relayed.from_bytes(read_document(file), file.name)
+    connect(place, _key(key), settings=Settings(depth=depth)).send_relayed(relayed)
+    print(f"sent for {relayed.signer}")
+    return 0
+
+
+def _key(path: Path) -> EthereumKey:
+    from tallystick.disputes.coordinators.ethereum import EthereumKey
+
+    return EthereumKey.read(path)
+
+
+def _rules(path: Path | None, told: dict[str, Any], own: str) -> Rules:
+    """The rules in a file with what the options say; raises `UsageError` for one said in both."""
+    from tallystick.commitments import parse
+    from tallystick.disputes.rules import Rules
+    from tallystick.store import read_document
+
+    given = {} if path is None else parse(read_document(path), path.name)
+    if not isinstance(given, dict):
+        raise MalformedError(f"{path}: no JSON object of rules")
+    if twice := sorted(given.keys() & told.keys()):
+        raise UsageError(f"--{twice[0]}: the rules in {path} say it already")
+    return Rules.from_json({"treasury": own, **given, **told}, "rules")
+
+
+def _lines(path: Path | None) -> list[Json] | None:
+    return None if path is None else [line.strip().lower() for line in path.read_text().splitlines() if line.strip()]
+
+
+def _need_extra() -> None:
+    try:
+        import web3  # noqa: F401
+    except ModuleNotFoundError:
+        raise UnavailableError("web3 is not installed: pip install 'tallystick[ethereum]'") from None

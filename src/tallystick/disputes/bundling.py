@@ -1,0 +1,135 @@
+"""Makes leaf bundles out of what a prover opened: either party and the board can, and all make the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+from tallystick.audits.opening import GRAPH, OPENING, OPERATORS, OPERATORS_MAX, read_value, value_file
+from tallystick.audits.published import LOSS, SCHEDULE
+from tallystick.commitments import Digest, LeafHashes, leaf_hash, prove_inclusion
+from tallystick.disputes.bundle import Asked, Edge, Edges, GraphHeader, LeafBundle
+from tallystick.errors import UnavailableError, UsageError
+from tallystick.graphs.check import parse_ref
+from tallystick.graphs.encoding import header_json
+from tallystick.graphs.files import load_program
+from tallystick.graphs.graph import Graph, Node, Ref
+from tallystick.graphs.root import graph_leaves, prove_node
+from tallystick.store import read_document, read_lines
+from tallystick.tensors import Tensor
+from tallystick.transcripts import CallRecord, OpenedOperator, Opening, OperatorRecord
+from tallystick.transcripts.program import STEP_SLOT
+
+
+@dataclass(frozen=True)
+class WholeOpening:
+    """An opening of all operators, read from the directory that `tally open --operators` wrote.
+
+    `values` says where values lie by their digests: in that directory, unless they came by another way.
+    """
+
+    folder: Path
+    opening: Opening
+    graph: Graph
+    lines: tuple[bytes, ...]
+
+    @classmethod
+    def read(cls, folder: Path) -> WholeOpening:
+        """Read a directory.
+
+        Raises:
+            MalformedError: a file is not what it should be.
+            UnavailableError: a file is missing, or there are too many records.
+        """
+        opening = Opening.from_bytes(read_document(folder / OPENING), OPENING)
+        graph, _ = load_program(folder / GRAPH)
+        lines: list[bytes] = []
+        for line in read_lines(folder / OPERATORS):
+            if len(lines) >= OPERATORS_MAX:
+                raise UnavailableError(f"{OPERATORS}: more than the {OPERATORS_MAX} records allowed")
+            lines.append(line)
+        return cls(folder, opening, graph, tuple(lines))
+
+    @cached_property
+    def places(self) -> Mapping[int, int]:
+        """The place of every node by its number."""
+        return {node.number: place for place, node in enumerate(self.graph.nodes)}
+
+    @cached_property
+    def leaves(self) -> LeafHashes:
+        """The leaf hashes of the operator records."""
+        return LeafHashes([leaf_hash(line) for line in self.lines])
+
+    def record(self, place: int) -> OperatorRecord:
+        """The record at a place; raises `UsageError` where there is none."""
+        if not 0 <= place < len(self.lines):
+            raise UsageError(f"the opening has no operator {place}")
+        return OperatorRecord.from_bytes(self.lines[place], f"{OPERATORS}: line {place + 1}")
+
+    def bundle(self, number: int, asked: Asked | None = None) -> LeafBundle:
+        """The bundle of node `number`; values that are not there are left out.
+
+        Raises `UsageError` where the graph has no such node, `ProofError` where a value is not what its name says.
+        """
+        if number not in self.places:
+            raise UsageError(f"the graph has no node {number}")
+        place = self.places[number]
+        node, record = self.graph.nodes[place], self.record(place)
+        refs = {**record.inputs, **record.outputs}
+        return LeafBundle(
+            self.opening,
+            self._header(),
+            self._operator(place, record),
+            Edges(producers=tuple(self._edges(node))),
+            asked or Asked(),
+            self._values(refs),
+            self._values(dict(self._small())),
+        )
+
+    def _header(self) -> GraphHeader:
+        leaves = graph_leaves(self.graph)
+        proof = prove_inclusion(LeafHashes(leaves), 0, len(leaves))
+        return GraphHeader(record=header_json(self.graph), proof=_hex(proof))
+
+    def _operator(self, place: int, record: OperatorRecord) -> OpenedOperator:
+        node = cast("dict[str, Any]", prove_node(self.graph, self.graph.nodes[place].number).to_json())
+        return OpenedOperator(node=node, index=place, record=record, proof=self._proof(place))
+
+    def _edges(self, node: Node) -> Iterator[Edge]:
+        sources = {each.name for each in self.graph.sources}
+        for place in sorted({self._giver(ref) for ref in node.refs if ref not in sources}):
+            yield Edge(index=place, record=self.record(place), proof=self._proof(place))
+
+    def _giver(self, ref: Ref) -> int:
+        found = parse_ref(ref)
+        assert found is not None, "a checked graph reads sources and results of nodes"
+        return self.places[found[0]]
+
+    def _proof(self, place: int) -> tuple[str, ...]:
+        return _hex(prove_inclusion(self.leaves, place, len(self.lines)))
+
+    def _values(self, wanted: Mapping[str, Digest]) -> dict[str, Tensor]:
+        found = {name: (self.folder / value_file(named), named) for name, named in wanted.items()}
+        return {name: read_value(path, named) for name, (path, named) in found.items() if path.is_file()}
+
+    def _small(self) -> Iterator[tuple[str, Digest]]:
+        """What a published claim says more about: the loss, what the schedule gives, the optimizer's count of steps."""
+        sources, results = self.opening.sources, self.opening.results
+        if isinstance(self.opening.opened_record(), CallRecord):
+            return
+        yield from ((name, named) for name, named in results.items() if name == LOSS)
+        yield from ((name, named) for name, named in sources.items() if name.startswith(SCHEDULE))
+        counts = sorted(name for name in sources if name.startswith("optimizer.") and name.endswith(STEP_SLOT))
+        yield from ((name, sources[name]) for name in counts[:1])
+
+
+def make_bundle(folder: Path, number: int, asked: Asked | None = None) -> LeafBundle:
+    """The bundle of node `number` of a whole opening; raises what `WholeOpening` raises."""
+    return WholeOpening.read(folder).bundle(number, asked)
+
+
+def _hex(proof: Collection[bytes]) -> tuple[str, ...]:
+    return tuple(each.hex() for each in proof)

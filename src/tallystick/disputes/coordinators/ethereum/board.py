@@ -1,0 +1,75 @@
+"""Boards for moves at a contract: a folder of blobs, and a board that gives its word for what it keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tallystick.commitments import Digest, digest, parse_digest
+from tallystick.disputes.coordinators.coordinator import Board
+from tallystick.disputes.coordinators.ethereum.keys import EthereumKey, signer_of
+from tallystick.disputes.coordinators.ethereum.typed_data import kept_data
+from tallystick.disputes.opened.manifest import BLOB_BYTES_MAX, Manifest
+from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
+from tallystick.store import read_document, write_atomically
+
+
+@dataclass(frozen=True)
+class FolderBoard:
+    """Blobs in files named by their digests, for parties that share a folder."""
+
+    folder: Path
+
+    def put(self, data: bytes) -> Digest:
+        """Keep `data`, durably; raises `UsageError` where it is too large."""
+        if len(data) > BLOB_BYTES_MAX:
+            raise UsageError(f"a blob of {len(data)} bytes: the board takes {BLOB_BYTES_MAX} at most")
+        name = digest("blob", data)
+        if not self._path(name).exists():
+            write_atomically(self._path(name), data)
+        return name
+
+    def get(self, name: Digest) -> bytes:
+        """The bytes under a digest; raises `UnavailableError` where they are not there, or are others."""
+        data = read_document(self._path(parse_digest(name, "blob")), BLOB_BYTES_MAX)
+        if digest("blob", data) != name:
+            raise UnavailableError(f"{name}: other bytes lie in its place")
+        return data
+
+    def _path(self, name: Digest) -> Path:
+        hexadecimal = name.removeprefix("sha256:")
+        return self.folder / hexadecimal[:2] / hexadecimal
+
+
+@dataclass(frozen=True)
+class AttestingBoard:
+    """A board that a contract asks for its word: it signs that it keeps the data of a turn, after looking."""
+
+    board: Board
+    key: EthereumKey
+    chain: int
+    contract: str
+
+    def attest(self, dispute: int, turn: int, data: Digest) -> bytes:
+        """The 65 bytes of a signature over typed data.
+
+        Raises:
+            UnavailableError: The manifest, or a file that it lists, does not lie at the board.
+            MalformedError: What lies under `data` is no manifest.
+        """
+        listed = Manifest.from_bytes(self.board.get(data), "manifest")
+        for name in set(listed.files.values()):
+            self.board.get(name)
+        return self.key.sign_typed(kept_data(self.chain, self.contract, dispute, turn, data))
+
+
+def check_attestation(
+    signature: bytes, board: str, chain: int, contract: str, dispute: int, turn: int, data: Digest
+) -> None:
+    """Raise `ProofError` unless `signature` is the word of the address `board` for the data of this turn."""
+    try:
+        signer = signer_of(kept_data(chain, contract, dispute, turn, data), signature)
+    except MalformedError as error:
+        raise ProofError(str(error)) from None
+    if signer != board:
+        raise ProofError(f"the signature is not one of the board {board} over this data")

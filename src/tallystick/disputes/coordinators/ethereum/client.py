@@ -1,0 +1,245 @@
+"""A coordinator that is a contract: the protocol `Coordinator` for one account, through any of several RPC servers.
+
+What is read is final: the log up to the last block that cannot be undone. What is sent is signed here, tried first
+without a transaction, so that a refusal costs nothing, and then looked after until its block is final.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from tallystick.commitments import Digest
+from tallystick.disputes.coordinators.coordinator import Entry
+from tallystick.disputes.coordinators.ethereum import chain
+from tallystick.disputes.coordinators.ethereum.encoding import ATTESTED, GWEI, encode_call, encode_move
+from tallystick.disputes.coordinators.ethereum.endpoints import Endpoint, Endpoints, HttpEndpoint, Patience
+from tallystick.disputes.coordinators.ethereum.founding import Founding, founding
+from tallystick.disputes.coordinators.ethereum.journal import Journal
+from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
+from tallystick.disputes.coordinators.ethereum.place import Place
+from tallystick.disputes.coordinators.ethereum.reader import History, Reader
+from tallystick.disputes.coordinators.ethereum.relay import Relayed, check_relayed, sign_relayed
+from tallystick.disputes.coordinators.ethereum.sender import Call, Sender, SendingRules
+from tallystick.disputes.coordinators.ethereum.view import ask
+from tallystick.disputes.moves import Draw, Move, value_of
+from tallystick.disputes.rules import Rules
+from tallystick.disputes.state import State
+from tallystick.errors import RuleError, UnavailableError, UsageError
+
+LOG: Final = logging.getLogger(__name__)
+NOBODY: Final = "0x" + "00" * 20
+"""Whom a connection without a key moves for."""
+
+
+class UndoneError(UnavailableError):
+    """Moves that were taken for final are undone: whoever folded them has to read from the first one again."""
+
+
+class Attester(Protocol):
+    """A board that gives its word for what it keeps."""
+
+    def attest(self, dispute: int, turn: int, data: Digest) -> bytes:
+        """Its signature over the data of a turn; raises `UnavailableError` where it does not keep all of it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How one connects: `depth` blocks until a block is final, `None` for the chain's own word; and what sending costs.
+
+    `timeout_s` is for one answer of one server.
+    """
+
+    depth: int | None = None
+    timeout_s: float = 10.0
+    patience: Patience = field(default_factory=Patience)
+    sending: SendingRules = field(default_factory=SendingRules)
+
+
+class EthereumCoordinator:
+    """One account's connection to one contract, with a folder for what is under way; without a key it only reads."""
+
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        place: Place,
+        key: EthereumKey | None = None,
+        folder: Path | None = None,
+        settings: Settings = Settings(),
+        attester: Attester | None = None,
+    ) -> None:
+        self.chain_id = endpoints.agreed(_chain_id)
+        self.endpoints = endpoints = _of_one_chain(endpoints, self.chain_id)
+        self.contract, self.settings = place.contract, settings
+        self.founding, before = endpoints.agreed(lambda server: _beginning(server, place))
+        self.attester = attester or _attester(place, self.chain_id, self.founding.board)
+        start = History(State(self.founding.rules), before.number, before.hash)
+        self._reader = Reader(endpoints, self.contract, start, settings.depth)
+        self._key = key
+        self._sender = self._sender_for(key, folder or default_folder()) if key else None
+        self._handed_out: tuple[Entry, ...] = ()
+
+    @property
+    def party(self) -> str:
+        """Who moves through this connection."""
+        return self._key.address if self._key else NOBODY
+
+    @property
+    def rules(self) -> Rules:
+        """The rules with which the contract was made."""
+        return self.founding.rules
+
+    @property
+    def place(self) -> Place:
+        """How others find the contract, by the servers' names as they were given."""
+        urls = tuple(server.url for server in self.endpoints.servers if isinstance(server, HttpEndpoint))
+        return Place(urls, self.contract, self.founding.block)
+
+    @property
+    def state(self) -> State:
+        """Where the final moves lead; raises `UnavailableError`."""
+        return self._reader.read().state
+
+    def now(self) -> int:
+        """The time of the latest block in seconds: of several servers the middle one's; never before final moves."""
+        times = sorted(head.timestamp for _, head in self.endpoints.each(_latest))
+        return max(times[(len(times) - 1) // 2], self._reader.known.timestamp)
+
+    def entries(self, start: int = 0) -> Sequence[Entry]:
+        """The accepted moves from number `start` on in final blocks; looks after moves that are under way, too.
+
+        Raises:
+            UndoneError: Moves that were handed out are undone; ask for all moves from 0 on.
+            UnavailableError: No server gives a history that holds together.
+        """
+        if self._sender:
+            self._sender.tend()
+        found = self._reader.read().entries
+        if start and found[: len(self._handed_out)] != self._handed_out:
+            raise UndoneError("moves that were final are undone by a deep reorganisation; read them all again")
+        self._handed_out = found
+        return found[start:]
+
+    def submit(self, move: Move) -> None:
+        """Make a move; returns once a block has it, or its transaction is on disk and on its way.
+
+        Raises:
+            RuleError: The contract refuses it now, or another move of this turn is on its way.
+            UnavailableError: No server takes it; what was signed is sent again by the next call.
+            UsageError: The connection has no key, or the contract wants the word of a board.
+        """
+        if move.actor != self.party:
+            raise RuleError("actor", "nobody moves for another")
+        call = encode_move(move, self._attestation(move))
+        self._send(call, value_of(move), self._purpose(move), _turn(move))
+
+    def sign_relayed(self, move: Move, deadline: int) -> Relayed:
+        """A move of this party that any account may send and pay for until `deadline`, in seconds."""
+        if self._key is None or move.actor != self.party:
+            raise UsageError("only a party itself signs its moves")
+        nonce = self.endpoints.agreed(lambda server: ask(server, self.contract, "latest", "nonces", self.party))[0]
+        call = encode_move(move, self._attestation(move))
+        return sign_relayed(self._key, self.chain_id, self.contract, int(nonce), deadline, call, value_of(move))
+
+    def send_relayed(self, relayed: Relayed) -> None:
+        """Send another party's signed move and pay for it; raises as `submit` does, and `ProofError`."""
+        check_relayed(relayed, self.chain_id, self.contract)
+        turn = f"relay {relayed.signer} {relayed.nonce}"
+        self._send(encode_call("relay", relayed.arguments), relayed.value, relayed.to_bytes().decode(), turn)
+
+    def _send(self, data: bytes, value: int, purpose: str, turn: str) -> None:
+        if self._sender is None:
+            raise UsageError("this connection only reads: give a key file to make moves")
+        here = f"{self.contract} "
+        self._sender.submit(Call(self.contract, data, value * GWEI, here + purpose, here + turn if turn else ""))
+
+    def _sender_for(self, key: EthereumKey, folder: Path) -> Sender:
+        journal = Journal(folder / f"{self.chain_id}-{key.address}.jsonl", self.endpoints.sleep)
+        return Sender(self.endpoints, key, self.chain_id, journal, self.settings.depth, self.settings.sending)
+
+    def _attestation(self, move: Any) -> bytes:
+        """The board's word for the data of a move, where the contract asks for it."""
+        if move.kind not in ATTESTED or self.founding.board is None:
+            return b""
+        if self.attester is None:
+            raise UsageError(f"the contract wants the word of its board {self.founding.board}: name the board")
+        return self.attester.attest(move.dispute, move.turn, move.data)
+
+    def _purpose(self, move: Move) -> str:
+        """What makes two submissions one: the whole move, but for a nonce that the contract replaces anyway."""
+        if isinstance(move, Draw) and self.rules.beacon is None:
+            move = move.model_copy(update={"nonce": "00" * 32})
+        return move.to_bytes().decode()
+
+
+def connect(
+    place: str,
+    key: EthereumKey | None = None,
+    folder: Path | None = None,
+    rules: Rules | None = None,
+    settings: Settings = Settings(),
+    attester: Attester | None = None,
+) -> EthereumCoordinator:
+    """Connect to the contract at `ethereum:URL[,URL…]:0xADDRESS[@BLOCK][#BOARD]`.
+
+    `BOARD` is the URL at which the contract's board gives its word; `attester` takes its place.
+
+    Raises:
+        UsageError: The place cannot be read, or the contract has other rules than `rules`.
+        UnavailableError: No server can be asked, there is no such contract, or it was made from other code.
+    """
+    where = Place.parse(place)
+    endpoints = Endpoints([HttpEndpoint(url, settings.timeout_s) for url in where.urls], settings.patience)
+    found = EthereumCoordinator(endpoints, where, key, folder, settings, attester)
+    if rules is not None and found.rules != rules:
+        raise UsageError(f"the contract {where.contract} has other rules than those that were expected")
+    return found
+
+
+def default_folder() -> Path:
+    """Where transactions that are under way are kept: one journal for each account and chain of this user."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "tallystick" / "ethereum"
+
+
+def _chain_id(server: Endpoint) -> int:
+    return chain.quantity(server, "eth_chainId")
+
+
+def _of_one_chain(endpoints: Endpoints, chain_id: int) -> Endpoints:
+    """Those servers that follow this chain, or do not say; raises `UnavailableError` unless they are the most."""
+    others = [server for server, found in endpoints.each(_chain_id) if found != chain_id]
+    if 2 * len(others) >= len(endpoints.servers):
+        raise UnavailableError(f"{', '.join(server.name for server in others)}: not of chain {chain_id} as the others")
+    for server in others:
+        LOG.warning("%s is left out: it follows another chain than chain %d", server.name, chain_id)
+    kept = [server for server in endpoints.servers if server not in others]
+    return Endpoints(kept, endpoints.patience, endpoints.sleep)
+
+
+def _beginning(server: Endpoint, place: Place) -> tuple[Founding, chain.Header]:
+    """How the contract came to be, and the block before it."""
+    found = founding(server, place.contract, place.block or 0)
+    return found, chain.header(server, max(0, found.block - 1))
+
+
+def _attester(place: Place, chain_id: int, board: str | None) -> Attester | None:
+    if board is None or place.board is None:
+        return None
+    from tallystick.disputes.coordinators.ethereum.attesting import RemoteAttester  # needs an HTTP server's libraries
+
+    return RemoteAttester(place.board, board, chain_id, place.contract)
+
+
+def _latest(server: Endpoint) -> chain.Header:
+    return chain.header(server, "latest")
+
+
+def _turn(move: Any) -> str:
+    """What at most one move can be made for."""
+    return f"dispute {move.dispute} turn {move.turn}" if hasattr(move, "turn") else ""

@@ -1,0 +1,45 @@
+"""Setting a contract up: its rules are fixed for good by the transaction that makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tallystick.disputes.coordinators.ethereum import chain
+from tallystick.disputes.coordinators.ethereum.client import Settings, default_folder
+from tallystick.disputes.coordinators.ethereum.encoding import encode_founding
+from tallystick.disputes.coordinators.ethereum.endpoints import Endpoints, HttpEndpoint
+from tallystick.disputes.coordinators.ethereum.journal import Journal
+from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
+from tallystick.disputes.coordinators.ethereum.place import Place
+from tallystick.disputes.coordinators.ethereum.sender import NOWHERE, Call, Sender
+from tallystick.disputes.rules import Rules
+from tallystick.errors import UnavailableError
+
+
+def deploy(
+    urls: Sequence[str],
+    rules: Rules,
+    key: EthereumKey,
+    board: str | None = None,
+    folder: Path | None = None,
+    settings: Settings | None = None,
+) -> Place:
+    """Make a contract with these rules, and wait until a block has it; the same call after a crash goes on with it.
+
+    `board` is the address whose word the contract wants for the data of moves; without one it asks for nobody's.
+
+    Raises:
+        MalformedError: A party in the rules is no Ethereum address.
+        RuleError: The contract finds that the rules make no sense.
+        UnavailableError: No server takes the transaction, or no block does for as long as one waits.
+    """
+    data, given = encode_founding(rules, board), settings or Settings()
+    endpoints = Endpoints([HttpEndpoint(url, given.timeout_s) for url in urls], given.patience)
+    chain_id = endpoints.agreed(lambda server: chain.quantity(server, "eth_chainId"))
+    journal = Journal((folder or default_folder()) / f"{chain_id}-{key.address}.jsonl", endpoints.sleep)
+    sender = Sender(endpoints, key, chain_id, journal, given.depth, given.sending)
+    receipt = sender.submit(Call(NOWHERE, data, 0, f"found {rules.identity} {board}"))
+    if receipt is None or receipt.contract is None:
+        raise UnavailableError("the contract is not in a block yet: ask again later with the same rules")
+    return Place(tuple(urls), receipt.contract, receipt.block)

@@ -1,0 +1,193 @@
+"""Where a chain is asked: one or several JSON-RPC servers, any of which may be slow, broken or lying.
+
+An answer is bounded in bytes and time before it is read. What one server says is never enough to lose a move: whole
+operations are asked of one server after the other, and signed transactions go to all of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
+from urllib.parse import urlsplit
+
+import requests
+from web3 import HTTPProvider
+
+from tallystick.commitments import Json, parse
+from tallystick.errors import MalformedError, UnavailableError, UsageError
+
+ANSWER_BYTES_MAX: Final = 16 << 20
+BLOCK_BYTES: Final = 1 << 16
+URLS_MAX: Final = 16
+T = TypeVar("T")
+
+
+class RemoteError(UnavailableError):
+    """A server's JSON-RPC error, or an answer that is too long: it understood the question, and asking less may do."""
+
+    def __init__(self, sentence: str, code: int, message: str, data: str | None) -> None:
+        super().__init__(sentence)
+        self.code, self.message, self.data = code, message, data
+
+
+class Endpoint(Protocol):
+    """One server."""
+
+    @property
+    def name(self) -> str:
+        """How messages name it: host and port, never a whole URL, which may hold a secret."""
+        ...
+
+    def ask(self, method: str, *parameters: Any) -> Any:
+        """The result of one call; raises `RemoteError`, `UnavailableError`."""
+        ...
+
+
+class HttpEndpoint(HTTPProvider):
+    """A server behind HTTP, given `timeout_s` for each answer, and asked twice where none comes."""
+
+    def __init__(self, url: str, timeout_s: float = 10.0) -> None:
+        super().__init__(url, exception_retry_configuration=None)
+        self.url, self.timeout_s = url, timeout_s
+        self.name = _name_of(url)
+        self._session = requests.Session()
+
+    def ask(self, method: str, *parameters: Any) -> Any:
+        """The result of one call; raises `RemoteError`, `UnavailableError`."""
+        question = self.encode_rpc_request(method, list(parameters))  # type: ignore[arg-type]  # a string type
+        try:
+            return _result(self.name, method, self._post(question))
+        except RemoteError:
+            raise
+        except UnavailableError:
+            return _result(self.name, method, self._post(question))
+
+    def _post(self, question: bytes) -> bytes:
+        ends_at = time.monotonic() + self.timeout_s
+        try:
+            with self._session.post(
+                self.url, question, headers=self.get_request_headers(), timeout=self.timeout_s, stream=True
+            ) as response:
+                response.raise_for_status()
+                return self._read(response, ends_at)
+        except (requests.RequestException, OSError) as error:
+            raise UnavailableError(f"{self.name}: {type(error).__name__}") from None
+
+    def _read(self, response: requests.Response, ends_at: float) -> bytes:
+        answer = bytearray()
+        for block in response.iter_content(BLOCK_BYTES):
+            answer += block
+            if len(answer) > ANSWER_BYTES_MAX:
+                raise RemoteError(f"{self.name}: an answer of more than {ANSWER_BYTES_MAX} bytes", 0, "", None)
+            if time.monotonic() > ends_at:
+                raise UnavailableError(f"{self.name}: no whole answer within {self.timeout_s:g} s")
+        return bytes(answer)
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How often a round over all servers is repeated, and the seconds between: doubled each time, up to a bound."""
+
+    rounds: int = 4
+    pause_s: float = 0.5
+    pause_max_s: float = 8.0
+
+    def pauses(self) -> Sequence[float]:
+        """The pauses before each round."""
+        waits = [min(self.pause_s * 2.0**i, self.pause_max_s) for i in range(self.rounds - 1)]
+        return (0.0, *waits)
+
+
+class Endpoints:
+    """All the servers of one chain that a party knows."""
+
+    def __init__(
+        self,
+        servers: Sequence[Endpoint],
+        patience: Patience = Patience(),
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        if not 0 < len(servers) <= URLS_MAX:
+            raise UsageError(f"between one and {URLS_MAX} RPC servers are needed, not {len(servers)}")
+        self.servers, self.patience, self.sleep = tuple(servers), patience, sleep
+
+    def first(self, operation: Callable[[Endpoint], T]) -> T:
+        """What the first server that can be asked answers; raises `UnavailableError` naming all that failed."""
+        return self.settled(lambda: self._first(operation))
+
+    def each(self, operation: Callable[[Endpoint], T]) -> list[tuple[Endpoint, T]]:
+        """The answers of all servers that answer, with patience until one does; raises `UnavailableError`."""
+        return self.settled(lambda: self._each(operation))
+
+    def agreed(self, operation: Callable[[Endpoint], T]) -> T:
+        """The answer that most servers give, the earliest listed server's where as many give another."""
+        answers = [answer for _, answer in self.each(operation)]
+        return Counter(answers).most_common(1)[0][0]
+
+    def settled(self, round_of_questions: Callable[[], T]) -> T:
+        """The first round that does not end unavailable, with a pause before each next one."""
+        failure: UnavailableError | None = None
+        for pause in self.patience.pauses():
+            if pause:
+                self.sleep(pause)
+            try:
+                return round_of_questions()
+            except UnavailableError as error:
+                failure = error
+        assert failure is not None  # there is at least one round
+        raise failure
+
+    def _first(self, operation: Callable[[Endpoint], T]) -> T:
+        failures = []
+        for server in self.servers:
+            try:
+                return operation(server)
+            except UnavailableError as error:
+                failures.append(str(error))
+        raise UnavailableError("; ".join(failures))
+
+    def _each(self, operation: Callable[[Endpoint], T]) -> list[tuple[Endpoint, T]]:
+        answers, failures = [], []
+        for server in self.servers:
+            try:
+                answers.append((server, operation(server)))
+            except UnavailableError as error:
+                failures.append(str(error))
+        if not answers:
+            raise UnavailableError("; ".join(failures))
+        return answers
+
+
+def _name_of(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:
+        raise UsageError("the URL of the RPC server cannot be read") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError("the URL of an RPC server begins with http:// or https:// and a host")
+    return f"{parts.hostname}{port}"
+
+
+def _result(name: str, method: str, answer: bytes) -> Any:
+    try:
+        document = parse(answer, f"{name}: answer to {method}", bytes_max=ANSWER_BYTES_MAX)
+    except MalformedError as error:
+        raise UnavailableError(str(error)) from None
+    found = document if isinstance(document, dict) else {}
+    refused = found.get("error")
+    if isinstance(refused, dict):
+        raise _refusal(name, method, refused)
+    if "result" not in found:
+        raise UnavailableError(f"{name}: answers {method} with neither a result nor an error")
+    return found["result"]
+
+
+def _refusal(name: str, method: str, error: dict[str, Json]) -> RemoteError:
+    code, message, data = error.get("code"), str(error.get("message"))[:200], error.get("data")
+    message = "".join(letter for letter in message if letter.isprintable())
+    sentence = f"{name}: refuses {method}: {message}"
+    return RemoteError(sentence, code if isinstance(code, int) else 0, message, data if isinstance(data, str) else None)

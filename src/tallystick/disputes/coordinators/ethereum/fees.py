@@ -1,0 +1,47 @@
+"""What a transaction offers for its gas (EIP-1559), and how an offer is raised: pure arithmetic, in wei per gas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+BASE_FEES_COVERED: Final = 2
+"""A block's base fee grows by an eighth at most (EIP-1559), so that twice the present one lasts for six full blocks."""
+RAISE_NUMERATOR: Final = 9
+RAISE_DENOMINATOR: Final = 8
+"""A replacement offers an eighth more in both numbers; nodes ask for a tenth or more before they forget the first."""
+GWEI: Final = 10**9
+
+
+@dataclass(frozen=True)
+class Offer:
+    """The most that is paid for a unit of gas, and how much of it goes to whoever makes the block."""
+
+    fee_max: int
+    tip: int
+
+
+@dataclass(frozen=True)
+class FeeRules:
+    """The bounds of offers: never more than `fee_max`, never a tip below `tip_min`."""
+
+    fee_max: int = 500 * GWEI
+    tip_min: int = 1
+
+
+def first_offer(base_fee: int, tip_asked: int, rules: FeeRules) -> Offer:
+    """An offer that the next blocks take, if `fee_max` allows it."""
+    tip = min(max(tip_asked, rules.tip_min), rules.fee_max)
+    return Offer(min(BASE_FEES_COVERED * base_fee + tip, rules.fee_max), tip)
+
+
+def raised(offer: Offer, base_fee: int, tip_asked: int, rules: FeeRules) -> Offer | None:
+    """An offer that replaces another one; `None` where the bound leaves no room for it."""
+    market = first_offer(base_fee, tip_asked, rules)
+    tip = max(_eighth_more(offer.tip), market.tip)
+    higher = Offer(max(_eighth_more(offer.fee_max), market.fee_max, tip), tip)
+    return higher if higher.fee_max <= rules.fee_max else None
+
+
+def _eighth_more(amount: int) -> int:
+    return -(-amount * RAISE_NUMERATOR // RAISE_DENOMINATOR)

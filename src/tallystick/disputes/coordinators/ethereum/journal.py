@@ -1,0 +1,194 @@
+"""The transactions that a key has signed and whose fate is not final: on disk before anybody else sees them.
+
+Whoever starts again after a crash finds here what it may have sent, and sends the same bytes again instead of signing
+anything new. One line is one fact; a last line without its end was never acted upon.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
+
+from tallystick.commitments import decode
+from tallystick.disputes.coordinators.ethereum.fees import Offer
+from tallystick.errors import MalformedError, UnavailableError
+from tallystick.transcripts.door import Count, Document
+
+JOURNAL_BYTES_MAX: Final = 64 << 20
+LOCK_PAUSE_S: Final = 0.05
+Hex = Annotated[str, Field(pattern=r"^0x([0-9a-f]{2})*$")]
+Wei = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,30})$")]
+"""Wei pass the largest integer of canonical JSON, and are written as decimal digits."""
+
+
+class Signed(Document):
+    """One signed transaction: what it is for (`purpose`), and the very bytes that may have been sent."""
+
+    kind: Literal["signed"] = "signed"
+    nonce: Count
+    purpose: str
+    turn: str = ""
+    to: Hex
+    data: Hex
+    value: Wei
+    gas: Count
+    fee_max: Wei
+    tip: Wei
+    hash: Hex
+    raw: Hex
+
+    @property
+    def offer(self) -> Offer:
+        """What it offers for its gas."""
+        return Offer(int(self.fee_max), int(self.tip))
+
+
+class Closed(Document):
+    """The end of all transactions of a nonce: `final` in a block, or given up for a reason."""
+
+    kind: Literal["closed"] = "closed"
+    nonce: Count
+    reason: str
+
+
+@dataclass(frozen=True)
+class Pending:
+    """What is under way under one nonce: the same call, each attempt offering more than the one before."""
+
+    attempts: tuple[Signed, ...]
+
+    @property
+    def last(self) -> Signed:
+        """The attempt that offers most."""
+        return self.attempts[-1]
+
+    @property
+    def nonce(self) -> int:
+        """The number that at most one of the attempts can use."""
+        return self.last.nonce
+
+
+class HeldError(UnavailableError):
+    """Another process holds the journal."""
+
+
+class Journal:
+    """A file of signed transactions, for one key on one chain."""
+
+    def __init__(
+        self,
+        path: Path,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.path, self._sleep, self._clock = path, sleep, clock
+
+    @contextmanager
+    def held(self, patience_s: float) -> Iterator[Pages]:
+        """The journal, for this process alone.
+
+        Raises:
+            HeldError: Another process holds it for too long.
+            UnavailableError: It cannot be read or written.
+            MalformedError: It is damaged before its last line.
+        """
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        except OSError as error:
+            raise UnavailableError(f"{self.path}: {error.strerror}") from None
+        try:
+            self._lock(handle, patience_s)
+            yield Pages(self.path, handle)
+        finally:
+            os.close(handle)
+
+    def _lock(self, handle: int, patience_s: float) -> None:
+        ends_at = self._clock() + patience_s
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if self._clock() >= ends_at:
+                    raise HeldError(f"{self.path.name}: another program sends with this key") from None
+                self._sleep(LOCK_PAUSE_S)
+
+
+class Pages:
+    """The contents of a journal that is held."""
+
+    def __init__(self, path: Path, handle: int) -> None:
+        self.path, self._handle = path, handle
+        self._open: dict[int, Pending] = {}
+        for line in self._lines():
+            self._take(_read(line, path.name))
+
+    @property
+    def pending(self) -> tuple[Pending, ...]:
+        """What is under way, by nonce."""
+        return tuple(self._open[nonce] for nonce in sorted(self._open))
+
+    def sign(self, signed: Signed) -> None:
+        """Keep a signed transaction, durably."""
+        self._write(signed)
+
+    def close(self, nonce: int, reason: str) -> None:
+        """Nothing is under way under a nonce any more."""
+        self._write(Closed(nonce=nonce, reason=reason))
+
+    def _lines(self) -> list[bytes]:
+        """The whole lines; what follows the last one is cut off."""
+        size = os.fstat(self._handle).st_size
+        if size > JOURNAL_BYTES_MAX:
+            raise MalformedError(f"{self.path.name}: longer than {JOURNAL_BYTES_MAX} bytes")
+        data = os.pread(self._handle, size, 0)
+        whole = data.rfind(b"\n") + 1
+        if whole < len(data):
+            os.ftruncate(self._handle, whole)
+        return data[:whole].splitlines()
+
+    def _write(self, fact: Signed | Closed) -> None:
+        line, size = fact.to_bytes() + b"\n", os.fstat(self._handle).st_size
+        try:
+            if os.write(self._handle, line) != len(line):
+                os.ftruncate(self._handle, size)
+                raise UnavailableError(f"{self.path.name}: no space left for a line")
+            os.fsync(self._handle)
+            if not size:
+                _keep_name(self.path)
+        except OSError as error:
+            raise UnavailableError(f"{self.path.name}: {error.strerror}") from None
+        self._take(fact)
+        if not self._open:
+            os.ftruncate(self._handle, 0)
+
+    def _take(self, fact: Signed | Closed) -> None:
+        if isinstance(fact, Closed):
+            self._open.pop(fact.nonce, None)
+        else:
+            earlier = self._open.get(fact.nonce)
+            self._open[fact.nonce] = Pending((*(earlier.attempts if earlier else ()), fact))
+
+
+def _keep_name(path: Path) -> None:
+    """Make the name of a new file durable: it stands in its folder, which is written apart."""
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _read(line: bytes, what: str) -> Signed | Closed:
+    document = decode(line, what, bytes_max=JOURNAL_BYTES_MAX)
+    is_closed = isinstance(document, dict) and document.get("kind") == "closed"
+    return Closed.from_json(document, what) if is_closed else Signed.from_json(document, what)

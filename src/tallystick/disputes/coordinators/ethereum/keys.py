@@ -1,0 +1,110 @@
+"""Secp256k1 keys of Ethereum accounts, by the library `eth-account`; a party is an address in lower case."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from eth_account import Account
+from eth_account.messages import encode_typed_data
+from eth_account.signers.local import LocalAccount
+from eth_keys.exceptions import BadSignature
+from eth_utils.exceptions import ValidationError
+
+from tallystick.errors import MalformedError, UsageError
+
+SECRET_BYTES: Final = 32
+ORDER: Final = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
+"""The order of the group of secp256k1 (SEC 2, §2.4.1): a secret key is a number from 1 below it."""
+
+
+@dataclass(frozen=True)
+class SignedTransaction:
+    """A transaction as it is sent, and the hash by which everybody names it."""
+
+    raw: str
+    hash: str
+
+
+@dataclass(frozen=True)
+class EthereumKey:
+    """A secret key; it is written nowhere but to a file that its owner alone can read."""
+
+    secret: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.secret) != SECRET_BYTES or not 0 < int.from_bytes(self.secret) < ORDER:
+            raise MalformedError(f"an Ethereum key is a number of {SECRET_BYTES} bytes below the order of its group")
+
+    def __repr__(self) -> str:
+        return f"EthereumKey({self.address})"
+
+    @classmethod
+    def generate(cls) -> EthereumKey:
+        """A new key from the system's generator."""
+        while True:
+            try:
+                return cls(os.urandom(SECRET_BYTES))
+            except MalformedError:
+                continue
+
+    @classmethod
+    def read(cls, path: Path) -> EthereumKey:
+        """A key from a file of 64 hexadecimal digits, after 0x or not.
+
+        Raises:
+            MalformedError: It holds something else.
+            UsageError: There is no such file, or others can read it.
+        """
+        try:
+            with path.open("rb") as file:
+                text, mode = file.read(4 * SECRET_BYTES), os.fstat(file.fileno()).st_mode
+        except OSError as error:
+            raise UsageError(f"{path}: no key can be read: {error.strerror}") from None
+        if mode & 0o077:
+            raise UsageError(f"{path}: others can read this key; chmod 600 it")
+        try:
+            return cls(bytes.fromhex(text.decode().strip().removeprefix("0x")))
+        except ValueError:
+            raise MalformedError(f"{path.name}: no Ethereum key of 64 hexadecimal digits") from None
+
+    def write(self, path: Path) -> None:
+        """Keep the key in a new file of mode 600; raises `UsageError` where there is one already."""
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            raise UsageError(f"{path}: exists already; a key is never overwritten") from None
+        with os.fdopen(handle, "w") as file:
+            file.write(self.secret.hex() + "\n")
+
+    @cached_property
+    def address(self) -> str:
+        """The account's address: 0x and 40 lower-case hexadecimal digits."""
+        return str(self._account.address).lower()
+
+    def sign_transaction(self, fields: Mapping[str, Any]) -> SignedTransaction:
+        """A transaction of type 2 (EIP-1559) with this key's signature, which binds the chain's id (EIP-155)."""
+        signed = self._account.sign_transaction(dict(fields))
+        return SignedTransaction(raw=signed.raw_transaction.to_0x_hex(), hash=signed.hash.to_0x_hex())
+
+    def sign_typed(self, document: Mapping[str, Any]) -> bytes:
+        """The 65 bytes r, s, v of a signature over typed data (EIP-712)."""
+        return bytes(self._account.sign_message(encode_typed_data(full_message=dict(document))).signature)
+
+    @cached_property
+    def _account(self) -> LocalAccount:
+        account: LocalAccount = Account.from_key(self.secret)
+        return account
+
+
+def signer_of(document: Mapping[str, Any], signature: bytes) -> str | None:
+    """The address whose key made `signature` over typed data; `None` where it is no signature."""
+    try:
+        message = encode_typed_data(full_message=dict(document))
+        return str(Account.recover_message(message, signature=signature)).lower()
+    except (ValueError, ValidationError, BadSignature):
+        return None

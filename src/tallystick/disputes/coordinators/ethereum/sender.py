@@ -1,0 +1,356 @@
+"""Transactions, from a move to a block: signed once, kept before they are sent, and sent until their fate is final.
+
+The nonce of an account makes at most one transaction of each number count. A move keeps its number for as long as it
+is under way: what is stuck is sent again with the same number and a higher fee, what a reorganised chain forgot is
+sent again as it was, and what the rules refuse by then is given up. So no crash, time-out or reorganisation makes a
+move twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+from tallystick.disputes.coordinators.ethereum import chain
+from tallystick.disputes.coordinators.ethereum.chain import Receipt, Reverted
+from tallystick.disputes.coordinators.ethereum.encoding import refusal
+from tallystick.disputes.coordinators.ethereum.endpoints import Endpoint, Endpoints, RemoteError
+from tallystick.disputes.coordinators.ethereum.fees import FeeRules, Offer, first_offer, raised
+from tallystick.disputes.coordinators.ethereum.journal import HeldError, Journal, Pages, Pending, Signed
+from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
+from tallystick.errors import RuleError, UnavailableError
+
+LOG: Final = logging.getLogger(__name__)
+NOWHERE: Final = "0x"
+"""Where a transaction goes that makes a contract."""
+FILLER: Final = "filler"
+GAS_OF_TRANSFER: Final = 21_000
+OUTBID: Final = "underpriced"
+"""In what nodes answer to a replacement that offers too little."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call that is to be made once: `purpose` names it, `turn` names what excludes any other; `value` in wei."""
+
+    to: str
+    data: bytes
+    value: int
+    purpose: str
+    turn: str = ""
+
+    @classmethod
+    def again(cls, signed: Signed) -> Self:
+        """The call that was signed before."""
+        return cls(signed.to, bytes.fromhex(signed.data[2:]), int(signed.value), signed.purpose, signed.turn)
+
+
+@dataclass(frozen=True)
+class SendingRules:
+    """How long to wait, and what to offer.
+
+    A transaction that no block has taken after `resend_blocks` blocks offers more. `submit` waits `patience_s` for a
+    block and leaves the rest to the journal. Gas is estimated, multiplied and added to, since a move that another one
+    overtakes may write more; more than `gas_max` is never asked for.
+    """
+
+    fees: FeeRules = field(default_factory=FeeRules)
+    resend_blocks: int = 3
+    patience_s: float = 60.0
+    poll_s: float = 0.5
+    lock_patience_s: float = 90.0
+    gas_permille: int = 1250
+    gas_extra: int = 80_000
+    gas_max: int = 1 << 24
+    gap_max: int = 16
+    raises_max: int = 8
+
+
+class Sender:
+    """What sends for one key on one chain."""
+
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        key: EthereumKey,
+        chain_id: int,
+        journal: Journal,
+        depth: int | None = None,
+        rules: SendingRules = SendingRules(),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.endpoints, self.key, self.chain_id, self.journal = endpoints, key, chain_id, journal
+        self.depth, self.rules, self._clock = depth, rules, clock
+        self._sent_at: dict[str, int] = {}
+
+    def submit(self, call: Call) -> Receipt | None:
+        """Make a call; gives its receipt, or `None` if it is under way for longer than one waits here.
+
+        Raises:
+            RuleError: The contract refuses it, or another call for the same turn is under way.
+            UnavailableError: No server can be asked; what was signed is kept, and sent by the next call.
+        """
+        with self.journal.held(self.rules.lock_patience_s) as pages:
+            ended_well = self._tend(pages)
+            if call.purpose in ended_well:
+                return ended_well[call.purpose]
+            pending = _under_way(pages, call) or self._begin(pages, call)
+            return self._see_through(pages, pending)
+
+    def tend(self) -> None:
+        """Send again what is under way and needs it; nothing if another program is at it."""
+        if not self.journal.path.exists():
+            return
+        with suppress(HeldError), self.journal.held(patience_s=0.0) as pages:
+            self._tend(pages)
+
+    def _tend(self, pages: Pages) -> Mapping[str, Receipt]:
+        """Look after everything under way, in the order of the nonces; the receipts of what is final, by purpose."""
+        ended_well: dict[str, Receipt] = {}
+        if pages.pending:
+            self._fill_gaps(pages)
+        is_first = True
+        for pending in pages.pending:
+            is_first = self._tend_one(pages, pending, is_first, ended_well) and is_first
+        return ended_well
+
+    def _tend_one(self, pages: Pages, pending: Pending, is_first: bool, ended_well: dict[str, Receipt]) -> bool:
+        """Look after one; whether all up to it are settled, so that the next can be tried on the latest block."""
+        sightings = self._sightings(pending)
+        receipts = [receipt for _, receipt in sightings if receipt]
+        if len(receipts) == len(sightings):
+            if self._is_closed_well(pages, pending, receipts[0]):
+                ended_well[pending.last.purpose] = receipts[0]
+            return True
+        if self._finally_used(pending.nonce):
+            if not receipts:
+                self._give_up(pages, pending, "another transaction used its number")
+            elif self._is_closed_well(pages, pending, receipts[0]):
+                ended_well[pending.last.purpose] = receipts[0]
+            return True
+        lacking = [server for server, receipt in sightings if not receipt]
+        error = self._refused(lacking, Call.again(pending.last)) if is_first and not receipts else None
+        if error is not None:
+            self._give_up(pages, pending, str(error))
+            return False
+        self._push(pages, pending, lacking)
+        return False
+
+    def _is_closed_well(self, pages: Pages, pending: Pending, receipt: Receipt) -> bool:
+        if not receipt.status:
+            self._give_up(pages, pending, f"refused in block {receipt.block}")
+        elif self._is_final(receipt):
+            pages.close(pending.nonce, "final")
+            return True
+        return False
+
+    def _give_up(self, pages: Pages, pending: Pending, reason: str) -> None:
+        LOG.warning("transaction %d of %s is given up: %s", pending.nonce, self.key.address, reason)
+        pages.close(pending.nonce, reason)
+
+    def _begin(self, pages: Pages, call: Call) -> Pending:
+        error = self._refused(self.endpoints.servers, call)
+        if error is not None:
+            raise error
+        needed = self._estimated(self._fields(call)) * self.rules.gas_permille // 1000
+        gas = min(needed + self.rules.gas_extra, self.rules.gas_max)
+        nonce = self._free_nonce(pages)
+        self._sign(pages, nonce, call, gas, self._market())
+        pending = _of(pages, nonce)
+        self._push(pages, pending, self.endpoints.servers)
+        return _of(pages, nonce)
+
+    def _see_through(self, pages: Pages, pending: Pending) -> Receipt | None:
+        """Wait for a block that takes it, offering more where none does."""
+        ends_at = self._clock() + self.rules.patience_s
+        while True:
+            receipt = self._included(pages, pending)
+            if receipt is not None:
+                return self._judged(pages, pending, receipt)
+            if self._clock() >= ends_at:
+                return None
+            self.endpoints.sleep(self.rules.poll_s)
+            pending = _of(pages, pending.nonce)
+
+    def _included(self, pages: Pages, pending: Pending) -> Receipt | None:
+        """The receipt on which all servers agree that answer; the others are sent the transaction."""
+        sightings = self._sightings(pending)
+        lacking = [server for server, receipt in sightings if not receipt]
+        if lacking:
+            self._push(pages, pending, lacking)
+            return None
+        return sightings[0][1]
+
+    def _judged(self, pages: Pages, pending: Pending, receipt: Receipt) -> Receipt:
+        self._is_closed_well(pages, pending, receipt)
+        if receipt.status:
+            return receipt
+        error = self._refused(self.endpoints.servers, Call.again(pending.last))
+        raise error or UnavailableError(f"transaction {receipt.hash} failed in block {receipt.block}; try again")
+
+    def _push(self, pages: Pages, pending: Pending, servers: Sequence[Endpoint]) -> None:
+        """Send the highest offer to servers that have not seen it in a block, and a higher one where that is stuck."""
+        number = self.endpoints.agreed(lambda server: chain.header(server, "latest").number)
+        sent_at = self._sent_at.setdefault(pending.last.hash, number)
+        is_stuck = number - sent_at >= self.rules.resend_blocks
+        attempt = (self._raise(pages, pending) if is_stuck else None) or pending.last
+        for _ in range(self.rules.raises_max):
+            if not self._broadcast(attempt.raw, servers):
+                return
+            higher = self._raise(pages, _of(pages, pending.nonce))
+            if higher is None:
+                return
+            attempt = higher
+
+    def _broadcast(self, raw: str, servers: Sequence[Endpoint]) -> bool:
+        """Send to each server; whether one has another transaction of this number and wants a higher offer."""
+        failures, is_outbid = [], False
+        for server in servers:
+            try:
+                server.ask("eth_sendRawTransaction", raw)
+            except RemoteError as error:  # known already, used already, outbid, or not to be paid
+                is_outbid = is_outbid or OUTBID in error.message
+                if not _is_harmless(error.message):
+                    LOG.warning("%s", error)
+            except UnavailableError as error:
+                failures.append(str(error))
+        if failures and len(failures) == len(servers):
+            raise UnavailableError(f"a signed transaction waits to be sent: {'; '.join(failures)}")
+        return is_outbid
+
+    def _raise(self, pages: Pages, pending: Pending) -> Signed | None:
+        last = pending.last
+        base_fee, tip = self._fees()
+        offer = raised(last.offer, base_fee, tip, self.rules.fees)
+        if offer is None:
+            LOG.warning("transaction %d is stuck at the highest fee that is allowed", pending.nonce)
+            return None
+        return self._sign(pages, pending.nonce, Call.again(last), last.gas, offer)
+
+    def _sign(self, pages: Pages, nonce: int, call: Call, gas: int, offer: Offer) -> Signed:
+        """A signed transaction, on disk before anybody can see it."""
+        signed = self.key.sign_transaction(
+            {
+                "type": 2,
+                "chainId": self.chain_id,
+                "nonce": nonce,
+                "to": bytes.fromhex(call.to[2:]),
+                "data": call.data,
+                "value": call.value,
+                "gas": gas,
+                "maxFeePerGas": offer.fee_max,
+                "maxPriorityFeePerGas": offer.tip,
+            }
+        )
+        entry = Signed(
+            nonce=nonce,
+            purpose=call.purpose,
+            turn=call.turn,
+            to=call.to,
+            data="0x" + call.data.hex(),
+            value=str(call.value),
+            gas=gas,
+            fee_max=str(offer.fee_max),
+            tip=str(offer.tip),
+            hash=signed.hash,
+            raw=signed.raw,
+        )
+        pages.sign(entry)
+        return entry
+
+    def _sightings(self, pending: Pending) -> list[tuple[Endpoint, Receipt | None]]:
+        """What each server that answers knows about the attempts: the receipt of the one that a block took."""
+        return self.endpoints.each(lambda server: _seen(server, pending))
+
+    def _refused(self, servers: Sequence[Endpoint], call: Call) -> RuleError | UnavailableError | None:
+        """Why the contract would refuse a call on the latest block; `None` if a single server says it would not."""
+        asked, fields = Endpoints(servers, self.endpoints.patience, self.endpoints.sleep), self._fields(call)
+        answers = [answer for _, answer in asked.each(lambda server: chain.call(server, fields))]
+        refusals = [answer for answer in answers if isinstance(answer, Reverted)]
+        return refusal(refusals[0].data) if len(refusals) == len(answers) else None
+
+    def _estimated(self, fields: dict[str, Any]) -> int:
+        answers = self.endpoints.each(lambda server: chain.estimate(server, fields))
+        amounts = [answer for _, answer in answers if isinstance(answer, int)]
+        if not amounts:
+            raise next(refusal(answer.data) for _, answer in answers if isinstance(answer, Reverted))
+        return max(amounts)
+
+    def _fields(self, call: Call) -> dict[str, Any]:
+        fields = {"from": self.key.address, "data": "0x" + call.data.hex(), "value": hex(call.value)}
+        return fields if call.to == NOWHERE else {**fields, "to": call.to}
+
+    def _free_nonce(self, pages: Pages) -> int:
+        taken = {pending.nonce for pending in pages.pending}
+        nonce = self.endpoints.agreed(lambda server: chain.nonce(server, self.key.address))
+        while nonce in taken:
+            nonce += 1
+        return nonce
+
+    def _fill_gaps(self, pages: Pages) -> None:
+        """Send nothing to oneself under every number that is missing below one that is under way."""
+        count = self.endpoints.agreed(lambda server: chain.nonce(server, self.key.address))
+        taken = [pending.nonce for pending in pages.pending]
+        missing = [nonce for nonce in range(count, max(taken)) if nonce not in taken][: self.rules.gap_max]
+        for nonce in missing:
+            LOG.warning("transaction %d of %s is missing; the number is filled", nonce, self.key.address)
+            filler = Call(self.key.address, b"", 0, f"{FILLER} {nonce}")
+            self._sign(pages, nonce, filler, GAS_OF_TRANSFER, self._market())
+
+    def _finally_used(self, nonce: int) -> bool:
+        def used(server: Endpoint) -> bool:
+            final = chain.final_header(server, self.depth)
+            return chain.nonce(server, self.key.address, final.number) > nonce
+
+        return self.endpoints.agreed(used)
+
+    def _is_final(self, receipt: Receipt) -> bool:
+        def final(server: Endpoint) -> bool:
+            if chain.final_header(server, self.depth).number < receipt.block:
+                return False
+            return chain.header(server, receipt.block).hash == receipt.block_hash
+
+        return self.endpoints.agreed(final)
+
+    def _market(self) -> Offer:
+        base_fee, tip = self._fees()
+        return first_offer(base_fee, tip, self.rules.fees)
+
+    def _fees(self) -> tuple[int, int]:
+        """The base fee of the latest block and the tip that servers ask for; the middle one of several."""
+        answers = sorted(answer for _, answer in self.endpoints.each(_fees_at))
+        return answers[(len(answers) - 1) // 2]
+
+
+def _fees_at(server: Endpoint) -> tuple[int, int]:
+    return chain.header(server, "latest").base_fee, chain.quantity(server, "eth_maxPriorityFeePerGas")
+
+
+def _seen(server: Endpoint, pending: Pending) -> Receipt | None:
+    for attempt in reversed(pending.attempts):
+        found = chain.receipt(server, attempt.hash)
+        if found is not None and found.hash == attempt.hash:
+            return found
+    return None
+
+
+def _under_way(pages: Pages, call: Call) -> Pending | None:
+    """The transactions that are on their way for the same purpose; refused where another holds the turn."""
+    for pending in pages.pending:
+        if pending.last.purpose == call.purpose:
+            return pending
+        if call.turn and pending.last.turn == call.turn:
+            raise RuleError("turn", "another move for this turn is on its way")
+    return None
+
+
+def _of(pages: Pages, nonce: int) -> Pending:
+    return next(pending for pending in pages.pending if pending.nonce == nonce)
+
+
+def _is_harmless(message: str) -> bool:
+    return any(word in message.lower() for word in ("already", "known", "nonce too low", OUTBID))

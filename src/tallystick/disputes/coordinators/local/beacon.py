@@ -1,0 +1,47 @@
+"""The local beacon: a chain of hashes, whose end is in the charter and whose links are shown one draw at a time.
+
+Each nonce hashes to the one before it, so the coordinator can choose none; it knows them beforehand, which parties who
+do not trust it with that avoid by naming another beacon in their rules. The chain hangs on the coordinator's key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+from tallystick.attestation import SigningKey
+from tallystick.errors import RuleError, UnavailableError
+
+NONCES: Final = 1 << 14
+"""How many draws one coordinator can make."""
+
+
+def chain_end(key: SigningKey, genesis: str) -> str:
+    """What the charter carries: the first nonce hashes to it."""
+    return _link(key, genesis, NONCES)
+
+
+def nonce(key: SigningKey, genesis: str, drawn: int) -> str:
+    """The nonce after `drawn` earlier ones, hashed anew from the chain's other end; raises `UnavailableError` when all are used up."""
+    if drawn >= NONCES:
+        raise UnavailableError(f"the beacon's chain of {NONCES} nonces is used up; set up a new coordinator")
+    return _link(key, genesis, NONCES - 1 - drawn)
+
+
+def hashed(nonce: str) -> str:
+    """What a nonce has to hash to: the one drawn before it, or the end of the chain."""
+    return hashlib.sha256(b"tallystick/nonce/v1\n" + bytes.fromhex(nonce)).hexdigest()
+
+
+def check_nonce(nonce: str, previous: str) -> None:
+    """Raise `RuleError` with code `nonce` unless `nonce` is the link before `previous`."""
+    if hashed(nonce) != previous:
+        raise RuleError("nonce", "the beacon's nonce is not the next one of its chain")
+
+
+def _link(key: SigningKey, genesis: str, steps: int) -> str:
+    """The seed, hashed `steps` times."""
+    found = hashlib.sha256(b"tallystick/beacon/v1\n" + key.secret + bytes.fromhex(genesis)).hexdigest()
+    for _ in range(steps):
+        found = hashed(found)
+    return found

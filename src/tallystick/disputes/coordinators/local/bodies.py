@@ -1,0 +1,64 @@
+"""Bodies of requests: bounded in size and time before anything else is done with them."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator
+from typing import IO, Final
+
+from fastapi import Request
+
+from tallystick.disputes.coordinators.local.problems import Problem
+
+BYTES_PER_SECOND_MIN: Final = 1 << 17
+
+
+async def read_body(request: Request, bytes_max: int, seconds_max: float) -> bytes:
+    """The whole body; raises `Problem` if it is too large or too slow."""
+    declared_size(request, bytes_max)
+    return b"".join([part async for part in _parts(request, bytes_max, seconds_max)])
+
+
+async def spool_body(request: Request, size: int, seconds_max: float) -> IO[bytes]:
+    """A body of exactly `size` bytes in a file without a name; raises `Problem` for another size, or too slow."""
+    file = tempfile.TemporaryFile()  # noqa: SIM115  handed on
+    try:
+        async for part in _parts(request, size, seconds_max + size / BYTES_PER_SECOND_MIN):
+            file.write(part)
+        if file.tell() != size:
+            raise Problem(400, "malformed", f"the body ended after {file.tell()} of {size} bytes")
+        file.seek(0)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def declared_size(request: Request, bytes_max: int) -> int | None:
+    """What the header says, if it says anything; raises `Problem` if that is too large or no number."""
+    declared = request.headers.get("content-length")
+    if declared is None:
+        return None
+    if not (declared.isascii() and declared.isdecimal()):
+        raise Problem(400, "malformed", "Content-Length: no number")
+    if len(declared) > 15 or int(declared) > bytes_max:
+        raise _too_large(bytes_max)
+    return int(declared)
+
+
+async def _parts(request: Request, bytes_max: int, seconds_max: float) -> AsyncIterator[bytes]:
+    size = 0
+    try:
+        async with asyncio.timeout(seconds_max):
+            async for part in request.stream():
+                size += len(part)
+                if size > bytes_max:
+                    raise _too_large(bytes_max)
+                yield part
+    except TimeoutError:
+        raise Problem(408, "slow", f"the body did not arrive within {seconds_max:g} seconds") from None
+
+
+def _too_large(bytes_max: int) -> Problem:
+    return Problem(413, "size", f"the body is larger than {bytes_max} bytes")

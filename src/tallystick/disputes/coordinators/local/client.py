@@ -1,0 +1,246 @@
+"""A party's side of a local coordinator behind HTTP: it takes nothing on trust that it can check.
+
+Every entry is checked as it comes: both signatures, its place in the hash chain, its time, and that the rules allow the
+move. A coordinator that rewrites or forgets what it once showed, or that leaves out a move it gave a receipt for, is
+found out by whoever saw it, with the coordinator's own signature as evidence.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Final
+
+from tallystick.attestation import SigningKey
+from tallystick.commitments import Digest, Json, decode, parse_digest
+from tallystick.disputes.coordinators.coordinator import Entry
+from tallystick.disputes.coordinators.local.board import blob_digest
+from tallystick.disputes.coordinators.local.book import Book
+from tallystick.disputes.coordinators.local.problems import PROBLEM_BYTES_MAX, error_of
+from tallystick.disputes.coordinators.local.receipts import ReceiptFile
+from tallystick.disputes.coordinators.local.signed import (
+    ACCEPTED_BYTES_MAX,
+    Accepted,
+    Charter,
+    MoveReceipt,
+    put_message,
+    sign_move,
+)
+from tallystick.disputes.coordinators.local.wire import Answer, Effort, Wire
+from tallystick.disputes.moves import Move
+from tallystick.disputes.opened.manifest import BLOB_BYTES_MAX
+from tallystick.disputes.rules import Rules
+from tallystick.errors import ProofError, UnavailableError, UsageError
+
+ANSWER_BYTES_MAX: Final = 1 << 20
+PAGE_BYTES_MAX: Final = (8 << 20) + ACCEPTED_BYTES_MAX
+
+
+@dataclass(frozen=True)
+class Account:
+    """A party's money at the coordinator: what it can pay with, and what it can withdraw by one move."""
+
+    purse: int
+    withdrawable: int
+
+
+class RemoteCoordinator:
+    """A coordinator behind HTTP. A party expects the one of `identity`, or of `url` if that ends in `#` and a digest.
+
+    Where neither names one, whoever answers first is believed.
+
+    Receipts are kept in the file `receipts`, where one is named, and are held against the coordinator ever after.
+
+    Raises:
+        UnavailableError: nobody answers in time.
+        ProofError: it is another coordinator than expected.
+    """
+
+    def __init__(
+        self, url: str, identity: Digest | None = None, receipts: Path | None = None, effort: Effort | None = None
+    ) -> None:
+        url, _, named = url.partition("#")
+        identity = parse_digest(named, "coordinator") if named else identity
+        self._wire = Wire(url, effort)
+        try:
+            self.charter = Charter.from_bytes(self._get("/v1/rules", ANSWER_BYTES_MAX), f"{url}: rules")
+            if identity is not None and self.charter.identity != identity:
+                raise ProofError(f"{url}: this is coordinator {self.charter.identity}, and not {identity}")
+            self._receipts = ReceiptFile(receipts, self.charter)
+        except BaseException:
+            self._wire.close()
+            raise
+        self._book, self._entries, self._last = Book.empty(self.charter), list[Entry](), b""
+        self._lock = threading.RLock()
+
+    def close(self) -> None:
+        """Let all connections go."""
+        self._wire.close()
+
+    @property
+    def identity(self) -> Digest:
+        """The digest by which signed moves name this coordinator."""
+        return self.charter.identity
+
+    @property
+    def rules(self) -> Rules:
+        """The rules; they never change."""
+        return self.charter.rules
+
+    def now(self) -> int:
+        """The coordinator's time, in seconds."""
+        return _count(self._object("/v1/time"), "time")
+
+    def book(self) -> Book:
+        """The fold of all entries there are, each of them checked."""
+        with self._lock:
+            while self._read_page():
+                pass
+            return self._book
+
+    def entries(self, start: int = 0) -> Sequence[Entry]:
+        """The accepted moves from number `start` on; raises `ProofError` where the coordinator is caught at a lie."""
+        with self._lock:
+            self.book()
+            return self._entries[start:]
+
+    def account(self, party: str) -> Account:
+        """What a party has."""
+        found = self._object(f"/v1/accounts/{party}")
+        return Account(_count(found, "purse"), _count(found, "withdrawable"))
+
+    def connect(self, key: SigningKey) -> RemoteConnection:
+        """The coordinator as the party with this key sees it."""
+        return RemoteConnection(self, key)
+
+    def board(self, key: SigningKey) -> RemoteBoard:
+        """The board, with what is put there counted against the party with this key."""
+        return RemoteBoard(self, key)
+
+    def make(self, move: Move, key: SigningKey) -> MoveReceipt:
+        """Sign a move once, and send it until it is answered; the receipt is checked and kept."""
+        signed = sign_move(move, self.identity, key)
+        answer = self._wire.ask("POST", "/v1/moves", ANSWER_BYTES_MAX, signed.to_bytes(), _JSON)
+        if answer.status != 200:
+            raise error_of(answer.status, answer.body, self._wire.url)
+        receipt = MoveReceipt.from_bytes(answer.body, f"{self._wire.url}: receipt")
+        receipt.check(self.charter)
+        if (receipt.entry.coordinator, receipt.entry.move) != (self.identity, signed.identity):
+            raise ProofError(f"{self._wire.url}: the receipt is for another move")
+        self._receipts.add(receipt)
+        return receipt
+
+    def put(self, data: bytes, key: SigningKey) -> Digest:
+        """Keep `data` at the board, unless it is there already."""
+        if len(data) > BLOB_BYTES_MAX:
+            raise UsageError(f"a blob of {len(data)} bytes: the board takes {BLOB_BYTES_MAX} at most")
+        name = blob_digest(BytesIO(data))
+        path = f"/v1/blobs/{name}"
+        if self._wire.ask("HEAD", path, 0).status == 200:
+            return name
+        signature = key.sign(put_message(self.identity, name, len(data)))
+        headers = {"Tally-Key": key.public, "Tally-Signature": signature, "Content-Type": "application/octet-stream"}
+        answer = self._wire.ask("PUT", path, PROBLEM_BYTES_MAX, data, headers)
+        if answer.status != 204:
+            raise UsageError(str(error_of(answer.status, answer.body, self._wire.url)))
+        return name
+
+    def get(self, name: Digest) -> bytes:
+        """The bytes under a blob digest, checked against it."""
+        data = self._get(f"/v1/blobs/{name}", BLOB_BYTES_MAX)
+        if blob_digest(BytesIO(data)) != name:
+            raise UnavailableError(f"{self._wire.url}: the board gives other bytes for {name}")
+        return data
+
+    def _read_page(self) -> bool:
+        """Take in more entries, from the last known one on, which has to be there still; whether there were any."""
+        start = max(self._book.count - 1, 0)
+        lines = self._get(f"/v1/entries?start={start}", PAGE_BYTES_MAX).splitlines()
+        if self._book.count:
+            if not lines or lines[0] != self._last:
+                raise ProofError(f"{self._wire.url}: entry {start} is not the one that the coordinator showed before")
+            del lines[0]
+        for line in lines:
+            self._take_in(line)
+        return bool(lines)
+
+    def _take_in(self, line: bytes) -> None:
+        accepted = Accepted.from_bytes(line, f"{self._wire.url}: entry {self._book.count}")
+        self._book, move = self._book.read(accepted)
+        entry = accepted.receipt.entry
+        self._receipts.compare(entry)
+        self._entries.append(Entry(entry.number, entry.time, move))
+        self._last = line
+
+    def _object(self, path: str) -> dict[str, Json]:
+        found = decode(self._get(path, ANSWER_BYTES_MAX), f"{self._wire.url}{path}")
+        if not isinstance(found, dict):
+            raise UnavailableError(f"{self._wire.url}{path}: no JSON object")
+        return found
+
+    def _get(self, path: str, bytes_max: int) -> bytes:
+        answer = self._wire.ask("GET", path, bytes_max)
+        return _body_of(answer, self._wire.url)
+
+
+class RemoteConnection:
+    """A coordinator behind HTTP as one party sees it: the protocol `Coordinator`."""
+
+    def __init__(self, place: RemoteCoordinator, key: SigningKey) -> None:
+        self._place, self._key = place, key
+
+    @property
+    def party(self) -> str:
+        """Who moves through this connection."""
+        return self._key.public
+
+    @property
+    def rules(self) -> Rules:
+        """The rules; they never change."""
+        return self._place.rules
+
+    def now(self) -> int:
+        """The coordinator's time, in seconds."""
+        return self._place.now()
+
+    def entries(self, start: int = 0) -> Sequence[Entry]:
+        """The accepted moves from number `start` on, checked."""
+        return self._place.entries(start)
+
+    def submit(self, move: Move) -> None:
+        """Sign a move and make it; see `RemoteCoordinator.make`."""
+        self._place.make(move, self._key)
+
+
+class RemoteBoard:
+    """The board behind HTTP as one party sees it: the protocol `Board`."""
+
+    def __init__(self, place: RemoteCoordinator, key: SigningKey) -> None:
+        self._place, self._key = place, key
+
+    def put(self, data: bytes) -> Digest:
+        """Keep `data`; returns its blob digest."""
+        return self._place.put(data, self._key)
+
+    def get(self, name: Digest) -> bytes:
+        """The bytes under a digest; raises `UnavailableError` where they are not there."""
+        return self._place.get(name)
+
+
+_JSON: Final = {"Content-Type": "application/json"}
+
+
+def _body_of(answer: Answer, url: str) -> bytes:
+    if answer.status != 200:
+        raise error_of(answer.status, answer.body, url)
+    return answer.body
+
+
+def _count(found: dict[str, Json], name: str) -> int:
+    value = found.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise UnavailableError(f"the coordinator's answer has no number {name}")
+    return value

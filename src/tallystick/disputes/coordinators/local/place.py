@@ -1,0 +1,336 @@
+"""A coordinator kept in a database: it accepts moves one after the other, and gives a signed receipt for each."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache, partial
+from io import BytesIO
+from pathlib import Path
+from typing import IO, Final, Self
+
+import sqlalchemy as sa
+
+from tallystick.attestation import SigningKey
+from tallystick.commitments import Digest
+from tallystick.disputes.coordinators.coordinator import Entry
+from tallystick.disputes.coordinators.local import beacon
+from tallystick.disputes.coordinators.local.board import BlobStore, Quotas, blob_digest
+from tallystick.disputes.coordinators.local.book import Book
+from tallystick.disputes.coordinators.local.database import ENTRIES, Database
+from tallystick.disputes.coordinators.local.door import admit, data_of
+from tallystick.disputes.coordinators.local.purses import Purses
+from tallystick.disputes.coordinators.local.signed import (
+    Accepted,
+    Charter,
+    MoveReceipt,
+    SignedMove,
+    sign_entry,
+    sign_move,
+)
+from tallystick.disputes.moves import Move, value_of
+from tallystick.disputes.rules import Rules
+from tallystick.disputes.state import State
+from tallystick.errors import MalformedError, ProofError, RuleError, UnavailableError, UsageError
+
+KEY_SUFFIX: Final = ".key"
+Clock = Callable[[], int]
+
+
+def system_clock() -> int:
+    """The system's time in whole seconds."""
+    return int(time.time())
+
+
+class LocalCoordinator:
+    """A coordinator over one database; any number of processes may serve the same one.
+
+    The fold of the accepted moves is kept in memory and brought up to date from the database before every answer.
+    """
+
+    def __init__(
+        self, database: Database, key: SigningKey, clock: Clock = system_clock, quotas: Quotas | None = None
+    ) -> None:
+        self._database, self._key, self._clock = database, key, clock
+        self.charter = Charter.from_bytes(database.charter(), f"{database.name}: charter")
+        if self.charter.key != key.public:
+            raise UsageError(f"{database.name}: this is not the key of the coordinator that was set up there")
+        self.blobs = BlobStore(database, quotas or Quotas())
+        self.purses = Purses(database)
+        self._book, self._entries, self._latest = Book.empty(self.charter), list[Entry](), 0
+        self._lock = threading.RLock()
+        self._nonce = lru_cache(1)(partial(beacon.nonce, key, self.charter.genesis))
+        with self._lock, database.reading() as connection:
+            self._catch_up(connection)
+
+    @classmethod
+    def create(
+        cls, place: str | Path, rules: Rules, key: SigningKey | None = None, clock: Clock = system_clock
+    ) -> Self:
+        """Set up a coordinator in a new database; a new key, where none is given, is kept in a file beside it."""
+        check_rules(rules)
+        database = Database(place)
+        key = key or key_beside(database)
+        genesis = secrets.token_hex(32)
+        charter = Charter(beacon=beacon.chain_end(key, genesis), genesis=genesis, key=key.public, rules=rules)
+        database.create(charter.to_bytes())
+        return cls(database, key, clock)
+
+    @classmethod
+    def open(
+        cls,
+        place: str | Path,
+        key: SigningKey | None = None,
+        clock: Clock = system_clock,
+        quotas: Quotas | None = None,
+    ) -> Self:
+        """Go on with the coordinator in a database.
+
+        Raises:
+            UnavailableError: there is no such database, it cannot be reached, or it is damaged.
+            MalformedError: it is the database of something else.
+            UsageError: the key is not this coordinator's.
+        """
+        database = Database(place)
+        database.charter()
+        return cls(database, key or SigningKey.read(key_path(database)), clock, quotas)
+
+    def close(self) -> None:
+        """Let the database go."""
+        self._database.close()
+
+    @property
+    def identity(self) -> Digest:
+        """The digest by which signed moves name this coordinator."""
+        return self.charter.identity
+
+    @property
+    def rules(self) -> Rules:
+        """The rules; they never change."""
+        return self.charter.rules
+
+    @property
+    def state(self) -> State:
+        """What the accepted moves lead to."""
+        return self.book().state
+
+    def now(self) -> int:
+        """The time in seconds: that of the clock, and never earlier than it was before."""
+        with self._lock:
+            self._latest = max(self._latest, self._book.time, self._clock())
+            return self._latest
+
+    def book(self) -> Book:
+        """The fold of all that is accepted, by any process."""
+        with self._lock, self._database.reading() as connection:
+            return self._catch_up(connection)
+
+    def entries(self, start: int = 0) -> Sequence[Entry]:
+        """The accepted moves from number `start` on."""
+        with self._lock:
+            self.book()
+            return self._entries[start:]
+
+    def accepted(self, start: int, count: int, bytes_max: int) -> list[Accepted]:
+        """At most `count` accepted moves from number `start` on: one, or more of `bytes_max` in all."""
+        found, size = list[Accepted](), 0
+        with self._database.reading() as connection:
+            for accepted in self._read(connection, start, count):
+                size += len(accepted.signed.move)
+                if found and size > bytes_max:
+                    break
+                found.append(accepted)
+        return found
+
+    def take(self, data: bytes) -> MoveReceipt:
+        """Accept the signed move in `data`; the same move again gets the receipt that it got before.
+
+        A refused move leaves no trace. When this returns, the move is on disk.
+
+        Raises:
+            MalformedError, ProofError, RuleError: see `door.admit`; the rules of the game do not allow the move now;
+                with code `funds`, the purse is too small; with code `data`, what the move refers to is not there.
+            UnavailableError: the database cannot be reached or written; whether it has the move is unknown.
+        """
+        signed, move = admit(data, self.charter)
+        with self._lock, self._database.writing() as connection:
+            book = self._catch_up(connection)
+            known = _receipt_of(connection, signed)
+            if known is not None:
+                return known
+            entry = book.entry(signed, self.now())
+            after = book.after(move, entry)
+            self._check_purse(connection, book, move)
+            data_name = data_of(move)
+            if data_name is not None:
+                self.blobs.check_whole(connection, data_name)
+            receipt = sign_entry(entry, self._key)
+            _append(connection, signed, receipt, after.checked())
+        return receipt
+
+    def connect(self, key: SigningKey) -> Connection:
+        """The coordinator as the party with this key sees it."""
+        return Connection(self, key)
+
+    def board(self, key: SigningKey) -> LocalBoard:
+        """The board, with what is put there counted against the party with this key."""
+        return LocalBoard(self, key.public)
+
+    def own(self) -> Connection:
+        """The coordinator as a party of its own game: it brings nonces, and makes moves that anybody may make."""
+        return Connection(self, self._key)
+
+    def next_nonce(self) -> str:
+        """The beacon's next nonce."""
+        return self._nonce(self.book().drawn)
+
+    def grant(self, party: str, amount: int) -> int:
+        """Put money into a party's purse, or take it out where negative; returns what is in it then."""
+        with self._lock, self._database.writing() as connection:
+            spent = self._catch_up(connection).spent.get(party, 0)
+            return self.purses.grant(connection, party, amount, self.now(), spent)
+
+    def purse(self, party: str) -> int:
+        """What a party can pay moves with."""
+        with self._lock, self._database.reading() as connection:
+            return self.purses.granted(connection, party) - self._catch_up(connection).spent.get(party, 0)
+
+    def parties(self) -> list[str]:
+        """Everybody who was ever granted anything or has moved."""
+        return sorted({*self.purses.parties(), *self.book().spent})
+
+    def keep(self, name: Digest, size: int, source: IO[bytes], owner: str) -> None:
+        """Keep bytes at the board for a party that has something to do here; see `BlobStore.keep`."""
+        if not self.has_standing(owner):
+            raise RuleError("standing", "the board keeps data only for parties with a purse or a role")
+        self.blobs.keep(name, size, source, owner)
+
+    def has_standing(self, party: str) -> bool:
+        """Whether a party was ever granted money, or is named by the rules: strangers may move, and store nothing."""
+        rules = self.rules
+        if party in (*rules.members, rules.referee, rules.beacon, rules.planter, rules.guardian, rules.treasury):
+            return True
+        with self._database.reading() as connection:
+            return self.purses.is_known(connection, party)
+
+    def _catch_up(self, connection: sa.Connection) -> Book:
+        """Fold what other processes have accepted since."""
+        for accepted in self._read(connection, self._book.count, None):
+            with self._damage_told():
+                self._book, move = self._book.read(accepted)
+            entry = accepted.receipt.entry
+            self._entries.append(Entry(entry.number, entry.time, move))
+        return self._book
+
+    def _read(self, connection: sa.Connection, start: int, count: int | None) -> Iterator[Accepted]:
+        columns = sa.select(ENTRIES.c.signed, ENTRIES.c.receipt).where(ENTRIES.c.number >= start)
+        rows = connection.execute(columns.order_by(ENTRIES.c.number).limit(count))
+        for row in rows:
+            with self._damage_told():
+                receipt = MoveReceipt.from_bytes(bytes(row.receipt), "receipt")
+                signed = SignedMove.from_bytes(bytes(row.signed), "signed move")
+            yield Accepted(receipt=receipt, signed=signed)
+
+    @contextmanager
+    def _damage_told(self) -> Iterator[None]:
+        try:
+            yield
+        except (ProofError, MalformedError) as error:
+            raise UnavailableError(f"{self._database.name}: damaged: {error}") from None
+
+    def _check_purse(self, connection: sa.Connection, book: Book, move: Move) -> None:
+        price = value_of(move)
+        held = self.purses.granted(connection, move.actor) - book.spent.get(move.actor, 0)
+        if price > held:
+            raise RuleError("funds", f"this move pays {price}, and the purse holds {held}")
+
+
+class Connection:
+    """A local coordinator as one party sees it: the protocol `Coordinator`."""
+
+    def __init__(self, place: LocalCoordinator, key: SigningKey) -> None:
+        self._place, self._key = place, key
+
+    @property
+    def party(self) -> str:
+        """Who moves through this connection."""
+        return self._key.public
+
+    @property
+    def rules(self) -> Rules:
+        """The rules; they never change."""
+        return self._place.rules
+
+    def now(self) -> int:
+        """The coordinator's time, in seconds."""
+        return self._place.now()
+
+    def entries(self, start: int = 0) -> Sequence[Entry]:
+        """The accepted moves from number `start` on."""
+        return self._place.entries(start)
+
+    def submit(self, move: Move) -> None:
+        """Sign a move and make it; see `LocalCoordinator.take`."""
+        self._place.take(sign_move(move, self._place.identity, self._key).to_bytes())
+
+
+class LocalBoard:
+    """The board as one party sees it: the protocol `Board`."""
+
+    def __init__(self, place: LocalCoordinator, party: str) -> None:
+        self._place, self._party = place, party
+
+    def put(self, data: bytes) -> Digest:
+        """Keep `data`; returns its blob digest."""
+        name = blob_digest(BytesIO(data))
+        try:
+            self._place.keep(name, len(data), BytesIO(data), self._party)
+        except RuleError as error:
+            raise UsageError(str(error)) from None
+        return name
+
+    def get(self, name: Digest) -> bytes:
+        """The bytes under a digest; raises `UnavailableError` where they are not there."""
+        return self._place.blobs.get(name)
+
+
+def check_rules(rules: Rules) -> None:
+    """Raise `UsageError` unless everybody whom the rules name can sign a local move."""
+    named = {"treasury": rules.treasury, "referee": rules.referee, "beacon": rules.beacon, "planter": rules.planter}
+    named |= {"guardian": rules.guardian} | {f"members.{i}": member for i, member in enumerate(rules.members)}
+    for name, party in named.items():
+        if party is not None and party.startswith("0x"):
+            raise UsageError(f"rules: {name}: a local coordinator knows parties by their Ed25519 keys")
+
+
+def key_path(database: Database) -> Path:
+    """Where the key of a coordinator is kept that was set up without one; raises `UsageError` for a server."""
+    if not database.is_file:
+        raise UsageError(f"{database.name}: give the coordinator's key; only that of a file is kept beside it")
+    return database.path.with_name(database.path.name + KEY_SUFFIX)
+
+
+def key_beside(database: Database) -> SigningKey:
+    """The key beside a database that is still to be made: one that an interrupted call left there, or a new one."""
+    path = key_path(database)
+    if path.exists():
+        return SigningKey.read(path)
+    key = SigningKey.generate()
+    key.write(path)
+    return key
+
+
+def _receipt_of(connection: sa.Connection, signed: SignedMove) -> MoveReceipt | None:
+    chosen = sa.select(ENTRIES.c.receipt).where(ENTRIES.c.move == signed.identity)
+    found = connection.execute(chosen).scalar_one_or_none()
+    return None if found is None else MoveReceipt.from_bytes(bytes(found), "receipt")
+
+
+def _append(connection: sa.Connection, signed: SignedMove, receipt: MoveReceipt, after: Book) -> None:
+    """Write the entry under its number, which the table holds once: of two servers one succeeds."""
+    assert receipt.entry.identity == after.head
+    values = {"number": receipt.entry.number, "move": signed.identity}
+    connection.execute(sa.insert(ENTRIES).values(signed=signed.to_bytes(), receipt=receipt.to_bytes(), **values))

@@ -1,0 +1,177 @@
+"""The HTTP interface of a local coordinator (`spec/coordinator.md`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from fastapi import FastAPI, Request
+from fastapi.responses import Response, StreamingResponse
+from pydantic import TypeAdapter
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from tallystick.attestation import check_signature
+from tallystick.commitments import Digest, Json, encode, parse_digest
+from tallystick.disputes.coordinators.local.board import blob_digest
+from tallystick.disputes.coordinators.local.bodies import declared_size, read_body, spool_body
+from tallystick.disputes.coordinators.local.place import LocalCoordinator
+from tallystick.disputes.coordinators.local.problems import Problem, problem_of
+from tallystick.disputes.coordinators.local.signed import SIGNED_MOVE_BYTES_MAX, put_message
+from tallystick.disputes.ledger import withdrawable
+from tallystick.disputes.state import Dispute
+from tallystick.errors import MalformedError, RuleError, TallyError
+
+PAGE_ENTRIES: Final = 256
+PAGE_BYTES: Final = 4 << 20
+UPLOADS_AT_ONCE: Final = 8
+CLIENT_GONE: Final = 499
+KEY_HEADER: Final = "Tally-Key"
+SIGNATURE_HEADER: Final = "Tally-Signature"
+_DISPUTE: Final = TypeAdapter(Dispute)
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How many seconds a body may take; a blob has more, in proportion to its size."""
+
+    body: float = 30.0
+
+
+def create_app(place: LocalCoordinator, patience: Patience | None = None) -> FastAPI:
+    """The application over one coordinator; it opens and closes nothing."""
+    app = FastAPI(title="tally coordinator", docs_url=None, redoc_url=None, openapi_url=None)
+    patience = patience or Patience()
+    _answer_errors_alike(app)
+    _add_reading(app, place)
+    _add_moves(app, place, patience)
+    _add_blobs(app, place, patience)
+    return app
+
+
+def _add_reading(app: FastAPI, place: LocalCoordinator) -> None:
+    @app.get("/v1/rules")
+    async def rules() -> Response:
+        return _json(place.charter.to_bytes())
+
+    @app.get("/v1/time")
+    async def time() -> Response:
+        book, now = await asyncio.to_thread(lambda: (place.book(), place.now()))
+        return _json(encode({"entries": book.count, "head": book.head, "time": now}))
+
+    @app.get("/v1/entries")
+    async def entries(start: str = "0") -> Response:
+        number = _number(start, "start")
+        found = await asyncio.to_thread(place.accepted, number, PAGE_ENTRIES, PAGE_BYTES)
+        return Response(b"".join(each.to_bytes() + b"\n" for each in found), media_type="application/jsonl")
+
+    @app.get("/v1/disputes/{number}")
+    async def dispute(number: str) -> Response:
+        disputes = (await asyncio.to_thread(place.book)).state.disputes
+        wanted = _number(number, "dispute")
+        if wanted >= len(disputes):
+            raise Problem(404, "absent", f"there is no dispute {wanted}")
+        return _json(encode(_DISPUTE.dump_python(disputes[wanted], mode="json")))
+
+    @app.get("/v1/accounts/{party}")
+    async def account(party: str) -> Response:
+        return _json(encode(await asyncio.to_thread(_account, place, party)))
+
+
+def _add_moves(app: FastAPI, place: LocalCoordinator, patience: Patience) -> None:
+    @app.post("/v1/moves")
+    async def move(request: Request) -> Response:
+        body = await read_body(request, SIGNED_MOVE_BYTES_MAX, patience.body)
+        receipt = await asyncio.to_thread(place.take, body)
+        return _json(receipt.to_bytes())
+
+
+def _add_blobs(app: FastAPI, place: LocalCoordinator, patience: Patience) -> None:
+    uploads = asyncio.Semaphore(UPLOADS_AT_ONCE)
+
+    @app.put("/v1/blobs/{name}")
+    async def put(request: Request, name: str) -> Response:
+        digest = parse_digest(name, "blob")
+        size, owner = await asyncio.to_thread(_announced, request, place, digest)
+        if uploads.locked():
+            raise Problem(429, "busy", "too many uploads at once; come back", {"Retry-After": "1"})
+        async with uploads:
+            await _upload(request, place, digest, size, owner, patience.body)
+        return Response(status_code=204)
+
+    @app.get("/v1/blobs/{name}")
+    @app.head("/v1/blobs/{name}")
+    async def get(request: Request, name: str) -> Response:
+        digest = parse_digest(name, "blob")
+        size = await asyncio.to_thread(place.blobs.size, digest)
+        if size is None:
+            raise Problem(404, "absent", f"{digest}: not at the board")
+        headers = {"Content-Length": str(size), "Content-Type": "application/octet-stream"}
+        if request.method == "HEAD":
+            return Response(headers=headers)
+        return StreamingResponse(place.blobs.pieces(digest), headers=headers)
+
+
+async def _upload(
+    request: Request, place: LocalCoordinator, name: Digest, size: int, owner: str, seconds: float
+) -> None:
+    """Take in the body and keep it, unless it is there already."""
+    with await spool_body(request, size, seconds) as file:
+        if await asyncio.to_thread(blob_digest, file) != name:
+            raise Problem(422, "digest", f"the body is not what {name} names")
+        file.seek(0)
+        await asyncio.to_thread(place.keep, name, size, file, owner)
+
+
+def _announced(request: Request, place: LocalCoordinator, name: Digest) -> tuple[int, str]:
+    """Size and owner of a blob, from headers that the owner signed; raises before a byte of the body is read."""
+    size = declared_size(request, place.blobs.quotas.blob)
+    if size is None:
+        raise Problem(411, "malformed", "Content-Length: needed for a blob")
+    owner = request.headers.get(KEY_HEADER, "")
+    check_signature(owner, request.headers.get(SIGNATURE_HEADER, ""), put_message(place.identity, name, size))
+    if not place.has_standing(owner):
+        raise RuleError("standing", "the board keeps data only for parties with a purse or a role")
+    return size, owner
+
+
+def _account(place: LocalCoordinator, party: str) -> Json:
+    if len(party) != 64 or set(party) - set("0123456789abcdef"):
+        raise MalformedError("party: no Ed25519 key of 64 hexadecimal digits")
+    state, now = place.state, place.now()
+    owed: list[Json] = [{"amount": each.amount, "ripe": each.ripe} for each in state.owed.get(party, ())]
+    return {
+        "blobs": place.blobs.held_for(party),
+        "owed": owed,
+        "purse": place.purse(party),
+        "withdrawable": withdrawable(state, party, now),
+    }
+
+
+def _answer_errors_alike(app: FastAPI) -> None:
+    def told(kind: type[Any], tell: Callable[[Any], Problem]) -> None:
+        async def answer(_: Request, error: Any) -> Response:
+            return tell(error).to_response()
+
+        handler: Callable[[Request, Any], Awaitable[Response]] = answer
+        app.add_exception_handler(kind, handler)
+
+    told(Problem, lambda error: error)
+    told(TallyError, problem_of)
+    told(HTTPException, lambda error: Problem(error.status_code, "route", str(error.detail), dict(error.headers or {})))
+    told(ClientDisconnect, lambda _: Problem(400, "malformed", "the client left"))
+    closing = {"Connection": "close"}  # uvicorn hangs up after a failure
+    told(Exception, lambda _: Problem(500, "failed", "the coordinator failed at this request", closing))
+
+
+def _number(text: str, what: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or len(text) > 15:
+        raise MalformedError(f"{what}: no number")
+    return int(text)
+
+
+def _json(body: bytes) -> Response:
+    return Response(body, media_type="application/json")

@@ -1,0 +1,134 @@
+"""What travels between a party and a local coordinator, signed on both sides (`spec/signed-move.md`).
+
+A party signs each move for one coordinator, with a nonce of its own; the coordinator answers with a receipt, signed
+too, which is the next link of a hash chain over all that it has accepted.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
+
+from tallystick.attestation import SigningKey, check_signature
+from tallystick.commitments import Digest, digest
+from tallystick.disputes.moves import MOVE_BYTES_MAX, HashText, Move
+from tallystick.disputes.rules import Rules
+from tallystick.errors import MalformedError
+from tallystick.transcripts.door import Count, DigestText, Document
+
+SIGNED_MOVE_BYTES_MAX: Final = 2 * MOVE_BYTES_MAX + 1024
+"""Every quotation mark of a move is escaped inside the signed document."""
+ACCEPTED_BYTES_MAX: Final = SIGNED_MOVE_BYTES_MAX + 2048
+MOVE_DOMAIN: Final = b"tallystick/move/v1\n"
+ENTRY_DOMAIN: Final = b"tallystick/entry/v1\n"
+PUT_DOMAIN: Final = b"tallystick/put/v1\n"
+
+Signature = Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
+NonceText = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+
+
+class Charter(Document):
+    """What a local coordinator is: its rules, its key, the end of its beacon's chain, and 32 random bytes of its own.
+
+    The random bytes keep two coordinators of the same rules and key apart.
+    """
+
+    beacon: HashText
+    genesis: HashText
+    key: HashText
+    rules: Rules
+    version: Literal[1] = 1
+
+    @property
+    def identity(self) -> Digest:
+        """The digest by which signed moves name this coordinator."""
+        return self.digest_as("coordinator")
+
+
+class SignedMove(Document):
+    """One move for one coordinator; `nonce` tells apart two moves that say the same."""
+
+    coordinator: DigestText
+    key: HashText
+    move: Annotated[str, Field(max_length=MOVE_BYTES_MAX)]
+    nonce: NonceText
+    signature: Signature
+
+    @property
+    def body(self) -> bytes:
+        """What is signed, without its domain: coordinator, nonce and move, a line each."""
+        return signed_body(self.coordinator, self.nonce, self.move)
+
+    @property
+    def identity(self) -> Digest:
+        """The name of this move: a coordinator accepts it once, however often it comes."""
+        return digest("move", self.body)
+
+    def check(self) -> None:
+        """Raise `ProofError` unless the key signed this."""
+        check_signature(self.key, self.signature, MOVE_DOMAIN + self.body)
+
+
+class ChainEntry(Document):
+    """One link of the chain: which move was accepted, at which number and second, after which entry."""
+
+    coordinator: DigestText
+    move: DigestText
+    number: Count
+    previous: DigestText
+    time: Count
+
+    @property
+    def identity(self) -> Digest:
+        """The head of the chain once this entry is its last."""
+        return self.digest_as("entry")
+
+
+class MoveReceipt(Document):
+    """The coordinator's signature under an entry: it cannot deny the move, nor its place."""
+
+    entry: ChainEntry
+    key: HashText
+    signature: Signature
+
+    def check(self, charter: Charter) -> None:
+        """Raise `ProofError` unless it is one of this coordinator's."""
+        check_signature(charter.key, self.signature, ENTRY_DOMAIN + self.entry.to_bytes())
+
+
+class Accepted(Document):
+    """A signed move with its receipt, as everybody can read it."""
+
+    receipt: MoveReceipt
+    signed: SignedMove
+
+
+def sign_move(move: Move, coordinator: Digest, key: SigningKey, nonce: str | None = None) -> SignedMove:
+    """The move, signed for one coordinator; a new random nonce where none is given."""
+    text, nonce = move.to_bytes().decode(), nonce or secrets.token_hex(16)
+    signature = key.sign(MOVE_DOMAIN + signed_body(coordinator, nonce, text))
+    return SignedMove(coordinator=coordinator, key=key.public, move=text, nonce=nonce, signature=signature)
+
+
+def sign_entry(entry: ChainEntry, key: SigningKey) -> MoveReceipt:
+    """The receipt of an accepted move."""
+    return MoveReceipt(entry=entry, key=key.public, signature=key.sign(ENTRY_DOMAIN + entry.to_bytes()))
+
+
+def read_signed_move(data: bytes) -> SignedMove:
+    """A signed move from a party's bytes; raises `MalformedError`."""
+    if len(data) > SIGNED_MOVE_BYTES_MAX:
+        raise MalformedError(f"signed move: {len(data)} bytes, more than the {SIGNED_MOVE_BYTES_MAX} allowed")
+    return SignedMove.from_bytes(data, "signed move")
+
+
+def signed_body(coordinator: Digest, nonce: str, move: str) -> bytes:
+    """Coordinator, nonce and canonical move, with a line feed between them; neither of the first two can hold one."""
+    return f"{coordinator}\n{nonce}\n{move}".encode()
+
+
+def put_message(coordinator: Digest, name: Digest, size: int) -> bytes:
+    """What a party signs to have `size` bytes kept at the board under their blob digest."""
+    return PUT_DOMAIN + f"{coordinator}\n{name}\n{size}".encode()

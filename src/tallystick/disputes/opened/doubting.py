@@ -1,0 +1,156 @@
+"""The challenger: what it contests of a claim, and which child of each partition holds the fault."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tallystick.audits import Workplace
+from tallystick.commitments import Digest
+from tallystick.disputes.opened.doubts import MARGIN, doubt_calls, doubt_operators, doubt_training
+from tallystick.disputes.opened.held import Held, HeldCalls, HeldTraining, hold
+from tallystick.disputes.opened.locate import Work, locate
+from tallystick.disputes.opened.replays import Replays, objection
+from tallystick.disputes.opened.structure import check_descent, check_turn
+from tallystick.disputes.opened.subjects import THREADS_MAX
+from tallystick.disputes.opened.traces import torch_engine
+from tallystick.disputes.opened.view import View, supplied, view_of
+from tallystick.disputes.opened.whole import read_operators
+from tallystick.disputes.parties import Answered, Doubt, Ground
+from tallystick.disputes.question import Question
+from tallystick.disputes.state import Claim
+from tallystick.errors import ProofError, UnavailableError
+from tallystick.graphs.engine import Engine
+from tallystick.transcripts import Spec
+from tallystick.transcripts.program import STATE_PREFIXES
+
+
+def doubter_for(engine: Engine | None = None, device: str = "cpu", contests_all: bool = False) -> OpenedDoubter:
+    """A challenger that computes with `engine`, PyTorch on `device` by default.
+
+    With `contests_all` it contests all leaves of a claim and not only the first wrong one, so that the records are
+    bisected too. Raises `UnavailableError` where the device is not there.
+    """
+    return OpenedDoubter(engine or torch_engine(device), device, contests_all)
+
+
+@dataclass
+class OpenedDoubter:
+    """A challenger that holds the whole statement of a claim; implements `parties.Doubter`.
+
+    `work` says what it computed. What it found about a claim is remembered, and found anew after a restart.
+    """
+
+    engine: Engine
+    device: str = "cpu"
+    contests_all: bool = False
+    work: Work = field(default_factory=Work)
+    _found: dict[Path, Doubt | None] = field(default_factory=dict)
+    _held: dict[Path, Held] = field(default_factory=dict)
+
+    def doubt(self, claim: Claim, statement: Path) -> Doubt | None:
+        """The first leaf of a claim that is wrong; `None` where nothing is, or nothing can be said."""
+        found = self._suspicion(claim, statement)
+        return Doubt(0, claim.size, found.reason) if found is not None and self.contests_all else found
+
+    def choose(self, answered: Answered, children: Sequence[tuple[int, int]]) -> int | Ground:
+        """The child with the first wrong record, or the first whose outputs leave the tolerance."""
+        try:
+            held = self._hold(answered.claim, answered.statement)
+            if answered.dispute.level > 1:
+                check_turn(answered, held)
+                return self._child_of_records(answered, children)
+            return self._child_of_operators(answered, held, children)
+        except ProofError:
+            return "structure"
+
+    def _child_of_records(self, answered: Answered, children: Sequence[tuple[int, int]]) -> int | Ground:
+        found = self._suspicion(answered.claim, answered.statement)
+        if found is None or found.high - found.low > 1:
+            return "structure"
+        return next(number for number, (low, high) in enumerate(children) if low <= found.low < high)
+
+    def _child_of_operators(self, answered: Answered, held: Held, children: Sequence[tuple[int, int]]) -> int | Ground:
+        view, dispute = view_of(answered), answered.dispute
+        if (dispute.low, dispute.high) == (0, dispute.size):
+            self._check_descent(answered, held, view)
+        return locate(view, children, self.engine, self.work).child
+
+    def _check_descent(self, answered: Answered, held: Held, view: View) -> None:
+        """Raise `ProofError` where the opening is not that of this step, by its looks or by a replay."""
+        try:
+            open_questions = check_descent(answered, held, view)
+        except UnavailableError:
+            return  # no limits are known by which states could be compared
+        if open_questions and isinstance(held, HeldTraining):
+            self._check_before(held, view)
+
+    def _check_before(self, held: HeldTraining, view: View) -> None:
+        replays = Replays(held, self.device)
+        names = [each.name for each in view.graph.inputs if each.name.startswith(STATE_PREFIXES)]
+        step = int(view.value("position.step").values()) + 1
+        notes = replays.check_before(view.values(names), step)
+        self.work.replayed += replays.steps
+        if found := objection(notes, MARGIN):
+            raise ProofError(f"the operators start from another state: {found}")
+
+    def _suspicion(self, claim: Claim, statement: Path) -> Doubt | None:
+        if statement not in self._found:
+            self._found[statement] = self._examined(claim, statement)
+        return self._found[statement]
+
+    def _examined(self, claim: Claim, statement: Path) -> Doubt | None:
+        try:
+            held = self._hold(claim, statement)
+            if isinstance(held, HeldTraining):
+                replays = Replays(held, self.device)
+                found = doubt_training(held, replays, workplace(held, self.device))
+                self.work.replayed += held.evidence.steps + replays.steps
+                return found
+            if isinstance(held, HeldCalls):
+                return doubt_calls(held, self.engine, self.work)
+            return doubt_operators(_whole(statement), self.engine, self.work, Question())
+        except ProofError as error:
+            return Doubt(0, claim.size, str(error))
+
+    def _hold(self, claim: Claim, statement: Path) -> Held:
+        if statement not in self._held:
+            self._held[statement] = hold(statement, claim)
+        return self._held[statement]
+
+
+def workplace(held: HeldTraining, device: str) -> Workplace:
+    """This machine, with as many threads as the run states."""
+    import torch
+
+    from tallystick.frameworks.torch.environment import describe_environment
+    from tallystick.frameworks.torch.graph_replayer import GraphReplayer
+    from tallystick.frameworks.torch.replayer import TorchReplayer
+
+    torch.set_num_threads(min(held.evidence.environment.threads, THREADS_MAX))
+    return Workplace(
+        describe_environment("cuda" if device.startswith("cuda") else "cpu"),
+        lambda spec, dataset, plan: TorchReplayer(spec, dataset, plan, device),
+        lambda spec, program: GraphReplayer(spec, program, device),
+        _captured_root,
+    )
+
+
+def _captured_root(spec: Spec) -> Digest:
+    """The graph that these libraries give for a recipe; captured once, because one process does not change them."""
+    from tallystick.frameworks.torch.graph_replayer import recipe_graph_root
+
+    if spec.identity not in _CAPTURED:
+        _CAPTURED[spec.identity] = recipe_graph_root(spec)
+    return _CAPTURED[spec.identity]
+
+
+_CAPTURED: dict[Digest, Digest] = {}
+
+
+def _whole(statement: Path) -> View:
+    with supplied():
+        view = View(read_operators(statement), (statement,))
+    assert view.digests is not None  # raises where operators do not follow from one another
+    return view

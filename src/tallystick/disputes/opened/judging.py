@@ -1,0 +1,165 @@
+"""Who is at fault, as a referee or a member of a committee finds from what lies at the board.
+
+A referee rules by structure, theorem and tie (`judge.py`), and leaves the rest to a committee. A member has an engine:
+it computes the operator itself, and replays a segment where a state is contested that no opening can show.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tallystick.audits.findings import Findings, require
+from tallystick.audits.screens import screen_anchors
+from tallystick.commitments import leaf_hash
+from tallystick.disputes.fault import Fault
+from tallystick.disputes.judge import rule_leaf
+from tallystick.disputes.opened.doubting import workplace
+from tallystick.disputes.opened.doubts import doubt_training
+from tallystick.disputes.opened.held import Held, HeldCalls, HeldTraining, hold
+from tallystick.disputes.opened.members import within_own
+from tallystick.disputes.opened.records import record_file
+from tallystick.disputes.opened.replays import Replays, objection
+from tallystick.disputes.opened.structure import check_turn
+from tallystick.disputes.opened.view import revealed_operator, supplied, view_of
+from tallystick.disputes.parties import Answered
+from tallystick.disputes.question import Ground, Limits, Question, Ruling
+from tallystick.errors import ProofError, UnavailableError
+from tallystick.graphs.engine import Engine
+from tallystick.operators.precision import PLAIN, Precision
+from tallystick.store import read_document
+from tallystick.transcripts import AnchorRecord, StepRecord, read_record
+from tallystick.transcripts.profile import Profile
+from tallystick.transcripts.program import STATE_PREFIXES
+
+Found = tuple[Fault | None, str]
+
+
+@dataclass
+class Judge:
+    """Judges disputes over what was opened; implements `parties.Judge`. With an `engine` it is a member's.
+
+    `profile` holds calibrated thresholds of operators. `limits` say how much of a large operator is computed.
+    """
+
+    engine: Engine | None = None
+    device: str = "cpu"
+    profile: Profile | None = None
+    precision: Precision = PLAIN
+    limits: Limits = field(default_factory=Limits)
+    _held: dict[Path, Held] = field(default_factory=dict)
+
+    @property
+    def is_member(self) -> bool:
+        """Whether it computes and replays natively."""
+        return self.engine is not None
+
+    def rule(self, answered: Answered, nonce: str | None = None) -> Found:
+        """Who is at fault and why; `None` where a committee has to decide, or a member cannot tell."""
+        try:
+            if answered.dispute.ground == "leaf":
+                return self._leaf(answered, nonce) if answered.dispute.level == 1 else self._record(answered)
+            if answered.dispute.ground == "budget":
+                return self._budget(answered)
+            return self._structure(answered)
+        except ProofError as error:
+            return Fault.PROVER, str(error)
+        except UnavailableError as error:
+            return None, str(error)
+
+    def _leaf(self, answered: Answered, nonce: str | None) -> Found:
+        ruling = self.ruling(answered, nonce)
+        if ruling.fault is None and self.engine is not None and ruling.ground in (Ground.THRESHOLD, Ground.UNDECIDED):
+            return self._member(answered, ruling)
+        return ruling.fault, ruling.reason
+
+    def ruling(self, answered: Answered, nonce: str | None = None) -> Ruling:
+        """The referee's ruling on the operator that was revealed; raises `ProofError` where nothing readable was."""
+        view, dispute = view_of(answered), answered.dispute
+        posted = (str(view.opening.operators.root).removeprefix("sha256:"), view.opening.operators.size)
+        require(posted == (dispute.root, dispute.size), "the opening is not that of the posted tree")
+        revealed = revealed_operator(answered.turns[-1])
+        with supplied():
+            line = revealed.record.to_bytes()
+        require(leaf_hash(line).hex() == dispute.leaf, "operator.json is not the record under the posted leaf")
+        bundle = replace(view.bundle(dispute.low), operator=revealed)
+        question = Question(
+            precision=self.precision,
+            profile=self.profile,
+            nonce=bytes.fromhex(nonce or ""),
+            index=dispute.low,
+            bits=False,
+            limits=self.limits,
+        )
+        return rule_leaf(bundle, question)
+
+    def _member(self, answered: Answered, ruling: Ruling) -> Found:
+        assert self.engine is not None
+        view, place = view_of(answered), answered.dispute.low
+        node = view.graph.nodes[place]
+        holds, why = within_own(node, view.bundle(place).values, self.engine, self.precision)
+        return (Fault.CHALLENGER if holds else Fault.PROVER), f"{why} ({ruling.reason})"
+
+    def _record(self, answered: Answered) -> Found:
+        """A record that was revealed and not descended from."""
+        dispute, held = answered.dispute, self._hold(answered)
+        with supplied():
+            line = read_document(answered.turns[-1] / record_file(dispute.low))
+        require(leaf_hash(line).hex() == dispute.leaf, "the revealed record is not the one under the posted leaf")
+        if isinstance(held, HeldCalls):
+            return Fault.PROVER, "a call has operators, and the prover did not open them"
+        assert isinstance(held, HeldTraining)
+        record = read_record(line, "record")
+        if isinstance(record, StepRecord):
+            return self._step(held)
+        if isinstance(record, AnchorRecord):
+            return self._anchor(held, record.index)
+        return Fault.CHALLENGER, f"the {record.kind} record is what claim and spec say"
+
+    def _step(self, held: HeldTraining) -> Found:
+        if held.evidence.program is not None:
+            return Fault.PROVER, "a step has operators, and the prover did not open them"
+        return None, "the run has no step graph; only a replay of its recipe can tell"
+
+    def _anchor(self, held: HeldTraining, mark: int) -> Found:
+        """An anchor by its own summaries and what a step can reach, and for a member by a replay."""
+        screened = replace(held.evidence, findings=Findings())
+        screen_anchors(screened)
+        seen = [finding for finding in screened.findings.seen if finding.where.startswith(f"step {mark}")]
+        if wrong := objection(Findings(seen)):
+            return Fault.PROVER, wrong
+        if not self.is_member:
+            return None, f"whether anchor {mark} follows from the one before it takes a replay"
+        wrong = objection(Replays(held, self.device).check_anchor(mark))
+        return (Fault.PROVER, wrong) if wrong else (Fault.CHALLENGER, f"anchor {mark} is that of a replay")
+
+    def _structure(self, answered: Answered) -> Found:
+        held = self._hold(answered)
+        open_questions = check_turn(answered, held)
+        if not isinstance(held, HeldTraining) or not (open_questions or answered.dispute.level > 1):
+            return Fault.CHALLENGER, "what was opened hangs together and belongs to the claim"
+        if not self.is_member:
+            return None, open_questions[0] if open_questions else "whether the run is that of its spec takes an audit"
+        return self._audited(held) if answered.dispute.level > 1 else self._before(answered, held)
+
+    def _before(self, answered: Answered, held: HeldTraining) -> Found:
+        view = view_of(answered)
+        names = [each.name for each in view.graph.inputs if each.name.startswith(STATE_PREFIXES)]
+        step = int(view.value("position.step").values()) + 1
+        wrong = objection(Replays(held, self.device).check_before(view.values(names), step))
+        reason = f"the state before step {step} is that of a replay"
+        return (Fault.PROVER, wrong) if wrong else (Fault.CHALLENGER, reason)
+
+    def _audited(self, held: HeldTraining) -> Found:
+        found = doubt_training(held, Replays(held, self.device), workplace(held, self.device))
+        if found is None:
+            return Fault.CHALLENGER, "an audit of the whole run finds nothing"
+        return Fault.PROVER, found.reason
+
+    def _budget(self, answered: Answered) -> Found:
+        return None, "whether errors are aligned is not decided here"
+
+    def _hold(self, answered: Answered) -> Held:
+        if answered.statement not in self._held:
+            self._held[answered.statement] = hold(answered.statement, answered.claim)
+        return self._held[answered.statement]

@@ -1,0 +1,100 @@
+"""A replay of one's own, for what no opening can show: that a state is the one to which the records lead.
+
+A challenger replays to find where a run goes wrong; a member of a committee replays one segment at most, to say who is
+right about a state in its middle or about an anchor. States are compared as in a tolerant audit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tallystick.audits import Policy
+from tallystick.audits.findings import Findings
+from tallystick.audits.initial import judge_initial_state
+from tallystick.audits.sampling import Segment
+from tallystick.audits.tolerant import TolerantJudge, part
+from tallystick.audits.workload import workload_of
+from tallystick.disputes.opened.held import HeldTraining, step_distance
+from tallystick.disputes.opened.subjects import graph_replayer, replay_to
+from tallystick.tensors import State, Tensor
+from tallystick.tolerances import Finding, Projection
+from tallystick.transcripts import projection_seed
+
+if TYPE_CHECKING:
+    from tallystick.frameworks.torch.graph_replayer import GraphReplayer
+
+UPDATE_FLOOR: Final = Policy().update_floor
+
+
+@dataclass
+class Replays:
+    """Replays of one training on this machine; `steps` counts those that were taken."""
+
+    held: HeldTraining
+    device: str = "cpu"
+    steps: int = 0
+
+    def check_before(self, opened: State, step: int) -> Findings:
+        """Compare an opened state before `step` with a replay from the anchor before it."""
+        replayer = self._replayer()
+        start = replay_to(self.held.evidence, replayer, step - 1)
+        self.steps += step - 1 - start
+        return self._compared(start, step - 1, {**opened, **replayer.carried}, replayer)
+
+    def check_anchor(self, mark: int) -> Findings:
+        """Compare an anchor with a replay from the one before it; the first with a state drawn from the recipe."""
+        evidence, notes = self.held.evidence, Findings()
+        replayer = self._replayer()
+        if mark == 0:
+            judge_initial_state(notes, evidence.state(0), replayer.initial_state(), is_exact=False)
+            return notes
+        start = self.held.anchor_before(mark - 1)
+        replayer.restore(evidence.state(start))
+        for index in range(start + 1, mark + 1):
+            replayer.step(index)
+        self.steps += mark - start
+        return self._compared(start, mark, evidence.state(mark), replayer)
+
+    def step_distances(self, start: int, end: int) -> Iterator[tuple[int, float]]:
+        """How far the update of each step from anchor `start` to `end` lies from its sketches, step by step."""
+        evidence, replayer = self.held.evidence, self._replayer()
+        replayer.restore(evidence.state(start))
+        projection = Projection(projection_seed(evidence.spec), evidence.spec.recorded.projection_width)
+        for index in range(start + 1, end + 1):
+            before, record = _weights(replayer), evidence.step(index)
+            replayer.step(index)
+            self.steps += 1
+            if record.pre.projection is not None and record.post.projection is not None:
+                yield index, step_distance(projection, record, before, _weights(replayer))
+
+    def _replayer(self) -> GraphReplayer:
+        return graph_replayer(self.held.evidence, self.device)
+
+    def _compared(self, start: int, end: int, claimed: State, replayer: GraphReplayer) -> Findings:
+        notes, evidence = Findings(), self.held.evidence
+        workload, entry = workload_of(evidence), self.held.entry(start, end - start)
+        judge = TolerantJudge(evidence.run, evidence.spec, workload, entry, UPDATE_FLOOR, self.device == "cpu")
+        judge.state(notes, evidence.state(start), claimed, replayer.state(), Segment(start, end, True))
+        return notes
+
+
+def objection(notes: Findings, factor: float = 1.0) -> str:
+    """The first decisive finding that is further than `factor` times what is allowed; empty if there is none."""
+    return next((_sentence(each) for each in notes.seen if not each.advisory and _leaves(each, factor)), "")
+
+
+def _leaves(finding: Finding, factor: float) -> bool:
+    return not finding.distance <= factor * finding.allowed
+
+
+def _sentence(finding: Finding) -> str:
+    return f"{finding.where}: {finding.name} {finding.distance:.3g}, allowed {finding.allowed:.3g} {finding.detail}"
+
+
+def _weights(replayer: GraphReplayer) -> dict[str, Tensor]:
+    return {name: tensor.copy() for name, tensor in part(replayer.state(), "weights").items()}
+
+
+MakeReplays = Callable[[HeldTraining], Replays]

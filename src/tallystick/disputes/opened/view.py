@@ -1,0 +1,155 @@
+"""The operators that a dispute is about, as the prover's opponent sees them: from what lies at the board.
+
+Everything here comes from the prover. What is not there, or is not what its name says, is a `ProofError`: the prover
+had to give it, and its digest was posted with a move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tallystick.audits.findings import require
+from tallystick.audits.opening import OPENING, OPERATOR, read_value, value_file
+from tallystick.commitments import Digest, digest_from, leaf_hash, tree_root
+from tallystick.disputes.bundle import Asked, LeafBundle
+from tallystick.disputes.bundling import WholeOpening
+from tallystick.disputes.opened.cuts import Cuts
+from tallystick.disputes.opened.whole import Operators, read_operators
+from tallystick.disputes.parties import Answered
+from tallystick.disputes.partition import cut_places
+from tallystick.disputes.state import Dispute
+from tallystick.errors import MalformedError, ProofError, UnavailableError
+from tallystick.graphs.graph import Graph, Ref
+from tallystick.store import read_document
+from tallystick.tensors import Tensor, TensorSpec
+from tallystick.transcripts import OpenedOperator, Opening
+
+
+@dataclass(frozen=True)
+class View:
+    """An opening of all operators without inner values, and the folders in which values were opened since."""
+
+    operators: Operators
+    folders: tuple[Path, ...]
+
+    @property
+    def whole(self) -> WholeOpening:
+        """The opening."""
+        return self.operators.whole
+
+    @property
+    def opening(self) -> Opening:
+        """Which record is opened."""
+        return self.whole.opening
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that the prover says it ran."""
+        return self.whole.graph
+
+    @property
+    def cuts(self) -> Cuts:
+        """Where values cross."""
+        return self.operators.cuts
+
+    @property
+    def digests(self) -> Mapping[Ref, Digest]:
+        """The digest of every value; raises `ProofError` unless all operators follow from one another."""
+        with supplied():
+            return self.operators.digests
+
+    def value(self, ref: Ref) -> Tensor:
+        """An opened value of the spec that the graph states; raises `ProofError` where there is none."""
+        return self.named(ref, self.digests[ref], self.operators.specs[ref])
+
+    def values(self, refs: Iterable[Ref]) -> dict[Ref, Tensor]:
+        """Several opened values; raises what `value` raises."""
+        return {ref: self.value(ref) for ref in dict.fromkeys(refs)}
+
+    def results(self, names: Iterable[str]) -> dict[str, Tensor]:
+        """Opened results of the step by the names of the graph's outputs."""
+        refs = {output.name: output.value for output in self.graph.outputs}
+        return {name: self.value(refs[name]) for name in names}
+
+    def named(self, what: str, name: Digest, spec: TensorSpec | None = None) -> Tensor:
+        """The opened value with a digest; raises `ProofError` where there is none, or it has another spec."""
+        file = value_file(name)
+        folder = next((each for each in self.folders if (each / file).is_file()), None)
+        if folder is None:
+            raise ProofError(f"{what} is not opened")
+        with supplied():
+            tensor = read_value(folder / file, name)
+        require(spec in (None, TensorSpec.of(tensor)), f"{what} is {TensorSpec.of(tensor)}, and {spec} in the graph")
+        return tensor
+
+    def check(self, dispute: Dispute) -> None:
+        """Raise `ProofError` unless the operators are those that were posted, and follow from one another."""
+        log = self.opening.operators
+        root = tree_root([leaf_hash(line) for line in self.whole.lines])
+        require((log.root, log.size) == (digest_from(root), len(self.whole.lines)), "operators.jsonl has another root")
+        require((root.hex(), log.size) == (dispute.root, dispute.size), "the opening is not that of the posted tree")
+        assert self.digests
+
+    def check_ends(self) -> None:
+        """Raise `ProofError` unless everything that the step read and gave is opened, of the stated specs."""
+        for ref in (*(each.name for each in self.graph.sources), *(each.value for each in self.graph.outputs)):
+            self.value(ref)
+
+    def check_cuts(self, dispute: Dispute) -> None:
+        """Raise `ProofError` unless what crosses the cuts of the last partition is opened."""
+        for ref in self.cuts.opened_at(dispute.low, places_of(dispute)):
+            self.value(ref)
+
+    def bundle(self, place: int, asked: Asked | None = None) -> LeafBundle:
+        """The leaf bundle of one operator, with the values that are opened anywhere."""
+        with supplied():
+            bare = self.whole.bundle(self.graph.nodes[place].number, asked)
+        record = bare.operator.record
+        return replace(bare, values=self._opened({**record.inputs, **record.outputs}))
+
+    def _opened(self, wanted: Mapping[str, Digest]) -> dict[str, Tensor]:
+        there = {name: found for name, found in wanted.items() if self._is_there(found)}
+        return {name: self.named(name, found) for name, found in there.items()}
+
+    def _is_there(self, name: Digest) -> bool:
+        return any((folder / value_file(name)).is_file() for folder in self.folders)
+
+
+def view_of(answered: Answered) -> View:
+    """What the prover opened at the level of operators; raises `ProofError` where that is not readable."""
+    folders = operator_folders(answered)
+    if not folders:
+        raise ProofError("no operators were opened")
+    with supplied():
+        return View(read_operators(folders[0]), folders)
+
+
+def operator_folders(answered: Answered) -> tuple[Path, ...]:
+    """The folders of the moves at the level of operators, the descent first; in one-round mode the statement."""
+    if answered.claim.levels == 1:
+        return (answered.statement, *answered.turns)
+    descents = [place for place, folder in enumerate(answered.turns) if (folder / OPENING).is_file()]
+    return answered.turns[descents[-1] :] if descents else ()
+
+
+def revealed_operator(folder: Path) -> OpenedOperator:
+    """The operator of the last move; raises `ProofError` where there is none."""
+    with supplied():
+        return OpenedOperator.from_bytes(read_document(folder / OPERATOR), OPERATOR)
+
+
+def places_of(dispute: Dispute) -> Sequence[int]:
+    """The places of the leaves of the last partition."""
+    return cut_places(dispute.low, dispute.high, len(dispute.cuts) + 1) if dispute.cuts else ()
+
+
+@contextmanager
+def supplied() -> Iterator[None]:
+    """What is missing or malformed in here was supplied so by the prover: a `ProofError`."""
+    try:
+        yield
+    except (MalformedError, UnavailableError) as error:
+        raise ProofError(str(error)) from None

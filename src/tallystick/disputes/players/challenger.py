@@ -1,0 +1,116 @@
+"""The challenger: recomputes claims, contests what differs, and names the child that differs until one leaf is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+from tallystick.commitments import Json
+from tallystick.disputes.moves import Choose, Contest, Move, Protest
+from tallystick.disputes.parties import Doubt, Doubter, Ground
+from tallystick.disputes.partition import bounds
+from tallystick.disputes.players.shelf import Shelf
+from tallystick.disputes.players.task import FAILURES, Task, is_pressing
+from tallystick.disputes.players.watch import View, claim_name
+from tallystick.disputes.players.workspace import Workspace
+from tallystick.disputes.state import Claim, Phase, Status
+from tallystick.errors import MalformedError, ProofError, UnavailableError
+
+
+@dataclass
+class Challenger:
+    """Looks at every claim once and contests it at most once; `claims` restricts it to some, `None` is all.
+
+    Where its files and clock run out it protests rather than be silent.
+    """
+
+    shelf: Shelf
+    workspace: Workspace
+    doubters: Callable[[Claim], Doubter]
+    claims: Collection[int] | None = None
+    contests: bool = True
+
+    def tasks(self, view: View) -> Iterator[Task]:
+        """Claims that were not looked at yet, and disputes in which the challenger's clock runs."""
+        if self.contests:
+            yield from self._claims(view)
+        for number, seconds in view.turns.items():
+            dispute = view.state.disputes[number]
+            if dispute.phase is Phase.CHOOSE:
+                key = f"choice-{view.name_of(number)}-{dispute.turn}"
+                yield Task(key, seconds, partial(self._choice, view, number, seconds), kept=True)
+
+    def _claims(self, view: View) -> Iterator[Task]:
+        contested = {dispute.claim for dispute in view.state.disputes if dispute.challenger == view.party}
+        for number, claim in enumerate(view.state.claims):
+            left = claim.deadline - view.time
+            is_open = claim.status is Status.OPEN and left > 0 and number not in contested
+            is_mine_to_ask = claim.prover != view.party and (self.claims is None or number in self.claims)
+            if is_open and is_mine_to_ask and not self._is_believed(claim):
+                key = f"contest-{number}-{claim_name(claim)}"
+                yield Task(key, left, partial(self._contest, view, number, left), True, True)
+
+    def _is_believed(self, claim: Claim) -> bool:
+        noted = self.workspace.note(_note(claim))
+        return noted is not None and noted.get("doubt") is None
+
+    def _contest(self, view: View, number: int, left: int) -> Move | None:
+        claim = view.state.claims[number]
+        doubt = self._noted(claim)
+        if doubt is None:
+            doubt = self._doubt(claim, is_pressing(left, view.rules.challenge_window))
+            found: Json = {"high": doubt.high, "low": doubt.low, "reason": doubt.reason} if doubt else None
+            self.workspace.put_note(_note(claim), {"doubt": found})
+        if doubt is None:
+            return None
+        price = view.rules.challenger_bond + view.rules.deposit
+        return Contest(actor=view.party, value=price, claim=number, low=doubt.low, high=doubt.high)
+
+    def _noted(self, claim: Claim) -> Doubt | None:
+        """What was found before, where the contest could not be made then."""
+        noted = (self.workspace.note(_note(claim)) or {}).get("doubt")
+        if not isinstance(noted, dict):
+            return None
+        low, high = noted.get("low"), noted.get("high")
+        if not (isinstance(low, int) and isinstance(high, int)):
+            return None
+        return Doubt(low, high, str(noted.get("reason")))
+
+    def _doubt(self, claim: Claim, is_pressing: bool) -> Doubt | None:
+        """What to contest: everything, where the statement is no statement or is withheld until the window ends."""
+        try:
+            return self.doubters(claim).doubt(claim, self.shelf.folder_of(claim.statement))
+        except (MalformedError, ProofError) as error:
+            return Doubt(0, claim.size, str(error))
+        except UnavailableError as error:
+            if is_pressing and self.shelf.is_missing(claim.statement):
+                return Doubt(0, claim.size, str(error))
+            raise
+
+    def _choice(self, view: View, number: int, seconds: int) -> Move:
+        """A child, or a protest; near the end of the clock a protest is better than silence, whatever went wrong."""
+        dispute = view.state.disputes[number]
+        chosen: int | Ground
+        try:
+            chosen = self._chosen(view, number)
+        except (MalformedError, ProofError):
+            chosen = "structure"
+        except FAILURES:
+            if not is_pressing(seconds, view.rules.extension):
+                raise
+            chosen = "structure"
+        if isinstance(chosen, int):
+            return Choose(actor=view.party, dispute=number, turn=dispute.turn, child=chosen)
+        return Protest(actor=view.party, dispute=number, turn=dispute.turn, ground=chosen)
+
+    def _chosen(self, view: View, number: int) -> int | Ground:
+        dispute = view.state.disputes[number]
+        ends = bounds(dispute.low, dispute.high, view.rules.ways)
+        doubter = self.doubters(view.claim_of(dispute))
+        return doubter.choose(self.shelf.answered(view, number), list(pairwise(ends)))
+
+
+def _note(claim: Claim) -> str:
+    return f"claims/{claim_name(claim)}"

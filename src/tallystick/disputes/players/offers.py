@@ -1,0 +1,29 @@
+"""What a directory offers as a claim: its records' tree, or in one-round mode the tree of all its operators."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tallystick.audits.opening import OPENING
+from tallystick.disputes.opened.manifest import files_of
+from tallystick.disputes.players.prover import Offer
+from tallystick.store import InferenceDirectory, RunDirectory, claims_inference, read_document
+from tallystick.transcripts import Log, Opening
+
+
+def offer_of(folder: Path) -> Offer:
+    """The offer of a finished run, of recorded calls of a model, or of an opening of all operators.
+
+    Raises `UnavailableError` where there is none, `MalformedError` where its claim is not readable.
+    """
+    if (folder / OPENING).is_file():
+        log, levels = Opening.from_bytes(read_document(folder / OPENING), OPENING).operators, 1
+    else:
+        log, levels = _transcript(folder), 2
+    return Offer(log.root.removeprefix("sha256:"), log.size, files_of(folder), levels)
+
+
+def _transcript(folder: Path) -> Log:
+    if claims_inference(folder):
+        return InferenceDirectory(folder).claim().transcript
+    return RunDirectory(folder).claim().transcript

@@ -1,0 +1,78 @@
+"""Which roles make up the program of each party."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from tallystick.disputes.fault import Fault
+from tallystick.disputes.moves import Evidence
+from tallystick.disputes.parties import Answered, Doubter, Judge, Trace
+from tallystick.disputes.players.appealing import Appellant
+from tallystick.disputes.players.challenger import Challenger
+from tallystick.disputes.players.keeper import Keeper
+from tallystick.disputes.players.member import Member
+from tallystick.disputes.players.pleading import Pleader, no_evidence
+from tallystick.disputes.players.prover import Offer, Poster, Prover
+from tallystick.disputes.players.referee import Referee
+from tallystick.disputes.players.shelf import Shelf
+from tallystick.disputes.players.task import Role, Task
+from tallystick.disputes.players.watch import View
+from tallystick.disputes.players.workspace import Workspace
+from tallystick.disputes.state import Claim
+
+
+def prover(
+    shelf: Shelf,
+    workspace: Workspace,
+    traces: Callable[[Claim], Trace | None],
+    offer: Offer | None = None,
+    conceding: Judge | None = None,
+) -> tuple[Role, ...]:
+    """Posts its offer, answers, appeals; concedes only with a judge to find it at fault."""
+    posting: tuple[Role, ...] = (Poster(offer, shelf),) if offer else ()
+    pleading: tuple[Role, ...] = (Pleader(Fault.PROVER, shelf, workspace, conceding),) if conceding else ()
+    return (*posting, Prover(shelf, traces, concedes=conceding is not None), *pleading, Appellant(), Keeper())
+
+
+def challenger(
+    shelf: Shelf,
+    workspace: Workspace,
+    doubters: Callable[[Claim], Doubter],
+    judge: Judge | None = None,
+    evidence: Callable[[Answered], Evidence | None] = no_evidence,
+    claims: Collection[int] | None = None,
+) -> tuple[Role, ...]:
+    """Looks at claims (all, or those of `claims`), contests, chooses, pleads, appeals."""
+    pleading: tuple[Role, ...] = ()
+    if judge is not None:
+        pleading = (Pleader(Fault.CHALLENGER, shelf, workspace, judge, evidence),)
+    return (Challenger(shelf, workspace, doubters, claims), *pleading, Appellant(), Keeper())
+
+
+def member(shelf: Shelf, workspace: Workspace, judge: Judge) -> tuple[Role, ...]:
+    """Enlists, votes, discloses, and moves on what its committees wait for."""
+    return (Member(shelf, workspace, judge), Keeper())
+
+
+def referee(shelf: Shelf, judge: Judge) -> tuple[Role, ...]:
+    """Rules or convenes."""
+    return (Referee(shelf, judge), Keeper())
+
+
+def focused(roles: Sequence[Role], number: int) -> tuple[Role, ...]:
+    """The same roles, in one dispute alone."""
+    return tuple(Focused(role, number) for role in roles)
+
+
+@dataclass(frozen=True)
+class Focused:
+    """One dispute's share of a role."""
+
+    role: Role
+    number: int
+
+    def tasks(self, view: View) -> Iterator[Task]:
+        """The tasks that are about the dispute."""
+        name = view.name_of(self.number)
+        yield from (task for task in self.role.tasks(view) if name in task.key)

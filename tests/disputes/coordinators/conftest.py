@@ -1,0 +1,7 @@
+"""Coordinators are served on loopback sockets; connections to anywhere else still fail."""
+
+from __future__ import annotations
+
+from tests.serving.conftest import loopback_only
+
+__all__ = ["loopback_only"]

@@ -1,0 +1,185 @@
+"""What each function of the contract costs, on a local node with the default rules."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+
+from tallystick.disputes.cheap import convict
+from tallystick.disputes.coordinators.ethereum.encoding import encode_move
+from tallystick.disputes.coordinators.ethereum.node import LocalNode
+from tallystick.disputes.fault import Fault
+from tallystick.disputes.moves import (
+    Appeal,
+    Concede,
+    Dismiss,
+    Evidence,
+    Finalise,
+    Move,
+    Pause,
+    Protest,
+    Prove,
+    Resume,
+    Retire,
+    Rule,
+    Settle,
+    Timeout,
+    Unseal,
+    Withdraw,
+)
+from tallystick.disputes.rules import Rules
+from tallystick.disputes.state import Clocks, Dispute, Phase
+from tallystick.errors import RuleError
+from tests.disputes.coordinators.ethereum.deployed import Deployed
+from tests.disputes.coordinators.ethereum.operator_trees import DeepTree, OperatorTree, cut, operator_tree, root
+from tests.disputes.coordinators.ethereum.play import PLANTED, SALT, Play
+
+STEPS, OPERATORS = 512, 1800
+ACCOUNTS = 24
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The gas of a transaction, and the bytes of its call; `case` says what it depends on."""
+
+    function: str
+    case: str
+    gas: int
+    call_bytes: int
+
+
+def default_rules(parties: list[str]) -> Rules:
+    """The default rules; accounts 0 to 4 have the other roles, the rest are members."""
+    prover, _, referee, guardian, treasury, *members = parties
+    return Rules(members=tuple(members), referee=referee, guardian=guardian, treasury=treasury, planter=prover)
+
+
+class Meter(Deployed):
+    """A contract that writes down what each move cost the first time."""
+
+    def __init__(self, node: LocalNode, rules: Rules) -> None:
+        super().__init__(node, rules)
+        self.costs = {("", "founding"): Cost("founding", f"{len(rules.members)} members", self.founding_gas, 0)}
+        self.case = ""
+
+    def make(self, move: Move, attestation: bytes = b"") -> None:
+        """Make a move and note its cost."""
+        super().make(move, attestation)
+        cost = Cost(move.kind, self.case, self.gas, len(encode_move(move, attestation)))
+        self.costs.setdefault((self.case, move.kind), cost)
+
+
+def measure(node: LocalNode) -> list[Cost]:
+    """The cost of every function, each in the cases that make a difference."""
+    parties = [str(each).lower() for each in node.web3.eth.accounts[:ACCOUNTS]]
+    contract = Meter(node, default_rules(parties))
+    play = Play(contract, parties[0], parties[1])
+    for part in (_bisection, _committee, _convictions, _ends):
+        part(contract, play)
+    return sorted(contract.costs.values(), key=lambda cost: (cost.function, cost.case))
+
+
+def _bisection(contract: Meter, play: Play) -> None:
+    """A run of 512 steps, then 1,800 operators of one of them; the first move of a kind is the one that counts."""
+    run, step = (
+        DeepTree(size, operator_tree(random.Random(1), 1).reader.hashes(0, 0, 1)[0]) for size in (STEPS, OPERATORS)
+    )
+    contract.case = f"{STEPS} records"
+    dispute = play.contest(play.post(run, levels=2))
+    play.bisect(dispute, run, place=STEPS - 2)
+    play.descend(dispute, run, step)
+    contract.case = f"{OPERATORS} operators"
+    play.bisect(dispute, step, place=OPERATORS - 2)
+    play.reveal(dispute, step)
+    contract.case = ""
+    contract.make(Rule(actor=_rules(contract).referee, dispute=dispute, fault=Fault.CHALLENGER, reason=play.digest()))
+
+
+def _committee(contract: Meter, play: Play) -> None:
+    """Seven members, and after an appeal fifteen."""
+    play.enlist()
+    dispute = _opened(play, faulty_tree("edge"), 0)
+    contract.case = "7 seats"
+    play.convene(dispute)
+    play.draw(dispute)
+    play.vote(dispute, Fault.CHALLENGER)
+    price = _rules(contract).appeal_bond + _rules(contract).vote_fee * 15
+    contract.make(Appeal(actor=play.challenger, dispute=dispute, value=price))
+    contract.case = "15 seats"
+    play.draw(dispute)
+    play.vote(dispute, Fault.NOBODY)
+    contract.case = ""
+    contract.chain.advance(_rules(contract).appeal_window)
+    contract.make(Settle(actor=play.prover, dispute=dispute))
+    contract.case = "22 votes"
+    contract.make(Unseal(actor=play.prover, dispute=dispute, answer=PLANTED, salt=SALT))
+
+
+def _convictions(contract: Meter, play: Play) -> None:
+    """Evidence of each kind."""
+    for ground in ("edge", "cast", "product"):
+        tree = faulty_tree(ground)
+        contract.case = ""
+        dispute = _opened(play, tree, tree.size - 1)
+        shown = tree.evidence(tree.size - 1)
+        assert shown is not None
+        contract.case = ground
+        contract.make(Prove(actor=play.challenger, dispute=dispute, evidence=shown))
+
+
+def _ends(contract: Meter, play: Play) -> None:
+    """The moves that end something, and those of money and time."""
+    contract.case = ""
+    tree, rules = faulty_tree("edge"), _rules(contract)
+    claim = play.post(tree, levels=1)
+    slow, conceded, moot = (play.contest(claim) for _ in range(3))
+    contract.make(Pause(actor=rules.guardian))
+    contract.make(Resume(actor=rules.guardian))
+    play.partition(slow, tree)
+    contract.make(Protest(actor=play.challenger, dispute=slow, turn=1))
+    contract.make(Concede(actor=play.challenger, dispute=conceded))
+    late = play.contest(play.post(tree, levels=1))
+    contract.make(Concede(actor=play.prover, dispute=slow))
+    contract.make(Dismiss(actor=play.challenger, dispute=moot))
+    contract.chain.advance(rules.clock)
+    contract.make(Timeout(actor=play.challenger, dispute=late))
+    contract.chain.advance(rules.challenge_window)
+    contract.make(Finalise(actor=play.prover, claim=0))
+    contract.chain.advance(rules.holding)
+    staked = next(name for name, member in contract.state.members.items() if member.stake)
+    contract.make(Retire(actor=staked))
+    contract.case = "one credit"
+    contract.make(Withdraw(actor=next(name for name, credits in contract.state.owed.items() if len(credits) == 1)))
+    contract.case = "32 credits"
+    contract.make(Withdraw(actor=rules.treasury))
+
+
+def _opened(play: Play, tree: OperatorTree, place: int) -> int:
+    dispute = play.contest(play.post(tree, levels=1))
+    play.bisect(dispute, tree, place)
+    play.reveal(dispute, tree)
+    return dispute
+
+
+def faulty_tree(ground: str, size: int = 17) -> OperatorTree:
+    """Operators of which the last shows a fault of this kind."""
+    for seed in range(10_000):
+        tree = operator_tree(random.Random(seed), size)
+        shown = tree.evidence(size - 1)
+        if shown is not None and shown.ground == ground and _convicts(tree, shown):
+            return tree
+    raise AssertionError("no seed gives such a tree")
+
+
+def _convicts(tree: OperatorTree, shown: Evidence) -> bool:
+    place = tree.size - 1
+    opened = Dispute(0, "", 1, root(tree), tree.size, place, tree.size, Phase.RULING, Clocks(0, 0, 0), 0, 0)
+    try:
+        convict(replace(opened, leaf=cut(tree, place).leaf), shown)
+    except RuleError:
+        return False
+    return True
+
+
+def _rules(contract: Deployed) -> Rules:
+    return contract.state.rules

@@ -1,0 +1,137 @@
+"""Disputes over a counter, played by the programs of all parties at a contract on a local node."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.disputes.coordinators.ethereum.chains import KEYS, MEMBERS, Chain
+
+from tallystick.disputes.coordinators import Board, Coordinator, Entry
+from tallystick.disputes.coordinators.ethereum import EthereumCoordinator
+from tallystick.disputes.moves import Move
+from tallystick.disputes.players import MemoryBoard, Offer, Player, Shelf, Workspace, play_out, programs
+from tallystick.disputes.players.task import Role
+from tallystick.disputes.rules import Rules
+from tallystick.disputes.state import Phase, State
+from tallystick.disputes.toy import Cheat, Counting, CountingDoubter, CountingJudge, CountingTrace
+from tallystick.errors import UnavailableError
+
+CHEAT = Cheat(step=3, operator=4)
+SMALL = Counting(steps=6, width=9, cheat=CHEAT)
+After = Callable[[Move], None]
+
+
+def nothing(move: Move) -> None:
+    """What happens to the chain after a move, where nothing does."""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A connection after each of whose moves something happens to the chain, and then its block becomes final."""
+
+    coordinator: EthereumCoordinator
+    chain: Chain
+    after: After
+
+    @property
+    def party(self) -> str:
+        return self.coordinator.party
+
+    @property
+    def rules(self) -> Rules:
+        return self.coordinator.rules
+
+    def now(self) -> int:
+        return self.coordinator.now()
+
+    def entries(self, start: int = 0) -> Sequence[Entry]:
+        return self.coordinator.entries(start)
+
+    def submit(self, move: Move) -> None:
+        self.coordinator.submit(move)
+        self.after(move)
+        self.coordinator.entries()  # as the program does again and again: what was undone is sent again
+        self.chain.final()
+
+
+@dataclass
+class Hall:
+    """The programs of parties at one chain; each can be killed and started again in the folder that it had."""
+
+    chain: Chain
+    board: Board = field(default_factory=MemoryBoard)
+    said: list[str] = field(default_factory=list)
+    after: After = nothing
+    urls: tuple[str, ...] = ()
+
+    def player(self, role: str, roles: Callable[[Shelf, Workspace], Sequence[Role]]) -> Player:
+        workspace = Workspace(self.chain.folder / "work" / role)
+        shelf = Shelf(self.board, workspace.folder / "data")
+        seat: Coordinator = Watched(self.chain.anew(role, None, *self.urls), self.chain, self.after)
+        return Player(seat, workspace, roles(shelf, workspace), say=self.said.append)
+
+    def prover(self, counting: Counting, levels: int = 2) -> Player:
+        offer = Offer(counting.root(levels), len(counting.leaves(levels)), counting.statement(levels), levels)
+        trace = CountingTrace(counting, levels)
+        return self.player("prover", lambda shelf, work: programs.prover(shelf, work, lambda _: trace, offer))
+
+    def challenger(self, **more: Any) -> Player:
+        return self.player(
+            "challenger", lambda shelf, work: programs.challenger(shelf, work, lambda _: CountingDoubter(), **more)
+        )
+
+    def referee(self, judge: CountingJudge | None = None) -> Player:
+        return self.player("referee", lambda shelf, _: programs.referee(shelf, judge or CountingJudge()))
+
+    def members(self, count: int = len(MEMBERS)) -> list[Player]:
+        return [
+            self.player(name, lambda shelf, work: programs.member(shelf, work, CountingJudge()))
+            for name in MEMBERS[:count]
+        ]
+
+    def play(
+        self,
+        *players: Player,
+        until: Callable[[State], bool] | None = None,
+        waits: Callable[[], None] | None = None,
+    ) -> State:
+        """Let them play until nobody moves any more, or until the state of final moves is as wanted.
+
+        Where a server does not answer them they look again, after `waits`.
+        """
+
+        def is_over() -> bool:
+            return until is not None and until(self.chain.at("treasury").state)
+
+        for _ in range(1000):
+            try:
+                play_out(players, self.advance, is_over)
+                break
+            except UnavailableError:
+                if waits:
+                    waits()
+        return self.chain.anew("treasury").state
+
+    def advance(self, second: int) -> None:
+        """Let the chain's time pass until `second`, and make it final."""
+        now = int(self.chain.node.ask("eth_getBlockByNumber", "latest", False)["timestamp"], 16)
+        if second > now:
+            self.chain.node.ask("evm_setNextBlockTimestamp", second)
+        self.chain.node.mine()
+        self.chain.final()
+
+    def reset(self) -> None:
+        shutil.rmtree(self.chain.folder / "work", ignore_errors=True)
+
+
+def is_settled(state: State) -> bool:
+    """Whether there was a dispute, and all are over."""
+    return bool(state.disputes) and all(dispute.phase is Phase.SETTLED for dispute in state.disputes)
+
+
+def made_by(chain: Chain, role: str, state_entries: Sequence[Entry]) -> list[Move]:
+    """The accepted moves of a role."""
+    return [entry.move for entry in state_entries if entry.move.actor == KEYS[role].address]

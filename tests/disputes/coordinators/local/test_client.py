@@ -1,0 +1,386 @@
+"""G6 and a lying coordinator: whoever saw an entry or holds a receipt finds out, and no client hangs or moves twice."""
+
+from __future__ import annotations
+
+import socket
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from tests.disputes.coordinators.conformance import Play
+from tests.disputes.coordinators.local.keys import LocalWorld, key_of, party_of
+from tests.disputes.coordinators.local.script import a_claim, a_contest, rules, take_next
+
+from tallystick.commitments import decode, digest, encode
+from tallystick.disputes.coordinators.local import LocalCoordinator, MoveReceipt, sign_move
+from tallystick.disputes.coordinators.local.client import RemoteCoordinator
+from tallystick.disputes.coordinators.local.server import create_app
+from tallystick.disputes.coordinators.local.signed import Accepted, ChainEntry, sign_entry
+from tallystick.disputes.coordinators.local.wire import Effort
+from tallystick.disputes.moves import Choose, Timeout
+from tallystick.errors import MalformedError, ProofError, RuleError, UnavailableError, UsageError
+from tallystick.serving.listening import served
+
+Connect = Callable[..., RemoteCoordinator]
+
+
+def test_a_client_follows_a_whole_dispute_and_checks_every_entry(world: LocalWorld, remote: Connect) -> None:
+    place = remote()
+    while take_next(world):
+        assert place.book() == world.place.book()
+    assert list(place.entries()) == list(world.place.entries())
+    assert place.account(party_of("prover")).purse == world.place.purse(party_of("prover"))
+
+
+def test_a_client_that_expects_another_coordinator_is_told(url: str, world: LocalWorld, remote: Connect) -> None:
+    with pytest.raises(ProofError, match="this is coordinator"):
+        RemoteCoordinator(url, digest("coordinator", b"another"))
+    assert remote(url, identity=world.place.identity).rules == rules()
+    with pytest.raises(ProofError, match="this is coordinator"):
+        RemoteCoordinator(f"{url}#{digest('coordinator', b'another')}")
+    assert remote(f"{url}#{world.place.identity}").rules == rules()
+
+
+@pytest.fixture
+def played(world: LocalWorld) -> LocalWorld:
+    """A coordinator with a claim and a dispute."""
+    for _ in range(5):
+        take_next(world)
+    return world
+
+
+def forge(path: Path, number: int, accepted: Accepted) -> None:
+    """Write another entry over one in the database, as whoever holds the coordinator's key can."""
+    with closing(sqlite3.connect(path)) as database:
+        values = (accepted.signed.to_bytes(), accepted.receipt.to_bytes(), accepted.signed.identity, number)
+        database.execute("update entries set signed = ?, receipt = ?, move = ? where number = ?", values)
+        database.commit()
+
+
+def rewritten(world: LocalWorld, time: int) -> Accepted:
+    """The last entry with another time, signed anew and well."""
+    last = world.place.accepted(4, 1, 1)[0]
+    entry = last.receipt.entry.model_copy(update={"time": time})
+    return Accepted(receipt=sign_entry(entry, key_of("coordinator")), signed=last.signed)
+
+
+def test_a_coordinator_that_rewrites_an_entry_is_found_out_by_whoever_saw_it(
+    played: LocalWorld, remote: Connect, tmp_path: Path
+) -> None:
+    witness, newcomer = remote(), remote()
+    witness.book()
+    forge(tmp_path / "coordinator.db", 4, rewritten(played, played.clock() + 7))
+    with pytest.raises(ProofError, match="not the one that the coordinator showed before"):
+        witness.entries()
+    assert newcomer.entries()[4].time == played.clock() + 7
+
+
+def test_a_coordinator_that_forgets_an_entry_is_found_out_by_whoever_saw_it(
+    played: LocalWorld, remote: Connect, tmp_path: Path
+) -> None:
+    witness = remote()
+    witness.book()
+    with closing(sqlite3.connect(tmp_path / "coordinator.db")) as database:
+        database.execute("delete from entries where number = 4")
+        database.commit()
+    with pytest.raises(ProofError, match="not the one that the coordinator showed before"):
+        witness.entries()
+    assert len(remote().entries()) == 4
+
+
+def test_a_receipt_is_evidence_against_a_coordinator_that_lets_the_move_fall(
+    world: LocalWorld, remote: Connect, tmp_path: Path
+) -> None:
+    kept = tmp_path / "receipts.jsonl"
+    place = remote(receipts=kept)
+    place.connect(key_of("prover")).submit(a_claim(world))
+    assert len(kept.read_bytes().splitlines()) == 1
+    with closing(sqlite3.connect(tmp_path / "coordinator.db")) as database:
+        database.execute("delete from entries")
+        database.commit()
+    fresh = LocalCoordinator.open(tmp_path / "coordinator.db", key_of("coordinator"), world.clock)
+    with closing(fresh), served(create_app(fresh)) as url:
+        after_restart = remote(url, receipts=kept)
+        assert list(after_restart.entries()) == []
+        fresh.take(sign_move(a_claim(world), fresh.identity, key_of("prover")).to_bytes())
+        with pytest.raises(ProofError, match="signed a receipt for another move"):
+            after_restart.entries()
+        assert len(remote(url).entries()) == 1
+
+
+def test_receipts_agree_with_an_honest_coordinator_after_a_restart(
+    world: LocalWorld, remote: Connect, tmp_path: Path
+) -> None:
+    kept = tmp_path / "receipts.jsonl"
+    for move, name in ((a_claim(world), "prover"), (None, "challenger")):
+        remote(receipts=kept).connect(key_of(name)).submit(move or a_contest(world))
+    with kept.open("ab") as file:
+        file.write(b'{"entry":')  # what a crash leaves
+    assert len(remote(receipts=kept).entries()) == 2
+    assert len(kept.read_bytes().splitlines()) == 2
+
+
+def test_receipts_of_another_coordinator_or_forged_ones_are_not_taken(
+    world: LocalWorld, remote: Connect, tmp_path: Path
+) -> None:
+    kept = tmp_path / "receipts.jsonl"
+    remote(receipts=kept).connect(key_of("prover")).submit(a_claim(world))
+    receipt = MoveReceipt.from_bytes(kept.read_bytes().rstrip(), "receipt")
+    foreign = receipt.entry.model_copy(update={"coordinator": digest("coordinator", b"another")})
+    kept.write_bytes(sign_entry(foreign, key_of("coordinator")).to_bytes() + b"\n")
+    with pytest.raises(MalformedError, match="receipts of another coordinator"):
+        remote(receipts=kept)
+    kept.write_bytes(sign_entry(receipt.entry, key_of("prover")).to_bytes() + b"\n")
+    with pytest.raises(ProofError):
+        remote(receipts=kept)
+
+
+ENTRY_LIES: dict[str, tuple[str, dict[str, object]]] = {
+    "another time": ("another move", {"time": 1}),
+    "another number": ("chain", {"number": 3}),
+    "another predecessor": ("chain", {"previous": digest("entry", b"x")}),
+    "another coordinator": ("chain", {"coordinator": digest("coordinator", b"x")}),
+}
+
+
+@pytest.mark.parametrize("change", [lie[1] for lie in ENTRY_LIES.values()], ids=ENTRY_LIES.keys())
+def test_an_entry_that_does_not_fit_the_chain_is_refused(
+    played: LocalWorld, remote: Connect, tmp_path: Path, change: dict[str, object]
+) -> None:
+    last = played.place.accepted(4, 1, 1)[0]
+    entry = last.receipt.entry.model_copy(update=change)
+    forge(
+        tmp_path / "coordinator.db",
+        4,
+        Accepted(receipt=sign_entry(entry, key_of("coordinator")), signed=last.signed),
+    )
+    with pytest.raises(ProofError, match="entry 4: the chain"):
+        remote().entries()
+
+
+def test_a_coordinator_cannot_move_for_a_party(played: LocalWorld, remote: Connect, tmp_path: Path) -> None:
+    last = played.place.accepted(4, 1, 1)[0]
+    move = a_contest(played).model_copy(update={"low": 5})
+    for key in ("coordinator", "challenger"):
+        signed = sign_move(move, played.place.identity, key_of(key))
+        entry = last.receipt.entry.model_copy(update={"move": signed.identity})
+        forge(
+            tmp_path / "coordinator.db",
+            4,
+            Accepted(receipt=sign_entry(entry, key_of("coordinator")), signed=signed),
+        )
+        if key == "coordinator":
+            with pytest.raises(ProofError, match="not signed by its actor"):
+                remote().entries()
+    assert remote().book().state.disputes[0].low == 5  # the party itself can
+
+
+def test_a_coordinator_that_takes_what_its_rules_refuse_is_found_out(
+    played: LocalWorld, remote: Connect, tmp_path: Path
+) -> None:
+    signed = sign_move(Timeout(actor=party_of("challenger"), dispute=0), played.place.identity, key_of("challenger"))
+    last = played.place.accepted(4, 1, 1)[0].receipt.entry
+    entry = ChainEntry(
+        coordinator=last.coordinator, move=signed.identity, number=5, previous=last.identity, time=last.time
+    )
+    with closing(sqlite3.connect(tmp_path / "coordinator.db")) as database:
+        receipt = sign_entry(entry, key_of("coordinator")).to_bytes()
+        values = (5, signed.identity, signed.to_bytes(), receipt)
+        database.execute("insert into entries (number, move, signed, receipt) values (?, ?, ?, ?)", values)
+        database.commit()
+    with pytest.raises(ProofError, match="accepted what its rules refuse: the party to move still has time"):
+        remote().entries()
+
+
+Reply = Callable[[bytes], bytes]
+
+
+@contextmanager
+def raw_server(reply: Callable[[socket.socket], None]) -> Iterator[str]:
+    """A server that does with each connection what `reply` says."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(0.05)
+        stop = threading.Event()
+        thread = threading.Thread(target=_answer_all, args=(listening, reply, stop))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            stop.set()
+            thread.join()
+
+
+def _answer_all(listening: socket.socket, reply: Callable[[socket.socket], None], stop: threading.Event) -> None:
+    while not stop.is_set():
+        try:
+            connection, _ = listening.accept()
+        except TimeoutError:
+            continue
+        with connection:
+            connection.settimeout(0.2)
+            try:
+                connection.recv(65536)
+                reply(connection)
+            except OSError:
+                pass
+
+
+def drip(connection: socket.socket, head: bytes = b"HTTP/1.1 200 OK\r\nX: ") -> None:
+    """Send a byte now and then, for longer than anybody waits."""
+    connection.sendall(head)
+    for _ in range(40):
+        time.sleep(0.05)
+        connection.sendall(b"a")
+
+
+def answer(body: bytes, status: bytes = b"200 OK") -> Callable[[socket.socket], None]:
+    head = b"HTTP/1.1 " + status + b"\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+    return lambda connection: connection.sendall(head + body)
+
+
+SERVERS: dict[str, Callable[[socket.socket], None]] = {
+    "says nothing": lambda connection: time.sleep(1),
+    "hangs up": lambda connection: None,
+    "drips headers": drip,
+    "drips a body": lambda connection: drip(connection, b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n"),
+    "is another program": answer(b"<html>hello</html>"),
+    "breaks off": lambda connection: connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n{}"),
+    "answers without end": lambda connection: connection.sendall(
+        b"HTTP/1.1 200 OK\r\nContent-Length: 9999999\r\n\r\n" + b"x" * 2_000_000
+    ),
+    "fails": answer(b"oops", b"500 Internal Server Error"),
+    "redirects": answer(b"", b"302 Found\r\nLocation: http://127.0.0.1:1/"),
+    "says something odd": answer(b'{"code":[1],"detail":{}}', b"409 Conflict"),
+    "is no HTTP": lambda connection: connection.sendall(b"220 mail ready\r\n"),
+}
+
+
+@pytest.mark.parametrize("reply", SERVERS.values(), ids=SERVERS.keys())
+def test_a_client_never_hangs_and_never_crashes(reply: Callable[[socket.socket], None]) -> None:
+    began = time.monotonic()
+    effort = Effort(seconds=0.3, attempts=2, pause=0.01, bytes_per_second=1 << 24)
+    with raw_server(reply) as url:
+        with pytest.raises((UnavailableError, MalformedError)):
+            RemoteCoordinator(url, effort=effort)
+        assert time.monotonic() - began < 3
+
+
+def test_nobody_there_is_one_clear_line() -> None:
+    with pytest.raises(UnavailableError, match="no answer after 2 attempts"):
+        RemoteCoordinator("http://127.0.0.1:1", effort=Effort(seconds=1, attempts=2, pause=0.01))
+    with pytest.raises(UsageError, match="no URL of a coordinator"):
+        RemoteCoordinator("ftp://127.0.0.1")
+
+
+def test_a_move_whose_answer_is_lost_is_sent_again_and_made_once(
+    world: LocalWorld, remote: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first answer never arrives; the second is the receipt of the first."""
+    place, calls = remote(), []
+    take = LocalCoordinator.take
+
+    def losing(self: LocalCoordinator, data: bytes) -> MoveReceipt:
+        receipt = take(self, data)
+        calls.append(data)
+        if len(calls) == 1:
+            raise UnavailableError("the answer is lost")
+        return receipt
+
+    monkeypatch.setattr(LocalCoordinator, "take", losing)
+    place.connect(key_of("prover")).submit(a_claim(world))
+    assert calls == [calls[0]] * 2
+    assert len(place.entries()) == 1
+
+
+def test_a_move_whose_answers_are_all_lost_is_reported_as_unknown(
+    world: LocalWorld, remote: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, take = remote(), LocalCoordinator.take
+
+    def losing(self: LocalCoordinator, data: bytes) -> MoveReceipt:
+        take(self, data)
+        raise UnavailableError("the answer is lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalCoordinator, "take", losing)
+        with pytest.raises(UnavailableError, match="no answer after 2 attempts"):
+            place.connect(key_of("prover")).submit(a_claim(world))
+    assert len(place.entries()) == 1
+
+
+def test_a_receipt_for_another_move_is_refused(
+    world: LocalWorld, remote: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, take, first = remote(), LocalCoordinator.take, []
+
+    def mixing_up(self: LocalCoordinator, data: bytes) -> MoveReceipt:
+        first.append(take(self, data))
+        return first[0]
+
+    monkeypatch.setattr(LocalCoordinator, "take", mixing_up)
+    place.connect(key_of("prover")).submit(a_claim(world))
+    with pytest.raises(ProofError, match="for another move"):
+        place.connect(key_of("prover")).submit(a_claim(world))
+
+
+def test_refusals_arrive_as_the_errors_of_the_game(world: LocalWorld, remote: Connect) -> None:
+    play = Play(world)
+    play.post()
+    play.contest()
+    place = remote().connect(key_of("challenger"))
+    with pytest.raises(RuleError) as caught:
+        place.submit(Choose(actor=place.party, dispute=0, turn=0, child=0))
+    assert (caught.value.code, str(caught.value)) == ("phase", "no choose while the dispute is at partition")
+
+
+def test_blobs_travel_through_the_client_and_are_checked(
+    world: LocalWorld, remote: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board, data = remote().board(key_of("prover")), bytes(3_000_000)
+    name = board.put(data)
+    assert board.put(data) == name
+    assert remote().board(key_of("challenger")).get(name) == data
+    with pytest.raises(UnavailableError, match="not at the board"):
+        board.get(digest("blob", b"nothing"))
+    monkeypatch.setattr(type(world.place.blobs), "pieces", lambda *_: iter([bytes(2_999_999), b"x"]))
+    with pytest.raises(UnavailableError, match="other bytes"):
+        board.get(name)
+
+
+def test_eight_clients_at_once_all_get_their_moves_in(url: str, world: LocalWorld, remote: Connect) -> None:
+    clients, moves = 8, 5
+    claim = a_claim(world)
+
+    def post_all(place: RemoteCoordinator) -> None:
+        connection = place.connect(key_of("prover"))
+        for _ in range(moves):
+            connection.submit(claim)
+            connection.entries()
+
+    places = [remote() for _ in range(clients)]
+    with ThreadPoolExecutor(clients) as pool:
+        list(pool.map(post_all, places))
+    books = [place.book() for place in places]
+    assert all(book == world.place.book() for book in books)
+    assert books[0].count == clients * moves
+
+
+def test_one_client_can_be_shared_by_threads(world: LocalWorld, remote: Connect) -> None:
+    place, claim = remote(), a_claim(world)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: place.connect(key_of("prover")).submit(claim), range(8)))
+    assert len(place.entries()) == 8
+
+
+def test_an_answer_that_is_no_number_is_not_believed(remote: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = remote()
+    for body in (b"[]", b'{"time":-1}', b'{"time":true}', b'{"time":"now"}', b"{}"):
+        assert decode(encode(decode(body, "body")), "body") is not None
+        monkeypatch.setattr(place, "_get", lambda *_, body=body: body)
+        with pytest.raises(UnavailableError):
+            place.now()

@@ -1,0 +1,86 @@
+"""The programs of prover, challenger and referee play at a server; the bond moves, also if the server is restarted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.disputes.coordinators.conformance import usual_rules
+from tests.disputes.coordinators.local.keys import PURSE, LocalWorld, key_of, party_of, set_up
+
+from tallystick.disputes import Fault
+from tallystick.disputes.coordinators.local import LocalCoordinator
+from tallystick.disputes.coordinators.local.client import RemoteCoordinator
+from tallystick.disputes.coordinators.local.server import create_app
+from tallystick.disputes.players import Offer, Player, Shelf, Workspace, play_out, programs
+from tallystick.disputes.players.task import Role
+from tallystick.disputes.state import Status
+from tallystick.disputes.toy import Cheat, Counting, CountingDoubter, CountingJudge, CountingTrace
+from tallystick.serving.listening import served
+
+CHEATING = Counting(cheat=Cheat(step=7, operator=4))
+
+
+@dataclass(frozen=True)
+class Seats:
+    """Three programs, each at a client of its own."""
+
+    folder: Path
+    url: str
+    held: ExitStack
+
+    def player(self, name: str, roles: Callable[[Shelf, Workspace], Sequence[Role]]) -> Player:
+        place = self.held.enter_context(closing(RemoteCoordinator(self.url)))
+        workspace = self.held.enter_context(Workspace(self.folder / name))
+        shelf = Shelf(place.board(key_of(name)), workspace.folder / "data")
+        return Player(place.connect(key_of(name)), workspace, roles(shelf, workspace))
+
+    def all(self) -> list[Player]:
+        offer = Offer(CHEATING.root(), len(CHEATING.leaves(2)), CHEATING.statement(), 2)
+        trace = CountingTrace(CHEATING, 2)
+        return [
+            self.player("prover", lambda shelf, work: programs.prover(shelf, work, lambda _: trace, offer)),
+            self.player(
+                "challenger", lambda shelf, work: programs.challenger(shelf, work, lambda _: CountingDoubter())
+            ),
+            self.player("referee", lambda shelf, _: programs.referee(shelf, CountingJudge())),
+        ]
+
+
+@contextmanager
+def seated(folder: Path, world: LocalWorld) -> Iterator[list[Player]]:
+    with ExitStack() as held, served(create_app(world.place)) as url, held:
+        yield Seats(folder, url, held).all()
+
+
+def test_a_cheating_prover_is_found_and_its_bond_moves(tmp_path: Path) -> None:
+    world = set_up(tmp_path / "coordinator.db", usual_rules(party_of))
+    with closing(world.place), seated(tmp_path, world) as players:
+        play_out(players, world.clock.advance)
+        assert_slashed(world)
+
+
+def test_programs_and_server_restarted_after_every_move_come_to_the_same_end(tmp_path: Path) -> None:
+    world, moves = set_up(tmp_path / "coordinator.db", usual_rules(party_of)), -1
+    while moves < (moves := world.place.book().count):
+        with seated(tmp_path, world) as players:
+            target = moves + 1
+            play_out(players, world.clock.advance, lambda target=target: world.place.book().count >= target)  # type: ignore[misc]
+        world.place.close()
+        world = LocalWorld(LocalCoordinator.open(world_path(tmp_path), key_of("coordinator"), world.clock), world.clock)
+    with closing(world.place):
+        assert_slashed(world)
+
+
+def world_path(folder: Path) -> Path:
+    return folder / "coordinator.db"
+
+
+def assert_slashed(world: LocalWorld) -> None:
+    rules, state = world.place.rules, world.place.state
+    reward = rules.prover_bond * rules.reward // 1000
+    assert (state.claims[0].status, state.disputes[0].fault) == (Status.SLASHED, Fault.PROVER)
+    assert world.place.purse(party_of("prover")) == PURSE - rules.prover_bond
+    assert world.place.purse(party_of("challenger")) == PURSE + reward

@@ -1,0 +1,78 @@
+"""A program that is killed at any point and started again plays the same game, and never moves twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from tests.disputes.players.kills import Mortal, Reaper
+from tests.disputes.players.seats import CHALLENGER, MEMBERS, PROVER, REFEREE, Accuser, Seats, rules
+
+from tallystick.disputes import Fault
+from tallystick.disputes.players import Player, Table
+from tallystick.disputes.toy import Cheat, Counting
+
+COUNTING = {"honest": Counting(2, 2), "cheating": Counting(2, 2, cheat=Cheat(1, 0))}
+
+
+class Ended(NamedTuple):
+    """How a game ended: who was at fault, what each earned, and how often each move was made."""
+
+    fault: Fault | None
+    earned: dict[str, int]
+    moves: Counter[str]
+
+
+# "late": moves become final and visible only 40 seconds after they were accepted, as on a chain
+def play(folder: Path, reaper: Reaper, who: str, case: str, patch: pytest.MonkeyPatch) -> Ended:
+    """One game in which the program of `who` is mortal."""
+    side, ruling, *late = case.split()
+    referee = REFEREE if ruling == "referee" else None
+    agreed = rules(referee=referee, appeals=0, committee=1, members=MEMBERS[:1])
+    seats = Seats(folder, Table(agreed, finality=40 if late else 0))
+    starts: dict[str, Callable[..., Player]] = {
+        "prover": partial(seats.prover, COUNTING[side]),
+        "challenger": partial(seats.challenger, Accuser()),
+        ruling: seats.referee if referee else partial(seats.member, MEMBERS[0]),
+    }
+    mortal = Mortal(reaper, starts.pop(who), patch)
+    others = [start() for start in starts.values()]
+    seats.play(mortal, *others, seats.beacon())
+    seats.leave()
+    (dispute,) = seats.table.state.disputes
+    moves = Counter(entry.move.kind for entry in seats.table.entries)
+    return Ended(dispute.fault, {name: seats.paid(name) for name in (PROVER, CHALLENGER, MEMBERS[0])}, moves)
+
+
+@pytest.mark.parametrize("who", ["prover", "challenger", "ruling"])
+@pytest.mark.parametrize("case", ["cheating referee", "honest member", "cheating referee late"])
+def test_killed_anywhere_it_goes_on(tmp_path: Path, case: str, who: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kill_everywhere(tmp_path, case, who, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("who", ["prover", "challenger", "ruling"])
+@pytest.mark.parametrize("case", ["honest referee", "cheating member", "honest member late"])
+def test_killed_anywhere_in_the_other_games(
+    tmp_path: Path, case: str, who: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill_everywhere(tmp_path, case, who, monkeypatch)
+
+
+def kill_everywhere(tmp_path: Path, case: str, who: str, patch: pytest.MonkeyPatch) -> None:
+    """The same game, killed at every point that the program passes in it."""
+    side, ruling, *_ = case.split()
+    who = ruling if who == "ruling" else who
+    undisturbed = play(tmp_path / "whole", Reaper(-1), who, case, patch)
+    assert undisturbed.fault is (Fault.CHALLENGER if side == "honest" else Fault.PROVER)
+    for at in count():
+        reaper = Reaper(at)
+        assert play(tmp_path / f"{at}", reaper, who, case, patch) == undisturbed, f"killed at point {at}"
+        if reaper.passed <= at:
+            break
+    assert at > 20
