@@ -24,6 +24,13 @@ NAMES = (
     "sampler_verify",
     "infer_commit",
     "verify_over_prefill",
+    "dispute_rounds",
+    "dispute_gas",
+    "dispute_board",
+    "dispute_work",
+    "dispute_referee",
+    "dispute_time",
+    "dispute_idle",
 )
 
 

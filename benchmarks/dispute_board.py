@@ -25,10 +25,12 @@ from benchmarks.dispute_script import WAYS
 from benchmarks.dispute_workload import ANSWER, TRAININGS, opened, subject
 from benchmarks.figure import Figure, Goal
 from benchmarks.measure import Interval
+from tallystick.audits.opening import value_file
 from tallystick.disputes.opened.cuts import Cuts
 from tallystick.disputes.opened.operators import KeptOperators
 from tallystick.disputes.parties import Files
 from tallystick.disputes.partition import bounds, cut_places
+from tallystick.graphs.graph import Ref
 
 GOAL = Goal(1.05)
 WORKLOADS = {**{f"a step of {name}": each for name, each in TRAININGS.items()}, "a call of 8 layers": ANSWER}
@@ -46,10 +48,11 @@ def figures(quick: bool) -> Iterator[Figure]:
 
 def _figures(name: str, bisections: Bisections, stride: int) -> Iterator[Figure]:
     size, ways = bisections.kept.size, bisections.ways
+    bisections.check()
     places = range(0, size, stride)
     paths = [list(bisections.path(place)) for place in places]
     told = f"{name}, V = {size:,}, N = {ways}"
-    shared = {"size": size, "ways": ways, "rounds": spread([float(len(path)) for path in paths])}
+    shared = {"size": size, "ways": ways, "partitions": spread([float(len(path)) for path in paths])}
     files = [bisections.files(path, place) for path, place in zip(paths, places, strict=True)]
     details = shared | {
         "descent mb": sum(bisections.descent.values()) / 1e6,
@@ -125,12 +128,24 @@ class Bisections:
         """The bytes of all values of the step."""
         return sum(path.stat().st_size for path in (self.kept.whole.folder / "tensors").iterdir())
 
+    @cached_property
+    def given(self) -> Mapping[Ref, str]:
+        """The file of every value that an operator gives."""
+        records = map(self.kept.whole.record, range(self.kept.size))
+        return {ref: value_file(name) for record in records for ref, name in record.outputs.items()}
+
     def crossing(self, low: int, high: int) -> Mapping[str, int]:
         """What a partition of a range puts at the board."""
         if (low, high) not in self._crossing:
-            places = cut_places(low, high, self.ways)
-            self._crossing[low, high] = self._measured(self.kept.partition(low, places).files)
+            refs = self.cuts.opened_at(low, cut_places(low, high, self.ways))
+            files = {self.given[ref]: self.kept.whole.folder / self.given[ref] for ref in refs}
+            self._crossing[low, high] = self._measured(files)
         return self._crossing[low, high]
+
+    def check(self) -> None:
+        """Make sure that the prover puts there what is counted."""
+        places = cut_places(0, self.kept.size, self.ways)
+        assert self._measured(self.kept.partition(0, places).files) == self.crossing(0, self.kept.size)
 
     def operators(self, low: int, high: int) -> int:
         """How many operators of a child somebody needs."""

@@ -3,14 +3,14 @@
 The script's disputes are played at the contract, one contract for each N, with an account for each party and a board
 that attests to the data of every answer. Counted is what every transaction used, from the contest to the referee's
 ruling; posting a claim, withdrawals and committees stand apart. In brackets stand the least and the most over places
-drawn at random. Gas is a count: the same contract and calls use as much on every machine.
+drawn at random. Gas is a count: the same contract and calls use as much on every machine. What each function costs by
+itself is in data/gas.json (scripts/gas_report.py).
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -73,23 +73,16 @@ def figures(quick: bool) -> Iterator[Figure]:
 
 
 def _figures(node: LocalNode, quick: bool) -> Iterator[Figure]:
-    kinds: dict[str, list[float]] = defaultdict(list)
     for ways in (4, 16) if quick else WAYS:
         contract = Contract(node, rules_at(node, ways))
         for size in SIZES[: 1 if quick else None]:
             disputes = [contract.dispute(size, place) for place in _places(size, 2 if quick else PLACES)]
             yield _of_disputes(size, ways, disputes)
-            if ways == Rules(treasury="0" * 64).ways:
-                _count(kinds, disputes)
     standing = Contract(node, rules_at(node, Rules(treasury="0" * 64).ways))
     sittings = [standing.committee(place) for place in _places(100, 2 if quick else PLACES)]
-    _count(kinds, sittings)
     yield _of_committees(sittings, standing.rules)
     claims = [standing.undisputed(seed) for seed in range(2 if quick else PLACES)]
-    _count(kinds, claims)
     yield _figure("an undisputed claim", "gas of a claim that nobody disputes", [_total(each) for each in claims])
-    for kind, found in sorted(kinds.items()):
-        yield _figure(f"move {kind}", f"gas of one {kind}", found)
 
 
 def rules_at(node: LocalNode, ways: int) -> Rules:
@@ -114,11 +107,13 @@ class Contract:
 
     @cached_property
     def address(self) -> str:
+        """Where the contract is; makes it."""
         data = "0x" + encode_founding(self.rules, BOARD.address).hex()
         return str(self._sent({"from": self.parties[4], "data": data})["contractAddress"])
 
     @cached_property
     def chain_id(self) -> int:
+        """The chain to which attestations are bound."""
         return int(self.node.ask("eth_chainId"), 16)
 
     def dispute(self, size: int, fault: int) -> Used:
@@ -133,14 +128,13 @@ class Contract:
             self.make(Enlist(actor=name, value=self.rules.stake))
         _, number = self._until_ruling(100, fault)
         used = [self.make(Convene(actor=self.parties[2], dispute=number))]
+        self.node.mine(2)
         used.append(self.make(Draw(actor=self.parties[1], dispute=number, nonce="00" * 32)))
         drawn = committee.draw(self.rules.members, self.rules.committee, self._nonce(), number, 0)
         for name in drawn:
             commitment = committee.commitment(number, 0, name, Fault.PROVER, SALT)
             used.append(self.make(Vote(actor=name, dispute=number, commitment=commitment)))
-        used += [
-            self.make(Disclose(actor=name, dispute=number, vote=Fault.PROVER, salt=SALT)) for name in drawn
-        ]
+        used += [self.make(Disclose(actor=name, dispute=number, vote=Fault.PROVER, salt=SALT)) for name in drawn]
         used.append(self.make(Tally(actor=self.parties[1], dispute=number)))
         self.node.advance(self.rules.appeal_window + 1)
         return [*used, self.make(Settle(actor=self.parties[1], dispute=number))]
@@ -227,9 +221,3 @@ def _places(size: int, count: int) -> list[int]:
 
 def _total(used: Used, kinds: Iterable[str] | None = None) -> float:
     return float(sum(gas for kind, gas in used if kinds is None or kind in kinds))
-
-
-def _count(kinds: dict[str, list[float]], played: Iterable[Used]) -> None:
-    for used in played:
-        for kind, gas in used:
-            kinds[kind].append(float(gas))

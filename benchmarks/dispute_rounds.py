@@ -3,8 +3,8 @@
 One record of a run of 1,024 is contested, and one of the V operators below it is wrong; the script plays the moves of
 both parties through the game, each checked by its rules, with the fault at places drawn at random. A round is a
 partition and a choice. The moves are those from the contest to the reveal; the ruling comes on top. Beside the bytes
-of the moves as documents stand the bytes of the same moves as calls of the contract, a board's attestation included. In brackets stand the least
-and the most over the places; these are counts, and the same on every machine.
+of the moves as documents stand the bytes of the same moves as calls of the contract, a board's attestation included.
+In brackets stand the least and the most over the places; these are counts, and the same on every machine.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def _figure(size: int, ways: int, count: int) -> Figure:
         "most rounds there can be": rounds(size, ways),
         "moves": spread([float(len(moves)) for moves in played]),
         "bytes of moves": spread([float(sum(len(move.to_bytes()) for move in moves)) for moves in played]),
-        "bytes of calls": spread([float(sum(len(encode_move(move, ATTESTATION)) for move in moves)) for moves in played]),
+        "bytes of calls": spread(
+            [float(sum(len(encode_move(move, ATTESTATION)) for move in moves)) for moves in played]
+        ),
         "largest move": max(len(move.to_bytes()) for moves in played for move in moves),
     }
     return Figure(f"dispute_rounds: {size}/{ways}", what, spread(taken), count, "count", unit="", details=details)

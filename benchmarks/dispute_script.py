@@ -28,6 +28,7 @@ class Tree:
 
     @property
     def root(self) -> str:
+        """The root in hexadecimal digits."""
         return _root(self).hex()
 
     def cut(self, place: int) -> Cut:
@@ -71,6 +72,7 @@ class Script:
 
     @property
     def dispute(self) -> Dispute:
+        """The dispute as it stands."""
         return self.state.disputes[-1]
 
     def moves(self, claim: int = 0, dispute: int = 0) -> Iterator[Move]:
@@ -126,6 +128,4 @@ class Script:
                 }
             )
         cut = self.operators.cut(self.fault)
-        return Reveal(
-            actor=self.prover, dispute=0, turn=dispute.turn, leaf=cut.leaf, proof=cut.proof, data=data
-        )
+        return Reveal(actor=self.prover, dispute=0, turn=dispute.turn, leaf=cut.leaf, proof=cut.proof, data=data)

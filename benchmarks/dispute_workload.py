@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.workload import SEQUENCE, VOCABULARY, training_recipe
+from tallystick.commitments import decode, digest_from, encode, leaf_hash
 from tallystick.disputes.opened.operators import KeptOperators
 from tallystick.disputes.opened.subjects import subject_of_call, subject_of_step, whole_calls, whole_evidence
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.models import build_model
 from tallystick.graphs.engine import Arguments, Engine
+from tallystick.graphs.execute import execute
 from tallystick.graphs.graph import Node
 from tallystick.recorders import train
 from tallystick.recorders.config import read_config
 from tallystick.recorders.inference import record_inference
 from tallystick.recorders.step_opening import Subject, open_operators
-from tallystick.store import InferenceDirectory, RunDirectory
+from tallystick.store import InferenceDirectory, Opened, RunDirectory
+from tallystick.tensors import state_digest
+from tallystick.transcripts import Log
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -51,7 +55,8 @@ class Calls:
 
     layers: int
     hidden: int = 128
-    calls: int = 4
+    calls: int = 3
+    batch: int = 1
 
     def record(self, out: Path) -> Path:
         """Record the calls into `out`."""
@@ -59,7 +64,9 @@ class Calls:
         generator = torch.Generator().manual_seed(5)
         with torch.no_grad(), record_inference(model, out):
             for _ in range(self.calls):
-                model(input_ids=torch.randint(0, VOCABULARY, (1, SEQUENCE), generator=generator), use_cache=False)
+                model(
+                    input_ids=torch.randint(0, VOCABULARY, (self.batch, SEQUENCE), generator=generator), use_cache=False
+                )
         return out
 
 
@@ -85,6 +92,18 @@ def opened(what: Subject, out: Path, engine: Engine | None = None) -> KeptOperat
     """All operators of a subject, with all values."""
     open_operators(what, out, engine or TorchEngine())
     return KeptOperators.read(out)
+
+
+def faulty(what: Subject, place: int, out: Path) -> KeptOperators:
+    """All operators of a subject with a fault at one of them; the record above says what the faulty pass gave."""
+    engine = FaultyEngine(what.graph.nodes[place].number)
+    document = decode(what.record.line, "record")
+    if isinstance(document, dict) and document["kind"] == "call":
+        given = state_digest(execute(what.graph, what.bindings, engine))
+        line = encode({**document, "outputs": str(given)})
+        log = Log(root=digest_from(leaf_hash(line)), size=1)
+        what = replace(what, transcript=log, record=Opened(0, line, ()))
+    return opened(what, out, engine)
 
 
 class FaultyEngine(TorchEngine):

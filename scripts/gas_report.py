@@ -20,13 +20,14 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # the scenario is a test's
 
-from tests.disputes.coordinators.ethereum.gas import ACCOUNTS, Cost, measure  # noqa: E402
+from tests.disputes.coordinators.ethereum.gas import NODE_OPTIONS, Cost, measure  # noqa: E402
 
 from tallystick.disputes.coordinators.ethereum.encoding import ARTEFACT  # noqa: E402
 from tallystick.disputes.coordinators.ethereum.node import running_node  # noqa: E402
 
 
 def report(costs: list[Cost]) -> dict[str, Any]:
+    """The figures as the document that is committed."""
     artefact = json.loads(ARTEFACT.read_bytes())
     return {
         "contract": hashlib.sha256(bytes.fromhex(artefact["bytecode"])).hexdigest(),
@@ -37,10 +38,11 @@ def report(costs: list[Cost]) -> dict[str, Any]:
 
 
 def main() -> None:
+    """Measure, write and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=ROOT / "docs")
     out = parser.parse_args().out / "data" / "gas.json"
-    with running_node("--accounts", str(ACCOUNTS)) as node:
+    with running_node(*NODE_OPTIONS) as node:
         costs = measure(node)
     out.write_text(json.dumps(report(costs), indent=1) + "\n")
     for cost in costs:

@@ -5,7 +5,7 @@ import {Canonical} from "./Canonical.sol";
 import {Floats} from "./Floats.sol";
 import {Inclusion} from "./Inclusion.sol";
 import {allow} from "./Refusal.sol";
-import {Evidence, Named, Offence, RecordForm, TensorForm, Writer} from "./Types.sol";
+import {COUNT_MAX, Evidence, Named, Offence, RecordForm, TensorForm, Writer} from "./Types.sol";
 
 /// Checks of one operator that a contract can make itself: they convict the prover, and never clear it.
 ///
@@ -24,10 +24,19 @@ contract Examiner {
         external
         view
     {
+        _isToThePoint(evidence);
         _require(Canonical.leafOf(evidence.record) == leaf);
         if (evidence.offence == Offence.Edge) _require(_isBrokenEdge(root, size, place, evidence));
         if (evidence.offence == Offence.Cast) _require(_isWrongCast(evidence));
         if (evidence.offence == Offence.Product) _require(_isWrongProduct(evidence));
+    }
+
+    /// Nothing comes along that is not asked for: what the log tells has been looked at, all of it.
+    function _isToThePoint(Evidence calldata evidence) private pure {
+        bool isEdge = evidence.offence == Offence.Edge;
+        allow(evidence.element <= COUNT_MAX, "malformed");
+        _require(evidence.writers.length == (isEdge ? 1 : 0));
+        _require(evidence.tensors.length == (isEdge ? 0 : evidence.offence == Offence.Cast ? 2 : 3));
     }
 
     function _isBrokenEdge(bytes32 root, uint256 size, uint256 place, Evidence calldata evidence)
@@ -35,7 +44,6 @@ contract Examiner {
         view
         returns (bool)
     {
-        _require(evidence.writers.length == 1);
         Writer calldata writer = evidence.writers[0];
         bytes32 leaf = Canonical.leafOf(writer.record);
         _require(Inclusion.holds(writer.proof, leaf, writer.index, size, root));
@@ -51,7 +59,7 @@ contract Examiner {
     }
 
     function _isWrongCast(Evidence calldata evidence) private view returns (bool) {
-        _require(keccak256(bytes(evidence.record.operator)) == CAST && evidence.tensors.length == 2);
+        _require(keccak256(bytes(evidence.record.operator)) == CAST);
         _areTheValues(evidence, 1);
         Floats.Float memory source = Floats.read(evidence.tensors[0], evidence.element);
         Floats.Float memory result = Floats.read(evidence.tensors[1], evidence.element);
@@ -59,7 +67,7 @@ contract Examiner {
     }
 
     function _isWrongProduct(Evidence calldata evidence) private view returns (bool) {
-        _require(keccak256(bytes(evidence.record.operator)) == PRODUCT && evidence.tensors.length == 3);
+        _require(keccak256(bytes(evidence.record.operator)) == PRODUCT);
         for (uint256 i = 0; i < 3; i++) {
             _require(evidence.tensors[i].itemBytes == 4);
         }

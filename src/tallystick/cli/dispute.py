@@ -104,12 +104,13 @@ def show(number: int = NUMBER, coordinator: str = COORDINATOR, json: bool = JSON
     if json:
         print_json({"moves": [each.to_json() for each in told], "now": now.to_json()})
         return
-    columns = (Column(name, no_wrap=True) for name in ("who", "move", "level", "leaves", ""))
-    table = Table(Column("after", justify="right", no_wrap=True), *columns, box=None)
+    table = Table(Column("after", justify="right", no_wrap=True), Column("who", no_wrap=True), "move", box=None)
+    table.add_column("leaves", no_wrap=True)
+    table.add_column("", no_wrap=True)
     for each in told:
         at, passed = each.after, each.entry.time - told[0].entry.time
-        shown = bar(at.low, at.high, at.size, BAR)
-        table.add_row(span(passed) if passed else "", each.role, each.said, at.level, f"{at.low}–{at.high - 1}", shown)
+        leaves, shown = f"{at.level} {at.low}–{at.high - 1}", bar(at.low, at.high, at.size, BAR)
+        table.add_row(span(passed) if passed else "", each.role, each.said, leaves, shown)
     page().print(table)
     page().print(disputes_table([now]))
 

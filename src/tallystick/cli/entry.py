@@ -12,14 +12,19 @@ from tallystick.cli import (
     audit,
     calibrate,
     calibrate_training,
+    coordinator,
     data,
     demo,
+    dispute,
     economics,
+    ethereum,
     generate,
     graph,
     inference,
     inspect,
     judge,
+    parties,
+    referee,
     serve_model,
     train,
     verify_graph,
@@ -39,18 +44,8 @@ app = typer.Typer(
 
 for group in (
     *(train, audit, data, inspect, opening, judge, inference),
-    *(
-        graph,
-        attack,
-        calibrate,
-        calibrate_training,
-        demo,
-        economics,
-        generate,
-        serve_model,
-        verify_graph,
-        verify_response,
-    ),
+    *(graph, attack, calibrate, calibrate_training, demo, generate, serve_model, verify_graph, verify_response),
+    *(coordinator, parties, dispute, referee, economics, ethereum),
 ):
     group.register(app)
 
@@ -103,8 +98,18 @@ def _interrupted(arguments: list[str]) -> str:
 
 
 def _help_for(arguments: list[str]) -> str:
-    known = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
-    return " ".join(["tally", *(name for name in arguments[:1] if name in known), "--help"])
+    return " ".join(["tally", *_known(app, arguments), "--help"])
+
+
+def _known(group: typer.Typer, arguments: list[str]) -> list[str]:
+    """The leading arguments that name a command, or a group and a command in it."""
+    commands = {each.name or getattr(each.callback, "__name__", "") for each in group.registered_commands}
+    groups = {each.name: each.typer_instance for each in group.registered_groups}
+    name = arguments[0] if arguments else None
+    inner = groups.get(name)
+    if inner is not None:
+        return [*arguments[:1], *_known(inner, arguments[1:])]
+    return arguments[:1] if name in commands else []
 
 
 def _say(message: str, code: int) -> int:

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 COORDINATOR = typer.Option(..., "--coordinator", help="A database file, a URL, or ethereum:RPC:ADDRESS.")
 KEY = typer.Option(..., "--key", help="The key of the party that moves.")
-BOARD = typer.Option(None, "--board", help="The coordinator at whose board data lies, if not this one.")
+BOARD = typer.Option(None, "--board", help="Where data lies, if not at this coordinator: another one, or a folder.")
 BOARD_KEY = typer.Option(None, "--board-key", help="The key by which that board knows this party.")
 WORK = typer.Option(None, "--work", help="The party's folder; one under the state folder of this user by default.")
 POLL = typer.Option(2.0, "--poll", min=0.05, max=3600, help="Seconds between looks.")
 DEVICE = typer.Option("cpu", "--device", help="Compute on cpu or cuda.")
 WATCH = typer.Option(False, "--watch", help="Go on until Ctrl-C; without it, do what can be done now.")
-BAR = 16
+BAR = 12
 JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
@@ -140,9 +140,9 @@ def line(each: Standing) -> str:
 
 
 ENDS = {
-    "prover": "the prover is at fault",
-    "challenger": "the challenger is at fault",
-    "nobody": "nobody was found at fault",
+    "prover": "prover at fault",
+    "challenger": "challenger at fault",
+    "nobody": "nobody at fault",
 }
 
 

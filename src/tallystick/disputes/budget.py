@@ -253,5 +253,5 @@ def relative_distance(claimed: Floats, exact: Floats) -> float:
     finite = np.isfinite(claimed) & np.isfinite(exact)
     if (np.isfinite(claimed) != np.isfinite(exact)).any():
         return math.inf
-    size, apart = float(np.linalg.norm(exact[finite])), float(np.linalg.norm((claimed - exact)[finite]))
+    size, apart = float(np.linalg.norm(exact[finite])), float(np.linalg.norm(claimed[finite] - exact[finite]))
     return 0.0 if apart == 0.0 else apart / size if size else math.inf

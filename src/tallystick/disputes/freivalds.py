@@ -133,17 +133,16 @@ def row_tolerances(product: Product, precision: Precision) -> Floats:
     Every term of the deterministic bound of a product (docs/bounds.md) is linear in |A|·|B|, so that the sum over a row
     needs |B|·1 only.
     """
-    a, b = np.abs(product.left), np.abs(product.right)
-    r, s = _misread(a, product, precision), _misread(b, product, precision)
-    ones, scale = np.ones((b.shape[-1], 1)), abs(product.alpha)
-    total = (scale * ((a + r) @ ((b + s) @ ones)))[..., 0]
-    spread = (scale * (a @ (s @ ones) + r @ ((b + s) @ ones)))[..., 0]
+    a, b, scale = np.abs(product.left), np.abs(product.right), abs(product.alpha)
+    read_a, read_b = _as_read(a, product, precision), _as_read(b, product, precision)
+    plain, total = (scale * (x @ y.sum(axis=-1)[..., None])[..., 0] for x, y in ((a, b), (read_a, read_b)))
+    spread = np.maximum(total - plain, 0.0)
     added = _summand_size(product)
     beside = 0.0 if added is None else added.sum(axis=-1)
     relative, stored, lost = _roundings(product, precision)
     stated = np.abs(product.claimed).sum(axis=-1) + 2 * beside
-    tolerance = relative * (total + beside + spread) + spread + stored * stated + len(ones) * lost
-    bounded = _is_bounded(product, a + r, b + s, added)
+    tolerance = relative * (total + beside + spread) + spread + stored * stated + b.shape[-1] * lost
+    bounded = _is_bounded(product, read_a, read_b, added)
     return np.where(bounded, tolerance * (1 + 4 * stored) * INFLATION**EXTRA_ROUNDINGS, np.inf)
 
 
@@ -221,12 +220,12 @@ def _held(number: Any, dtype: str) -> float:
     return float(number) if dtype == "F64" else float(np.float32(number))
 
 
-def _misread(size: Floats, product: Product, precision: Precision) -> Floats:
-    """How far a factor may be from what it is: coarser products, subnormal numbers that 2 reads take for 0."""
-    tiny = precision.read_as_zero(product.inner)
-    radius = np.where(size < tiny, 3.0 * size, 0.0)
-    form = precision.multiplier(product.inner)
-    return radius if form is None else radius + 2 * form.unit * (size + radius)
+def _as_read(size: Floats, product: Product, precision: Precision) -> Floats:
+    """The most that a factor may be taken for: in coarser products, and where 2 reads take a subnormal number for 0."""
+    tiny, form = precision.read_as_zero(product.inner), precision.multiplier(product.inner)
+    if size.min(initial=np.inf, where=size > 0) < tiny:
+        size = np.where(size < tiny, 4.0 * size, size)
+    return size if form is None else size * (1 + 2 * form.unit)
 
 
 def _roundings(product: Product, precision: Precision) -> tuple[float, float, float]:

@@ -16,6 +16,12 @@ from tallystick.disputes.opened.rehearsal import Outcome, Rehearsal  # noqa: E40
 from tallystick.disputes.opened.traces import torch_engine  # noqa: E402
 
 Play = Callable[[str], Outcome]
+LIKE_OTHERS = {
+    *("one-value", "wrong-attribute", "value-malformed", "value-withheld-at-the-descent", "another-step"),
+    *("another-graph", "wrong-rate-shown", "operator-withheld-at-the-leaf"),
+}
+"""Those that end as others of their kind do."""
+NAMES = [pytest.param(name, marks=pytest.mark.slow if name in LIKE_OTHERS else ()) for name in DECEPTIONS]
 
 
 @pytest.fixture(scope="module")
@@ -39,14 +45,14 @@ def played(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Play:
     return play
 
 
-@pytest.mark.parametrize("name", DECEPTIONS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_referee_rules_as_expected(name: str, played: Play) -> None:
     wanted, outcome = DECEPTIONS[name], played(name)
     assert (outcome.fault, outcome.dispute.ground) == (wanted.referee, wanted.ground), outcome.reason
     assert wanted.operator in outcome.reason
 
 
-@pytest.mark.parametrize("name", DECEPTIONS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_member_of_a_committee_finds_who_is_at_fault(name: str, played: Play) -> None:
     fault, reason = Judge(torch_engine()).rule(played(name).answered)
     assert fault is DECEPTIONS[name].member, reason

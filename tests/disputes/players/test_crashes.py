@@ -49,15 +49,19 @@ def play(folder: Path, reaper: Reaper, who: str, case: str, patch: pytest.Monkey
     return Ended(dispute.fault, {name: seats.paid(name) for name in (PROVER, CHALLENGER, MEMBERS[0])}, moves)
 
 
-@pytest.mark.parametrize("who", ["prover", "challenger", "ruling"])
-@pytest.mark.parametrize("case", ["cheating referee", "honest member", "cheating referee late"])
+CASES = ("honest referee", "cheating referee", "honest member", "cheating member", "cheating referee late")
+GAMES = [(case, who) for case in CASES for who in ("prover", "challenger", "ruling")]
+QUICK = [game for game in GAMES if game[0] in CASES[1:3]] + [(CASES[-1], "challenger")]
+OTHERS = [game for game in GAMES if game not in QUICK]
+
+
+@pytest.mark.parametrize(("case", "who"), QUICK, ids=map("-".join, QUICK))
 def test_killed_anywhere_it_goes_on(tmp_path: Path, case: str, who: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kill_everywhere(tmp_path, case, who, monkeypatch)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("who", ["prover", "challenger", "ruling"])
-@pytest.mark.parametrize("case", ["honest referee", "cheating member", "honest member late"])
+@pytest.mark.parametrize(("case", "who"), OTHERS, ids=map("-".join, OTHERS))
 def test_killed_anywhere_in_the_other_games(
     tmp_path: Path, case: str, who: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

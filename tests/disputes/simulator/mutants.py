@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
-import tallystick.disputes
 from tallystick.disputes import (
     bisection,
     cheap,
@@ -34,29 +35,42 @@ GUARDED: tuple[ModuleType, ...] = (bisection, claims, context, game, ledger, pau
 Patch = Callable[[], Any]
 
 
-def checks() -> list[tuple[str, str]]:
-    """Every check of the game, as module and code, read from its source."""
-    return sorted({(module.__name__.rpartition(".")[2], code) for module in GUARDED for code in _codes(module)})
+class Check(NamedTuple):
+    """One check of the game: the module and the function that makes it, and the code of its refusal."""
+
+    module: str
+    function: str
+    code: str
+
+    def __str__(self) -> str:
+        return ".".join(self)
 
 
-def _codes(module: ModuleType) -> Iterator[str]:
-    for node in ast.walk(ast.parse(Path(str(module.__file__)).read_text())):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "allow":
-            code = node.args[1]
-            assert isinstance(code, ast.Constant)
-            yield str(code.value)
+def checks() -> list[Check]:
+    """Every check of the game, read from its source."""
+    return sorted({check for module in GUARDED for check in _checks_of(module)})
+
+
+def _checks_of(module: ModuleType) -> Iterator[Check]:
+    tree = ast.parse(Path(str(module.__file__)).read_text())
+    for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+        for node in ast.walk(function):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "allow":
+                code = node.args[1]
+                assert isinstance(code, ast.Constant)
+                yield Check(module.__name__.rpartition(".")[2], function.name, str(code.value))
 
 
 @contextmanager
-def without(module: str, code: str) -> Iterator[None]:
+def without(check: Check) -> Iterator[None]:
     """The game without one check."""
     held = context.allow
 
-    def lenient(condition: bool, found: str, sentence: str) -> None:
-        if found != code:
-            held(condition, found, sentence)
+    def lenient(condition: bool, code: str, sentence: str) -> None:
+        if (sys._getframe(1).f_code.co_name, code) != (check.function, check.code):
+            held(condition, code, sentence)
 
-    with mock.patch.object(getattr(tallystick.disputes, module), "allow", lenient):
+    with mock.patch.object(importlib.import_module(f"tallystick.disputes.{check.module}"), "allow", lenient):
         yield
 
 
@@ -263,7 +277,7 @@ WRONG: dict[str, Patch] = {
         game.TRANSITIONS, {"timeout": replace(game.TRANSITIONS["timeout"], phases=game.BISECTING)}
     ),
     "evidence about any record": _changed(cheap, "_leaf", lambda held, form: "00" * 32),
-    "a claim can be finalised by time alone": lambda: without("claims", "disputed"),
+    "a claim can be finalised by time alone": lambda: without(Check("claims", "finalise", "disputed")),
     "anybody may call for anything": _changed(game, "_is_one", lambda held, *more: True),
     "a settled dispute goes on": lambda: _transition_phases("choose", frozenset(Phase)),
 }

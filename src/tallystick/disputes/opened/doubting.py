@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tallystick.audits import Workplace
 from tallystick.commitments import Digest
+from tallystick.disputes.budget import Budget, judge_budget
 from tallystick.disputes.opened.doubts import MARGIN, doubt_calls, doubt_operators, doubt_training
 from tallystick.disputes.opened.held import Held, HeldCalls, HeldTraining, hold
 from tallystick.disputes.opened.locate import Work, locate
@@ -20,19 +21,22 @@ from tallystick.disputes.opened.whole import read_operators
 from tallystick.disputes.parties import Answered, Doubt, Ground
 from tallystick.disputes.question import Question
 from tallystick.disputes.state import Claim
-from tallystick.errors import ProofError, UnavailableError
+from tallystick.errors import MalformedError, ProofError, UnavailableError
 from tallystick.graphs.engine import Engine
 from tallystick.transcripts import Spec
 from tallystick.transcripts.program import STATE_PREFIXES
 
 
-def doubter_for(engine: Engine | None = None, device: str = "cpu", contests_all: bool = False) -> OpenedDoubter:
+def doubter_for(
+    engine: Engine | None = None, device: str = "cpu", contests_all: bool = False, budget: Budget | None = None
+) -> OpenedDoubter:
     """A challenger that computes with `engine`, PyTorch on `device` by default.
 
     With `contests_all` it contests all leaves of a claim and not only the first wrong one, so that the records are
-    bisected too. Raises `UnavailableError` where the device is not there.
+    bisected too. `budget` says what the errors of a whole step may add up to. Raises `UnavailableError` where the
+    device is not there.
     """
-    return OpenedDoubter(engine or torch_engine(device), device, contests_all)
+    return OpenedDoubter(engine or torch_engine(device), device, contests_all, budget)
 
 
 @dataclass
@@ -45,6 +49,7 @@ class OpenedDoubter:
     engine: Engine
     device: str = "cpu"
     contests_all: bool = False
+    budget: Budget | None = None
     work: Work = field(default_factory=Work)
     _found: dict[Path, Doubt | None] = field(default_factory=dict)
     _held: dict[Path, Held] = field(default_factory=dict)
@@ -62,7 +67,7 @@ class OpenedDoubter:
                 check_turn(answered, held)
                 return self._child_of_records(answered, children)
             return self._child_of_operators(answered, held, children)
-        except ProofError:
+        except (ProofError, MalformedError):  # all that is read here was supplied by the prover
             return "structure"
 
     def _child_of_records(self, answered: Answered, children: Sequence[tuple[int, int]]) -> int | Ground:
@@ -73,9 +78,17 @@ class OpenedDoubter:
 
     def _child_of_operators(self, answered: Answered, held: Held, children: Sequence[tuple[int, int]]) -> int | Ground:
         view, dispute = view_of(answered), answered.dispute
-        if (dispute.low, dispute.high) == (0, dispute.size):
+        is_whole = (dispute.low, dispute.high) == (0, dispute.size)
+        if is_whole:
             self._check_descent(answered, held, view)
-        return locate(view, children, self.engine, self.work).child
+        found = locate(view, children, self.engine, self.work)
+        if is_whole and found.is_within and self._is_aligned(view):
+            return "budget"
+        return found.child
+
+    def _is_aligned(self, view: View) -> bool:
+        """Whether errors that no operator shows add up; costs a run of the reference, and is asked last."""
+        return self.budget is not None and judge_budget(view.graph, view.opened, self.budget).outcome == "rejected"
 
     def _check_descent(self, answered: Answered, held: Held, view: View) -> None:
         """Raise `ProofError` where the opening is not that of this step, by its looks or by a replay."""
@@ -110,9 +123,15 @@ class OpenedDoubter:
                 return found
             if isinstance(held, HeldCalls):
                 return doubt_calls(held, self.engine, self.work)
-            return doubt_operators(_whole(statement), self.engine, self.work, Question())
-        except ProofError as error:
+            return self._examined_operators(claim, _whole(statement))
+        except (ProofError, MalformedError) as error:
             return Doubt(0, claim.size, str(error))
+
+    def _examined_operators(self, claim: Claim, view: View) -> Doubt | None:
+        found = doubt_operators(view, self.engine, self.work, Question())
+        if found is None and self._is_aligned(view):
+            return Doubt(0, claim.size, "the errors of all operators add up")
+        return found
 
     def _hold(self, claim: Claim, statement: Path) -> Held:
         if statement not in self._held:

@@ -97,7 +97,8 @@ def _located(held: HeldTraining, replays: Replays, bad: Finding, step: int) -> D
     evidence = held.evidence
     start = held.anchor_before(step - 1) if step else 0
     end = min((mark for mark in evidence.anchors if mark >= step), default=step)
-    wrong = next(_wrong_steps(held, replays, start, end), None) if step else None
+    has_steps = bool(step) and evidence.program is not None
+    wrong = next(_wrong_steps(held, replays, start, end), None) if has_steps else None
     if wrong is not None:
         return _doubt_step(evidence, *wrong)
     if bad.name in STEPWISE:

@@ -48,11 +48,17 @@ def distance_in_units(claimed: Tensor, own: Tensor) -> float:
     same = (theirs == ours) | (np.isnan(theirs) & np.isnan(ours))
     if not np.isfinite(theirs[~same]).all() or not np.isfinite(ours[~same]).all():
         return math.inf
-    finite = np.abs(ours[np.isfinite(ours)])
-    scale = np.abs(ours[~same]) + math.sqrt(float(np.mean(finite * finite))) if finite.size else np.abs(ours[~same])
-    gap = np.abs(theirs[~same] - ours[~same])
-    smallest = FORMATS[claimed.dtype].half_step
-    return float(np.max(gap / np.maximum(FORMATS[claimed.dtype].unit * scale, smallest), initial=0.0))
+    unit, smallest = FORMATS[claimed.dtype].unit, FORMATS[claimed.dtype].half_step
+    with np.errstate(over="ignore", invalid="ignore"):
+        scale = np.abs(ours[~same]) + _root_mean_square(ours[np.isfinite(ours)])
+        found = np.abs(theirs[~same] - ours[~same]) / np.maximum(unit * scale, smallest)
+    return float(np.max(np.where(np.isnan(found), np.inf, found), initial=0.0))
+
+
+def _root_mean_square(values: npt.NDArray[np.float64]) -> float:
+    """Scaled, so that no square overflows."""
+    largest = float(np.max(np.abs(values), initial=0.0))
+    return largest * math.sqrt(float(np.mean((values / largest) ** 2))) if largest else 0.0
 
 
 def _differing(claimed: npt.NDArray[np.generic], own: npt.NDArray[np.generic]) -> float:

@@ -195,7 +195,8 @@ class HeldTraining:
 
     def _room(self, start: State, end: State) -> float:
         workload, spec = workload_of(self.evidence), self.evidence.spec
-        decay = spec.recipe.optimizer.betas[1] if spec.recipe is not None else 0.0
+        rules = tuple(group.rule for group in spec.optimizer or ())
+        decay = spec.recipe.optimizer.betas[1] if spec.recipe else min((rule.betas[1] for rule in rules), default=0.0)
         return share_of_update(start, end, find_undetermined(end, workload.dtype, start, decay))
 
     def _states(self, view: View) -> tuple[State, State]:
@@ -217,10 +218,13 @@ class HeldCalls:
 
     @classmethod
     def of(cls, statement: Path, claim: Claim) -> HeldCalls:
-        """Raises `ProofError` where something does not hang together."""
+        """Raises `ProofError` where something does not hang together, weights and calls included."""
         calls = whole_calls(InferenceDirectory(statement))
         _require_claimed(calls.claim.transcript, claim)
-        assert calls.weights() is not None
+        calls.weights()
+        for record in calls.records:
+            calls.inputs(record)
+            calls.outputs(record)
         return cls(calls)
 
     @property

@@ -12,6 +12,7 @@ from pathlib import Path
 from tallystick.audits.findings import Findings, require
 from tallystick.audits.screens import screen_anchors
 from tallystick.commitments import leaf_hash
+from tallystick.disputes.budget import Budget, judge_budget
 from tallystick.disputes.fault import Fault
 from tallystick.disputes.judge import rule_leaf
 from tallystick.disputes.opened.doubting import workplace
@@ -24,7 +25,7 @@ from tallystick.disputes.opened.structure import check_turn
 from tallystick.disputes.opened.view import revealed_operator, supplied, view_of
 from tallystick.disputes.parties import Answered
 from tallystick.disputes.question import Ground, Limits, Question, Ruling
-from tallystick.errors import ProofError, UnavailableError
+from tallystick.errors import MalformedError, ProofError, UnavailableError
 from tallystick.graphs.engine import Engine
 from tallystick.operators.precision import PLAIN, Precision
 from tallystick.store import read_document
@@ -39,7 +40,8 @@ Found = tuple[Fault | None, str]
 class Judge:
     """Judges disputes over what was opened; implements `parties.Judge`. With an `engine` it is a member's.
 
-    `profile` holds calibrated thresholds of operators. `limits` say how much of a large operator is computed.
+    `profile` holds calibrated thresholds of operators, `budget` what the errors of a whole step may add up to. `limits`
+    say how much of a large operator is computed.
     """
 
     engine: Engine | None = None
@@ -47,6 +49,7 @@ class Judge:
     profile: Profile | None = None
     precision: Precision = PLAIN
     limits: Limits = field(default_factory=Limits)
+    budget: Budget | None = None
     _held: dict[Path, Held] = field(default_factory=dict)
 
     @property
@@ -62,7 +65,7 @@ class Judge:
             if answered.dispute.ground == "budget":
                 return self._budget(answered)
             return self._structure(answered)
-        except ProofError as error:
+        except (ProofError, MalformedError) as error:  # all that is read here was supplied by the prover
             return Fault.PROVER, str(error)
         except UnavailableError as error:
             return None, str(error)
@@ -157,7 +160,17 @@ class Judge:
         return Fault.PROVER, found.reason
 
     def _budget(self, answered: Answered) -> Found:
-        return None, "whether errors are aligned is not decided here"
+        """Whether errors are aligned, as far as values are opened: all of them in one-round mode, else both ends."""
+        if self.budget is None:
+            return None, "this judge has no budget for the graph"
+        view = view_of(answered)
+        view.check(answered.dispute)
+        verdict = judge_budget(view.graph, view.opened, self.budget, self.precision)
+        if verdict.outcome == "rejected":
+            return Fault.PROVER, f"the errors add up: {verdict.objections[0].name}"
+        if verdict.outcome == "accepted":
+            return Fault.CHALLENGER, "the errors stay within the budget"
+        return None, verdict.unavailable[0] if verdict.unavailable else "nothing to weigh is opened"
 
     def _hold(self, answered: Answered) -> Held:
         if answered.statement not in self._held:

@@ -18,6 +18,7 @@ from tallystick.audits.tolerant import TolerantJudge, part
 from tallystick.audits.workload import workload_of
 from tallystick.disputes.opened.held import HeldTraining, step_distance
 from tallystick.disputes.opened.subjects import graph_replayer, replay_to
+from tallystick.errors import UnavailableError
 from tallystick.tensors import State, Tensor
 from tallystick.tolerances import Finding, Projection
 from tallystick.transcripts import projection_seed
@@ -70,6 +71,8 @@ class Replays:
                 yield index, step_distance(projection, record, before, _weights(replayer))
 
     def _replayer(self) -> GraphReplayer:
+        if self.held.evidence.program is None:
+            raise UnavailableError("the run has no step graph to replay")
         return graph_replayer(self.held.evidence, self.device)
 
     def _compared(self, start: int, end: int, claimed: State, replayer: GraphReplayer) -> Findings:

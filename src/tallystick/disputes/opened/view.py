@@ -65,6 +65,10 @@ class View:
         """An opened value of the spec that the graph states; raises `ProofError` where there is none."""
         return self.named(ref, self.digests[ref], self.operators.specs[ref])
 
+    def opened(self, ref: Ref) -> Tensor | None:
+        """As `value`, where it is opened; raises `ProofError` where the bytes are others."""
+        return self.value(ref) if self._is_there(self.digests[ref]) else None
+
     def values(self, refs: Iterable[Ref]) -> dict[Ref, Tensor]:
         """Several opened values; raises what `value` raises."""
         return {ref: self.value(ref) for ref in dict.fromkeys(refs)}

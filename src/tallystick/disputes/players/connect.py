@@ -58,8 +58,8 @@ def connected(
 ) -> Iterator[Place]:
     """Connect to the coordinator that `text` names, as the party with `key`; without a key one can only look.
 
-    `board` names the coordinator at whose board data lies, and `board_key` who one is there; its own by default, which
-    a contract has not.
+    `board` says where data lies: at another coordinator, where one is known by `board_key`, or in a folder that the
+    parties share. By default it is the coordinator's own board, which a contract has not.
 
     Raises:
         UsageError: the name or the key makes no sense.
@@ -69,8 +69,8 @@ def connected(
         if board is None:
             yield place
         else:
-            with _opened(board, board_key) as other:
-                yield replace(place, board=other.board)
+            with _board_at(board, board_key) as other:
+                yield replace(place, board=other)
 
 
 @contextmanager
@@ -81,6 +81,17 @@ def _opened(text: str, key: Path | None) -> Iterator[Place]:
     signing = _signing_key(key)
     with closing(_local_or_remote(text)) as found:
         yield Place(found.connect(signing), found.board(signing), found.identity)
+
+
+@contextmanager
+def _board_at(text: str, key: Path | None) -> Iterator[Board]:
+    if Path(text).is_dir():
+        from tallystick.disputes.coordinators.ethereum.board import FolderBoard
+
+        yield FolderBoard(Path(text))
+        return
+    with _opened(text, key) as place:
+        yield place.board
 
 
 def _local_or_remote(text: str) -> LocalCoordinator | RemoteCoordinator:
@@ -97,7 +108,7 @@ def _contract(text: str, key: Path | None) -> Place:
     from tallystick.disputes.coordinators.ethereum import EthereumKey, connect
 
     found = connect(text, EthereumKey.read(key) if key else None)
-    identity = digest("coordinator", f"{found.chain_id}:{found.place.contract}".encode())
+    identity = digest("coordinator", f"{found.chain_id}:{found.contract}".encode())
     return Place(found, NoBoard(), identity, ETHEREUM_PATIENCE)
 
 

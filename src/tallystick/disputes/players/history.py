@@ -60,11 +60,11 @@ def said(move: Move) -> str:
     if isinstance(move, Partition):
         return f"opens {len(move.cuts)} leaves"
     if isinstance(move, Contest):
-        return f"contests leaves {move.low} to {move.high - 1} of claim {move.claim}"
+        return f"contests {move.low}–{move.high - 1} of claim {move.claim}"
     if isinstance(move, Choose):
-        return f"says that child {move.child} differs"
+        return f"child {move.child} differs"
     if isinstance(move, Descend):
-        return f"opens the record, with {move.size} operators below it"
+        return f"opens the record: {move.size} operators"
     if isinstance(move, Reveal):
         return "opens the last leaf"
     if isinstance(move, Protest):
@@ -72,20 +72,20 @@ def said(move: Move) -> str:
     if isinstance(move, Rule):
         return f"finds {move.fault.value} at fault"
     if isinstance(move, Disclose):
-        return f"voted that {move.vote.value} is at fault"
+        return f"voted: {move.vote.value} at fault"
     return _PLAIN.get(move.kind, move.kind)
 
 
 _PLAIN = {
-    "appeal": "appeals to a larger committee",
+    "appeal": "asks a larger committee",
     "concede": "gives up",
     "convene": "calls a committee",
-    "dismiss": "closes the dispute, as the claim is slashed",
+    "dismiss": "the claim is slashed already",
     "draw": "draws the committee",
-    "prove": "convicts the prover by evidence",
+    "prove": "brings evidence that convicts",
     "settle": "lets the votes take effect",
     "tally": "counts the votes",
-    "timeout": "states that the clock has run out",
+    "timeout": "the clock has run out",
     "unseal": "shows that the claim was planted",
     "vote": "commits to a vote",
 }

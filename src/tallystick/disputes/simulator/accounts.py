@@ -8,7 +8,7 @@ from typing import Final
 
 from tallystick.disputes.coordinators.coordinator import Entry
 from tallystick.disputes.fault import Fault
-from tallystick.disputes.moves import Appeal, Move, Vote, value_of
+from tallystick.disputes.moves import Appeal, Disclose, Move, Vote, value_of
 from tallystick.disputes.pausing import game_time
 from tallystick.disputes.rules import LEAVES_MAX, Rules
 from tallystick.disputes.simulator.laws import credited
@@ -31,7 +31,8 @@ class Accounts:
         self.trusted_in_vain: set[str] = set()
         self.slowest = 0.0
         self._began: dict[int, int] = {}
-        self._suspects: dict[str, int] = {}
+        self._gone: set[str] = set()
+        self._counted: set[tuple[int, int]] = set()
 
     def book(self, entry: Entry, before: State, after: State, honest: Set[str], delays: Delays) -> None:
         """Enter one final move."""
@@ -47,23 +48,23 @@ class Accounts:
             self._began[len(before.disputes)] = time
         number = getattr(move, "dispute", None)
         if number is None:
-            self._retired(move, before, after)
+            self._retired(move)
             return
         old, new = before.disputes[number], after.disputes[number]
         if move.kind == "tally":
             self.fees[old.challenger] += self.rules.vote_fee * len(old.rounds[-1].drawn) * (len(old.rounds) == 1)
-            self._watch_voters(old)
+            self._watch_voters(number, old)
         if new.phase is Phase.SETTLED and old.phase is not Phase.SETTLED:
             self._has_ended(move, number, before, new, time, delays)
             self._judge(move, before, old, new, honest)
         if move.kind == "unseal":
-            self._nobody_got_away(old, move.answer)
+            self._nobody_got_away(number, old, move.answer)
 
     def refused(self, state: State, move: Move, code: str, honest: Set[str]) -> None:
         """An honest answer that comes too late or is not understood is a flaw of the world or of the game."""
         if move.actor not in honest or code not in UNDESERVED:
             return
-        if not (isinstance(move, Vote) and _has_voted(state.disputes[move.dispute], move.actor)):
+        if not (isinstance(move, Vote | Disclose) and _has_moved(state.disputes[move.dispute], move)):
             raise Broken(f"an honest {move.kind} of {move.actor[-3:]} was refused as {code}")
 
     def close(self, state: State, honest: Set[str]) -> None:
@@ -115,23 +116,27 @@ class Accounts:
         right = sum(name in honest and cast is truth for name, cast in votes)
         return 2 * right > len(sitting.drawn)
 
-    def _watch_voters(self, dispute: Dispute) -> None:
+    def _watch_voters(self, number: int, dispute: Dispute) -> None:
+        self._counted.add((number, len(dispute.rounds) - 1))
         for name, cast in zip(dispute.rounds[-1].drawn, dispute.rounds[-1].votes, strict=True):
             if cast is not None:
-                self._suspects.pop(name, None)
+                self._gone.discard(name)
 
-    def _retired(self, move: Move, before: State, after: State) -> None:
+    def _retired(self, move: Move) -> None:
         if move.kind == "retire":
-            self._suspects[move.actor] = before.members[move.actor].stake
+            self._gone.add(move.actor)
 
-    def _nobody_got_away(self, dispute: Dispute, answer: Fault) -> None:
-        """Whoever voted against a planted answer and is found out in time has not taken its stake home before."""
-        for sitting in dispute.rounds:
+    def _nobody_got_away(self, number: int, dispute: Dispute, answer: Fault) -> None:
+        """Whoever was paid for a vote against a planted answer has not taken its stake home before it is found out."""
+        for place, sitting in enumerate(dispute.rounds):
+            is_counted = (number, place) in self._counted
             for name, cast in zip(sitting.drawn, sitting.votes, strict=True):
-                if cast not in (None, answer) and name in self._suspects:
+                if is_counted and cast not in (None, answer) and name in self._gone:
                     raise Broken(f"member {name[-3:]} voted against a planted answer and got away with its stake")
 
 
-def _has_voted(dispute: Dispute, member: str) -> bool:
+def _has_moved(dispute: Dispute, move: Vote | Disclose) -> bool:
+    """Whether a member that forgot about it asks for what it has done already."""
     sitting = dispute.rounds[-1]
-    return bool(sitting.commitments[sitting.drawn.index(member)])
+    entries = sitting.commitments if isinstance(move, Vote) else sitting.votes
+    return bool(entries[sitting.drawn.index(move.actor)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Final
 
 from tallystick.disputes.committee import seats
@@ -22,7 +23,7 @@ from tallystick.disputes.moves import (
     Reveal,
 )
 from tallystick.disputes.partition import bounds, cut_places
-from tallystick.disputes.rules import LEAVES_MAX
+from tallystick.disputes.rules import LEAVES_MAX, WAYS_MAX
 from tallystick.disputes.simulator.actors import Actor, Surroundings
 from tallystick.disputes.simulator.trees import NOTHING, Run, Tree
 from tallystick.disputes.state import Claim, Dispute, Phase, Status
@@ -57,7 +58,10 @@ class Bisector(Actor):
             return True
         move = self.answer(number, dispute, claim)
         if move is not None:
-            self.world.send(move, self._delay(dispute))
+            delay = self._delay(dispute)
+            if not self.is_honest and self.world.chance.random() < 0.08:
+                self.world.send(botched(move, self.world.chance), delay)
+            self.world.send(move, delay)
         return True
 
     def answer(self, number: int, dispute: Dispute, claim: Claim) -> Move | None:
@@ -206,3 +210,16 @@ class Challenger(Bisector):
             return chance.choice(((0, claim.size), (place, place + 1), (0, place + 1)))
         low = chance.randrange(claim.size)
         return chance.choice(((0, claim.size), (low, chance.randint(low + 1, claim.size))))
+
+
+def botched(move: Move, chance: Random) -> Move:
+    """The same move with one thing wrong about it."""
+    if isinstance(move, Choose) and chance.random() < 0.6:
+        return move.model_copy(update={"child": WAYS_MAX - 1})
+    if isinstance(move, Partition) and chance.random() < 0.8:
+        others = ((*move.cuts, move.cuts[0]), move.cuts[1:] or move.cuts * 2, move.cuts[::-1], (FORGED, *move.cuts[1:]))
+        return move.model_copy(update={"cuts": chance.choice(others)})
+    if isinstance(move, Descend | Reveal) and chance.random() < 0.6:
+        return move.model_copy(update={"proof": (*move.proof, "00" * 32)})
+    changed = {"turn": move.turn + 1} if isinstance(move, Partition | Choose | Descend | Reveal) else {}
+    return move.model_copy(update=changed)

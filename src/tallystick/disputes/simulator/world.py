@@ -125,12 +125,17 @@ class World:
         self.counts[f"refused {code}"] += 1
         self.digest.update(f"{now} {move.kind} {move.actor[-3:]} {code}\n".encode())
         if code == "paused":
-            self._stalled.append(move)
-            since = self.place.head.pausing.since
-            if len(self._stalled) == 1 and since is not None:
-                self.agenda.after(max(1, since + self.rules.pause_max - now), self._flush)
+            self._wait_for_the_end_of_the_pause(move, now)
         else:
             self.accounts.refused(self.place.head, move, code, self.honest)
+
+    def _wait_for_the_end_of_the_pause(self, move: Move, now: int) -> None:
+        since = self.place.head.pausing.since
+        if since is None or now >= since + self.rules.pause_max or move.kind == "withdraw":
+            raise Broken(f"{move.kind} was refused in a pause since {since}, at {now}")
+        self._stalled.append(move)
+        if len(self._stalled) == 1:
+            self.agenda.after(since + self.rules.pause_max - now, self._flush)
 
     def final(self, entry: Entry, before: State, after: State) -> None:
         """Money and endings count once they are final."""
@@ -220,8 +225,8 @@ class World:
         is_open = any(claim.status is Status.OPEN for claim in state.claims) or self._to_post > len(state.claims)
         return not is_open and all(each.phase is Phase.SETTLED for each in state.disputes)
 
-    def _leave(self) -> None:
-        """Members retire, and everybody takes out what is owed, until nothing is left."""
+    def _leave(self, was_idle: bool = False) -> None:
+        """Members retire, and everybody takes out what is owed, until nothing was left twice in a row."""
         pause = self.pause_left()
         if pause:
             self.after(pause, self._leave)
@@ -234,8 +239,9 @@ class World:
         for name, credits in state.owed.items():
             busy = True
             self.send(Withdraw(actor=name), max(0, credits[min(len(credits), 32) - 1].ripe - self.agenda.now))
-        if busy or not self._is_over(state) or self.place.head != state:
-            self.after(1 + self.delays.answer + self.rules.withdrawal_delay // 2, self._leave)
+        is_idle = not busy and self._is_over(state) and self.place.head == state
+        if not (is_idle and was_idle):
+            self.after(1 + self.delays.answer + self.rules.withdrawal_delay // 2, lambda: self._leave(is_idle))
 
     # ---- who there is
     def _place(self) -> Place:
@@ -338,12 +344,16 @@ class World:
         self.after(wait, lambda: self._vandalise(left - 1))
 
     def _rogues_retire(self, rogues: list[Member], left: int = 8) -> None:
-        """Members that have voted wrongly try to get away with their stake."""
+        """Members that have voted wrongly try to get away with their stake, and those that lost it come back."""
+        if self._is_closing:
+            return
         for each in rogues:
             held = self.view.members.get(each.name)
-            if held is not None and held.stake and self.chance.random() < 0.5:
-                self.send(Retire(actor=each.name), held.bound_until - self.time)
-        if left and rogues and not self._is_closing:
+            if held is not None and self.chance.random() < 0.5:
+                is_in = held.stake > 0
+                move = Retire(actor=each.name) if is_in else Enlist(actor=each.name, value=self.rules.stake)
+                self.send(move, held.bound_until - self.time if is_in else 0)
+        if left and rogues:
             wait = self.rules.vote_window + self.rules.appeal_window
             self.after(wait, lambda: self._rogues_retire(rogues, left - 1))
 

@@ -29,7 +29,7 @@ from tallystick.disputes.state import State
 from tallystick.errors import RuleError
 
 MOVED = event_signature_to_log_topic("Moved(uint64,address,uint64,uint64,bytes)")
-FOUNDING_GAS = 12_000_000
+FOUNDING_GAS = 16_777_216  # the most that a transaction may use (EIP-7825)
 MOVE_GAS = 6_000_000
 
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
+from tests.disputes.coordinators.ethereum.deployed import Chain, Deployed
+from tests.disputes.coordinators.ethereum.operator_trees import DeepTree, OperatorTree, cut, operator_tree, root
+from tests.disputes.coordinators.ethereum.play import PLANTED, SALT, Play
+
 from tallystick.disputes.cheap import convict
 from tallystick.disputes.coordinators.ethereum.encoding import encode_move
 from tallystick.disputes.coordinators.ethereum.node import LocalNode
@@ -30,12 +34,10 @@ from tallystick.disputes.moves import (
 from tallystick.disputes.rules import Rules
 from tallystick.disputes.state import Clocks, Dispute, Phase
 from tallystick.errors import RuleError
-from tests.disputes.coordinators.ethereum.deployed import Deployed
-from tests.disputes.coordinators.ethereum.operator_trees import DeepTree, OperatorTree, cut, operator_tree, root
-from tests.disputes.coordinators.ethereum.play import PLANTED, SALT, Play
 
 STEPS, OPERATORS = 512, 1800
-ACCOUNTS = 24
+NODE_OPTIONS = ("--accounts", "32", "--timestamp", "1800000000")
+ACCOUNTS = 32
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,29 @@ def default_rules(parties: list[str]) -> Rules:
     return Rules(members=tuple(members), referee=referee, guardian=guardian, treasury=treasury, planter=prover)
 
 
+class SteadyChain:
+    """A node whose blocks are two seconds apart: they have the same hashes each time, and draw the same members."""
+
+    def __init__(self, node: LocalNode) -> None:
+        self.web3, self._node = node.web3, node
+        node.ask("anvil_setBlockTimestampInterval", 2)
+
+    def advance(self, seconds: int) -> None:
+        """Let time pass, and mine a block."""
+        now = self.web3.eth.get_block("latest")["timestamp"]
+        self._node.ask("evm_setNextBlockTimestamp", now + seconds)
+        self.mine()
+
+    def mine(self, blocks: int = 1) -> None:
+        """Mine empty blocks."""
+        self._node.mine(blocks)
+
+
 class Meter(Deployed):
     """A contract that writes down what each move cost the first time."""
 
-    def __init__(self, node: LocalNode, rules: Rules) -> None:
-        super().__init__(node, rules)
+    def __init__(self, chain: Chain, rules: Rules) -> None:
+        super().__init__(chain, rules)
         self.costs = {("", "founding"): Cost("founding", f"{len(rules.members)} members", self.founding_gas, 0)}
         self.case = ""
 
@@ -72,7 +92,7 @@ class Meter(Deployed):
 def measure(node: LocalNode) -> list[Cost]:
     """The cost of every function, each in the cases that make a difference."""
     parties = [str(each).lower() for each in node.web3.eth.accounts[:ACCOUNTS]]
-    contract = Meter(node, default_rules(parties))
+    contract = Meter(SteadyChain(node), default_rules(parties))
     play = Play(contract, parties[0], parties[1])
     for part in (_bisection, _committee, _convictions, _ends):
         part(contract, play)
@@ -97,8 +117,9 @@ def _bisection(contract: Meter, play: Play) -> None:
 
 def _committee(contract: Meter, play: Play) -> None:
     """Seven members, and after an appeal fifteen."""
+    contract.case = ""
     play.enlist()
-    dispute = _opened(play, faulty_tree("edge"), 0)
+    dispute = _opened(contract, play, faulty_tree("edge"), 0)
     contract.case = "7 seats"
     play.convene(dispute)
     play.draw(dispute)
@@ -119,8 +140,7 @@ def _convictions(contract: Meter, play: Play) -> None:
     """Evidence of each kind."""
     for ground in ("edge", "cast", "product"):
         tree = faulty_tree(ground)
-        contract.case = ""
-        dispute = _opened(play, tree, tree.size - 1)
+        dispute = _opened(contract, play, tree, tree.size - 1)
         shown = tree.evidence(tree.size - 1)
         assert shown is not None
         contract.case = ground
@@ -129,16 +149,17 @@ def _convictions(contract: Meter, play: Play) -> None:
 
 def _ends(contract: Meter, play: Play) -> None:
     """The moves that end something, and those of money and time."""
-    contract.case = ""
     tree, rules = faulty_tree("edge"), _rules(contract)
+    contract.case = f"{tree.size} operators"
     claim = play.post(tree, levels=1)
     slow, conceded, moot = (play.contest(claim) for _ in range(3))
+    late = play.contest(play.post(tree, levels=1))
+    play.partition(slow, tree)
+    contract.case = ""
     contract.make(Pause(actor=rules.guardian))
     contract.make(Resume(actor=rules.guardian))
-    play.partition(slow, tree)
     contract.make(Protest(actor=play.challenger, dispute=slow, turn=1))
     contract.make(Concede(actor=play.challenger, dispute=conceded))
-    late = play.contest(play.post(tree, levels=1))
     contract.make(Concede(actor=play.prover, dispute=slow))
     contract.make(Dismiss(actor=play.challenger, dispute=moot))
     contract.chain.advance(rules.clock)
@@ -154,7 +175,9 @@ def _ends(contract: Meter, play: Play) -> None:
     contract.make(Withdraw(actor=rules.treasury))
 
 
-def _opened(play: Play, tree: OperatorTree, place: int) -> int:
+def _opened(contract: Meter, play: Play, tree: OperatorTree, place: int) -> int:
+    """A dispute over a claim in one-round mode that stands at a ruling about the leaf at `place`."""
+    contract.case = f"{tree.size} operators"
     dispute = play.contest(play.post(tree, levels=1))
     play.bisect(dispute, tree, place)
     play.reveal(dispute, tree)

@@ -12,7 +12,17 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.disputes.coordinators.ethereum.chains import KEYS, QUICK, Ask, Chain, Proxy, claim, contest, running_chain
+from tests.disputes.coordinators.ethereum.chains import (
+    KEYS,
+    QUICK,
+    Ask,
+    Chain,
+    Proxy,
+    claim,
+    contest,
+    honest,
+    running_chain,
+)
 from tests.disputes.coordinators.ethereum.halls import SMALL, Hall, is_settled
 
 from tallystick.disputes import Fault
@@ -91,6 +101,30 @@ def test_a_server_that_answers_too_late_is_left_alone(chain: Chain) -> None:
         seat = through(chain, stack, "prover", late(0.5), None, timeout_s=0.2)
         assert seat.entries() == ()
         assert through(chain, stack, "prover", late(0.05), timeout_s=2.0).entries() == ()
+
+
+def test_a_silent_server_is_asked_again_only_after_a_while(chain: Chain) -> None:
+    with ExitStack() as stack:
+        proxy = stack.enter_context(Proxy(chain.node.url))
+        seat = chain.anew("prover", None, proxy.url, chain.node.url)
+        proxy.spoil = hang_up
+        seat.entries()
+        asked = len(proxy.asked)
+        for _ in range(5):
+            seat.submit(claim(chain))
+        assert len(proxy.asked) <= asked + 2
+        proxy.spoil = honest
+        time.sleep(1.1)
+        seat.entries()
+        assert len(proxy.asked) > asked + 2
+
+
+def test_an_account_without_money_is_one_clear_line(chain: Chain) -> None:
+    chain.node.ask("anvil_setBalance", KEYS["prover"].address, "0x1")
+    with pytest.raises(UnavailableError, match=r"(?i)insufficient funds"):
+        chain.at("prover").submit(claim(chain))
+    chain.node.ask("anvil_setBalance", KEYS["prover"].address, hex(10**18))
+    chain.at("prover").submit(claim(chain))
 
 
 def test_an_answer_that_never_ends_is_cut_off(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:

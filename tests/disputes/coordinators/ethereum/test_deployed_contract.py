@@ -8,16 +8,34 @@ from typing import Any
 
 import pytest
 from tests.disputes.coordinators.ethereum.deployed import Chain, Deployed, InProcessChain
+from tests.disputes.coordinators.ethereum.gas import faulty_tree
 from tests.disputes.coordinators.ethereum.operator_trees import DeepTree, OperatorTree, cut, operator_tree
 from tests.disputes.coordinators.ethereum.play import PLANTED, SALT, Play
 from web3 import Web3
 from web3.providers.eth_tester import EthereumTesterProvider
 
-from tallystick.disputes.coordinators.ethereum.encoding import encode_founding, encode_move, rules_to_abi
+from tallystick.disputes.coordinators.ethereum.encoding import (
+    EVIDENCE,
+    encode_call,
+    encode_founding,
+    encode_move,
+    rules_to_abi,
+)
 from tallystick.disputes.coordinators.ethereum.node import LocalNode
 from tallystick.disputes.fault import Fault
 from tallystick.disputes.invariants import broken
-from tallystick.disputes.moves import Appeal, Choose, Concede, Contest, Finalise, Reveal, Settle, Unseal, Withdraw
+from tallystick.disputes.moves import (
+    Appeal,
+    Choose,
+    Concede,
+    Contest,
+    Finalise,
+    Prove,
+    Reveal,
+    Settle,
+    Unseal,
+    Withdraw,
+)
 from tallystick.disputes.rules import Rules
 from tallystick.disputes.state import Phase, Status
 from tallystick.errors import RuleError
@@ -26,17 +44,26 @@ CODE_BYTES_MAX = 24_576  # EIP-170
 FOUNDING_BYTES_MAX = 49_152  # EIP-3860
 
 
-@pytest.fixture(params=["in process", "node"])
-def chain(request: pytest.FixtureRequest) -> Chain | LocalNode:
-    if request.param == "in process":
-        return InProcessChain(Web3(EthereumTesterProvider()))
-    node: LocalNode = request.getfixturevalue("anvil")
-    return node
+@pytest.fixture
+def chain(anvil: LocalNode) -> LocalNode:
+    return anvil
 
 
 @pytest.fixture
-def play(chain: Chain) -> Play:
-    """Accounts 1 and 2 are the parties, the next seven the members."""
+def play(chain: Chain | LocalNode) -> Play:
+    return play_on(chain)
+
+
+@pytest.fixture(params=["in process", "node"])
+def play_anywhere(request: pytest.FixtureRequest) -> Play:
+    """On both kinds of chain."""
+    if request.param == "in process":
+        return play_on(InProcessChain(Web3(EthereumTesterProvider())))
+    return play_on(request.getfixturevalue("anvil"))
+
+
+def play_on(chain: Chain | LocalNode) -> Play:
+    """Accounts 0 and 1 are the parties, the next seven the members."""
     prover, challenger, *members = [str(each).lower() for each in chain.web3.eth.accounts[:9]]
     return Play(Deployed(chain, rules(members, prover)), prover, challenger)
 
@@ -52,7 +79,8 @@ def records() -> tuple[OperatorTree, OperatorTree]:
     return operator_tree(rng, 9), operator_tree(rng, 17)
 
 
-def test_a_dispute_from_the_claim_to_the_money(play: Play) -> None:
+def test_a_dispute_from_the_claim_to_the_money(play_anywhere: Play) -> None:
+    play = play_anywhere
     contract, (run, step) = play.contract, records()
     play.enlist()
     claim = play.post(run, levels=2)
@@ -108,7 +136,8 @@ def test_the_deepest_tree_is_bisected(play: Play) -> None:
     agrees(contract)
 
 
-def test_a_move_is_refused_with_the_code_of_python(play: Play) -> None:
+def test_a_move_is_refused_with_the_code_of_python(play_anywhere: Play) -> None:
+    play = play_anywhere
     contract, (run, _) = play.contract, records()
     dispute = play.contest(play.post(run, levels=1))
     wrong = {
@@ -125,7 +154,8 @@ def test_a_move_is_refused_with_the_code_of_python(play: Play) -> None:
     agrees(contract)
 
 
-def test_a_claim_becomes_final(play: Play) -> None:
+def test_a_claim_becomes_final(play_anywhere: Play) -> None:
+    play = play_anywhere
     contract, (run, _) = play.contract, records()
     claim = play.post(run, levels=2)
     contract.chain.advance(contract.state.rules.challenge_window)
@@ -150,6 +180,30 @@ def test_the_log_says_each_move_in_one_spelling(play: Play) -> None:
     )
     contract.send(crooked(encode_move(reveal)), play.prover)
     assert play.dispute(dispute).data == reveal.data
+    agrees(contract)
+
+
+@pytest.mark.parametrize("ground", ["edge", "cast", "product"])
+def test_evidence_is_taken_only_without_surplus(play: Play, ground: str) -> None:
+    """What nobody looks at could be unreadable for the other party, who reads the log."""
+    contract, tree = play.contract, faulty_tree(ground, size=5)
+    dispute = play.contest(play.post(tree, levels=1))
+    play.bisect(dispute, tree, place=4)
+    play.reveal(dispute, tree)
+    shown = tree.evidence(4)
+    assert shown is not None
+    offence, record, writers, tensors, element = EVIDENCE.to_abi(shown.to_json())
+    junk_writer, junk_tensor = (record, 2**40 - 1, [bytes(32)] * 70), (5, [2**64 - 1] * 9, b"")
+    surplus = [
+        (offence, record, [*writers, junk_writer], tensors, element),
+        (offence, record, writers, [*tensors, junk_tensor], element),
+        (offence, record, writers, tensors, 2**60),
+    ]
+    for evidence in surplus:
+        with pytest.raises(RuleError, match=r"evidence|malformed"):
+            contract.send(encode_call("prove", [dispute, evidence]), play.challenger)
+    contract.make(Prove(actor=play.challenger, dispute=dispute, evidence=shown))
+    assert play.dispute(dispute).fault is Fault.PROVER
     agrees(contract)
 
 

@@ -174,8 +174,10 @@ def test_a_number_used_elsewhere_is_given_up_and_the_move_made_under_another(cha
 
 def test_two_different_moves_for_one_turn_are_never_under_way_together(chain: Chain) -> None:
     hall = Hall(chain)
-    players = (hall.prover(SMALL), hall.challenger())
-    hall.play(*players, until=lambda state: bool(state.disputes) and state.disputes[0].phase is Phase.CHOOSE)
+    prover, challenger = hall.prover(SMALL), hall.challenger()
+    hall.play(prover, until=lambda state: bool(state.claims))
+    hall.play(challenger, until=lambda state: bool(state.disputes))
+    hall.play(prover, until=lambda state: state.disputes[0].phase is Phase.CHOOSE)
     chain.node.ask("evm_setAutomine", False)
     turn, actor = chain.at("challenger").state.disputes[0].turn, KEYS["challenger"].address
     chain.at("challenger").submit(Choose(actor=actor, dispute=0, turn=turn, child=0))

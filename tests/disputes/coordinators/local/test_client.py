@@ -180,6 +180,40 @@ def test_a_coordinator_cannot_move_for_a_party(played: LocalWorld, remote: Conne
     assert remote().book().state.disputes[0].low == 5  # the party itself can
 
 
+def test_an_entry_under_another_key_than_the_coordinators_is_refused(
+    played: LocalWorld, remote: Connect, tmp_path: Path
+) -> None:
+    last = played.place.accepted(4, 1, 1)[0]
+    forge(
+        tmp_path / "coordinator.db",
+        4,
+        Accepted(receipt=sign_entry(last.receipt.entry, key_of("prover")), signed=last.signed),
+    )
+    with pytest.raises(ProofError, match="the signature is not one of this key"):
+        remote().entries()
+    forge(tmp_path / "coordinator.db", 4, last)
+    assert len(remote().entries()) == 5
+
+
+@pytest.mark.parametrize("lie", ["signature", "coordinator"])
+def test_an_entry_whose_move_was_not_signed_for_this_coordinator_is_refused(
+    played: LocalWorld, remote: Connect, tmp_path: Path, lie: str
+) -> None:
+    last = played.place.accepted(4, 1, 1)[0]
+    lies = {
+        "signature": last.signed.model_copy(update={"signature": "00" * 64}),
+        "coordinator": sign_move(a_contest(played), digest("coordinator", b"another"), key_of("challenger")),
+    }
+    entry = last.receipt.entry.model_copy(update={"move": lies[lie].identity})
+    forge(
+        tmp_path / "coordinator.db",
+        4,
+        Accepted(receipt=sign_entry(entry, key_of("coordinator")), signed=lies[lie]),
+    )
+    with pytest.raises(ProofError, match="signature is not one|signed for another coordinator"):
+        remote().entries()
+
+
 def test_a_coordinator_that_takes_what_its_rules_refuse_is_found_out(
     played: LocalWorld, remote: Connect, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tests.disputes.coordinators.conformance import usual_rules
@@ -66,12 +67,15 @@ def test_programs_and_server_restarted_after_every_move_come_to_the_same_end(tmp
     world, moves = set_up(tmp_path / "coordinator.db", usual_rules(party_of)), -1
     while moves < (moves := world.place.book().count):
         with seated(tmp_path, world) as players:
-            target = moves + 1
-            play_out(players, world.clock.advance, lambda target=target: world.place.book().count >= target)  # type: ignore[misc]
+            play_out(players, world.clock.advance, partial(has_moved, world.place, moves))
         world.place.close()
         world = LocalWorld(LocalCoordinator.open(world_path(tmp_path), key_of("coordinator"), world.clock), world.clock)
     with closing(world.place):
         assert_slashed(world)
+
+
+def has_moved(place: LocalCoordinator, since: int) -> bool:
+    return place.book().count > since
 
 
 def world_path(folder: Path) -> Path:

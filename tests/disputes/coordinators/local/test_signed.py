@@ -103,6 +103,16 @@ def test_nonces_of_the_beacon_hang_on_the_charter() -> None:
         previous = case["nonce"]
 
 
+def test_the_page_shows_the_last_of_these_moves_and_the_first_of_these_receipts() -> None:
+    page = (ROOT / "spec" / "signed-move.md").read_text()
+    first, last = (Accepted.from_bytes(cases("accepted")[number]["text"].encode(), "entry") for number in (0, -1))
+    assert json.dumps(last.signed.move.replace(last.signed.key, "d75a…"), ensure_ascii=False) in page
+    for digest in (last.signed.coordinator, first.receipt.entry.move):
+        assert f'"{digest[:11]}…"' in page
+    for text in (last.signed.key, last.signed.signature, first.receipt.key, first.receipt.signature):
+        assert f'"{text[:4]}…"' in page
+
+
 def test_a_put_is_signed_over_coordinator_digest_and_size() -> None:
     case = cases("put")[0]
     check_signature(case["key"], case["signature"], put_message(case["coordinator"], case["digest"], case["size"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tallystick.disputes.coordinators.ethereum import chain
@@ -34,12 +35,26 @@ def deploy(
         RuleError: The contract finds that the rules make no sense.
         UnavailableError: No server takes the transaction, or no block does for as long as one waits.
     """
-    data, given = encode_founding(rules, board), settings or Settings()
+    given = settings or Settings()
     endpoints = Endpoints([HttpEndpoint(url, given.timeout_s) for url in urls], given.patience)
+    found = deploy_through(endpoints, rules, key, board, folder, given)
+    return replace(found, urls=tuple(urls))
+
+
+def deploy_through(
+    endpoints: Endpoints,
+    rules: Rules,
+    key: EthereumKey,
+    board: str | None = None,
+    folder: Path | None = None,
+    settings: Settings | None = None,
+) -> Place:
+    """As `deploy`, through servers that are connected already; the place names no URL."""
+    data, given = encode_founding(rules, board), settings or Settings()
     chain_id = endpoints.agreed(lambda server: chain.quantity(server, "eth_chainId"))
     journal = Journal((folder or default_folder()) / f"{chain_id}-{key.address}.jsonl", endpoints.sleep)
     sender = Sender(endpoints, key, chain_id, journal, given.depth, given.sending)
     receipt = sender.submit(Call(NOWHERE, data, 0, f"found {rules.identity} {board}"))
     if receipt is None or receipt.contract is None:
         raise UnavailableError("the contract is not in a block yet: ask again later with the same rules")
-    return Place(tuple(urls), receipt.contract, receipt.block)
+    return Place((), receipt.contract, receipt.block)

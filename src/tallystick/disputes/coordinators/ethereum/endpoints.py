@@ -1,7 +1,7 @@
 """Where a chain is asked: one or several JSON-RPC servers, any of which may be slow, broken or lying.
 
 An answer is bounded in bytes and time before it is read. What one server says is never enough to lose a move: whole
-operations are asked of one server after the other, and signed transactions go to all of them.
+operations are asked of each server, and signed transactions go to all of them.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tallystick.errors import MalformedError, UnavailableError, UsageError
 ANSWER_BYTES_MAX: Final = 16 << 20
 BLOCK_BYTES: Final = 1 << 16
 URLS_MAX: Final = 16
+REST_MAX_S: Final = 60.0
 T = TypeVar("T")
 
 
@@ -113,14 +114,13 @@ class Endpoints:
         if not 0 < len(servers) <= URLS_MAX:
             raise UsageError(f"between one and {URLS_MAX} RPC servers are needed, not {len(servers)}")
         self.servers, self.patience, self.sleep = tuple(servers), patience, sleep
+        self._rests: dict[str, tuple[int, float]] = {}
 
-    def first(self, operation: Callable[[Endpoint], T]) -> T:
-        """What the first server that can be asked answers; raises `UnavailableError` naming all that failed."""
-        return self.settled(lambda: self._first(operation))
-
-    def each(self, operation: Callable[[Endpoint], T]) -> list[tuple[Endpoint, T]]:
+    def each(
+        self, operation: Callable[[Endpoint], T], among: Sequence[Endpoint] | None = None
+    ) -> list[tuple[Endpoint, T]]:
         """The answers of all servers that answer, with patience until one does; raises `UnavailableError`."""
-        return self.settled(lambda: self._each(operation))
+        return self.settled(lambda: self._each(operation, self.servers if among is None else among))
 
     def agreed(self, operation: Callable[[Endpoint], T]) -> T:
         """The answer that most servers give, the earliest listed server's where as many give another."""
@@ -140,25 +140,29 @@ class Endpoints:
         assert failure is not None  # there is at least one round
         raise failure
 
-    def _first(self, operation: Callable[[Endpoint], T]) -> T:
-        failures = []
-        for server in self.servers:
-            try:
-                return operation(server)
-            except UnavailableError as error:
-                failures.append(str(error))
-        raise UnavailableError("; ".join(failures))
+    def awake(self, among: Sequence[Endpoint] | None = None) -> Sequence[Endpoint]:
+        """The servers that answered lately; all where none did. One that is silent costs little time that way."""
+        now, asked = time.monotonic(), self.servers if among is None else among
+        return [each for each in asked if self._rests.get(each.name, (0, 0.0))[1] <= now] or asked
 
-    def _each(self, operation: Callable[[Endpoint], T]) -> list[tuple[Endpoint, T]]:
+    def _each(self, operation: Callable[[Endpoint], T], among: Sequence[Endpoint]) -> list[tuple[Endpoint, T]]:
         answers, failures = [], []
-        for server in self.servers:
+        for server in self.awake(among):
             try:
                 answers.append((server, operation(server)))
+                self._rests.pop(server.name, None)
             except UnavailableError as error:
                 failures.append(str(error))
+                if not isinstance(error, RemoteError):
+                    self._let_rest(server)
         if not answers:
             raise UnavailableError("; ".join(failures))
         return answers
+
+    def _let_rest(self, server: Endpoint) -> None:
+        """Twice as long each time it fails, for at most a minute, while others answer."""
+        failures = self._rests.get(server.name, (0, 0.0))[0] + 1
+        self._rests[server.name] = (failures, time.monotonic() + min(0.5 * 2.0**failures, REST_MAX_S))
 
 
 def _name_of(url: str) -> str:

@@ -29,6 +29,7 @@ NOWHERE: Final = "0x"
 """Where a transaction goes that makes a contract."""
 FILLER: Final = "filler"
 GAS_OF_TRANSFER: Final = 21_000
+USUAL_TIP: Final = 10**9
 OUTBID: Final = "underpriced"
 """In what nodes answer to a replacement that offers too little."""
 
@@ -161,7 +162,7 @@ class Sender:
         nonce = self._free_nonce(pages)
         self._sign(pages, nonce, call, gas, self._market())
         pending = _of(pages, nonce)
-        self._push(pages, pending, self.endpoints.servers)
+        self._push(pages, pending, self.endpoints.awake())
         return _of(pages, nonce)
 
     def _see_through(self, pages: Pages, pending: Pending) -> Receipt | None:
@@ -268,8 +269,8 @@ class Sender:
 
     def _refused(self, servers: Sequence[Endpoint], call: Call) -> RuleError | UnavailableError | None:
         """Why the contract would refuse a call on the latest block; `None` if a single server says it would not."""
-        asked, fields = Endpoints(servers, self.endpoints.patience, self.endpoints.sleep), self._fields(call)
-        answers = [answer for _, answer in asked.each(lambda server: chain.call(server, fields))]
+        fields = self._fields(call)
+        answers = [answer for _, answer in self.endpoints.each(lambda server: chain.call(server, fields), servers)]
         refusals = [answer for answer in answers if isinstance(answer, Reverted)]
         return refusal(refusals[0].data) if len(refusals) == len(answers) else None
 
@@ -327,7 +328,11 @@ class Sender:
 
 
 def _fees_at(server: Endpoint) -> tuple[int, int]:
-    return chain.header(server, "latest").base_fee, chain.quantity(server, "eth_maxPriorityFeePerGas")
+    base_fee = chain.header(server, "latest").base_fee
+    try:
+        return base_fee, chain.quantity(server, "eth_maxPriorityFeePerGas")
+    except RemoteError:  # not every node has an opinion about tips
+        return base_fee, USUAL_TIP
 
 
 def _seen(server: Endpoint, pending: Pending) -> Receipt | None:

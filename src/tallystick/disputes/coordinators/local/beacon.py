@@ -22,7 +22,7 @@ def chain_end(key: SigningKey, genesis: str) -> str:
 
 
 def nonce(key: SigningKey, genesis: str, drawn: int) -> str:
-    """The nonce after `drawn` earlier ones, hashed anew from the chain's other end; raises `UnavailableError` when all are used up."""
+    """The nonce after `drawn` earlier ones, hashed anew from the seed; raises `UnavailableError` when none is left."""
     if drawn >= NONCES:
         raise UnavailableError(f"the beacon's chain of {NONCES} nonces is used up; set up a new coordinator")
     return _link(key, genesis, NONCES - 1 - drawn)

@@ -43,7 +43,8 @@ def database() -> Iterator[str]:
 
 
 def _administer(base: str, statement: str) -> None:
-    engine = sa.create_engine(f"{base}/postgres", isolation_level="AUTOCOMMIT")
+    url = f"{base}/postgres".replace("postgresql:", "postgresql+psycopg:")
+    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
         connection.execute(sa.text(statement))
     engine.dispose()
@@ -85,7 +86,7 @@ def _started(tools: Tools) -> str:
     settings = f"-c listen_addresses=127.0.0.1 -c fsync=off -p {port} -k {base}"
     tools.run("pg_ctl", "-o", settings, "-l", base / "log", "-w", "start")
     atexit.register(tools.run, "pg_ctl", "-m", "immediate", "stop")
-    return f"postgresql+psycopg://tally@127.0.0.1:{port}"
+    return f"postgresql://tally@127.0.0.1:{port}"
 
 
 def _free_port() -> int:

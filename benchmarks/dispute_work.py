@@ -1,0 +1,207 @@
+"""What a dispute costs its two parties, in units of one pass through the contested graph.
+
+The challenger: an opening of all operators, in which one operator drawn at random is wrong, is contested as a whole and
+bisected with the default number of children. Counted is the whole of its program's thinking: reading what the prover
+opened, following the digests through all operators, running children from the prover's own values, comparing. Each
+dispute is paired with passes through the same graph by the same engine, right before and after it, in one process.
+
+In one-round mode the challenger looks for the wrong operator itself, by running each from its claimed operands, and
+asks the referee's check about those that are furthest off; that stands beside it.
+
+The prover: all operators of a record are run once more; every value is digested and written to disk. Arms in random
+order, the pass among them twice; `digests alone` writes nothing. The prover's answers after that are files it has.
+
+All ratios by CPU time of the process in one thread; the median of per-round ratios with its bootstrap 95 % interval.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from benchmarks.dispute_workload import ANSWER, Calls, Training, can_be_wrong, faulty, subject
+from benchmarks.figure import Figure, Goal
+from benchmarks.measure import (
+    CLOCKS,
+    Clock,
+    Round,
+    Spent,
+    interval,
+    median_ratio,
+    take_rounds,
+    time_arm,
+    total,
+    total_ratio,
+)
+from tallystick.disputes.fault import Fault
+from tallystick.disputes.opened import Judge, OpenedDoubter
+from tallystick.disputes.opened.rehearsal import PROVER, RULES, Outcome, Rehearsal
+from tallystick.disputes.opened.traces import OperatorTrace
+from tallystick.disputes.parties import Doubt
+from tallystick.disputes.state import Claim
+from tallystick.frameworks.torch.engine import TorchEngine
+from tallystick.graphs.execute import execute
+from tallystick.recorders.step_opening import Subject, open_operators
+
+GOAL = Goal(1.05)
+WORKLOADS: dict[str, Training | Calls] = {
+    "a step of llama-tiny with 5 layers": Training("llama-tiny.toml", layers=5, steps=12),
+    "a call of 8 layers, width 128, 128 tokens": ANSWER,
+    "a call of 4 layers, width 1024, 256 tokens": Calls(4, hidden=1024, batch=2),
+}
+
+
+def figures(quick: bool) -> Iterator[Figure]:
+    torch.set_num_threads(1)
+    names = list(WORKLOADS)[1:2] if quick else list(WORKLOADS)
+    for name in names:
+        with TemporaryDirectory() as folder:
+            what = subject(WORKLOADS[name], Path(folder) / "run")
+            yield from _of_challenger(name, what, Path(folder), 3 if quick else 24)
+            yield from _of_prover(name, what, Path(folder), 2 if quick else 8)
+
+
+def _of_challenger(name: str, what: Subject, folder: Path, count: int) -> Iterator[Figure]:
+    rng = random.Random(17)
+    wrong = [place for place, node in enumerate(what.graph.nodes) if can_be_wrong(node)]
+    bench = Bench(what, folder)
+    bench.forward()
+    found = [bench.dispute(place) for place in rng.sample(wrong, count)]
+    size = len(what.graph.nodes)
+    shared = {"operators": size, "ways": RULES.ways, "convicted": sum(each.is_convicted for each in found)}
+    yield from _ratios("bisecting", f"the challenger's program ÷ one pass, {name}", found, shared)
+    yield from _ratios("alone", f"the challenger's program in one-round mode ÷ one pass, {name}", found, shared)
+
+
+def _ratios(arm: str, what: str, found: Sequence[Played], shared: dict[str, Any]) -> Iterator[Figure]:
+    rng, rounds = random.Random(3), [each.spent for each in found]
+    size = shared["operators"]
+    runs = [(each.bisected if arm == "bisecting" else each.looked) / size for each in found]
+    for clock in CLOCKS:
+        control = interval(rounds, median_ratio("again", "forward", clock), rng)
+        details = {
+            **shared,
+            "operators run ÷ operators": sum(runs) / len(runs),
+            "ratio of sums": interval(rounds, total_ratio(arm, "forward", clock), rng),
+            "pass ÷ pass": control,
+            "pass s": total(rounds, "forward", clock) / len(rounds),
+        }
+        value = interval(rounds, median_ratio(arm, "forward", clock), rng)
+        yield Figure(
+            f"dispute_work: {arm}, {what.partition(', ')[2]}, {clock}",
+            what,
+            value,
+            len(rounds),
+            clock,
+            goal=GOAL,
+            is_void=1.0 not in control,
+            details=details,
+        )
+
+
+@dataclass(frozen=True)
+class Played:
+    """One dispute: what its arms took, how many operators the challenger ran, and whether the fault was found."""
+
+    spent: Round
+    bisected: int
+    looked: int
+    is_convicted: bool
+
+
+@dataclass
+class Bench:
+    """A subject whose operators are opened with a fault at one place."""
+
+    what: Subject
+    folder: Path
+    engine: TorchEngine = field(default_factory=TorchEngine)
+
+    def forward(self) -> None:
+        """One pass through the graph."""
+        execute(self.what.graph, self.what.bindings, self.engine)
+
+    def dispute(self, place: int) -> Played:
+        """A dispute over an opening in which the operator at `place` is wrong."""
+        statement = self.folder / "statement"
+        faulty(self.what, place, statement)
+        before = time_arm(self.forward)
+        timed = TimedDoubter(OpenedDoubter(self.engine))
+        outcome = self._played(statement, timed)
+        again = time_arm(self.forward)
+        lone = OpenedDoubter(self.engine)
+        alone = time_arm(partial(lone.doubt, self._claim(statement), statement))
+        shutil.rmtree(statement)
+        shutil.rmtree(self.folder / "board")
+        spent = {"forward": before, "again": again, "bisecting": timed.spent, "alone": alone}
+        is_convicted = outcome.fault is Fault.PROVER and outcome.dispute.low == place
+        return Played(spent, timed.doubter.work.operators, lone.work.operators, is_convicted)
+
+    def _played(self, statement: Path, doubter: TimedDoubter) -> Outcome:
+        rehearsal = Rehearsal(statement, self.folder / "board", RULES)
+        doubt = Doubt(0, rehearsal.state.claims[0].size, "a result is wrong")
+        outcome = rehearsal.play(OperatorTrace(statement), doubter, Judge(), doubt)
+        assert outcome is not None
+        return outcome
+
+    def _claim(self, statement: Path) -> Claim:
+        claim = Rehearsal(statement, self.folder / "unused", RULES).state.claims[0]
+        assert claim.prover == PROVER
+        return claim
+
+
+@dataclass
+class TimedDoubter:
+    """A challenger whose choices are timed."""
+
+    doubter: OpenedDoubter
+    spent: Spent = field(default_factory=lambda: Spent(0.0, 0.0))
+
+    def doubt(self, *arguments: Any) -> Doubt | None:
+        """What to contest; not timed."""
+        return self.doubter.doubt(*arguments)
+
+    def choose(self, *arguments: Any) -> Any:
+        """A choice, timed."""
+        chosen: list[Any] = []
+        took = time_arm(lambda: chosen.append(self.doubter.choose(*arguments)))
+        self.spent = Spent(self.spent.cpu + took.cpu, self.spent.wall + took.wall)
+        return chosen[0]
+
+
+def _of_prover(name: str, what: Subject, folder: Path, count: int) -> Iterator[Figure]:
+    rng, out, engine = random.Random(23), folder / "opening", TorchEngine()
+    open_: Callable[..., Any] = partial(open_operators, what, out, engine)
+    bare = partial(execute, what.graph, what.bindings, engine)
+    arms = {"pass": bare, "again": bare, "opening": open_, "digests": partial(open_, with_tensors=False)}
+    rounds = take_rounds(arms, count, rng, between=lambda: shutil.rmtree(out, ignore_errors=True))
+    for clock in CLOCKS:
+        yield _prover_figure(name, what, rounds, clock, rng)
+
+
+def _prover_figure(name: str, what: Subject, rounds: Sequence[Round], clock: Clock, rng: random.Random) -> Figure:
+    control = interval(rounds, median_ratio("again", "pass", clock), rng)
+    details = {
+        "operators": len(what.graph.nodes),
+        "ratio of sums": interval(rounds, total_ratio("opening", "pass", clock), rng),
+        "digests alone": interval(rounds, median_ratio("digests", "pass", clock), rng),
+        "pass ÷ pass": control,
+        "pass s": total(rounds, "pass", clock) / len(rounds),
+    }
+    return Figure(
+        f"dispute_work: opening, {name}, {clock}",
+        f"the prover's opening of all operators ÷ one pass, {name}",
+        interval(rounds, median_ratio("opening", "pass", clock), rng),
+        len(rounds),
+        clock,
+        is_void=1.0 not in control,
+        details=details,
+    )

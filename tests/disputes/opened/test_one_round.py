@@ -1,0 +1,62 @@
+"""One-round mode: all operators are committed to beforehand, and a dispute opens at one of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tallystick.attacks.disputes import Scene  # noqa: E402
+from tallystick.attacks.disputes.aligned import aligned_engine, measured, open_one_round  # noqa: E402
+from tallystick.attacks.disputes.values import changing, moved_by  # noqa: E402
+from tallystick.disputes.budget import Budget  # noqa: E402
+from tallystick.disputes.fault import Fault  # noqa: E402
+from tallystick.disputes.opened import Judge, doubter_for, trace_for  # noqa: E402
+from tallystick.disputes.opened.rehearsal import Outcome, Rehearsal  # noqa: E402
+from tallystick.disputes.parties import Doubt  # noqa: E402
+
+
+def play(statement: Path, folder: Path, budget: Budget | None = None, doubt: Doubt | None = None) -> Outcome | None:
+    trace, judge = trace_for(statement, folder / "work"), Judge(budget=budget)
+    return Rehearsal(statement, folder / "board").play(trace, doubter_for(budget=budget), judge, doubt)
+
+
+def test_the_one_wrong_operator_is_contested_at_once_and_convicted(scene: Scene, tmp_path: Path) -> None:
+    number = next(node.number for node in scene.recorded.graph.nodes if "linear" in node.operator)
+    open_one_round(scene, tmp_path / "claim", changing(number, moved_by(2.0)))
+    outcome = play(tmp_path / "claim", tmp_path)
+    assert outcome is not None
+    assert (outcome.fault, outcome.dispute.low) == (Fault.PROVER, number), outcome.reason
+    assert [move.kind for move in outcome.moves] == ["post", "contest", "reveal"]
+
+
+def test_honest_operators_are_not_contested_and_hold_where_they_are(scene: Scene, tmp_path: Path) -> None:
+    open_one_round(scene, tmp_path / "claim")
+    assert play(tmp_path / "claim", tmp_path) is None
+    outcome = play(tmp_path / "claim", tmp_path, doubt=Doubt(0, len(scene.recorded.graph.nodes), ""))
+    assert outcome is not None
+    assert outcome.fault is Fault.CHALLENGER, outcome.reason
+
+
+def test_errors_that_stay_inside_every_tolerance_are_convicted_together(scene: Scene, tmp_path: Path) -> None:
+    budget = honest_budget(scene, tmp_path)
+    open_one_round(scene, tmp_path / "claim", aligned_engine())
+    assert play(tmp_path / "claim", tmp_path / "without") is None, "no operator shows it"
+    outcome = play(tmp_path / "claim", tmp_path / "with", budget)
+    assert outcome is not None
+    assert (outcome.fault, outcome.dispute.ground) == (Fault.PROVER, "budget"), outcome.reason
+
+
+def test_honest_operators_stay_within_their_budget(scene: Scene, tmp_path: Path) -> None:
+    budget = honest_budget(scene, tmp_path)
+    open_one_round(scene, tmp_path / "claim")
+    assert play(tmp_path / "claim", tmp_path, budget) is None
+
+
+def honest_budget(scene: Scene, folder: Path) -> Budget:
+    """Calibrated on the other calls."""
+    for call in (1, 3):
+        open_one_round(scene, folder / f"honest{call}", call=call)
+    return Budget.of([measured(folder / f"honest{call}") for call in (1, 3)])
