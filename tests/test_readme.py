@@ -35,6 +35,9 @@ def test_the_readme_shows_the_main_commands() -> None:
 def test_every_command_line_of_the_readme_names_a_command_and_options_that_exist(line: str) -> None:
     words = shlex.split(line)[1:]
     command = COMMANDS[words[0]]
+    if isinstance(command, typer.core.TyperGroup):
+        commands = [command.commands[name] for name in words[1].split("|")]
+        command, words = commands[0], words[1:]
     known = {name for parameter in command.params for name in parameter.opts}
     assert [word for word in words[1:] if word.startswith("-") and word not in known] == []
 
