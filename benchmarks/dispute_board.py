@@ -42,8 +42,9 @@ def figures(quick: bool) -> Iterator[Figure]:
     for name in chosen:
         with TemporaryDirectory() as folder:
             kept = opened(subject(WORKLOADS[name], Path(folder) / "run"), Path(folder) / "opened")
+            reveals: dict[int, Mapping[str, int]] = {}
             for ways in (4, 16) if quick else WAYS:
-                yield from _figures(name, Bisections(kept, ways), 16 if quick else 1)
+                yield from _figures(name, Bisections(kept, ways, reveals), 16 if quick else 1)
 
 
 def _figures(name: str, bisections: Bisections, stride: int) -> Iterator[Figure]:
@@ -84,10 +85,11 @@ def _figures(name: str, bisections: Bisections, stride: int) -> Iterator[Figure]
 
 @dataclass
 class Bisections:
-    """All bisections of one opening, by the operator that they end at."""
+    """All bisections of one opening, by the operator that they end at; `reveals` are the same for any number of ways."""
 
     kept: KeptOperators
     ways: int
+    reveals: dict[int, Mapping[str, int]]
 
     def __post_init__(self) -> None:
         self._crossing: dict[tuple[int, int], Mapping[str, int]] = {}
@@ -103,7 +105,7 @@ class Bisections:
 
     def files(self, path: list[tuple[int, int]], place: int) -> dict[str, int]:
         """The bytes of everything at the board at the end, by names."""
-        found = dict(self.descent) | self._measured(self.kept.reveal(place).files)
+        found = dict(self.descent) | self._revealed(place)
         for low, high in path:
             found |= self.crossing(low, high)
         return found
@@ -143,16 +145,33 @@ class Bisections:
         return self._crossing[low, high]
 
     def check(self) -> None:
-        """Make sure that the prover puts there what is counted."""
-        places = cut_places(0, self.kept.size, self.ways)
-        assert self._measured(self.kept.partition(0, places).files) == self.crossing(0, self.kept.size)
+        """Make sure that the prover puts there what is counted, and that the challenger runs what is counted."""
+        size = self.kept.size
+        places = cut_places(0, size, self.ways)
+        assert self._measured(self.kept.partition(0, places).files) == self.crossing(0, size)
+        for low, high in pairwise(bounds(0, size, self.ways)):
+            child = self.cuts.child(low, high)
+            assert self.operators(low, high) == (len(child.nodes) if child else 0)
 
     def operators(self, low: int, high: int) -> int:
         """How many operators of a child somebody needs."""
         if (low, high) not in self._operators:
-            child = self.cuts.child(low, high)
-            self._operators[low, high] = 0 if child is None else len(child.nodes)
+            self._operators[low, high] = self._needed(low, high)
         return self._operators[low, high]
+
+    def _revealed(self, place: int) -> Mapping[str, int]:
+        if place not in self.reveals:
+            self.reveals[place] = self._measured(self.kept.reveal(place).files)
+        return self.reveals[place]
+
+    def _needed(self, low: int, high: int) -> int:
+        """As many operators as `Cuts.child` leaves, counted from the end of the child."""
+        wanted, count = set(self.cuts.crossing(low, high - 1)), 0
+        for node in reversed(self.kept.whole.graph.nodes[low:high]):
+            if not wanted.isdisjoint(ref for ref in node.outputs if ref is not None):
+                wanted.update(node.refs)
+                count += 1
+        return count
 
     def _measured(self, files: Files) -> dict[str, int]:
         return {name: self._size(name, source) for name, source in files.items()}

@@ -142,6 +142,12 @@ def test_what_is_not_opened_leaves_it_open(budget: Budget) -> None:
         assert verdict.unavailable
 
 
+@pytest.mark.parametrize("ref", ["n7", "weights.w"])
+def test_a_value_of_another_shape_is_none(budget: Budget, ref: str) -> None:
+    values = run(GRAPH, given(1)) | {ref: Tensor.of(np.ones((2, 3), np.float32))}
+    assert judge_budget(GRAPH, values.get, budget).outcome == "inconclusive"
+
+
 def test_nothing_measured_is_inconclusive() -> None:
     assert weigh_budget(Accumulated((), ()), Budget(1.0, 1.0, 1.0)).outcome == "inconclusive"
 

@@ -482,6 +482,17 @@ def test_values_of_other_types_than_the_node_gives(honest: Leaves) -> None:
     assert objected(forged) == "operator types"
 
 
+def test_a_replay_with_other_bits_is_bound_by_its_inputs_alone(honest: Leaves, tmp_path: Path) -> None:
+    """What a prover opens anew may differ from its record in the last bits: the parties compare values instead."""
+    other = opened(tmp_path / "again", {0: in_float64})
+    bundle = other.whole.bundle(10)
+    assert other.whole.opening.results != honest.whole.opening.results
+    changes = {name: getattr(honest.whole.opening, name) for name in ("record", "transcript", "index", "proof")}
+    replayed = replace(bundle, opening=edited(bundle.opening, **changes))
+    assert objected(replayed) == "opened record"
+    assert outcome(replayed, Question(bits=False))[0] is Fault.CHALLENGER
+
+
 def test_a_bundle_about_another_leaf_is_no_ground_for_a_ruling(honest: Leaves) -> None:
     bundle = honest.whole.bundle(14)
     mine = Question(opening=bundle.opening.identity, index=bundle.operator.index)

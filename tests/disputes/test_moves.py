@@ -67,7 +67,7 @@ BAD = {
     "a line feed": POST + b"\n",
     "a byte order mark": b"\xef\xbb\xbf" + POST,
     "a duplicate key": POST.replace(b"{", b'{"actor":"' + b"0" * 64 + b'",', 1),
-    "keys out of order": POST.replace(b'{"actor"', b'{"value"', 1),
+    "keys out of order": json.dumps(dict(reversed(json.loads(POST).items())), separators=(",", ":")).encode(),
     "text for a number": spoilt(POST, size="9"),
     "a number with a point": spoilt(POST, size=9.5),
     "a number as text of a float": POST.replace(b'"size":9', b'"size":9.0'),

@@ -119,6 +119,8 @@ def rule(
     coordinator: str = COORDINATOR,
     key: Path = KEY,
     watch: bool = WATCH,
+    replay: bool = typer.Option(False, "--replay", help="Replay where no check decides: for rules without members."),
+    device: str = DEVICE,
     board: str | None = BOARD,
     board_key: Path | None = BOARD_KEY,
     work: Path | None = WORK,
@@ -126,12 +128,14 @@ def rule(
 ) -> int:
     """Rule as the referee wherever a check decides; where none does, a committee is convened."""
     from tallystick.disputes.opened import Judge
+    from tallystick.disputes.opened.traces import torch_engine
     from tallystick.disputes.players import programs
 
     with seated(coordinator, key, board, board_key, work) as chair:
         if chair.place.coordinator.party != chair.place.coordinator.rules.referee:
             raise UsageError("--key: the rules name another referee")
-        drive(chair.player(programs.referee(chair.shelf, Judge())), _never, poll, watch)
+        judge = Judge(torch_engine(device), device) if replay else Judge()
+        drive(chair.player(programs.referee(chair.shelf, judge)), _never, poll, watch)
     return 0
 
 

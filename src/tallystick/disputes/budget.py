@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from tallystick.audits import Verdict
 from tallystick.audits.findings import Findings
+from tallystick.disputes.weighing import MISFITS
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.graphs.derive import operand_of
 from tallystick.graphs.execute import execute
@@ -33,7 +34,7 @@ from tallystick.operators.bound import bound
 from tallystick.operators.operator import Exactness
 from tallystick.operators.precision import FORMATS, PLAIN, Precision
 from tallystick.operators.registry import operator
-from tallystick.tensors import Tensor
+from tallystick.tensors import Tensor, TensorSpec
 from tallystick.tolerances import Finding
 
 Read: TypeAlias = Callable[[Ref], "Tensor | None"]
@@ -145,10 +146,24 @@ def weigh_budget(found: Accumulated, budget: Budget) -> Verdict:
 
 
 def accumulate(graph: Graph, read: Read, precision: Precision = PLAIN) -> Accumulated:
-    """Measure both statistics over the opened values of a graph; computes every operator twice, in float64."""
+    """Measure both statistics over the opened values of a graph; computes every operator twice, in float64.
+
+    A value of another dtype or shape than the graph states counts as one that is not opened.
+    """
     unavailable: list[str] = []
+    read = _fitting(graph, read)
     leans = tuple(_leans(graph, read, precision, unavailable))
     return Accumulated(leans, tuple(_drifts(graph, read, unavailable)), tuple(unavailable))
+
+
+def _fitting(graph: Graph, read: Read) -> Read:
+    specs = graph.specs()
+
+    def found(ref: Ref) -> Tensor | None:
+        value = read(ref)
+        return None if value is None or TensorSpec.of(value) != specs[ref] else value
+
+    return found
 
 
 # ---- bias
@@ -165,7 +180,7 @@ def _leans(graph: Graph, read: Read, precision: Precision, unavailable: list[str
             continue
         try:
             yield from _lean(node, held, precision)
-        except (MalformedError, UnavailableError) as error:
+        except (MalformedError, UnavailableError, *MISFITS) as error:
             unavailable.append(f"node {node.number}: {error}")
 
 
@@ -202,7 +217,7 @@ def _drifts(graph: Graph, read: Read, unavailable: list[str]) -> Iterator[Drifte
     watch = _Watch(graph, read)
     try:
         execute(graph, known, Reference(), watch)
-    except (MalformedError, UnavailableError) as error:
+    except (MalformedError, UnavailableError, *MISFITS) as error:
         unavailable.append(f"path: {error}")
         return
     for output in graph.outputs:

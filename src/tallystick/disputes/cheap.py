@@ -50,6 +50,8 @@ LAYOUTS: Final = {"F32": Layout(4, 23, 127), "F64": Layout(8, 52, 1023)}
 def convict(dispute: Dispute, evidence: Evidence) -> None:
     """Refuse with code `evidence` unless it shows that the opened leaf cannot be honest."""
     _require(_leaf(evidence.record) == dispute.leaf, "this is not the record that was opened")
+    is_lean = not evidence.tensors if evidence.ground == "edge" else evidence.writer is None
+    _require(is_lean, "the evidence holds parts that this ground does not need")
     shows = {"edge": _is_a_broken_edge, "cast": _is_a_wrong_cast, "product": _is_a_wrong_product}
     _require(shows[evidence.ground](dispute, evidence), "the evidence does not show a fault")
 

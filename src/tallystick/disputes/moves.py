@@ -142,7 +142,7 @@ class RecordForm(Document):
     """An operator record by its parts; its canonical bytes are rebuilt from them."""
 
     node: Count
-    operator: Annotated[str, Field(pattern=r"^[a-z]+(\.\w+)+$", max_length=128)]
+    operator: Annotated[str, Field(pattern=r"^[a-z]+(\.[A-Za-z0-9_]+)+$", max_length=128)]
     inputs: Annotated[tuple[tuple[str, DigestText], ...], Field(max_length=16)]
     outputs: Annotated[tuple[tuple[str, DigestText], ...], Field(max_length=4)]
 

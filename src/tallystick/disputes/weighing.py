@@ -35,6 +35,8 @@ from tallystick.transcripts.profile import Profile
 
 CLOSE: Final = 64.0
 """So many roundings from the reference a result may be where its bound is infinite; farther, a committee decides."""
+MISFITS: Final = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+"""How a definition may fail in Python on operands or attributes that its author did not think of."""
 Values = Mapping[Ref, Tensor]
 
 
@@ -193,7 +195,7 @@ def _bounds(
         else:
             wanted = [None if ref is None else places[ref] for ref in node.outputs]
             found = bound_at(meaning, arguments, wanted, precision, chunk=chunk)
-    except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except MISFITS as error:
         raise MalformedError(f"does not fit its operands ({type(error).__name__}: {str(error)[:80]})") from None
     pairs = zip(node.outputs, found, strict=True)
     return ((ref, _flat(limit)) for ref, limit in pairs if ref is not None and limit is not None)

@@ -16,6 +16,7 @@ from tests.disputes.coordinators.conformance import Play
 from tests.disputes.coordinators.local.keys import LocalWorld, key_of, party_of
 from tests.disputes.coordinators.local.script import a_claim, a_contest, rules, take_next
 
+from tallystick.attestation import SigningKey
 from tallystick.commitments import decode, digest, encode
 from tallystick.disputes.coordinators.local import LocalCoordinator, MoveReceipt, sign_move
 from tallystick.disputes.coordinators.local.client import RemoteCoordinator
@@ -210,7 +211,7 @@ def test_an_entry_whose_move_was_not_signed_for_this_coordinator_is_refused(
         4,
         Accepted(receipt=sign_entry(entry, key_of("coordinator")), signed=lies[lie]),
     )
-    with pytest.raises(ProofError, match="signature is not one|signed for another coordinator"):
+    with pytest.raises(ProofError, match=r"signature is not one|signed for another coordinator"):
         remote().entries()
 
 
@@ -360,6 +361,29 @@ def test_a_receipt_for_another_move_is_refused(
     place.connect(key_of("prover")).submit(a_claim(world))
     with pytest.raises(ProofError, match="for another move"):
         place.connect(key_of("prover")).submit(a_claim(world))
+
+
+def test_a_receipt_that_the_coordinators_key_did_not_sign_is_refused(
+    world: LocalWorld, remote: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, take = remote(), LocalCoordinator.take
+
+    def deniably(self: LocalCoordinator, data: bytes) -> MoveReceipt:
+        return sign_entry(take(self, data).entry, key_of("prover"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalCoordinator, "take", deniably)
+        with pytest.raises(ProofError, match="not one of this key"):
+            place.connect(key_of("prover")).submit(a_claim(world))
+    place.connect(key_of("prover")).submit(a_claim(world))
+
+
+def test_what_the_board_refuses_is_the_partys_mistake(world: LocalWorld, remote: Connect) -> None:
+    stranger = SigningKey(bytes(32))
+    with pytest.raises(UsageError, match="only for parties"):
+        remote().board(stranger).put(b"spam")
+    world.place.grant(stranger.public, 1)
+    remote().board(stranger).put(b"spam")
 
 
 def test_refusals_arrive_as_the_errors_of_the_game(world: LocalWorld, remote: Connect) -> None:

@@ -17,6 +17,7 @@ from tallystick.disputes.coordinators.local import SignedMove, sign_move
 from tallystick.disputes.coordinators.local.signed import MOVE_DOMAIN, SIGNED_MOVE_BYTES_MAX, signed_body
 from tallystick.disputes.moves import Concede, Finalise, Partition, Post, Timeout
 from tallystick.disputes.partition import cut_places
+from tallystick.disputes.state import Phase
 from tallystick.errors import MalformedError, ProofError, RuleError, TallyError
 
 
@@ -207,6 +208,24 @@ def test_a_move_whose_data_is_not_at_the_board_is_refused_until_it_is(world: Loc
         board.put(manifest)
         board.put(b"a")
         world.place.take(data)
+
+
+def test_answers_in_a_dispute_need_their_data_at_the_board_too(world: LocalWorld) -> None:
+    play = Play(world)
+    play.post()
+    play.contest()
+    nowhere = digest("blob", b"withheld")
+    while play.dispute().phase is not Phase.RULING:
+        if play.dispute().phase is Phase.CHOOSE:
+            play.choose()
+            continue
+        answer = play.partition if play.dispute().phase is Phase.PARTITION else play.open_leaf
+        honest, play.data = play.data, nowhere
+        with pytest.raises(RuleError, match="not at the board"):
+            answer()
+        play.data = honest
+        answer()
+    assert {entry.move.kind for entry in play.entries} >= {"partition", "descend", "reveal"}
 
 
 def test_a_move_that_the_purse_cannot_pay_is_refused_until_it_can(world: LocalWorld) -> None:

@@ -33,7 +33,7 @@ from tallystick.disputes.coordinators.local.wire import Answer, Effort, Wire
 from tallystick.disputes.moves import Move
 from tallystick.disputes.opened.manifest import BLOB_BYTES_MAX
 from tallystick.disputes.rules import Rules
-from tallystick.errors import ProofError, UnavailableError, UsageError
+from tallystick.errors import ProofError, RuleError, UnavailableError, UsageError
 
 ANSWER_BYTES_MAX: Final = 1 << 20
 PAGE_BYTES_MAX: Final = (8 << 20) + ACCEPTED_BYTES_MAX
@@ -145,7 +145,8 @@ class RemoteCoordinator:
         headers = {"Tally-Key": key.public, "Tally-Signature": signature, "Content-Type": "application/octet-stream"}
         answer = self._wire.ask("PUT", path, PROBLEM_BYTES_MAX, data, headers)
         if answer.status != 204:
-            raise UsageError(str(error_of(answer.status, answer.body, self._wire.url)))
+            error = error_of(answer.status, answer.body, self._wire.url)
+            raise UsageError(str(error)) if isinstance(error, RuleError) else error
         return name
 
     def get(self, name: Digest) -> bytes:

@@ -1,0 +1,37 @@
+"""The simulator finds games that lack a check or have a wrong rule; the few that it does not meet are found beside it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tallystick.disputes.simulator import Broken, simulate
+
+from .mutants import WRONG, Check, checks, without
+
+UNSEEN = {
+    Check("game", "_fits_the_dispute", "settled"),  # the phase refuses the same moves, under another code
+    Check("ruling", "prove", "level"),  # no record of the simulation can pass for an operator
+}
+"""Checks whose loss the simulator cannot see; `test_game.py` removes each check, these too."""
+EVENTS = 400_000
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_rule_is_found(name: str) -> None:
+    with WRONG[name](), pytest.raises(Broken, match="seed 'm'"):
+        simulate("m", EVENTS)
+
+
+@pytest.mark.parametrize("check", [check for check in checks() if check not in UNSEEN], ids=str)
+def test_a_missing_check_is_found(check: Check) -> None:
+    with without(check), pytest.raises(Broken, match="seed 'm'"):
+        simulate("m", EVENTS)
+
+
+def test_the_game_as_it_is_passes_where_they_fail() -> None:
+    assert simulate("m", 60_000).events >= 60_000
+
+
+def test_enough_rules_are_tried() -> None:
+    assert len(WRONG) >= 15
+    assert len(checks()) - len(UNSEEN) >= 40
