@@ -27,6 +27,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.dispute_board import Bisections
 from benchmarks.dispute_workload import ANSWER, Calls, Training, can_be_wrong, faulty, subject
 from benchmarks.figure import Figure, Goal
 from benchmarks.measure import (
@@ -43,6 +44,7 @@ from benchmarks.measure import (
 )
 from tallystick.disputes.fault import Fault
 from tallystick.disputes.opened import Judge, OpenedDoubter
+from tallystick.disputes.opened.operators import KeptOperators
 from tallystick.disputes.opened.rehearsal import PROVER, RULES, Outcome, Rehearsal
 from tallystick.disputes.opened.traces import OperatorTrace
 from tallystick.disputes.parties import Doubt
@@ -132,18 +134,25 @@ class Bench:
     def dispute(self, place: int) -> Played:
         """A dispute over an opening in which the operator at `place` is wrong."""
         statement = self.folder / "statement"
-        faulty(self.what, place, statement)
+        kept = faulty(self.what, place, statement)
         before = time_arm(self.forward)
         timed = TimedDoubter(OpenedDoubter(self.engine))
         outcome = self._played(statement, timed)
         again = time_arm(self.forward)
         lone = OpenedDoubter(self.engine)
         alone = time_arm(partial(lone.doubt, self._claim(statement), statement))
+        spent = {"forward": before, "again": again, "bisecting": timed.spent, "alone": alone}
+        self._check(kept, place, timed.doubter.work.operators)
+        is_convicted = outcome.fault is Fault.PROVER and outcome.dispute.low == place
         shutil.rmtree(statement)
         shutil.rmtree(self.folder / "board")
-        spent = {"forward": before, "again": again, "bisecting": timed.spent, "alone": alone}
-        is_convicted = outcome.fault is Fault.PROVER and outcome.dispute.low == place
         return Played(spent, timed.doubter.work.operators, lone.work.operators, is_convicted)
+
+    def _check(self, kept: KeptOperators, place: int, ran: int) -> None:
+        """The challenger ran what `dispute_board` counts, or that count is of another program."""
+        bisections = Bisections(kept, RULES.ways, {})
+        expected = bisections.executed(bisections.path(place), place)
+        assert ran == expected, f"the challenger ran {ran} operators; {expected} are counted for place {place}"
 
     def _played(self, statement: Path, doubter: TimedDoubter) -> Outcome:
         rehearsal = Rehearsal(statement, self.folder / "board", RULES)

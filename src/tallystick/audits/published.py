@@ -57,9 +57,17 @@ class Published:
             return
         loss = read({LOSS: opening.results[LOSS]} if LOSS in opening.results else {}).get(LOSS)
         if loss is not None:
-            band = LossBand(self.spec.recorded.loss_decimals)
-            notes.note(band.compare(record.loss, float(loss.values())), LOSS, f"step {record.index}")
+            self._check_loss(notes, record, loss)
         self._check_rates(notes, opening, record, read)
+
+    def _check_loss(self, notes: Findings, record: StepRecord, loss: Tensor) -> None:
+        assert self.spec is not None  # asked by `check_step`
+        where = f"step {record.index}"
+        if loss.shape != ():
+            notes.note(DIFFERS, LOSS, where, f"the loss is no number: a tensor of shape {list(loss.shape)}")
+            return
+        band = LossBand(self.spec.recorded.loss_decimals)
+        notes.note(band.compare(record.loss, float(loss.values())), LOSS, where)
 
     def _check_rates(self, notes: Findings, opening: Opening, record: StepRecord, read: Read) -> None:
         stated = {name: found for name, found in opening.sources.items() if name.startswith(SCHEDULE)}

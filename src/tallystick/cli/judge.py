@@ -40,12 +40,12 @@ def judge(
     from tallystick.commitments import parse_digest
 
     asked = Judgement(
-        _precision(precision),
-        _profile(profile),
+        read_precision(precision),
+        read_profile(profile),
         frozenset(node or ()),
         tuple(properties or ()),
         None if claim is None else parse_digest(claim, "--claim"),
-        None if run is None else _published(run),
+        None if run is None else read_published(run),
     )
     return _show(judge_opening(opening, asked), opening, json)
 
@@ -59,7 +59,7 @@ def _list() -> int:
     return 0
 
 
-def _precision(name: str) -> Precision:
+def read_precision(name: str) -> Precision:
     from tallystick.operators import precision
 
     known = {
@@ -74,14 +74,14 @@ def _precision(name: str) -> Precision:
     return known[name]
 
 
-def _profile(path: Path | None) -> Profile | None:
+def read_profile(path: Path | None) -> Profile | None:
     from tallystick.store import read_document
     from tallystick.transcripts.profile import Profile
 
     return None if path is None else Profile.from_bytes(read_document(path).removesuffix(b"\n"), path.name)
 
 
-def _published(run: Path) -> Published:
+def read_published(run: Path) -> Published:
     from tallystick.audits import Published
     from tallystick.cli.output import existing
     from tallystick.store import InferenceDirectory, RunDirectory, claims_inference

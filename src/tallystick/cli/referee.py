@@ -50,7 +50,7 @@ def referee(
         assert out is not None
         return _make(make, node, out, nonce, element)
     assert file is not None  # as asked above
-    from tallystick.cli.judge import _precision, _profile, _published
+    from tallystick.cli.judge import read_precision, read_profile, read_published
     from tallystick.disputes.bundle import read_bundle
     from tallystick.disputes.judge import Question, rule_leaf
 
@@ -58,9 +58,9 @@ def referee(
     asked = _asked(nonce, element, bundle.asked)
     _check_element(bundle, asked)
     question = Question(
-        _precision(precision),
-        _profile(profile),
-        None if run is None else _published(run),
+        read_precision(precision),
+        read_profile(profile),
+        None if run is None else read_published(run),
         bytes.fromhex(asked.nonce),
         None if asked.element is None else (asked.element.ref, asked.element.index),
     )

@@ -157,7 +157,6 @@ def test_a_server_killed_between_all_moves_goes_on(db: Path) -> None:
     steps: list[Callable[[Play], object]] = [
         lambda play: play.post(),
         lambda play: play.contest(),
-        lambda play: play.partition(),
         lambda play: play.world.connect("challenger").submit(Concede(actor=party_of("challenger"), dispute=0)),
     ]
     for step in steps:
@@ -167,7 +166,7 @@ def test_a_server_killed_between_all_moves_goes_on(db: Path) -> None:
             process.wait()
     with closing(LocalCoordinator.open(db)) as place:
         assert place.state.disputes[0].fault is Fault.CHALLENGER
-        assert [entry.move.kind for entry in place.entries()] == ["post", "contest", "partition", "concede"]
+        assert [entry.move.kind for entry in place.entries()] == ["post", "contest", "concede"]
 
 
 def test_a_server_ends_cleanly_and_says_so(db: Path) -> None:
