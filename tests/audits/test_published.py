@@ -21,7 +21,7 @@ def objections(loss: Tensor) -> list[str]:
     record = StepRecord.model_construct(index=3, loss=2.5, learning_rate=0.1, learning_rates=None)
     notes = Findings()
     Published(cast(Any, None), spec).check_step(
-        notes, cast(Opening, opening), record, lambda names: {name: loss for name in names}
+        notes, cast(Opening, opening), record, lambda names: dict.fromkeys(names, loss)
     )
     return [finding.detail for finding in notes.seen if not finding.agrees]
 

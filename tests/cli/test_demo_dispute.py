@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tallystick.cli.demo_dispute import Ended, honest_claim, record_calls, swapped_layer  # noqa: E402
-from tallystick.disputes import Fault  # noqa: E402
+from tallystick.cli.demo_dispute import Ended, honest_claim, record_calls, swapped_layer
+from tallystick.disputes import Fault
 
 
 @pytest.fixture(scope="module")

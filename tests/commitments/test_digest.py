@@ -89,3 +89,9 @@ def test_a_digest_in_its_one_spelling_is_read() -> None:
 @settings(deadline=None, max_examples=50)
 def test_text_and_bytes_of_a_digest_determine_each_other(raw: bytes) -> None:
     assert digest_bytes(parse_digest(digest_from(raw), "round trip")) == raw
+
+
+def test_the_page_lists_every_noun() -> None:
+    page = (Path(__file__).parents[2] / "spec" / "digest.md").read_text()
+    (listed,) = re.findall(r"^Nouns: ([^.]*)\.", page, re.MULTILINE)
+    assert re.findall(r"`(\w+)`", listed) == sorted(NOUNS)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from tallystick.disputes import moves
-from tallystick.disputes.fault import Fault
-from tallystick.disputes.simulator.trees import NOTHING, Run
 from tests.disputes.playing import (
     BEACON,
     CHALLENGER,
@@ -17,6 +14,10 @@ from tests.disputes.playing import (
     REFEREE,
     SALT,
 )
+
+from tallystick.disputes import moves
+from tallystick.disputes.fault import Fault
+from tallystick.disputes.simulator.trees import NOTHING, Run
 
 TOP = Run(0, steps=9, width=7, fault=(5, 3)).top()
 OPERATORS = Run(0, steps=9, width=7, fault=(5, 3), is_edge=True).below(5)

@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tallystick.disputes import committee, moves
-from tallystick.disputes.fault import Fault
-from tallystick.disputes.moves import Move
-from tallystick.disputes.state import Phase
 from tests.disputes.playing import (
-    BEACON,
     CHALLENGER,
     GUARDIAN,
     HONEST,
@@ -25,6 +20,11 @@ from tests.disputes.playing import (
     party,
 )
 from tests.disputes.simulator.mutants import Check
+
+from tallystick.disputes import committee, moves
+from tallystick.disputes.fault import Fault
+from tallystick.disputes.moves import Move
+from tallystick.disputes.state import Phase
 
 Made = tuple[Play, Move]
 

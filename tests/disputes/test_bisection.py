@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from tests.disputes.playing import CHALLENGER, OTHER, PROVER, RULES, WRONG, Play
 
 from tallystick.commitments import LeafHashes, node_hash, prove_inclusion
 from tallystick.disputes import moves
@@ -15,7 +16,6 @@ from tallystick.disputes.rules import LEAVES_MAX
 from tallystick.disputes.simulator.limits import bisection_moves
 from tallystick.disputes.simulator.trees import NOTHING, Run
 from tallystick.disputes.state import Phase
-from tests.disputes.playing import CHALLENGER, OTHER, PROVER, RULES, WRONG, Play
 
 SIZES = [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65]
 

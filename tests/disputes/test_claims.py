@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.disputes.playing import CHALLENGER, GUARDIAN, OTHER, PROVER, RULES, Play, party
+from tests.disputes.refusals import finalise
 
 from tallystick.disputes import moves
 from tallystick.disputes.state import Phase, Status
-from tests.disputes.playing import CHALLENGER, GUARDIAN, OTHER, PROVER, RULES, Play, party
-from tests.disputes.refusals import finalise
 
 
 def test_a_claim_says_what_was_posted_and_holds_its_bond() -> None:

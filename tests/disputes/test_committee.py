@@ -9,6 +9,8 @@ from itertools import product
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.disputes.playing import CHALLENGER, MEMBERS, NONCE, OTHER, PROVER, SALT, Play
+from tests.disputes.refusals import planted, unseal
 
 from tallystick.disputes import moves
 from tallystick.disputes.committee import (
@@ -25,8 +27,6 @@ from tallystick.disputes.committee import (
 )
 from tallystick.disputes.fault import Fault
 from tallystick.disputes.state import Appealed, Round
-from tests.disputes.playing import CHALLENGER, MEMBERS, NONCE, OTHER, PROVER, SALT, Play
-from tests.disputes.refusals import planted, unseal
 
 P, C, N = Fault.PROVER, Fault.CHALLENGER, Fault.NOBODY
 

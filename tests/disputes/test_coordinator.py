@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.disputes.playing import MEMBERS, PROVER, RULES, Play
 
 from tallystick.disputes import moves
 from tallystick.disputes.coordinators.coordinator import Entry, replayed
@@ -11,7 +12,6 @@ from tallystick.disputes.game import apply
 from tallystick.disputes.moves import Move, read_move
 from tallystick.disputes.state import State
 from tallystick.errors import RuleError
-from tests.disputes.playing import MEMBERS, PROVER, RULES, Play
 
 
 class Recorded(Play):

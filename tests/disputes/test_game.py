@@ -8,16 +8,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from tallystick.disputes import moves
-from tallystick.disputes.coordinators.coordinator import replayed
-from tallystick.disputes.fault import Fault
-from tallystick.disputes.game import DISPUTE_MOVES, TRANSITIONS, Who, next_moves
-from tallystick.disputes.moves import Move
-from tallystick.disputes.partition import cut_places
-from tallystick.disputes.simulator import World
-from tallystick.disputes.simulator.trees import NOTHING, Run
-from tallystick.disputes.state import Phase
 from tests.disputes.playing import (
     BEACON,
     CHALLENGER,
@@ -34,6 +24,16 @@ from tests.disputes.playing import (
 )
 from tests.disputes.refusals import CASES, Case, planted, revealing, slashed_twice_disputed
 from tests.disputes.simulator.mutants import Check, checks, without
+
+from tallystick.disputes import moves
+from tallystick.disputes.coordinators.coordinator import replayed
+from tallystick.disputes.fault import Fault
+from tallystick.disputes.game import DISPUTE_MOVES, TRANSITIONS, Who, next_moves
+from tallystick.disputes.moves import Move
+from tallystick.disputes.partition import cut_places
+from tallystick.disputes.simulator import World
+from tallystick.disputes.simulator.trees import NOTHING, Run
+from tallystick.disputes.state import Phase
 
 NAMES = [case.name for case in CASES]
 

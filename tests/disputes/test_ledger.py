@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from tests.disputes.playing import GUARDIAN, OTHER, PROVER, RULES, Play
+from tests.disputes.refusals import final
+
 from tallystick.disputes.ledger import CREDITS_PER_WITHDRAWAL, credit, withdrawable
 from tallystick.disputes.moves import Withdraw
 from tallystick.disputes.state import State
-from tests.disputes.playing import GUARDIAN, OTHER, PROVER, RULES, Play
-from tests.disputes.refusals import final
 
 
 def owing(*amounts: int, name: str = PROVER, seconds: int = 10) -> Play:

@@ -1,4 +1,4 @@
-"""Moves come through one door: canonical bytes become a move, everything else is malformed, and nothing else happens."""
+"""Moves come through one door: canonical bytes become a move, everything else is malformed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import get_args
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.disputes.examples import EXAMPLES
 
 from tallystick.commitments import encode
 from tallystick.disputes import moves
@@ -15,7 +16,6 @@ from tallystick.disputes.game import TRANSITIONS
 from tallystick.disputes.moves import Move, read_move, value_of
 from tallystick.disputes.rules import LEAVES_MAX, MONEY_MAX
 from tallystick.errors import MalformedError
-from tests.disputes.examples import EXAMPLES
 
 KINDS = {kind.model_fields["kind"].default: kind for kind in get_args(Move)}
 
@@ -157,10 +157,9 @@ def test_any_bytes_are_read_or_malformed(line: bytes) -> None:
 def _is_read_or_malformed(line: bytes) -> None:
     try:
         move = read_move(line)
-    except MalformedError as error:
-        assert "\n" not in str(error)
-    else:
-        assert move.to_bytes() == line
+    except MalformedError:
+        return
+    assert move.to_bytes() == line
 
 
 def test_a_move_is_frozen() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from tests.disputes.examples import EXAMPLES
+from tests.disputes.playing import GUARDIAN, MEMBERS, OTHER, PROVER, RULES, Play
+from tests.disputes.refusals import final, timeout
 
 from tallystick.disputes import moves
 from tallystick.disputes.pausing import game_time
 from tallystick.disputes.state import Phase
-from tests.disputes.examples import EXAMPLES
-from tests.disputes.playing import GUARDIAN, MEMBERS, OTHER, PROVER, RULES, Play
-from tests.disputes.refusals import final, timeout
 
 PAUSE, RESUME = moves.Pause(actor=GUARDIAN), moves.Resume(actor=GUARDIAN)
 PAID = moves.Withdraw(actor=PROVER)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from pydantic import ValidationError
+from tests.disputes.playing import MEMBERS, OTHER, RULES, TREASURY
 
 from tallystick.disputes.rules import MONEY_MAX, Rules
 from tallystick.errors import MalformedError
-from tests.disputes.playing import MEMBERS, OTHER, RULES, TREASURY
 
 
 def test_rules_are_a_document_with_one_identity() -> None:

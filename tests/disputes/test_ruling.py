@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from tests.disputes.playing import CHALLENGER, MEMBERS, OTHER, REFEREE, RULES, Play
+from tests.disputes.refusals import convene
 
 from tallystick.disputes import moves
 from tallystick.disputes.fault import Fault
 from tallystick.disputes.simulator.trees import NOTHING, Run
 from tallystick.disputes.state import Phase
-from tests.disputes.playing import CHALLENGER, MEMBERS, OTHER, REFEREE, RULES, Play
-from tests.disputes.refusals import convene
 
 EDGE = Run(0, steps=9, width=7, fault=(5, 3), is_edge=True)
 

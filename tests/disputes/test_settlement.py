@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
-from tallystick.disputes import moves
-from tallystick.disputes.fault import Fault
-from tallystick.disputes.simulator.trees import NOTHING
-from tallystick.disputes.state import Phase, Status
 from tests.disputes.playing import (
     CHALLENGER,
     MEMBERS,
@@ -19,6 +14,11 @@ from tests.disputes.playing import (
     Play,
 )
 from tests.disputes.refusals import convene, finalise, slashed_twice_disputed, tally
+
+from tallystick.disputes import moves
+from tallystick.disputes.fault import Fault
+from tallystick.disputes.simulator.trees import NOTHING
+from tallystick.disputes.state import Phase, Status
 
 BOND, STAKE, FEE, APPEAL = RULES.prover_bond, RULES.challenger_bond, RULES.vote_fee, RULES.appeal_bond
 DEPOSIT = RULES.deposit

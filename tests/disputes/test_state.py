@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
 
 import pytest
+from tests.disputes.playing import PROVER, RULES, Play
 
 from tallystick.disputes.fault import Fault
 from tallystick.disputes.state import Appealed, Claim, Clocks, Credit, Dispute, Member, Pausing, Round, State
-from tests.disputes.playing import PROVER, RULES, Play
 
 
 @pytest.mark.parametrize("kind", [State, Claim, Dispute, Clocks, Round, Member, Credit, Pausing])

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
-from tallystick.disputes import committee, moves
-from tallystick.disputes.fault import Fault
-from tallystick.disputes.state import Phase
 from tests.disputes.playing import (
     BEACON,
     CHALLENGER,
@@ -21,6 +17,10 @@ from tests.disputes.playing import (
     Play,
 )
 from tests.disputes.refusals import convene, planted, revealing, settle, tally, timeout, unseal
+
+from tallystick.disputes import committee, moves
+from tallystick.disputes.fault import Fault
+from tallystick.disputes.state import Phase
 
 P, C, N = Fault.PROVER, Fault.CHALLENGER, Fault.NOBODY
 FEE = RULES.vote_fee

@@ -60,6 +60,7 @@ def _list() -> int:
 
 
 def read_precision(name: str) -> Precision:
+    """What the prover computed in, by its name; raises `UsageError` for another."""
     from tallystick.operators import precision
 
     known = {
@@ -75,6 +76,7 @@ def read_precision(name: str) -> Precision:
 
 
 def read_profile(path: Path | None) -> Profile | None:
+    """The calibrated thresholds in a file, if one is named."""
     from tallystick.store import read_document
     from tallystick.transcripts.profile import Profile
 
@@ -82,6 +84,7 @@ def read_profile(path: Path | None) -> Profile | None:
 
 
 def read_published(run: Path) -> Published:
+    """What a run directory claims."""
     from tallystick.audits import Published
     from tallystick.cli.output import existing
     from tallystick.store import InferenceDirectory, RunDirectory, claims_inference

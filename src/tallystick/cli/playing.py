@@ -59,6 +59,7 @@ def seated(
         connected(coordinator, key, board, board_key) as place,
         Workspace(work or place.folder()) as workspace,
     ):
+        place.keep_receipts(workspace.folder)
         yield Chair(place, workspace, Shelf(place.board, workspace.folder / "data"))
 
 

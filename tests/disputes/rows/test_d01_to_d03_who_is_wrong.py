@@ -7,8 +7,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.disputes.playing import CHALLENGER, HONEST, OTHER, PROVER, REFEREE, RULES, Play
 from tests.disputes.players.seats import CHEAT, Accuser, Seats
+from tests.disputes.playing import CHALLENGER, HONEST, OTHER, PROVER, REFEREE, RULES, Play
 
 from tallystick.disputes import moves
 from tallystick.disputes.fault import Fault

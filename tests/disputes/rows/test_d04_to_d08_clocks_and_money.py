@@ -7,6 +7,8 @@ a receiver that calls back is held in `contracts/test/Money.t.sol`.
 from __future__ import annotations
 
 import pytest
+from tests.disputes.playing import BEACON, CHALLENGER, MEMBERS, OTHER, PROVER, REFEREE, RULES, TREASURY, Play
+from tests.disputes.refusals import appealable, convene, finalise, settle, tally, timeout
 
 from tallystick.disputes import moves
 from tallystick.disputes.fault import Fault
@@ -14,8 +16,6 @@ from tallystick.disputes.simulator import simulate
 from tallystick.disputes.simulator.limits import longest
 from tallystick.disputes.simulator.trees import NOTHING, Run
 from tallystick.disputes.state import Phase, Status
-from tests.disputes.playing import BEACON, CHALLENGER, MEMBERS, OTHER, PROVER, REFEREE, RULES, TREASURY, Play
-from tests.disputes.refusals import appealable, convene, finalise, settle, tally, timeout
 
 
 # ---- D-04, G1

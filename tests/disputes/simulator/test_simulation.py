@@ -6,7 +6,7 @@ import pytest
 
 from tallystick.disputes.fault import Fault
 from tallystick.disputes.game import TRANSITIONS
-from tallystick.disputes.simulator import Broken, Report, World, simulate
+from tallystick.disputes.simulator import BrokenError, Report, World, simulate
 from tallystick.disputes.simulator.simulation import world_of
 
 from .mutants import WRONG
@@ -21,7 +21,7 @@ def report() -> Report:
 def test_a_million_events_break_nothing(report: Report) -> None:
     assert report.events >= 1_000_000
     assert report.total("accepted") > 150_000
-    assert report.total("refused") > 100_000
+    assert report.total("refused") > 50_000
     assert report.slowest < 1.0
 
 
@@ -73,10 +73,10 @@ def test_worlds_of_another_seed_or_number_are_others() -> None:
 def test_a_failure_names_its_seed_and_world_and_happens_there_again() -> None:
     """With a rule that is wrong on purpose."""
     with WRONG["no extension"]():
-        with pytest.raises(Broken, match=r"seed 'broken', world \d+, event \d+") as found:
+        with pytest.raises(BrokenError, match=r"seed 'broken', world \d+, event \d+") as found:
             simulate("broken", events=100_000)
         number = int(str(found.value).split("world ")[1].split(",")[0])
-        with pytest.raises(Broken) as again:
+        with pytest.raises(BrokenError) as again:
             world_of("broken", number).run()
         assert str(again.value) in str(found.value)
     world_of("broken", number).run()

@@ -17,7 +17,6 @@ from tallystick.errors import UsageError
 if TYPE_CHECKING:
     from tallystick.attestation import SigningKey
     from tallystick.disputes.coordinators.local.client import RemoteCoordinator
-    from tallystick.disputes.coordinators.local.place import LocalCoordinator
 
 ETHEREUM: Final = "ethereum:"
 ETHEREUM_PATIENCE: Final = 1800
@@ -32,6 +31,12 @@ class Place:
     board: Board
     identity: Digest
     patience: int = PATIENCE
+    remote: RemoteCoordinator | None = None
+
+    def keep_receipts(self, folder: Path) -> None:
+        """Keep the receipts of a coordinator elsewhere in `folder`, so that it cannot deny a move later."""
+        if self.remote is not None:
+            self.remote.keep_receipts(folder / "receipts.jsonl")
 
     def folder(self) -> Path:
         """Where this party keeps what must outlive its program, unless it says otherwise."""
@@ -79,7 +84,15 @@ def _opened(text: str, key: Path | None) -> Iterator[Place]:
         yield _contract(text, key)
         return
     signing = _signing_key(key)
-    with closing(_local_or_remote(text)) as found:
+    if text.startswith(("http://", "https://")):
+        from tallystick.disputes.coordinators.local.client import RemoteCoordinator
+
+        with closing(RemoteCoordinator(text)) as remote:
+            yield Place(remote.connect(signing), remote.board(signing), remote.identity, remote=remote)
+        return
+    from tallystick.disputes.coordinators.local.place import LocalCoordinator
+
+    with closing(LocalCoordinator.open(text)) as found:
         yield Place(found.connect(signing), found.board(signing), found.identity)
 
 
@@ -92,16 +105,6 @@ def _board_at(text: str, key: Path | None) -> Iterator[Board]:
         return
     with _opened(text, key) as place:
         yield place.board
-
-
-def _local_or_remote(text: str) -> LocalCoordinator | RemoteCoordinator:
-    if text.startswith(("http://", "https://")):
-        from tallystick.disputes.coordinators.local.client import RemoteCoordinator
-
-        return RemoteCoordinator(text)
-    from tallystick.disputes.coordinators.local.place import LocalCoordinator
-
-    return LocalCoordinator.open(text)
 
 
 def _contract(text: str, key: Path | None) -> Place:

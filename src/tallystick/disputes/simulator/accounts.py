@@ -13,11 +13,10 @@ from tallystick.disputes.pausing import game_time
 from tallystick.disputes.rules import LEAVES_MAX, Rules
 from tallystick.disputes.simulator.laws import credited
 from tallystick.disputes.simulator.limits import longest
-from tallystick.disputes.simulator.places import Broken
 from tallystick.disputes.simulator.setting import Delays
 from tallystick.disputes.simulator.trees import Truth
+from tallystick.disputes.simulator.witness import BrokenError
 from tallystick.disputes.state import Dispute, Phase, State
-
 
 UNDESERVED: Final = ("late", "cuts", "proof", "child", "value", "commitment", "evidence", "level", "range")
 
@@ -65,28 +64,28 @@ class Accounts:
         if move.actor not in honest or code not in UNDESERVED:
             return
         if not (isinstance(move, Vote | Disclose) and _has_moved(state.disputes[move.dispute], move)):
-            raise Broken(f"an honest {move.kind} of {move.actor[-3:]} was refused as {code}")
+            raise BrokenError(f"an honest {move.kind} of {move.actor[-3:]} was refused as {code}")
 
     def close(self, state: State, honest: Set[str]) -> None:
         """Everything that came in has gone out, and nobody honest has less than before."""
         if state.balance:
-            raise Broken(f"{state.balance} is left when everybody has gone")
+            raise BrokenError(f"{state.balance} is left when everybody has gone")
         for name in sorted(honest - self.trusted_in_vain):
             gain = self.got[name] - self.paid[name]
             if gain < -self.fees[name]:
-                raise Broken(f"honest {name[-3:]} ends with {gain}, and fees were {self.fees[name]}")
+                raise BrokenError(f"honest {name[-3:]} ends with {gain}, and fees were {self.fees[name]}")
 
     def _credits(self, before: State, after: State) -> None:
         for name, amount in credited(before, after).items():
             if amount < 0:
-                raise Broken(f"{name[-3:]} is owed less than before")
+                raise BrokenError(f"{name[-3:]} is owed less than before")
 
     def _has_ended(self, move: Move, number: int, before: State, new: Dispute, time: int, delays: Delays) -> None:
         lasted = time - self._began[number]
         limit = longest(self.rules, (new.size, LEAVES_MAX)[: 1 + (before.claims[new.claim].levels > 1)], delays.answer)
         self.slowest = max(self.slowest, lasted / limit)
         if lasted > limit:
-            raise Broken(f"dispute {number} took {lasted} s, and {limit} s are the limit")
+            raise BrokenError(f"dispute {number} took {lasted} s, and {limit} s are the limit")
 
     def _judge(self, move: Move, before: State, old: Dispute, new: Dispute, honest: Set[str]) -> None:
         """Whether the right side lost; where a referee, a committee or a beacon was bad, its victims are noted."""
@@ -96,13 +95,13 @@ class Accounts:
             return
         if move.kind in ("concede", "timeout") and old.phase is not Phase.DRAWING:
             if loser in honest:
-                raise Broken(f"honest {str(loser)[-3:]} lost by {move.kind} at {old.phase}")
+                raise BrokenError(f"honest {str(loser)[-3:]} lost by {move.kind} at {old.phase}")
             return
         truth = self.truth.ruling(old)
         if new.fault is truth:
             return
         if self._is_sound(move, old, truth, honest):
-            raise Broken(f"{truth} was at fault, and {move.kind} found {new.fault}")
+            raise BrokenError(f"{truth} was at fault, and {move.kind} found {new.fault}")
         self.trusted_in_vain |= set(parties.values())
 
     def _is_sound(self, move: Move, old: Dispute, truth: Fault, honest: Set[str]) -> bool:
@@ -132,7 +131,7 @@ class Accounts:
             is_counted = (number, place) in self._counted
             for name, cast in zip(sitting.drawn, sitting.votes, strict=True):
                 if is_counted and cast not in (None, answer) and name in self._gone:
-                    raise Broken(f"member {name[-3:]} voted against a planted answer and got away with its stake")
+                    raise BrokenError(f"member {name[-3:]} voted against a planted answer and got away with its stake")
 
 
 def _has_moved(dispute: Dispute, move: Vote | Disclose) -> bool:

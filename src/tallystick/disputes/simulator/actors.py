@@ -22,7 +22,15 @@ class Surroundings(Protocol):
     rules: Rules
     delays: Delays
     truth: Truth
-    runs: Mapping[str, Run]
+
+    @property
+    def runs(self) -> Mapping[str, Run]:
+        """The runs of which anybody could know the truth, by the roots of their trees."""
+        ...
+
+    def learn(self, run: Run) -> None:
+        """Know what is right and wrong in a run."""
+        ...
 
     @property
     def view(self) -> State:

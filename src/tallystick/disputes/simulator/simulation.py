@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from tallystick.disputes.simulator.places import Broken
+from tallystick.disputes.simulator.witness import BrokenError
 from tallystick.disputes.simulator.world import World
 from tallystick.errors import TallyError
 
@@ -35,7 +35,7 @@ def world_of(seed: str, number: int) -> World:
 def simulate(seed: str, events: int, start: int = 0) -> Report:
     """Run worlds from number `start` on until `events` have happened.
 
-    Raises `Broken` naming seed and world: `world_of(seed, number).run()` fails again in the same way.
+    Raises `BrokenError` naming seed and world: `world_of(seed, number).run()` fails again in the same way.
     """
     report, began = Report(seed), time.process_time()
     while report.events < events:
@@ -44,7 +44,7 @@ def simulate(seed: str, events: int, start: int = 0) -> Report:
         try:
             world.run()
         except (AssertionError, TallyError, LookupError, ValueError, TypeError) as error:
-            raise Broken(f"seed {seed!r}, world {number}, event {world.agenda.events}: {error!r}") from error
+            raise BrokenError(f"seed {seed!r}, world {number}, event {world.agenda.events}: {error!r}") from error
         report.worlds += 1
         report.events += world.agenda.events
         report.slowest = max(report.slowest, world.accounts.slowest)

@@ -16,6 +16,7 @@ from tallystick.disputes.state import Dispute
 SIZES: Final = (1, 1, 2, 2, 3, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 65)
 """Sizes of trees: around powers of two, the small ones twice as often."""
 NOTHING: Final = digest("blob", b"")
+FORGED: Final = Cut(leaf="ab" * 32, proof=("cd" * 32,) * 64)
 
 
 @dataclass(frozen=True)

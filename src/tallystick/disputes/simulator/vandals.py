@@ -37,15 +37,14 @@ from tallystick.disputes.moves import (
     Withdraw,
 )
 from tallystick.disputes.partition import cut_places
-from tallystick.disputes.simulator.bisectors import FORGED
-from tallystick.disputes.simulator.trees import NOTHING, Tree, Truth
+from tallystick.disputes.simulator.trees import FORGED, NOTHING, Tree, Truth
 from tallystick.disputes.state import Dispute, Phase, State
 
 BISECTION: Final = ("partition", "choose", "protest", "descend", "reveal")
 DUE: Final = ("timeout", "convene", "draw", "tally", "settle", "dismiss", "finalise")
 OFFICIAL: Final = ("rule", "prove", "vote", "disclose", "appeal", "unseal", "concede", "pause", "resume")
 MONEY: Final = ("post", "contest", "enlist", "retire", "withdraw")
-KINDS: Final = 3 * BISECTION + 4 * DUE + 2 * OFFICIAL + MONEY
+KINDS: Final = 3 * BISECTION + 4 * DUE + 2 * OFFICIAL + MONEY + 3 * ("contest",)
 
 
 class Vandal:
@@ -82,7 +81,7 @@ class Vandal:
     def _bisecting(self, kind: str, actor: str, number: int, dispute: Dispute | None, state: State) -> Move:
         chance = self.chance
         turn = max(0, (dispute.turn if dispute else 0) + chance.choice((0, 0, 0, 0, -1, 1)))
-        who = {"actor": actor, "dispute": number, "turn": turn}
+        who: dict[str, Any] = {"actor": actor, "dispute": number, "turn": turn}
         if kind == "choose":
             return Choose(**who, child=chance.randrange(state.rules.ways))
         if kind == "protest":
@@ -102,15 +101,20 @@ class Vandal:
         return tree.cut(self.chance.randrange(tree.size) if self.chance.random() < 0.1 else place)
 
     def _about_dispute(self, kind: str, actor: str, number: int, state: State) -> Move:
-        chance, who = self.chance, {"actor": actor, "dispute": number}
+        chance = self.chance
+        who: dict[str, Any] = {"actor": actor, "dispute": number}
         word = f"{chance.getrandbits(256):064x}"
         if kind in ("pause", "resume"):
             return Pause(actor=actor) if kind == "pause" else Resume(actor=actor)
         if kind == "finalise":
             return Finalise(actor=actor, claim=chance.randrange(len(state.claims) + 1))
         plain: dict[str, Callable[..., Move]] = {
-            **{"timeout": Timeout, "convene": Convene, "tally": Tally, "settle": Settle},
-            **{"dismiss": Dismiss, "concede": Concede},
+            "timeout": Timeout,
+            "convene": Convene,
+            "tally": Tally,
+            "settle": Settle,
+            "dismiss": Dismiss,
+            "concede": Concede,
         }
         if kind in plain:
             return plain[kind](**who)
@@ -147,15 +151,21 @@ class Vandal:
         if kind == "contest":
             low = chance.randrange(4)
             value = rules.challenger_bond + rules.deposit
-            claim = chance.randrange(len(state.claims) + 1)
-            short = self._short(value)
-            return Contest(actor=actor, value=value - short, claim=claim, low=low, high=low + chance.randrange(3))
+            claim = chance.randrange(len(state.claims) + (chance.random() < 0.1 or not state.claims))
+            owner = state.claims[claim].prover if claim < len(state.claims) else actor
+            actor = owner if owner in self.names and chance.random() < 0.2 else actor
+            said: dict[str, Any] = {
+                "low": low,
+                "high": low + chance.choice((0, 1, 1, 1, 2)),
+                "value": value - self._short(value),
+            }
+            return Contest(actor=actor, claim=claim, **said)
         if kind == "enlist":
             return Enlist(actor=actor, value=rules.stake - self._short(rules.stake))
         return Retire(actor=actor) if kind == "retire" else Withdraw(actor=actor)
 
     def _short(self, price: int) -> int:
-        return 1 if price and self.chance.random() < 0.4 else 0
+        return 1 if price and self.chance.random() < 0.2 else 0
 
 
 def seconds_to_due(state: State, dispute: Dispute, time: int) -> int:

@@ -76,6 +76,13 @@ class RemoteCoordinator:
         self._book, self._entries, self._last = Book.empty(self.charter), list[Entry](), b""
         self._lock = threading.RLock()
 
+    def keep_receipts(self, path: Path) -> None:
+        """From now on keep receipts in a file, and hold those that stand there against the coordinator.
+
+        Raises `MalformedError` where the file holds those of another coordinator.
+        """
+        self._receipts = ReceiptFile(path, self.charter)
+
     def close(self) -> None:
         """Let all connections go."""
         self._wire.close()

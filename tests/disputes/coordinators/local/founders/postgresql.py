@@ -6,15 +6,19 @@ import atexit
 import itertools
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import IO
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 from tests.disputes.coordinators.conformance import MakeRules
@@ -55,12 +59,13 @@ class Tools:
     """PostgreSQL's programs, and the user they run as: they refuse to run as root."""
 
     folder: Path
-    data: Path
+    base: Path
 
-    def run(self, tool: str, *arguments: object) -> None:
-        become = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.geteuid() == 0 else []
-        command = [*become, self.folder / tool, "-D", self.data, *arguments]
-        subprocess.run([str(each) for each in command], check=True, capture_output=True, cwd=self.data.parent)
+    def command(self, tool: str, *arguments: object) -> list[str]:
+        """The words that run a tool; where it can be had, `setpriv` ends it with these tests, however they end."""
+        user = ["--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.geteuid() == 0 else []
+        before = ["setpriv", *user, "--pdeathsig=INT"] if shutil.which("setpriv") else []
+        return [str(each) for each in [*before, self.folder / tool, "-D", self.base / "data", *arguments]]
 
 
 @cache
@@ -76,17 +81,40 @@ def server() -> str:
     base = Path(tempfile.mkdtemp(dir="/tmp"))  # the name of a socket has 107 bytes at most
     if os.geteuid() == 0:
         shutil.chown(base, "postgres")
-    return _started(Tools(programs, base / "data"))
+    return _started(Tools(programs, base))
 
 
 def _started(tools: Tools) -> str:
-    base, port = tools.data.parent, _free_port()
+    base, port = tools.base, _free_port()
     atexit.register(shutil.rmtree, base)
-    tools.run("initdb", "-A", "trust", "-U", "tally", "--no-sync", "-E", "UTF8", "--locale=C")
-    settings = f"-c listen_addresses=127.0.0.1 -c fsync=off -p {port} -k {base}"
-    tools.run("pg_ctl", "-o", settings, "-l", base / "log", "-w", "start")
-    atexit.register(tools.run, "pg_ctl", "-m", "immediate", "stop")
-    return f"postgresql://tally@127.0.0.1:{port}"
+    initialise = tools.command("initdb", "-A", "trust", "-U", "tally", "--no-sync", "-E", "UTF8", "--locale=C")
+    subprocess.run(initialise, check=True, capture_output=True, cwd=base)
+    settings = ("listen_addresses=127.0.0.1", "fsync=off", f"port={port}", f"unix_socket_directories={base}")
+    serve = tools.command("postgres", *(word for setting in settings for word in ("-c", setting)))
+    log = (base / "log").open("wb")
+    process = subprocess.Popen(serve, stdout=log, stderr=log, cwd=base)
+    atexit.register(_stop, process, log)
+    url = f"postgresql://tally@127.0.0.1:{port}"
+    _await(url, process)
+    return url
+
+
+def _await(url: str, process: subprocess.Popen[bytes]) -> None:
+    for _ in range(600):
+        try:
+            psycopg.connect(f"{url}/postgres", connect_timeout=5).close()
+        except psycopg.OperationalError:
+            assert process.poll() is None, "PostgreSQL ended at once"
+            time.sleep(0.05)
+        else:
+            return
+    pytest.skip("postgresql: the server did not start")
+
+
+def _stop(process: subprocess.Popen[bytes], log: IO[bytes]) -> None:
+    process.send_signal(signal.SIGINT)
+    process.wait()
+    log.close()
 
 
 def _free_port() -> int:

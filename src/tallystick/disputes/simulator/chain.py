@@ -1,117 +1,19 @@
-"""Where moves go in the simulation: a local coordinator that crashes, or a chain that reorders and undoes.
-
-Each tells `witness` of every move that takes effect, and the world of every state that can no longer be undone.
-"""
+"""A chain whose miner orders and censors moves, and whose last blocks can be undone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Protocol
 
-from tallystick.disputes.coordinators.coordinator import Entry, replayed
+from tallystick.disputes.coordinators.coordinator import Entry
 from tallystick.disputes.game import apply
 from tallystick.disputes.moves import Move
 from tallystick.disputes.rules import Rules
 from tallystick.disputes.simulator.agenda import Agenda
 from tallystick.disputes.simulator.setting import Delays
+from tallystick.disputes.simulator.witness import Published, Witness
 from tallystick.disputes.state import State
 from tallystick.errors import RuleError
-
-
-class Broken(AssertionError):
-    """Something that has to hold did not: a flaw of the game, or of the simulation."""
-
-
-class Witness(Protocol):
-    """Who looks at every move."""
-
-    def accepted(self, before: State, move: Move, now: int, after: State) -> None:
-        """A move took effect, perhaps not for good."""
-        ...
-
-    def refused(self, move: Move, now: int, code: str) -> None:
-        """A move was refused."""
-        ...
-
-    def final(self, entry: Entry, before: State, after: State) -> None:
-        """A move took effect for good."""
-        ...
-
-    def happened(self, what: str) -> None:
-        """Something else happened that is worth counting."""
-        ...
-
-
-Published = Callable[[State, State], None]
-
-
-class Place(Protocol):
-    """Where moves go."""
-
-    head: State
-
-    def submit(self, move: Move) -> None:
-        """Send a move; nobody answers."""
-        ...
-
-    def entries(self) -> list[Entry]:
-        """The accepted moves that can no longer be undone."""
-        ...
-
-
-class Desk:
-    """A local coordinator: takes moves one by one, keeps them, and is killed now and then before or after keeping.
-
-    Whoever got no answer asks again; only a party that posts or contests reads first what there is.
-    """
-
-    def __init__(
-        self, rules: Rules, agenda: Agenda, chance: Random, witness: Witness, published: Published, kills: float
-    ) -> None:
-        self.head = State(rules)
-        self._agenda, self._chance, self._witness, self._published, self._kills = (
-            agenda,
-            chance,
-            witness,
-            published,
-            kills,
-        )
-        self._log: list[Entry] = []
-
-    def submit(self, move: Move) -> None:
-        """Try a move; a coordinator that is killed before keeping it is asked again by the party."""
-        if self._chance.random() < self._kills:
-            self._restart()
-            self._agenda.after(0, lambda: self.submit(move))
-            return
-        before, now = self.head, self._agenda.now
-        try:
-            after = apply(before, move, now)
-        except RuleError as error:
-            self._witness.refused(move, now, error.code)
-            return
-        self._witness.accepted(before, move, now, after)
-        self.head = after
-        self._log.append(Entry(len(self._log), now, move))
-        self._witness.final(self._log[-1], before, after)
-        if self._chance.random() < self._kills:
-            self._restart()
-            if hasattr(move, "dispute"):
-                self._agenda.after(0, lambda: self.submit(move))
-        self._published(before, self.head)
-
-    def entries(self) -> list[Entry]:
-        """All accepted moves."""
-        return self._log
-
-    def _restart(self) -> None:
-        self._witness.happened("restart")
-        state = replayed(self.head.rules, self._log)
-        if state != self.head:
-            raise Broken("a coordinator that started again from its log is in another state")
-        self.head = state
 
 
 @dataclass
@@ -239,9 +141,3 @@ class Chain:
                 self.final = new
         if self.final is not before:
             self._published(before, self.final)
-
-
-def accepted_again(rules: Rules, entries: Sequence[Entry], final: State) -> None:
-    """Raise `Broken` unless the accepted moves lead to this very state."""
-    if replayed(rules, entries) != final:
-        raise Broken("the accepted moves lead to another state")
