@@ -44,7 +44,7 @@ def main() -> None:
         parser.error(f"no benchmark is called {min(unknown)}")
     for name in arguments.names or NAMES:
         result = run(name, arguments.quick)
-        if not arguments.quick:
+        if result["figures"] and not arguments.quick:
             keep(name, result)
     if not arguments.quick:
         write_page()

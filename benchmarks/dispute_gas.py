@@ -55,6 +55,7 @@ from tallystick.errors import UnavailableError
 
 PLACES = 5
 POOL = 40
+NODE_OPTIONS = ("--accounts", str(POOL + 5), "--prune-history")
 SALT = "5a" * 32
 REASON = digest("blob", b"reason")
 BOARD = EthereumKey((4242).to_bytes(32))
@@ -66,7 +67,7 @@ Used = list[tuple[str, int]]
 
 def figures(quick: bool) -> Iterator[Figure]:
     try:
-        with running_node("--accounts", str(POOL + 5)) as node:
+        with running_node(*NODE_OPTIONS) as node:
             yield from _figures(node, quick)
     except UnavailableError as error:
         print(f"dispute_gas: left out: {error}")
@@ -74,15 +75,19 @@ def figures(quick: bool) -> Iterator[Figure]:
 
 def _figures(node: LocalNode, quick: bool) -> Iterator[Figure]:
     for ways in (4, 16) if quick else WAYS:
-        contract = Contract(node, rules_at(node, ways))
         for size in SIZES[: 1 if quick else None]:
-            disputes = [contract.dispute(size, place) for place in _places(size, 2 if quick else PLACES)]
-            yield _of_disputes(size, ways, disputes)
+            yield of_cell(node, size, ways, 2 if quick else PLACES)
     standing = Contract(node, rules_at(node, Rules(treasury="0" * 64).ways))
     sittings = [standing.committee(place) for place in _places(100, 2 if quick else PLACES)]
     yield _of_committees(sittings, standing.rules)
     claims = [standing.undisputed(seed) for seed in range(2 if quick else PLACES)]
     yield _figure("an undisputed claim", "gas of a claim that nobody disputes", [_total(each) for each in claims])
+
+
+def of_cell(node: LocalNode, size: int, ways: int, count: int) -> Figure:
+    """Gas of disputes over graphs of one size with one number of children, at a contract of their own."""
+    contract = Contract(node, rules_at(node, ways))
+    return _of_disputes(size, ways, [contract.dispute(size, place) for place in _places(size, count)])
 
 
 def rules_at(node: LocalNode, ways: int) -> Rules:

@@ -29,10 +29,11 @@ ATTESTATION = bytes(65)
 def figures(quick: bool) -> Iterator[Figure]:
     for size in SIZES[: 2 if quick else None]:
         for ways in WAYS:
-            yield _figure(size, ways, 4 if quick else PLACES)
+            yield of_cell(size, ways, 4 if quick else PLACES)
 
 
-def _figure(size: int, ways: int, count: int) -> Figure:
+def of_cell(size: int, ways: int, count: int) -> Figure:
+    """Rounds and bytes of disputes over graphs of one size with one number of children."""
     places = random.Random(size).sample(range(size), count)
     played = [_played(size, ways, place) for place in places]
     taken = [float(sum(move.kind == "partition" for move in moves)) for moves in played]

@@ -55,10 +55,11 @@ from tallystick.graphs.execute import execute
 from tallystick.recorders.step_opening import Subject, open_operators
 
 GOAL = Goal(1.05)
+DISPUTES = 16
 WORKLOADS: dict[str, Training | Calls] = {
     "a step of llama-tiny with 5 layers": Training("llama-tiny.toml", layers=5, steps=12),
     "a call of 8 layers, width 128, 128 tokens": ANSWER,
-    "a call of 4 layers, width 1024, 256 tokens": Calls(4, hidden=1024, batch=2),
+    "a call of 4 layers, width 512, 256 tokens": Calls(4, hidden=512, batch=2),
 }
 
 
@@ -68,7 +69,7 @@ def figures(quick: bool) -> Iterator[Figure]:
     for name in names:
         with TemporaryDirectory() as folder:
             what = subject(WORKLOADS[name], Path(folder) / "run")
-            yield from _of_challenger(name, what, Path(folder), 3 if quick else 24)
+            yield from _of_challenger(name, what, Path(folder), 3 if quick else DISPUTES)
             yield from _of_prover(name, what, Path(folder), 2 if quick else 8)
 
 

@@ -29,6 +29,7 @@ SEEDS = 1
 LONG = 8
 """Steps of a run whose last one is as far from its anchor as limits are calibrated for."""
 WAYS = (2, 16)
+BESIDES = "besides.json"
 
 
 def main() -> None:
@@ -37,12 +38,17 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--stacks", type=int, default=len(_stacks()), help="Only so many of them.")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="Paths of a wrong challenger for each pair.")
+    parser.add_argument("--run", type=Path, help="A run with a step graph, of which drift is measured besides.")
+    parser.add_argument("--step", type=int, default=5, help="Its step.")
     parser.add_argument("--job", nargs=2, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.job:
-        _work(*asked.job, asked.out, asked.seeds)
+        job, stack = asked.job
+        _work(job, stack, asked.out, asked.seeds)
         return
     with tempfile.TemporaryDirectory(prefix="tally-stacks-") as folder:
+        besides = {} if asked.run is None else {"run": str(asked.run.resolve()), "step": asked.step}
+        (Path(folder) / BESIDES).write_text(json.dumps(besides))
         found = _measure(Path(folder), _stacks()[: asked.stacks], asked.seeds)
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     asked.out.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
@@ -71,6 +77,7 @@ def _measure(folder: Path, stacks: list[Stack], seeds: int) -> dict[str, Any]:
         "honest": _counted(honest),
         "frauds": _counted(frauds),
         "largest_drift": _largest([each for part in parts for each in part["drift"]]),
+        "largest_drift_by_claim": _by_claim([each for part in parts for each in part["drift"]]),
         "details": {"honest": honest, "frauds": frauds},
     }
 
@@ -97,6 +104,12 @@ def _largest(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {**worst, "children": sum(row["children"] for row in rows)}
 
 
+def _by_claim(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The same, claim by claim."""
+    claims = sorted({row["claim"] for row in rows})
+    return {claim: _largest([row for row in rows if row["claim"] == claim]) for claim in claims}
+
+
 def _run(stack: Stack, job: str, folder: Path, seeds: int) -> dict[str, Any]:
     command = [sys.executable, __file__, str(folder), "--job", job, stack.name, "--seeds", str(seeds)]
     done = subprocess.run(command, env=variables_of(stack), capture_output=True, text=True, check=False)
@@ -119,8 +132,8 @@ def _hold_threads(stack: Stack) -> None:
     """Replays take as many threads as a run states; a stack with others is another prover."""
     import torch
 
-    torch.set_num_threads = lambda _: None
     assert torch.get_num_threads() == stack.threads
+    torch.set_num_threads = lambda nthreads: None
 
 
 def _record(folder: Path, _stack: Stack, _seeds: int) -> dict[str, Any]:
@@ -145,7 +158,9 @@ def _traces(folder: Path, stack_tag: str) -> dict[str, Any]:
     from tallystick.disputes.opened import trace_for
 
     work = folder / "proved" / stack_tag
+    besides = json.loads((folder / BESIDES).read_text())
     return {
+        **({"besides": trace_for(Path(besides["run"]), work / "besides")} if besides else {}),
         "run": trace_for(folder / "run", work / "run"),
         "long": trace_for(folder / "long", work / "long"),
         "calls": trace_for(folder / "calls", work / "calls"),
@@ -163,7 +178,10 @@ def _places(folder: Path) -> dict[str, list[int]]:
         records = read_records(RunDirectory(folder / run))
         return [place_of_step(records, number) for number in numbers]
 
-    return {"run": steps("run", 3, 4), "long": steps("long", LONG), "calls": [0, 1]}
+    found = {"run": steps("run", 3, 4), "long": steps("long", LONG), "calls": [0, 1]}
+    if besides := json.loads((folder / BESIDES).read_text()):
+        found["besides"] = steps(besides["run"], besides["step"])
+    return found
 
 
 def _prove(folder: Path, stack: Stack, _seeds: int) -> dict[str, Any]:
@@ -205,7 +223,8 @@ def _forced(folder: Path, stack: Stack, prover: str, seeds: int) -> list[dict[st
     from tallystick.attacks.disputes.stubborn import StubbornDoubter
 
     rows, traces = [], _traces(folder, prover)
-    for claim, places in _places(folder).items():
+    contested = {claim: places for claim, places in _places(folder).items() if claim != "besides"}
+    for claim, places in contested.items():
         for place in places:
             for seed in range(seeds):
                 drawn = zlib.crc32(f"{prover}/{stack.name}/{claim}/{place}/{seed}".encode())
@@ -253,7 +272,7 @@ def _drift(folder: Path, stack: Stack, prover: str) -> list[dict[str, Any]]:
     from tallystick.disputes.opened.traces import torch_engine
 
     rows, engine = [], torch_engine()
-    for claim in ("run", "long", "calls"):
+    for claim in _places(folder):
         for kept in sorted((folder / "proved" / prover / claim / "operators").iterdir()):
             operators = KeptOperators.read(kept)
             for ways in (*WAYS, operators.size):

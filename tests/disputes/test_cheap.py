@@ -281,6 +281,70 @@ def test_a_writer_has_to_stand_in_the_tree(spoilt: str) -> None:
     assert verdict(dispute, other) not in ("convicted", NO_FAULT)
 
 
+def test_a_conversion_is_one_operator_of_two_tensors() -> None:
+    forms = (form_of([1.0], "F64"), form_of([1.5], "F32"))
+    for kind, tensors in ((PRODUCT, forms), (CAST, (*forms, forms[1])), (CAST, forms[:1])):
+        record = operator(kind, [forms[0]], [forms[1]])
+        found = verdict(opened(record), Evidence(ground="cast", record=record, tensors=tensors))
+        assert found == "this is no conversion of one tensor"
+
+
+def test_a_product_is_one_operator_of_three_single_tensors() -> None:
+    forms = tuple(form_of([value], "F32") for value in (2.0, 3.0, 7.0))
+    for kind, tensors in ((CAST, forms), (PRODUCT, forms[:2]), (PRODUCT, forms)):
+        record = operator(kind, list(forms[:2]), [forms[2]])
+        found = verdict(opened(record), Evidence(ground="product", record=record, tensors=tensors))
+        is_right = kind == PRODUCT and len(tensors) == 3
+        assert found == ("convicted" if is_right else "this is no product of two tensors")
+    doubles = tuple(form_of([value], "F64") for value in (2.0, 3.0, 7.0))
+    record = operator(PRODUCT, list(doubles[:2]), [doubles[2]])
+    assert (
+        verdict(opened(record), Evidence(ground="product", record=record, tensors=doubles)) == "the numbers are not F32"
+    )
+
+
+@pytest.mark.parametrize(("shape", "expected"), [((2,), "convicted"), ((2, 1), "the shapes are neither")])
+def test_factors_have_the_shape_of_the_product(shape: tuple[int, ...], expected: str) -> None:
+    forms = (form_of([2.0, 2.0], "F32", shape), form_of([3.0, 3.0], "F32"), form_of([6.0, 7.0], "F32"))
+    record = operator(PRODUCT, list(forms[:2]), [forms[2]])
+    found = verdict(opened(record), Evidence(ground="product", record=record, tensors=forms, element=1))
+    assert found.startswith(expected)
+
+
+def test_an_element_beyond_the_last_is_none() -> None:
+    assert cast([1.0], [1.5], element=1) == "there is no such element"
+
+
+def test_an_edge_needs_its_writer() -> None:
+    dispute, evidence = edge(row(5, broken_at=3), 3, 2)
+    assert "missing" in verdict(dispute, evidence.model_copy(update={"writer": None}))
+
+
+@pytest.mark.parametrize(("name", "expected"), [("w", "convicted"), ("\u00e4", "escaping"), ('"', "escaping")])
+def test_a_record_whose_names_need_escaping_is_left_to_a_committee(name: str, expected: str) -> None:
+    """Even where it is the one that was opened: contracts do not write such bytes."""
+    records = row(2, broken_at=1)
+    value = records[1].inputs[0]
+    records[1] = records[1].model_copy(update={"outputs": ((name, value[1]),)})
+    named = {"inputs": dict(records[1].inputs), "outputs": dict(records[1].outputs)}
+    leaf = leaf_hash(OperatorRecord(node=1, operator="aten.add.Tensor", **named).to_bytes())
+    leaves = [leaf_hash(record_bytes(records[0])), leaf]
+    dispute = replace(opened(records[0]), leaf=leaf.hex(), root=tree_root(leaves).hex(), size=2, low=1, high=2)
+    writer = Writer(record=records[0], index=0, proof=(leaf.hex(),))
+    assert expected in verdict(dispute, Evidence(ground="edge", record=records[1], writer=writer))
+
+
+def test_parts_that_a_ground_does_not_need_are_refused() -> None:
+    dispute, evidence = edge(row(5, broken_at=3), 3, 2)
+    surplus = evidence.model_copy(update={"tensors": (form_of([1.0], "F32"),)})
+    assert verdict(dispute, evidence) == "convicted"
+    assert "does not need" in verdict(dispute, surplus)
+    about, conversion = wrong_cast()
+    surplus = conversion.model_copy(update={"writer": evidence.writer})
+    assert verdict(about, conversion) == "convicted"
+    assert "does not need" in verdict(about, surplus)
+
+
 @pytest.mark.parametrize("name", ["", "a" * (NAME_MAX + 1), 'a"', "a\\", "ä", "a\n", "\x7f", "\ud7ff"])
 def test_a_name_that_no_reference_can_have_is_refused_and_crashes_nobody(name: str) -> None:
     records = row(2, broken_at=1)

@@ -38,7 +38,11 @@ def raw(files: object, **changes: object) -> bytes:
 def test_what_was_published_is_fetched(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "b.bin").write_bytes(b"\0\1")
-    files = {"opening.json": b"{}", "tensors/a.safetensors": b"abc", "b.bin": tmp_path / "source" / "b.bin"}
+    files: dict[str, bytes | Path] = {
+        "opening.json": b"{}",
+        "tensors/a.safetensors": b"abc",
+        "b.bin": tmp_path / "source" / "b.bin",
+    }
     board = MemoryBoard()
     name = publish(files, board)
     assert name == manifest_digest(files)
