@@ -6,11 +6,13 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import Any, Final
 
 from web3 import HTTPProvider, Web3
@@ -76,18 +78,21 @@ def find_anvil() -> Path:
 def running_node(*options: str) -> Iterator[LocalNode]:
     """A node on a free port of this machine, with ten rich accounts; `options` are further words for `anvil`.
 
+    The states of its blocks, gigabytes after some thousand, are gone from the disk when it ends.
+
     Raises:
         UnavailableError: `anvil` is not installed or does not start.
     """
-    port = _free_port()
-    command = [str(find_anvil()), "--port", str(port), "--silent", *options]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        yield LocalNode(url, _connected(url, process), process)
-    finally:
-        process.terminate()
-        process.wait()
+    port, anvil = _free_port(), find_anvil()
+    with tempfile.TemporaryDirectory(prefix="tally-anvil-") as states:
+        command = [str(anvil), "--port", str(port), "--silent", "--cache-path", states, *options]
+        process = subprocess.Popen(command, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)
+        url = f"http://127.0.0.1:{port}"
+        try:
+            yield LocalNode(url, _connected(url, process), process)
+        finally:
+            process.terminate()
+            process.wait()
 
 
 def _connected(url: str, process: subprocess.Popen[bytes]) -> Web3:
