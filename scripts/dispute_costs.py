@@ -56,6 +56,9 @@ def main() -> None:
 def read_data() -> Held:
     """The figures of disputes."""
     held = json.loads(DATA.read_text("utf-8"))
+    missing = [name for name in NAMES if name not in held]
+    if missing:
+        raise SystemExit(f"{DATA.name}: run `python -m benchmarks {' '.join(missing)}` first")
     return {name: held[name] for name in NAMES}
 
 
@@ -405,6 +408,7 @@ def _draw_board(panel: Any, held: Held) -> None:
         mine = [each for each in stored if each["size"] == size]
         name = _after(mine[0]["what"], "board, ").partition(", V =")[0]
         _draw_line(panel, [(each["ways"], each["value"][0]) for each in mine], colour, f"{name}, V = {size:,}")
+    panel.margins(y=0.45)
     panel.set_title("data at the board, MB, mean", loc="left", color=INK)
 
 
@@ -414,7 +418,7 @@ def _draw_work(panel: Any, held: Held) -> None:
     _draw_line(panel, [(each["ways"], each["value"][0]) for each in same], COLOURS[2], "worst, the prover's kernels")
     _draw_line(panel, [(each["ways"], each["mean"]) for each in drift], COLOURS[0], "mean, other kernels")
     panel.axhline(GOAL, color=QUIET, linewidth=1, linestyle="--")
-    panel.annotate(f"goal {GOAL}", (0, GOAL), (2, 4), textcoords="offset points", color=QUIET, fontsize=9)
+    panel.annotate(f"goal {GOAL}", (1.1, GOAL), (2, 4), textcoords="offset points", color=QUIET, fontsize=9)
     panel.set_title(f"challenger's operators ÷ those of a pass, V = {drift[0]['size']:,}", loc="left", color=INK)
 
 
@@ -432,7 +436,9 @@ def _dress(panel: Any) -> None:
     panel.set_axisbelow(True)
     panel.spines[["top", "right", "left"]].set_visible(False)
     panel.tick_params(colors=INK, length=0)
-    panel.legend(frameon=False, fontsize=9, labelcolor=INK)
+    lines = sorted(panel.get_lines(), key=lambda line: -line.get_ydata()[0])
+    named = [line for line in lines if not line.get_label().startswith("_")]
+    panel.legend(handles=named, frameon=False, fontsize=9, labelcolor=INK)
 
 
 def draw_time(held: Held, path: Path) -> None:
