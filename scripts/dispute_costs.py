@@ -565,3 +565,7 @@ def _wrapped(paragraph: str) -> str:
     if paragraph.startswith(("|", "#", "!", "- ")):
         return paragraph
     return textwrap.fill(paragraph, 120, break_long_words=False, break_on_hyphens=False)
+
+
+if __name__ == "__main__":
+    main()
