@@ -23,6 +23,9 @@ from tallystick.tensors import Tensor, TensorSpec, tensor_digest
 DEFAULT: Final = Limits()
 
 
+NESTED: Final = b"[" * 32
+
+
 def read_graph(data: bytes, limits: Limits = DEFAULT, find: Find = operator) -> Graph:
     """The graph with these canonical bytes.
 
@@ -42,6 +45,8 @@ def read_graph(data: bytes, limits: Limits = DEFAULT, find: Find = operator) -> 
 def read_json(data: bytes, limits: Limits) -> Json:
     """ASCII JSON without floats, not yet compared with its canonical form; raises `MalformedError`."""
     limits.check_document(data)
+    if NESTED in data:  # a program that raised Python's recursion limit would not survive the parser
+        raise MalformedError("graph: nested too deeply")
     try:
         value: Json = json.loads(data.decode("ascii"), parse_float=_refuse_float, parse_constant=_refuse_float)
     except RecursionError:
