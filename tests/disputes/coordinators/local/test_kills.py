@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
 import shutil
-import signal
-from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
-import sqlalchemy as sa
 from tests.disputes.coordinators.conformance import Play
-from tests.disputes.coordinators.local.keys import LocalWorld, key_of, set_up
-from tests.disputes.coordinators.local.script import rules, second_of, take_next
+from tests.disputes.coordinators.local.keys import key_of, set_up
+from tests.disputes.coordinators.local.mortal import Workshop, reopened, workshop
+from tests.disputes.coordinators.local.script import rules, take_next
 
 from tallystick.disputes import Fault, State
 from tallystick.disputes.coordinators.local import LocalCoordinator
 from tallystick.disputes.coordinators.local.signed import read_signed_move
 from tallystick.disputes.moves import read_move
-from tallystick.disputes.players import Clock
 from tallystick.disputes.state import Phase
 from tallystick.errors import MalformedError, UnavailableError
 
@@ -52,6 +50,10 @@ class Undisturbed:
     def before(self, number: int) -> State:
         return self.states[number - 1] if number else State(rules())
 
+    def order(self, folder: Path, number: int, point: int) -> dict[str, Any]:
+        move = self.moves[number].decode()
+        return {"do": "take", "folder": str(folder), "number": number, "move": move, "point": point}
+
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
@@ -70,20 +72,20 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
         found.moves.append(world.place.accepted(accepted, 1, 1)[0].signed.to_bytes())
 
 
-def reopened(folder: Path, number: int = 0) -> LocalWorld:
-    """The coordinator in a folder, at the second of a move of the script."""
-    clock = Clock(second_of(number))
-    return LocalWorld(LocalCoordinator.open(folder / "coordinator.db", key_of("coordinator"), clock), clock)
+@pytest.fixture(scope="module")
+def mortals() -> Iterator[Workshop]:
+    with workshop() as found:
+        yield found
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_coordinator_killed_at_any_point_of_a_move_goes_on(
-    kind: str, undisturbed: Undisturbed, tmp_path: Path
+    kind: str, undisturbed: Undisturbed, mortals: Workshop, tmp_path: Path
 ) -> None:
     number, point, left = undisturbed.last_of(kind), 0, []
     while True:
         folder = Path(shutil.copytree(undisturbed.copies[number], tmp_path / str(point)))
-        is_killed = take_and_die(folder, undisturbed, number, point)
+        is_killed = mortals.killed(**undisturbed.order(folder, number, point))
         with closing(reopened(folder, number).place) as place:
             left.append(place.state)
             place.take(undisturbed.moves[number])
@@ -98,11 +100,11 @@ def test_a_coordinator_killed_at_any_point_of_a_move_goes_on(
 
 
 def test_a_coordinator_killed_in_every_move_ends_the_dispute_as_it_would_have(
-    undisturbed: Undisturbed, tmp_path: Path
+    undisturbed: Undisturbed, mortals: Workshop, tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(undisturbed.copies[0], tmp_path / "killed"))
     for number, move in enumerate(undisturbed.moves):
-        assert take_and_die(folder, undisturbed, number, point=number % 6)
+        assert mortals.killed(**undisturbed.order(folder, number, point=number % 6))
         with closing(reopened(folder, number).place) as place:
             place.take(move)
     with closing(reopened(folder).place) as place:
@@ -111,11 +113,11 @@ def test_a_coordinator_killed_in_every_move_ends_the_dispute_as_it_would_have(
         assert (len(undisturbed.moves), set(undisturbed.kinds)) == (MOVES, set(KINDS))
 
 
-def test_setting_up_killed_at_any_point_can_be_done_again(tmp_path: Path) -> None:
+def test_setting_up_killed_at_any_point_can_be_done_again(mortals: Workshop, tmp_path: Path) -> None:
     kept = []
     for point in itertools.count():
         path = tmp_path / f"{point}.db"
-        is_killed = killed_at(point, lambda path=path: lambda: set_up(path, rules(), purse=0))  # type: ignore[misc]
+        is_killed = mortals.killed(do="set up", path=str(path), point=point)
         kept.append(is_set_up(path))
         if not is_killed:
             break
@@ -133,47 +135,3 @@ def is_set_up(path: Path) -> bool:
             return place.rules == rules()
     except (UnavailableError, MalformedError) as error:
         return not re.search("no database of a coordinator|no such database", str(error))
-
-
-def take_and_die(folder: Path, undisturbed: Undisturbed, number: int, point: int) -> bool:
-    """Whether a child that opens the coordinator and takes a move of the script was killed at that point of it."""
-
-    def prepare() -> Callable[[], object]:
-        place = reopened(folder, number).place
-        return lambda: place.take(undisturbed.moves[number])
-
-    return killed_at(point, prepare)
-
-
-def killed_at(point: int, prepare: Callable[[], Callable[[], object]]) -> bool:
-    """Whether a child was killed at that point of what it had prepared; it was not if it ended first.
-
-    Points are those before every statement and commit, and the one after the act.
-    """
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            act = prepare()
-            pass_by = _killer(point)
-            act()
-            pass_by()
-            status = 0
-        finally:
-            os._exit(status)
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, "the child failed by itself"
-    return os.WIFSIGNALED(status)
-
-
-def _killer(point: int) -> Callable[..., None]:
-    """What kills this process when it is called after `point` earlier calls, by the database or otherwise."""
-    points = itertools.count()
-
-    def pass_by(*_: object) -> None:
-        if next(points) == point:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    for event in ("before_cursor_execute", "commit"):
-        sa.event.listen(sa.Engine, event, pass_by)
-    return pass_by
