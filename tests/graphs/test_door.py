@@ -226,7 +226,9 @@ def test_what_is_accepted(small: Any, what: str) -> None:
         (lambda data: data[:-1], "no valid JSON"),
         (lambda data: b"", "no valid JSON"),
         (lambda data: b"null", "is no object"),
-        (lambda data: b"[" * 100_000, "nested too deeply"),
+        (lambda data: b"[" * 100_000, "nested deeper than 64"),
+        (lambda data: b'{"a":' * 100_000, "nested deeper than 64"),
+        (lambda data: b'[{"a":[' * 30_000, "nested deeper than 64"),
         (lambda data: data.replace(b'"how":"all"', b'"how":' + b"9" * 5000), "no valid JSON"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from tallystick.commitments.digest import Digest, digest, digest_bytes, digest_from, parse_digest
 from tallystick.commitments.encoding import Json, decode, encode, parse
+from tallystick.commitments.nesting import DEPTH_MAX, nesting
 from tallystick.commitments.philox import permutation, sample, words
 from tallystick.commitments.subtree import check_subtree, check_subtree_inclusion, is_subtree, prove_subtree
 from tallystick.commitments.tiles import TILE_WIDTH, TileReader, TileWriter, tile_path
@@ -21,6 +22,7 @@ from tallystick.commitments.tree import (
 )
 
 __all__ = [
+    "DEPTH_MAX",
     "EMPTY_ROOT",
     "TILE_WIDTH",
     "Digest",
@@ -42,6 +44,7 @@ __all__ = [
     "encode",
     "is_subtree",
     "leaf_hash",
+    "nesting",
     "node_hash",
     "parse",
     "parse_digest",

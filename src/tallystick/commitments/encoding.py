@@ -12,13 +12,13 @@ from typing import Any, NoReturn, TypeAlias, cast
 
 import rfc8785
 
+from tallystick.commitments.nesting import DEPTH_MAX, nesting
 from tallystick.errors import MalformedError
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 INTEGER_MAX = 2**53 - 1
 BYTES_MAX = 16 << 20
-DEPTH_MAX = 64
 
 
 def encode(value: Json) -> bytes:
@@ -51,7 +51,7 @@ def parse(data: bytes, what: str, *, bytes_max: int = BYTES_MAX, depth_max: int 
             parse_float=_number,
             parse_constant=_constant,
         )
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise MalformedError(f"{what}: no valid JSON: {error}") from None
     _check_text(value, what)
     return value
@@ -94,21 +94,8 @@ def _constant(text: str) -> NoReturn:
 
 
 def _check_depth(data: bytes, what: str, depth_max: int) -> None:
-    """Nesting is counted before the parser recurses; brackets inside strings do not count."""
-    depth, quoted, escaped = 0, False, False
-    if data.count(b"[") + data.count(b"{") <= depth_max:
-        return
-    for byte in data:
-        if quoted:
-            quoted, escaped = byte != 0x22 or escaped, byte == 0x5C and not escaped
-        elif byte == 0x22:
-            quoted = True
-        elif byte in b"[{":
-            depth += 1
-            if depth > depth_max:
-                raise MalformedError(f"{what}: nested deeper than {depth_max}")
-        elif byte in b"]}":
-            depth -= 1
+    if data.count(b"[") + data.count(b"{") > depth_max < nesting(data):
+        raise MalformedError(f"{what}: nested deeper than {depth_max}")
 
 
 def _check_text(value: Json, what: str) -> None:

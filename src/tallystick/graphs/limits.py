@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from tallystick.commitments import DEPTH_MAX, nesting
 from tallystick.errors import MalformedError
 
 PARSED_BYTES: Final[Mapping[bytes, int]] = {b"{": 240, b"[": 72, b",": 48, b":": 96, b'"': 32}
@@ -42,3 +43,5 @@ class Limits:
         parsed = sum(data.count(mark) * weight for mark, weight in PARSED_BYTES.items())
         if parsed > self.parsed_bytes:
             raise MalformedError(f"graph: takes up to {parsed} bytes once parsed, more than {self.parsed_bytes}")
+        if nesting(data) > DEPTH_MAX:
+            raise MalformedError(f"graph: nested deeper than {DEPTH_MAX}")

@@ -15,6 +15,7 @@ import httpx
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
+from tallystick.commitments import DEPTH_MAX, nesting
 from tallystick.serving.application import ServerOptions, add_receipts, answer_errors_alike, receipt_headers
 from tallystick.serving.bodies import read_body
 from tallystick.serving.events import DONE, ClosingStream, event_of
@@ -95,8 +96,8 @@ def create_proxy(upstream: Upstream, chain: ReceiptChain, options: ServerOptions
 def _begin(body: bytes, tokenizer: Tokenizes | None) -> tuple[Exchange, bytes]:
     """The exchange that a request opens, and the body to send on; raises `Refusal`."""
     try:
-        asked = json.loads(body)
-    except (ValueError, RecursionError):
+        asked = _parsed(body)
+    except ValueError:
         raise invalid("the body is no JSON") from None
     if not isinstance(asked, dict):
         raise invalid("the body is no JSON object")
@@ -163,10 +164,10 @@ async def _read_object(answer: httpx.Response) -> dict[str, Any]:
             body += part
             if len(body) > ANSWER_BYTES_MAX:
                 raise Refusal(502, "the server behind answers at too great a length", None, "upstream_malformed")
-        told = json.loads(bytes(body))
+        told = _parsed(bytes(body))
     except httpx.HTTPError:
         raise Refusal(502, "the server behind broke off", None, "upstream_unreachable") from None
-    except (ValueError, RecursionError):
+    except ValueError:
         raise Refusal(502, "the server behind answers with what is no JSON", None, "upstream_malformed") from None
     finally:
         await answer.aclose()
@@ -197,7 +198,7 @@ async def _witnessed_events(
         if waiting is not None:
             yield event_of(waiting | closing(waiting, issued))
         yield DONE
-    except (httpx.HTTPError, OSError, ValueError, RecursionError):
+    except (httpx.HTTPError, OSError, ValueError):
         yield event_of(Refusal(502, "the server behind broke off", None, "upstream_unreachable").to_json())
     finally:
         with suppress(OSError):
@@ -207,11 +208,18 @@ async def _witnessed_events(
 
 
 def _read_chunk(data: bytes) -> dict[str, Any]:
-    """One chunk of a stream; raises `ValueError` or `RecursionError` if it is no object."""
-    chunk = json.loads(data)
+    """One chunk of a stream; raises `ValueError` if it is no object."""
+    chunk = _parsed(data)
     if not isinstance(chunk, dict):
         raise ValueError("no object")
     return chunk
+
+
+def _parsed(data: bytes) -> Any:
+    """JSON of any kind from another program; raises `ValueError`."""
+    if nesting(data) > DEPTH_MAX:
+        raise ValueError("nested too deeply")
+    return json.loads(data)
 
 
 async def _events(answer: httpx.Response) -> AsyncIterator[bytes]:
