@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-FLIPS_PER_FILE = 4
+DAMAGES_PER_FILE = 6
 DERIVED = ("transcript.index", "trace.index", "tiles/trace/")
 
 
@@ -32,27 +32,30 @@ def is_evidence(name: str) -> bool:
     return not name.startswith(DERIVED)
 
 
-def damages(data: bytes, name: str) -> Iterator[tuple[str, bytes | None]]:
-    """Flipped bits at random places, truncations, additions, and the file gone; the seed is the file's name."""
+def damages(data: bytes, name: str) -> list[tuple[str, bytes | None]]:
+    """Some of all damages; which ones, and where, is drawn from the file's name. Every file is removed once."""
     chance = random.Random(name)
-    for _ in range(FLIPS_PER_FILE):
+    drawn: list[tuple[str, bytes | None]] = chance.sample([*every_damage(data, chance)], DAMAGES_PER_FILE - 1)
+    return [*drawn, ("removed", None)]
+
+
+def every_damage(data: bytes, chance: random.Random) -> Iterator[tuple[str, bytes]]:
+    """Flipped bits at random places, a replaced and a missing byte, truncations, additions."""
+    for _ in range(4):
         place = chance.randrange(len(data))
-        yield (
-            f"bit flipped in byte {place}",
-            data[:place] + bytes([data[place] ^ 1 << chance.randrange(8)]) + data[place + 1 :],
-        )
+        yield f"bit flipped in byte {place}", replaced(data, place, data[place] ^ 1 << chance.randrange(8))
     place = chance.randrange(len(data))
-    yield (
-        f"byte {place} replaced",
-        data[:place] + bytes([(data[place] + 1 + chance.randrange(255)) % 256]) + data[place + 1 :],
-    )
+    yield f"byte {place} replaced", replaced(data, place, (data[place] + 1 + chance.randrange(255)) % 256)
     yield f"byte {place} removed", data[:place] + data[place + 1 :]
     yield f"cut at {place}", data[:place]
     yield "last byte cut", data[:-1]
     yield "a byte appended", data + b"\n"
     yield "doubled", data + data
     yield "emptied", b""
-    yield "removed", None
+
+
+def replaced(data: bytes, place: int, byte: int) -> bytes:
+    return data[:place] + bytes([byte]) + data[place + 1 :]
 
 
 @pytest.fixture(scope="module")

@@ -60,7 +60,7 @@ def same_run(out: Path, claim: Claim) -> bool:
     return (resumed.transcript, resumed.final_state, resumed.spec) == (claim.transcript, claim.final_state, claim.spec)
 
 
-@pytest.mark.parametrize("offset", [0, 2, 4])
+@pytest.mark.parametrize("offset", [0, 3, *(pytest.param(each, marks=pytest.mark.slow) for each in (1, 2, 4, 5))])
 def test_a_run_killed_at_any_write_resumes_to_the_same_root(
     perform: Perform, undisturbed: tuple[Claim, int], tmp_path: Path, offset: int
 ) -> None:
