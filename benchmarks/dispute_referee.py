@@ -25,9 +25,9 @@ from benchmarks.dispute_rounds import spread
 from benchmarks.dispute_workload import ANSWER, LARGE, Calls, Training, opened, subject
 from benchmarks.figure import Figure, Goal
 from benchmarks.measure import CLOCKS, Interval, Round, interval, median_ratio, time_arm, total
-from tallystick.disputes.bundle import HASH_BYTES, LeafBundle, read_bundle, write_bundle
-from tallystick.disputes.bundling import WholeOpening
-from tallystick.disputes.judge import Question, Ruling, rule_leaf
+from tallystick.disputes.leaf import Question, Ruling, rule_leaf
+from tallystick.disputes.leaf.bundle import HASH_BYTES, LeafBundle, read_bundle, write_bundle
+from tallystick.disputes.leaf.bundling import WholeOpening
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.graphs.execute import execute
 from tallystick.recorders.step_opening import Subject

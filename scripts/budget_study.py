@@ -28,9 +28,9 @@ from tallystick.attacks.inference.workload import Values, Workload, all_values
 from tallystick.audits.findings import Findings
 from tallystick.commitments import digest, digest_from, leaf_hash, tree_root
 from tallystick.disputes.budget import Accumulated, Budget, Drifted, Lean, accumulate, relative_distance, weigh_budget
-from tallystick.disputes.bundling import WholeOpening
-from tallystick.disputes.judge import Limits, Question, rule_leaf
-from tallystick.disputes.weighing import Weights, weigh
+from tallystick.disputes.leaf import Limits, Question, rule_leaf
+from tallystick.disputes.leaf.bundling import WholeOpening
+from tallystick.disputes.leaf.weighing import Weights, weigh
 from tallystick.errors import TallyError
 from tallystick.graphs import Engine, Graph, graph_root, load_program, read_graph, save_program
 from tallystick.graphs.values import float_results, operands_of

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.disputes.leaves import Leaves, opened, shifted
-from tests.disputes.test_judge import choices, profile
+from tests.disputes.leaf.leaves import Leaves, opened, shifted
+from tests.disputes.leaf.test_judge import choices, profile
 
-from tallystick.disputes.bundle import Asked, write_bundle
+from tallystick.disputes.leaf.bundle import Asked, write_bundle
 from tallystick.errors import MalformedError
 from tallystick.tensors import Tensor
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.disputes.leaves import NumpyEngine, bindings, classifier, node
+from tests.disputes.leaf.leaves import NumpyEngine, bindings, classifier, node
 
 from tallystick.disputes.budget import (
     SYSTEMATIC,

@@ -10,8 +10,8 @@ import typer
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
-    from tallystick.disputes.bundle import Asked, LeafBundle
-    from tallystick.disputes.judge import Ruling
+    from tallystick.disputes.leaf import Ruling
+    from tallystick.disputes.leaf.bundle import Asked, LeafBundle
 
 NONCE_BYTES_MAX = 64
 FAULTS_SHOWN = {
@@ -51,8 +51,8 @@ def referee(
         return _make(make, node, out, nonce, element)
     assert file is not None  # as asked above
     from tallystick.cli.judge import read_precision, read_profile, read_published
-    from tallystick.disputes.bundle import read_bundle
-    from tallystick.disputes.judge import Question, rule_leaf
+    from tallystick.disputes.leaf import Question, rule_leaf
+    from tallystick.disputes.leaf.bundle import read_bundle
 
     bundle = read_bundle(file)
     asked = _asked(nonce, element, bundle.asked)
@@ -69,8 +69,8 @@ def referee(
 
 def _make(opening: Path, node: int, out: Path, nonce: str | None, element: str | None) -> int:
     from tallystick.cli.output import existing, print_json, talk
-    from tallystick.disputes.bundle import Asked, write_bundle
-    from tallystick.disputes.bundling import make_bundle
+    from tallystick.disputes.leaf.bundle import Asked, write_bundle
+    from tallystick.disputes.leaf.bundling import make_bundle
 
     bundle = make_bundle(existing(opening, "opening"), node, _asked(nonce, element, Asked()))
     _check_element(bundle, bundle.asked)
@@ -96,7 +96,7 @@ def _make(opening: Path, node: int, out: Path, nonce: str | None, element: str |
 
 def _asked(nonce: str | None, element: str | None, known: Asked) -> Asked:
     """What the bundle asks, but for what the command line says."""
-    from tallystick.disputes.bundle import Asked, Element
+    from tallystick.disputes.leaf.bundle import Asked, Element
 
     chosen = known.element
     if element is not None:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from tallystick.audits import Verdict
 from tallystick.audits.findings import Findings
-from tallystick.disputes.weighing import MISFITS
+from tallystick.disputes.leaf.weighing import MISFITS
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.graphs.derive import operand_of
 from tallystick.graphs.execute import execute

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tallystick.commitments import LeafHashes, digest, leaf_hash, tree_root
-from tallystick.disputes.bundling import WholeOpening
 from tallystick.disputes.cheap import CAST, PRODUCT
+from tallystick.disputes.leaf.bundling import WholeOpening
 from tallystick.disputes.moves import Evidence
 from tallystick.disputes.parties import Answered
 from tallystick.disputes.players import evidence as module

@@ -9,6 +9,7 @@ from pathlib import Path
 from tallystick.audits import Workplace
 from tallystick.commitments import Digest
 from tallystick.disputes.budget import Budget, judge_budget
+from tallystick.disputes.leaf import Question
 from tallystick.disputes.opened.doubts import MARGIN, doubt_calls, doubt_operators, doubt_training
 from tallystick.disputes.opened.held import Held, HeldCalls, HeldTraining, hold
 from tallystick.disputes.opened.locate import Work, locate
@@ -19,7 +20,6 @@ from tallystick.disputes.opened.traces import torch_engine
 from tallystick.disputes.opened.view import View, supplied, view_of
 from tallystick.disputes.opened.whole import read_operators
 from tallystick.disputes.parties import Answered, Doubt, Ground
-from tallystick.disputes.question import Question
 from tallystick.disputes.state import Claim
 from tallystick.errors import MalformedError, ProofError, UnavailableError
 from tallystick.graphs.engine import Engine

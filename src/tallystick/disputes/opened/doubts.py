@@ -14,7 +14,7 @@ from tallystick.audits import Policy, Report, Workplace, audit_training
 from tallystick.audits.evidence import Evidence
 from tallystick.audits.replay import TRAJECTORY
 from tallystick.disputes.fault import Fault
-from tallystick.disputes.judge import rule_leaf
+from tallystick.disputes.leaf import Question, rule_leaf
 from tallystick.disputes.opened.drift import deviation
 from tallystick.disputes.opened.held import STEP_FACTOR, HeldCalls, HeldTraining
 from tallystick.disputes.opened.locate import Work, deviation_of
@@ -22,7 +22,6 @@ from tallystick.disputes.opened.replays import Replays
 from tallystick.disputes.opened.subjects import place_of_step
 from tallystick.disputes.opened.view import View
 from tallystick.disputes.parties import Doubt
-from tallystick.disputes.question import Question
 from tallystick.errors import MalformedError
 from tallystick.graphs.engine import Engine
 from tallystick.graphs.execute import execute

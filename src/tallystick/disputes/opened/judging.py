@@ -1,7 +1,7 @@
 """Who is at fault, as a referee or a member of a committee finds from what lies at the board.
 
-A referee rules by structure, theorem and tie (`judge.py`), and leaves the rest to a committee. A member has an engine:
-it computes the operator itself, and replays a segment where a state is contested that no opening can show.
+A referee rules by structure, theorem and tie (`leaf/judge.py`), and leaves the rest to a committee. A member has an
+engine: it computes the operator itself, and replays a segment where a state is contested that no opening can show.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tallystick.audits.screens import screen_anchors
 from tallystick.commitments import leaf_hash
 from tallystick.disputes.budget import Budget, judge_budget
 from tallystick.disputes.fault import Fault
-from tallystick.disputes.judge import rule_leaf
+from tallystick.disputes.leaf import Ground, Limits, Question, Ruling, rule_leaf
 from tallystick.disputes.opened.doubting import workplace
 from tallystick.disputes.opened.doubts import doubt_training
 from tallystick.disputes.opened.held import Held, HeldCalls, HeldTraining, hold
@@ -24,7 +24,6 @@ from tallystick.disputes.opened.replays import Replays, objection
 from tallystick.disputes.opened.structure import check_turn
 from tallystick.disputes.opened.view import revealed_operator, supplied, view_of
 from tallystick.disputes.parties import Answered
-from tallystick.disputes.question import Ground, Limits, Question, Ruling
 from tallystick.errors import MalformedError, ProofError, UnavailableError
 from tallystick.graphs.engine import Engine
 from tallystick.operators.precision import PLAIN, Precision

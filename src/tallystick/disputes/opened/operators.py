@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tallystick.audits.opening import GRAPH, OPENING, OPERATOR, OPERATORS, value_file
 from tallystick.commitments import Digest, digest_bytes, leaf_hash, prove_inclusion
-from tallystick.disputes.bundling import WholeOpening
+from tallystick.disputes.leaf.bundling import WholeOpening
 from tallystick.disputes.moves import Cut
 from tallystick.disputes.opened.whole import Operators, read_operators
 from tallystick.disputes.parties import Descent, Opened

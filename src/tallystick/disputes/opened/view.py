@@ -14,8 +14,8 @@ from pathlib import Path
 from tallystick.audits.findings import require
 from tallystick.audits.opening import OPENING, OPERATOR, read_value, value_file
 from tallystick.commitments import Digest, digest_from, leaf_hash, tree_root
-from tallystick.disputes.bundle import Asked, LeafBundle
-from tallystick.disputes.bundling import WholeOpening
+from tallystick.disputes.leaf.bundle import Asked, LeafBundle
+from tallystick.disputes.leaf.bundling import WholeOpening
 from tallystick.disputes.opened.cuts import Cuts
 from tallystick.disputes.opened.whole import Operators, read_operators
 from tallystick.disputes.parties import Answered

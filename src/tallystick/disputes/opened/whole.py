@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tallystick.audits.opening import OPENING, follow_operators
 from tallystick.commitments import Digest
-from tallystick.disputes.bundling import WholeOpening
+from tallystick.disputes.leaf.bundling import WholeOpening
 from tallystick.disputes.opened.cuts import Cuts
 from tallystick.errors import UnavailableError
 from tallystick.graphs.graph import Ref

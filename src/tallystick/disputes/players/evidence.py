@@ -12,8 +12,8 @@ from typing import Final, Literal
 import numpy as np
 
 from tallystick.commitments import prove_inclusion
-from tallystick.disputes.bundling import WholeOpening
 from tallystick.disputes.cheap import CAST, PRODUCT, convict
+from tallystick.disputes.leaf.bundling import WholeOpening
 from tallystick.disputes.moves import Evidence, RecordForm, TensorForm, Writer
 from tallystick.disputes.opened.view import view_of
 from tallystick.disputes.parties import Answered

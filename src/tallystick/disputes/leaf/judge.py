@@ -18,22 +18,20 @@ import numpy as np
 
 from tallystick.audits import Verdict
 from tallystick.audits.findings import Findings
-from tallystick.disputes.bundle import LeafBundle, Sizes
-from tallystick.disputes.elements import chosen_places
 from tallystick.disputes.fault import Fault
-from tallystick.disputes.freivalds import check_product, product_of, signs_of, suspicious_places
-from tallystick.disputes.parts import Places
-from tallystick.disputes.question import Ground, Limits, Question, Ruling, Work
-from tallystick.disputes.structure import check_structure, small_values
-from tallystick.disputes.weighing import Weighed, Weights, weigh
+from tallystick.disputes.leaf.bundle import LeafBundle, Sizes
+from tallystick.disputes.leaf.elements import chosen_places
+from tallystick.disputes.leaf.freivalds import check_product, product_of, signs_of, suspicious_places
+from tallystick.disputes.leaf.parts import Places
+from tallystick.disputes.leaf.question import Ground, Question, Ruling, Work
+from tallystick.disputes.leaf.structure import check_structure, small_values
+from tallystick.disputes.leaf.weighing import Weighed, Weights, weigh
 from tallystick.errors import MalformedError, ProofError
 from tallystick.graphs.derive import Derived, Deriver
 from tallystick.graphs.graph import Node, Ref
 from tallystick.tensors import Tensor, TensorSpec
 from tallystick.tolerances import Finding
 from tallystick.transcripts import StepRecord
-
-__all__ = ["Ground", "Limits", "Question", "Ruling", "Work", "rule_leaf"]
 
 FEWEST: Final = 32
 CHUNK_TERMS: Final = 1 << 22

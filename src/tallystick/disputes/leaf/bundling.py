@@ -11,7 +11,7 @@ from typing import Any, cast
 from tallystick.audits.opening import GRAPH, OPENING, OPERATORS, OPERATORS_MAX, read_value, value_file
 from tallystick.audits.published import LOSS, SCHEDULE
 from tallystick.commitments import Digest, LeafHashes, leaf_hash, prove_inclusion
-from tallystick.disputes.bundle import Asked, Edge, Edges, GraphHeader, LeafBundle
+from tallystick.disputes.leaf.bundle import Asked, Edge, Edges, GraphHeader, LeafBundle
 from tallystick.errors import UnavailableError, UsageError
 from tallystick.graphs.check import parse_ref
 from tallystick.graphs.encoding import header_json

@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.disputes.leaves import Change, Leaves, bindings, classifier, node, opened, shifted
+from tests.disputes.leaf.leaves import Change, Leaves, bindings, classifier, node, opened, shifted
 from tests.operators.examples import collected, mapped
 
 from tallystick.audits import Published
 from tallystick.audits.findings import Findings
 from tallystick.audits.operators import OperatorJudge
 from tallystick.commitments import digest, digest_from, encode, leaf_hash, tree_root
-from tallystick.disputes.bundle import Edges, GraphHeader, LeafBundle, read_bundle, write_bundle
 from tallystick.disputes.fault import Fault
-from tallystick.disputes.judge import Ground, Limits, Question, Ruling, rule_leaf
-from tallystick.disputes.weighing import Weights, weigh
+from tallystick.disputes.leaf import Ground, Limits, Question, Ruling, rule_leaf
+from tallystick.disputes.leaf.bundle import Edges, GraphHeader, LeafBundle, read_bundle, write_bundle
+from tallystick.disputes.leaf.weighing import Weights, weigh
 from tallystick.errors import ProofError
 from tallystick.graphs import Graph, Node, read_graph
 from tallystick.graphs.encoding import graph_bytes
@@ -167,7 +167,7 @@ def test_an_element_that_nobody_chose_is_found_by_signs(forged: Callable[..., Le
 
 
 def places_of(leaves: Leaves, number: int, nonce: bytes) -> set[int]:
-    from tallystick.disputes.elements import chosen_places
+    from tallystick.disputes.leaf.elements import chosen_places
 
     opening, place = leaves.whole.opening, leaves.whole.places[number]
     size = leaves.whole.bundle(number).values[f"n{number}"].array().size

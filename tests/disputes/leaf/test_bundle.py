@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.disputes.leaves import Leaves, classifier, opened
+from tests.disputes.leaf.leaves import Leaves, classifier, opened
 
 from tallystick.commitments import decode, encode
-from tallystick.disputes.bundle import Asked, Element, LeafBundle, read_bundle, write_bundle
-from tallystick.disputes.bundling import WholeOpening, make_bundle
-from tallystick.disputes.judge import Question, rule_leaf
+from tallystick.disputes.leaf import Question, rule_leaf
+from tallystick.disputes.leaf.bundle import Asked, Element, LeafBundle, read_bundle, write_bundle
+from tallystick.disputes.leaf.bundling import WholeOpening, make_bundle
 from tallystick.errors import MalformedError, ProofError, TallyError, UnavailableError, UsageError
 from tallystick.tensors import Tensor, read_state, write_state
 
@@ -217,7 +217,7 @@ def test_a_graph_of_gaps_has_places_and_numbers_apart(leaves: Leaves) -> None:
     assert leaves.whole.places[14] == len(classifier().nodes) - 1
 
 
-VECTORS = Path(__file__).parents[2] / "vectors" / "leaf-bundle"
+VECTORS = Path(__file__).parents[3] / "vectors" / "leaf-bundle"
 RULINGS, REFUSED = (json.loads((VECTORS / f"{name}.json").read_text()) for name in ("rulings", "refused"))
 
 

@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from tallystick.audits.findings import Findings
 from tallystick.commitments import Digest
-from tallystick.disputes.elements import bound_at
-from tallystick.disputes.parts import Places
-from tallystick.disputes.ties import find_tie
+from tallystick.disputes.leaf.elements import bound_at
+from tallystick.disputes.leaf.parts import Places
+from tallystick.disputes.leaf.ties import find_tie
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.graphs.derive import operand_of
 from tallystick.graphs.graph import Node, Ref

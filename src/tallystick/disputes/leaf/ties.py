@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.disputes.parts import Places, row_and_column
+from tallystick.disputes.leaf.parts import Places, row_and_column
 from tallystick.graphs.graph import Node, Ref
 from tallystick.operators.precision import FORMATS
 from tallystick.tensors import Tensor

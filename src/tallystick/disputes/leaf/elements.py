@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tallystick.commitments import digest, digest_bytes, encode, words
-from tallystick.disputes.parts import Part, Parts, Places
+from tallystick.disputes.leaf.parts import Part, Parts, Places
 from tallystick.operators.balls import Ball, Balls
 from tallystick.operators.bound import Argument, Bound, bound
 from tallystick.operators.operator import Operator

@@ -13,7 +13,7 @@ from tallystick.audits import Published
 from tallystick.audits.findings import Findings, require
 from tallystick.audits.opening import check_binding, check_operator
 from tallystick.commitments import Digest, Hash, check_inclusion, encode, leaf_hash
-from tallystick.disputes.bundle import Edge, LeafBundle
+from tallystick.disputes.leaf.bundle import Edge, LeafBundle
 from tallystick.errors import MalformedError, ProofError
 from tallystick.graphs.check import parse_ref
 from tallystick.graphs.encoding import graph_from_json

@@ -7,9 +7,9 @@ from enum import StrEnum
 
 from tallystick.audits import Published, Verdict
 from tallystick.commitments import Digest, Json
-from tallystick.disputes.bundle import Sizes
 from tallystick.disputes.fault import Fault
-from tallystick.disputes.ties import BANDS
+from tallystick.disputes.leaf.bundle import Sizes
+from tallystick.disputes.leaf.ties import BANDS
 from tallystick.graphs.graph import Ref
 from tallystick.operators.precision import PLAIN, Precision
 from tallystick.transcripts.profile import Profile

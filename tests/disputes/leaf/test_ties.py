@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tallystick.disputes.ties import BANDS, bands_between, find_tie
+from tallystick.disputes.leaf.ties import BANDS, bands_between, find_tie
 from tallystick.graphs import Node
 from tallystick.tensors import Tensor, TensorSpec, round_to_bfloat16
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tallystick.disputes.freivalds import (
+from tallystick.disputes.leaf.freivalds import (
     Product,
     check_product,
     product_of,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tallystick.commitments import digest, digest_from, leaf_hash, tree_root
-from tallystick.disputes.bundling import WholeOpening
+from tallystick.disputes.leaf.bundling import WholeOpening
 from tallystick.graphs import Graph, Node, read_graph
 from tallystick.graphs.encoding import canonical, graph_bytes, node_json
 from tallystick.graphs.graph import Constant, Form, Input, Output, Role

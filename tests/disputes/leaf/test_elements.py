@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.operators.examples import collected, mapped, specs
 
-from tallystick.disputes.elements import bound_at, chosen_places
+from tallystick.disputes.leaf.elements import bound_at, chosen_places
 from tallystick.errors import MalformedError
 from tallystick.operators.bound import Bound, bound
 from tallystick.operators.operator import Operator
