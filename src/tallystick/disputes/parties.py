@@ -37,10 +37,19 @@ class Descent:
 
 
 @dataclass(frozen=True)
+class Descended:
+    """The move by which the operators of a record were opened: its place among the turns, and the record's leaf."""
+
+    turn: int
+    leaf: str
+
+
+@dataclass(frozen=True)
 class Answered:
     """A dispute as a party sees it: the claim's files in `statement`, those of the prover's moves in `turns`.
 
-    Each is a folder; `turns` stand in the order of the moves, the descent first among those of level 1.
+    Each is a folder; `turns` stand in the order of the moves. Which of them opened the operators says the move that
+    did, `descended`: what files are in a folder is the prover's choice.
     """
 
     claim: Claim
@@ -48,6 +57,7 @@ class Answered:
     dispute: Dispute
     statement: Path
     turns: tuple[Path, ...] = ()
+    descended: Descended | None = None
 
 
 class Trace(Protocol):

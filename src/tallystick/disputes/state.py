@@ -12,6 +12,9 @@ from tallystick.commitments import Digest
 from tallystick.disputes.fault import Fault
 from tallystick.disputes.rules import Rules
 
+Tree: TypeAlias = tuple[str, int, int]
+"""Root, size and levels of what is claimed."""
+
 
 class Status(StrEnum):
     """Where a claim stands."""
@@ -49,6 +52,11 @@ class Claim:
     bond: int
     status: Status = Status.OPEN
     disputes: int = 0
+
+    @property
+    def tree(self) -> Tree:
+        """What it claims: root, size, and levels."""
+        return self.root, self.size, self.levels
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,17 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tallystick.attacks.disputes import DECEPTIONS, Scene  # noqa: E402
+from tallystick.attacks.disputes.scene import TRAINED  # noqa: E402
 from tallystick.attacks.disputes.stubborn import StubbornDoubter  # noqa: E402
 from tallystick.attacks.disputes.values import contested_call, contested_step  # noqa: E402
+from tallystick.attacks.fabricated import forge_tiny_rate  # noqa: E402
+from tallystick.attacks.reference import train_by  # noqa: E402
 from tallystick.disputes.fault import Fault  # noqa: E402
-from tallystick.disputes.opened import Judge, doubter_for  # noqa: E402
+from tallystick.disputes.opened import Judge, doubter_for, trace_for  # noqa: E402
 from tallystick.disputes.opened.rehearsal import Outcome, Rehearsal  # noqa: E402
 from tallystick.disputes.opened.traces import RecordTrace, torch_engine  # noqa: E402
-from tallystick.disputes.parties import Descent, Doubt, Opened  # noqa: E402
-from tallystick.disputes.state import Dispute  # noqa: E402
+from tallystick.disputes.parties import Answered, Descent, Doubt, Opened, Trace  # noqa: E402
+from tallystick.disputes.state import Clocks, Dispute, Phase  # noqa: E402
 from tallystick.transcripts import call_file  # noqa: E402
 
 WORK = 1.05
@@ -42,7 +45,7 @@ class Undescending:
         return self.honest.reveal(dispute)
 
 
-def play(statement: Path, trace: RecordTrace | Undescending, board: Path, doubt: Doubt, protest: int = -1) -> Outcome:
+def play(statement: Path, trace: Trace, board: Path, doubt: Doubt, protest: int = -1) -> Outcome:
     outcome = Rehearsal(statement, board).play(trace, StubbornDoubter(1, protest), Judge(), doubt)
     assert outcome is not None
     return outcome
@@ -112,3 +115,30 @@ def test_a_judge_without_a_budget_leaves_aligned_errors_to_others(scene: Scene, 
 def scene_leaf(trace: object, place: int) -> str:
     assert isinstance(trace, RecordTrace)
     return trace.records.cut(place).leaf
+
+
+def test_a_second_claim_over_the_same_files_is_looked_at_anew(scene: Scene, board: Path) -> None:
+    """The files of a statement may be named by several claims; only those of whose tree they are hang together."""
+    first = Rehearsal(scene.calls, board).state.claims[0]
+    second = replace(first, root="ab" * 32)
+    doubter, judge = doubter_for(), Judge(torch_engine())
+    assert doubter.doubt(first, scene.calls) is None
+    assert doubter.doubt(second, scene.calls) is not None
+    dispute = Dispute(0, "1" * 64, 2, first.root, first.size, 0, 1, Phase.RULING, Clocks(1, 1, 0), 1, 0)
+    dispute = replace(dispute, ground="structure")
+    for claim, fault in ((first, Fault.CHALLENGER), (second, Fault.PROVER), (first, Fault.CHALLENGER)):
+        assert judge.rule(Answered(claim, 0, dispute, scene.calls, (board,)))[0] is fault
+
+
+@pytest.mark.parametrize("is_honest", [True, False], ids=["honest", "almost not trained"])
+def test_a_step_without_operators_is_audited_by_a_member(tmp_path: Path, one_thread: None, is_honest: bool) -> None:
+    """A run without a step graph has nothing to bisect further; a referee leaves it to those that can replay."""
+    training = TRAINED["training"] | {"dtype": "bf16", "steps": 12}
+    record = TRAINED["record"] | {"anchor_stride": 4}
+    train_by({**TRAINED, "training": training, "record": record}, tmp_path / "honest")
+    run = tmp_path / ("honest" if is_honest else "forged")
+    if not is_honest:
+        forge_tiny_rate(tmp_path / "honest", run)
+    outcome = play(run, trace_for(run, tmp_path / "work"), tmp_path / "board", Doubt(4, 5, ""))
+    assert outcome.fault is None
+    assert member(outcome) is (Fault.CHALLENGER if is_honest else Fault.PROVER)

@@ -133,6 +133,29 @@ class Gaps(MemoryBoard):
         return super().get(name)
 
 
+@dataclass
+class OddStatement(Gaps):
+    """A board where the prover put something else than a manifest for its statement."""
+
+    def put(self, data: bytes) -> Digest:
+        is_first = not any(b'"kind":"manifest"' in kept for kept in self.blobs.values())
+        return super().put(data + b"x" if is_first and b'"kind":"manifest"' in data else data)
+
+
+@pytest.mark.parametrize("board", [Gaps(), OddStatement()], ids=["a statement", "no statement"])
+def test_members_convict_a_prover_that_withholds_a_turn_whatever_its_statement_is(tmp_path: Path, board: Gaps) -> None:
+    game = Seats(tmp_path, Table(rules(referee=None, appeals=0)), board)
+    prover, challenger = game.prover(CHEATING), game.challenger(Accuser())
+    prover.look()
+    challenger.step()
+    prover.look()
+    assert isinstance(game.table.entries[-1].move, Partition)
+    board.lost.add(game.table.entries[-1].move.data)
+    game.play(prover, challenger, game.beacon(), *game.members(of=5))
+    (dispute,) = game.table.state.disputes
+    assert (dispute.fault, dispute.rounds[0].votes) == (Fault.PROVER, (Fault.PROVER,) * 3)
+
+
 def test_a_challenger_protests_before_its_clock_ends_where_data_cannot_be_had(tmp_path: Path) -> None:
     """And says the referee: what a board that answers has not, was withheld."""
     board = Gaps()

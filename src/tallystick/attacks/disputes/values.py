@@ -16,7 +16,7 @@ from tallystick.disputes.fault import Fault
 from tallystick.disputes.parties import Doubt
 from tallystick.frameworks.torch.state import to_tensor
 from tallystick.graphs.engine import Arguments, Engine
-from tallystick.graphs.graph import Node
+from tallystick.graphs.graph import Graph, Node
 from tallystick.operators.bound import Bound, bound
 from tallystick.operators.registry import operator
 
@@ -62,12 +62,16 @@ def stage_one_value_of_a_call(scene: Scene, folder: Path) -> Staged:
 
 def stage_wrong_attribute(scene: Scene, folder: Path) -> Staged:
     """The optimizer computes with another ε than the graph states; the graph that is opened is the right one."""
-    practised = {
+    return opened_with(scene, folder, PractisingEngine(practised(scene.graph)))
+
+
+def practised(graph: Graph) -> dict[int, Node]:
+    """The nodes with which an optimizer with another ε computes, by number."""
+    return {
         node.number: replace(node, attributes={**node.attributes, "other": 10 * EPSILON})
-        for node in scene.graph.nodes
+        for node in graph.nodes
         if node.operator == "aten.add.Scalar" and node.attributes["other"] == EPSILON
     }
-    return opened_with(scene, folder, PractisingEngine(practised))
 
 
 def opened_with(scene: Scene, folder: Path, engine: Engine | None) -> Staged:

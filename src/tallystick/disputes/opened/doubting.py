@@ -10,8 +10,8 @@ from tallystick.audits import Workplace
 from tallystick.commitments import Digest
 from tallystick.disputes.budget import Budget, judge_budget
 from tallystick.disputes.leaf import Question
-from tallystick.disputes.opened.doubts import MARGIN, doubt_calls, doubt_operators, doubt_training
-from tallystick.disputes.opened.held import Held, HeldCalls, HeldTraining, hold
+from tallystick.disputes.opened.doubts import MARGIN, audit_whole, doubt_calls, doubt_operators, doubt_training
+from tallystick.disputes.opened.held import Held, HeldCalls, HeldTraining, Holdings
 from tallystick.disputes.opened.locate import Work, locate
 from tallystick.disputes.opened.replays import Replays, objection
 from tallystick.disputes.opened.structure import check_descent, check_turn
@@ -20,7 +20,7 @@ from tallystick.disputes.opened.traces import torch_engine
 from tallystick.disputes.opened.view import View, supplied, view_of
 from tallystick.disputes.opened.whole import read_operators
 from tallystick.disputes.parties import Answered, Doubt, Ground
-from tallystick.disputes.state import Claim
+from tallystick.disputes.state import Claim, Tree
 from tallystick.errors import MalformedError, ProofError, UnavailableError
 from tallystick.graphs.engine import Engine
 from tallystick.transcripts import Spec
@@ -51,8 +51,8 @@ class OpenedDoubter:
     contests_all: bool = False
     budget: Budget | None = None
     work: Work = field(default_factory=Work)
-    _found: dict[Path, Doubt | None] = field(default_factory=dict)
-    _held: dict[Path, Held] = field(default_factory=dict)
+    _found: dict[tuple[Path, Tree], Doubt | None] = field(default_factory=dict)
+    _held: Holdings = field(default_factory=Holdings)
 
     def doubt(self, claim: Claim, statement: Path) -> Doubt | None:
         """The first leaf of a claim that is wrong; `None` where nothing is, or nothing can be said."""
@@ -62,7 +62,7 @@ class OpenedDoubter:
     def choose(self, answered: Answered, children: Sequence[tuple[int, int]]) -> int | Ground:
         """The child with the first wrong record, or the first whose outputs leave the tolerance."""
         try:
-            held = self._hold(answered.claim, answered.statement)
+            held = self._held.of(answered.statement, answered.claim)
             if answered.dispute.level > 1:
                 check_turn(answered, held)
                 return self._child_of_records(answered, children)
@@ -109,16 +109,18 @@ class OpenedDoubter:
             raise ProofError(f"the operators start from another state: {found}")
 
     def _suspicion(self, claim: Claim, statement: Path) -> Doubt | None:
-        if statement not in self._found:
-            self._found[statement] = self._examined(claim, statement)
-        return self._found[statement]
+        key = (statement, claim.tree)
+        if key not in self._found:
+            self._found[key] = self._examined(claim, statement)
+        return self._found[key]
 
     def _examined(self, claim: Claim, statement: Path) -> Doubt | None:
         try:
-            held = self._hold(claim, statement)
+            held = self._held.of(statement, claim)
             if isinstance(held, HeldTraining):
                 replays = Replays(held, self.device)
-                found = doubt_training(held, replays, workplace(held, self.device))
+                report = audit_whole(held.evidence, workplace(held, self.device))
+                found = doubt_training(held, replays, report)
                 self.work.replayed += held.evidence.steps + replays.steps
                 return found
             if isinstance(held, HeldCalls):
@@ -132,11 +134,6 @@ class OpenedDoubter:
         if found is None and self._is_aligned(view):
             return Doubt(0, claim.size, "the errors of all operators add up")
         return found
-
-    def _hold(self, claim: Claim, statement: Path) -> Held:
-        if statement not in self._held:
-            self._held[statement] = hold(statement, claim)
-        return self._held[statement]
 
 
 def workplace(held: HeldTraining, device: str) -> Workplace:

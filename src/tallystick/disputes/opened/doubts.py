@@ -38,12 +38,8 @@ STEPWISE: Final = TRAJECTORY | {f"{name} summary" for name in ("exact", "fp16_rn
 _STEP: Final = re.compile(r"\bsteps? (\d+)")
 
 
-def doubt_training(held: HeldTraining, replays: Replays, workplace: Workplace) -> Doubt | None:
-    """The step or anchor at which a training first goes wrong, by a full audit and then step by step.
-
-    Another stack is compared within calibrated limits; where none are calibrated, the same stack bit by bit.
-    """
-    report = _audit(held.evidence, workplace)
+def doubt_training(held: HeldTraining, replays: Replays, report: Report) -> Doubt | None:
+    """The step or anchor at which a training first goes wrong, by the report of a full audit and then step by step."""
     bad = [each for each in report.verdict.findings if not each.advisory and not _is_within(each)]
     if not bad:
         return None
@@ -84,7 +80,8 @@ def doubt_operators(view: View, engine: Engine, work: Work, question: Question) 
     return None
 
 
-def _audit(evidence: Evidence, workplace: Workplace) -> Report:
+def audit_whole(evidence: Evidence, workplace: Workplace) -> Report:
+    """A full audit: within calibrated limits; where none are calibrated, bit by bit on the same stack."""
     report = audit_training(evidence.run, Policy(mode="tolerant", full=True), bytes(32), workplace)
     if not report.verdict.unavailable or workplace.environment.differences(evidence.environment):
         return report

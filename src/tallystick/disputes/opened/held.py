@@ -11,7 +11,7 @@ the one that the records lead to is a question that takes a replay from the anch
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Final, Protocol
@@ -32,7 +32,7 @@ from tallystick.commitments import Digest, digest_bytes
 from tallystick.disputes.opened.drift import deviation
 from tallystick.disputes.opened.subjects import whole_calls, whole_evidence
 from tallystick.disputes.opened.view import View, supplied
-from tallystick.disputes.state import Claim
+from tallystick.disputes.state import Claim, Tree
 from tallystick.errors import ProofError, UnavailableError
 from tallystick.store import InferenceDirectory, RunDirectory, claims_inference, read_document
 from tallystick.tensors import State, Tensor, tensor_digest
@@ -74,6 +74,20 @@ def hold(statement: Path, claim: Claim) -> Held:
         if claims_inference(statement):
             return HeldCalls.of(statement, claim)
         return HeldTraining.of(statement, claim)
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """Statements that were read before, each for a claim about one tree: another claim may name the same files."""
+
+    _read: dict[tuple[Path, Tree], Held] = field(default_factory=dict)
+
+    def of(self, statement: Path, claim: Claim) -> Held:
+        """As `hold`."""
+        key = (statement, claim.tree)
+        if key not in self._read:
+            self._read[key] = hold(statement, claim)
+        return self._read[key]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ engine: it computes the operator itself, and replays a segment where a state is 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from tallystick.audits.findings import Findings, require
 from tallystick.audits.screens import screen_anchors
@@ -16,8 +15,8 @@ from tallystick.disputes.budget import Budget, judge_budget
 from tallystick.disputes.fault import Fault
 from tallystick.disputes.leaf import Ground, Limits, Question, Ruling, rule_leaf
 from tallystick.disputes.opened.doubting import workplace
-from tallystick.disputes.opened.doubts import doubt_training
-from tallystick.disputes.opened.held import Held, HeldCalls, HeldTraining, hold
+from tallystick.disputes.opened.doubts import audit_whole, doubt_training
+from tallystick.disputes.opened.held import HeldCalls, HeldTraining, Holdings
 from tallystick.disputes.opened.members import within_own
 from tallystick.disputes.opened.records import record_file
 from tallystick.disputes.opened.replays import Replays, objection
@@ -49,7 +48,7 @@ class Judge:
     precision: Precision = PLAIN
     limits: Limits = field(default_factory=Limits)
     budget: Budget | None = None
-    _held: dict[Path, Held] = field(default_factory=dict)
+    _held: Holdings = field(default_factory=Holdings)
 
     @property
     def is_member(self) -> bool:
@@ -70,6 +69,14 @@ class Judge:
             return None, str(error)
 
     def _leaf(self, answered: Answered, nonce: str | None) -> Found:
+        """By the operator; of a single one by its structure too, since nobody had a move to protest against it."""
+        found = self._operator(answered, nonce)
+        if found[0] is Fault.PROVER or answered.dispute.size > 1:
+            return found
+        structure = self._structure(answered)
+        return found if structure[0] is Fault.CHALLENGER else structure
+
+    def _operator(self, answered: Answered, nonce: str | None) -> Found:
         ruling = self.ruling(answered, nonce)
         if ruling.fault is None and self.engine is not None and ruling.ground in (Ground.THRESHOLD, Ground.UNDECIDED):
             return self._member(answered, ruling)
@@ -104,7 +111,7 @@ class Judge:
 
     def _record(self, answered: Answered) -> Found:
         """A record that was revealed and not descended from."""
-        dispute, held = answered.dispute, self._hold(answered)
+        dispute, held = answered.dispute, self._held.of(answered.statement, answered.claim)
         with supplied():
             line = read_document(answered.turns[-1] / record_file(dispute.low))
         require(leaf_hash(line).hex() == dispute.leaf, "the revealed record is not the one under the posted leaf")
@@ -112,15 +119,17 @@ class Judge:
             return Fault.PROVER, "a call has operators, and the prover did not open them"
         assert isinstance(held, HeldTraining)
         record = read_record(line, "record")
-        if isinstance(record, StepRecord):
-            return self._step(held)
+        if not isinstance(record, StepRecord | AnchorRecord):
+            return Fault.CHALLENGER, f"the {record.kind} record is what claim and spec say"
+        if held.evidence.program is None:
+            return self._without_graph(held)
         if isinstance(record, AnchorRecord):
             return self._anchor(held, record.index)
-        return Fault.CHALLENGER, f"the {record.kind} record is what claim and spec say"
+        return Fault.PROVER, "a step has operators, and the prover did not open them"
 
-    def _step(self, held: HeldTraining) -> Found:
-        if held.evidence.program is not None:
-            return Fault.PROVER, "a step has operators, and the prover did not open them"
+    def _without_graph(self, held: HeldTraining) -> Found:
+        if self.is_member:
+            return self._audited(held)
         return None, "the run has no step graph; only a replay of its recipe can tell"
 
     def _anchor(self, held: HeldTraining, mark: int) -> Found:
@@ -136,7 +145,7 @@ class Judge:
         return (Fault.PROVER, wrong) if wrong else (Fault.CHALLENGER, f"anchor {mark} is that of a replay")
 
     def _structure(self, answered: Answered) -> Found:
-        held = self._hold(answered)
+        held = self._held.of(answered.statement, answered.claim)
         open_questions = check_turn(answered, held)
         if not isinstance(held, HeldTraining) or not (open_questions or answered.dispute.level > 1):
             return Fault.CHALLENGER, "what was opened hangs together and belongs to the claim"
@@ -153,10 +162,13 @@ class Judge:
         return (Fault.PROVER, wrong) if wrong else (Fault.CHALLENGER, reason)
 
     def _audited(self, held: HeldTraining) -> Found:
-        found = doubt_training(held, Replays(held, self.device), workplace(held, self.device))
-        if found is None:
-            return Fault.CHALLENGER, "an audit of the whole run finds nothing"
-        return Fault.PROVER, found.reason
+        report = audit_whole(held.evidence, workplace(held, self.device))
+        found = doubt_training(held, Replays(held, self.device), report)
+        if found is not None:
+            return Fault.PROVER, found.reason
+        if report.verdict.unavailable:
+            return None, report.verdict.unavailable[0]
+        return Fault.CHALLENGER, "an audit of the whole run finds nothing"
 
     def _budget(self, answered: Answered) -> Found:
         """Whether errors are aligned, as far as values are opened: all of them in one-round mode, else both ends."""
@@ -170,8 +182,3 @@ class Judge:
         if verdict.outcome == "accepted":
             return Fault.CHALLENGER, "the errors stay within the budget"
         return None, verdict.unavailable[0] if verdict.unavailable else "nothing to weigh is opened"
-
-    def _hold(self, answered: Answered) -> Held:
-        if answered.statement not in self._held:
-            self._held[answered.statement] = hold(answered.statement, answered.claim)
-        return self._held[answered.statement]

@@ -17,7 +17,7 @@ from tallystick.disputes.fault import Fault
 from tallystick.disputes.game import apply
 from tallystick.disputes.moves import Choose, Contest, Descend, Move, Partition, Post, Protest, Reveal
 from tallystick.disputes.opened.manifest import manifest_digest
-from tallystick.disputes.parties import Answered, Descent, Doubt, Doubter, Files, Judge, Opened, Trace
+from tallystick.disputes.parties import Answered, Descended, Descent, Doubt, Doubter, Files, Judge, Opened, Trace
 from tallystick.disputes.partition import bounds, cut_places
 from tallystick.disputes.rules import Rules
 from tallystick.disputes.state import Dispute, Phase, State
@@ -58,6 +58,7 @@ class Rehearsal:
     rules: Rules = RULES
     state: State = field(init=False)
     turns: list[Path] = field(default_factory=list)
+    descended: Descended | None = None
     moves: list[Move] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -105,6 +106,7 @@ class Rehearsal:
         return self._revealed(trace.reveal(dispute)) if descent is None else self._descended(descent)
 
     def _descended(self, descent: Descent) -> Move:
+        self.descended = Descended(len(self.turns), descent.record.leaf)
         leaf, data = descent.record, self._lay(descent.files)
         named = {"leaf": leaf.leaf, "proof": leaf.proof, "root": descent.root, "size": descent.size, "data": data}
         return Descend.model_validate({"actor": PROVER, "dispute": 0, "turn": self.dispute.turn, **named})
@@ -121,7 +123,7 @@ class Rehearsal:
         return Protest(actor=CHALLENGER, dispute=0, turn=dispute.turn, ground=chosen)
 
     def _answered(self) -> Answered:
-        return Answered(self.state.claims[0], 0, self.dispute, self.statement, tuple(self.turns))
+        return Answered(self.state.claims[0], 0, self.dispute, self.statement, tuple(self.turns), self.descended)
 
     def _make(self, move: Move) -> None:
         self.moves.append(move)

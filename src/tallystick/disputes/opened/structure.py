@@ -32,9 +32,9 @@ def check_turn(answered: Answered, held: Held) -> tuple[str, ...]:
 def check_descent(answered: Answered, held: Held, view: View) -> tuple[str, ...]:
     """As `check_turn`, for the operators as a whole and the values at both ends of the step."""
     view.check(answered.dispute)
-    if answered.claim.levels > 1:
-        line = view.opening.record.encode()
-        require(leaf_hash(line).hex() == answered.dispute.leaf, "the opening is about another record than was opened")
+    if answered.descended is not None:
+        leaf = leaf_hash(view.opening.record.encode()).hex()
+        require(leaf == answered.descended.leaf, "the opening is about another record than was opened")
     view.check_ends()
     return held.check(view)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tallystick.audits.findings import require
-from tallystick.audits.opening import OPENING, OPERATOR, read_value, value_file
+from tallystick.audits.opening import OPERATOR, read_value, value_file
 from tallystick.commitments import Digest, digest_from, leaf_hash, tree_root
 from tallystick.disputes.leaf.bundle import Asked, LeafBundle
 from tallystick.disputes.leaf.bundling import WholeOpening
@@ -135,8 +135,7 @@ def operator_folders(answered: Answered) -> tuple[Path, ...]:
     """The folders of the moves at the level of operators, the descent first; in one-round mode the statement."""
     if answered.claim.levels == 1:
         return (answered.statement, *answered.turns)
-    descents = [place for place, folder in enumerate(answered.turns) if (folder / OPENING).is_file()]
-    return answered.turns[descents[-1] :] if descents else ()
+    return answered.turns[answered.descended.turn :] if answered.descended else ()
 
 
 def revealed_operator(folder: Path) -> OpenedOperator:

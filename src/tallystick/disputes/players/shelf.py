@@ -10,7 +10,7 @@ from tallystick.disputes.coordinators import Board
 from tallystick.disputes.opened.manifest import fetch, publish
 from tallystick.disputes.parties import Answered, Files
 from tallystick.disputes.players.watch import View
-from tallystick.errors import ProofError, UnavailableError, UsageError
+from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Shelf:
         dispute = view.state.disputes[number]
         claim = view.claim_of(dispute)
         turns = tuple(self.folder_of(data) for data in view.data_of(number))
-        return Answered(claim, number, dispute, self.folder_of(claim.statement), turns)
+        return Answered(claim, number, dispute, self.folder_of(claim.statement), turns, view.descended(number))
 
     def lacks(self, view: View, number: int) -> bool:
         """Whether the board answers, and still has not everything of a dispute: the prover withheld it."""
@@ -54,6 +54,8 @@ class Shelf:
             self.folder_of(name)
         except UnavailableError:
             return self._is_answering()
+        except MalformedError:
+            return False  # it is there, whatever it is
         return False
 
     def _is_answering(self) -> bool:

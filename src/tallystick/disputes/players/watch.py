@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -11,6 +11,7 @@ from tallystick.commitments import Digest, digest, encode
 from tallystick.disputes.coordinators import Coordinator, Entry
 from tallystick.disputes.game import Option, apply, next_moves
 from tallystick.disputes.moves import Descend, Move, Partition, Reveal
+from tallystick.disputes.parties import Descended
 from tallystick.disputes.pausing import game_time
 from tallystick.disputes.rules import Rules
 from tallystick.disputes.state import Claim, Dispute, State
@@ -59,8 +60,16 @@ class View:
 
     def data_of(self, number: int) -> tuple[Digest, ...]:
         """The manifests of the prover's moves in a dispute, in order."""
+        return tuple(move.data for move in self._openings(number))
+
+    def descended(self, number: int) -> Descended | None:
+        """The move that opened the operators of a dispute, among those of `data_of`."""
+        made = enumerate(self._openings(number))
+        return next((Descended(turn, move.leaf) for turn, move in made if isinstance(move, Descend)), None)
+
+    def _openings(self, number: int) -> Iterator[Partition | Descend | Reveal]:
         made = (entry.move for entry in self.moves.get(number, ()))
-        return tuple(move.data for move in made if isinstance(move, Partition | Descend | Reveal))
+        return (move for move in made if isinstance(move, Partition | Descend | Reveal))
 
     def allows(self, move: Move) -> bool:
         """Whether the rules take `move` now."""
