@@ -41,7 +41,7 @@ def test_every_link_leads_somewhere(link: str) -> None:
 def test_its_numbers_are_those_of_the_code() -> None:
     assert f"{len(WRONG)} rules are made wrong" in " ".join(PAGE.split())
     assert round(longest(Rules(treasury="0" * 64)) / 86_400, 1) == 20.3
-    assert "20.3 days with the default rules" in " ".join(PAGE.split())
+    assert "20.3 days of game time with the default rules" in " ".join(PAGE.split())
 
 
 def test_what_was_simulated_is_quoted() -> None:
