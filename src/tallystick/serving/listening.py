@@ -6,14 +6,15 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 import uvicorn
 
 from tallystick.errors import UnavailableError
+from tallystick.serving.guarding import GuardedProtocol, Limits
 
 BACKLOG: Final = 1024
-CONNECTIONS_MAX: Final = 2048
 GRACE_SECONDS: Final = 5
 START_SECONDS: Final = 60.0
 
@@ -38,27 +39,28 @@ def address_of(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def http_server(app: Any) -> uvicorn.Server:
+def http_server(app: Any, limits: Limits | None = None) -> uvicorn.Server:
     """The server of an application; `run(sockets=[…])` serves until SIGINT or SIGTERM."""
+    limits = (limits or Limits()).affordable()
     return uvicorn.Server(
         uvicorn.Config(
             app,
-            http="h11",
+            http=partial(GuardedProtocol, limits),  # type: ignore[arg-type]
             ws="none",
             lifespan="on",
             log_level="warning",
             access_log=False,
             server_header=False,
-            limit_concurrency=CONNECTIONS_MAX,
+            limit_concurrency=limits.connections + 1,
             timeout_graceful_shutdown=GRACE_SECONDS,
         )
     )
 
 
 @contextmanager
-def served(app: Any, host: str = "127.0.0.1") -> Iterator[str]:
+def served(app: Any, host: str = "127.0.0.1", limits: Limits | None = None) -> Iterator[str]:
     """Serve on a free port from a thread, and give the URL; raises `UnavailableError` if it does not come up."""
-    server, listening = http_server(app), bind(host, 0)
+    server, listening = http_server(app, limits), bind(host, 0)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="http")
     thread.start()
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,10 @@ from tests.disputes.coordinators.ethereum.chains import (
 )
 from tests.disputes.coordinators.ethereum.halls import SMALL, Hall, Watched, is_settled
 
+from tallystick.attestation import SigningKey
 from tallystick.commitments import digest, encode
-from tallystick.disputes import Fault
+from tallystick.disputes import Fault, Rules
+from tallystick.disputes.coordinators import Board
 from tallystick.disputes.coordinators.ethereum import AttestingBoard, FolderBoard, Place, connect, deploy
 from tallystick.disputes.coordinators.ethereum.attesting import RemoteAttester, create_app
 from tallystick.disputes.coordinators.ethereum.board import check_attestation
@@ -38,6 +41,8 @@ from tallystick.disputes.coordinators.ethereum.encoding import (
 )
 from tallystick.disputes.coordinators.ethereum.founding import contract_address
 from tallystick.disputes.coordinators.ethereum.keys import ORDER, EthereumKey
+from tallystick.disputes.coordinators.local import LocalCoordinator
+from tallystick.disputes.coordinators.local.board import BlobStore
 from tallystick.disputes.coordinators.local.wire import Effort
 from tallystick.disputes.game import TRANSITIONS
 from tallystick.disputes.moves import Move, read_move
@@ -341,7 +346,7 @@ def test_a_folder_keeps_blobs_and_gives_no_others(tmp_path: Path) -> None:
         board.get(name)
 
 
-def manifest(board: FolderBoard, *files: bytes, missing: bytes = b"") -> Any:
+def manifest(board: Board, *files: bytes, missing: bytes = b"") -> Any:
     names = {f"{number}.bin": board.put(data) for number, data in enumerate(files)}
     if missing:
         names["missing.bin"] = digest("blob", missing)
@@ -363,6 +368,34 @@ def test_a_board_signs_what_it_keeps_and_nothing_else(tmp_path: Path) -> None:
         board.attest(1, 2, digest("blob", b"never put there"))
     with pytest.raises(MalformedError):
         board.attest(1, 2, folder.put(b"no manifest"))
+
+
+def test_a_board_reads_the_manifest_alone_and_once_to_give_its_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = SigningKey(bytes(32))
+    place = LocalCoordinator.create(tmp_path / "board.db", Rules(treasury=key.public), key)
+    with closing(place):
+        kept, read, get = place.board(key), [], BlobStore.get
+        monkeypatch.setattr(BlobStore, "get", lambda self, name: read.append(name) or get(self, name))
+        board = AttestingBoard(kept, KEYS["board"], 5, ACTOR)
+        data, lacking = manifest(kept, b"one", b"two"), manifest(kept, b"one", missing=b"three")
+        assert board.attest(1, 2, data) == board.attest(1, 2, data) != board.attest(1, 3, data)
+        assert read == [data]
+        with pytest.raises(UnavailableError, match="1 of the 2 blobs"):
+            board.attest(1, 4, lacking)
+        kept.put(b"three")
+        board.attest(1, 4, lacking)
+
+
+def test_a_folder_with_other_bytes_in_it_gets_no_word(tmp_path: Path) -> None:
+    folder = FolderBoard(tmp_path)
+    data, name = manifest(folder, b"one"), digest("blob", b"one").removeprefix("sha256:")
+    (tmp_path / name[:2] / name).write_bytes(b"other")
+    with pytest.raises(UnavailableError, match="1 of the 1 blobs"):
+        AttestingBoard(folder, KEYS["board"], 5, ACTOR).attest(1, 2, data)
+    (tmp_path / name[:2] / name).write_bytes(b"one")
+    AttestingBoard(folder, KEYS["board"], 5, ACTOR).attest(1, 2, data)
 
 
 def test_a_contract_with_a_board_takes_moves_whose_data_is_there_alone(tmp_path: Path) -> None:
@@ -402,6 +435,9 @@ class Everything:
 
     def get(self, name: Any) -> bytes:
         return encode({"files": {}, "kind": "manifest", "version": 1})
+
+    def missing(self, names: Any) -> list[Any]:
+        return []
 
 
 def test_a_board_gives_its_word_over_http(tmp_path: Path) -> None:

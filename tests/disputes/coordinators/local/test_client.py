@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from fastapi.responses import Response
 from tests.disputes.coordinators.conformance import Play
 from tests.disputes.coordinators.local.keys import LocalWorld, key_of, party_of
 from tests.disputes.coordinators.local.script import a_claim, a_contest, rules, take_next
@@ -21,9 +23,11 @@ from tallystick.commitments import decode, digest, encode
 from tallystick.disputes.coordinators.local import LocalCoordinator, MoveReceipt, sign_move
 from tallystick.disputes.coordinators.local.client import RemoteCoordinator
 from tallystick.disputes.coordinators.local.server import create_app
-from tallystick.disputes.coordinators.local.signed import Accepted, ChainEntry, sign_entry
+from tallystick.disputes.coordinators.local.signed import MOVE_DOMAIN, Accepted, ChainEntry, sign_entry, signed_body
 from tallystick.disputes.coordinators.local.wire import Effort
 from tallystick.disputes.moves import Choose, Timeout
+from tallystick.disputes.players import Keeper, Player, Workspace
+from tallystick.disputes.players.player import Pace
 from tallystick.errors import MalformedError, ProofError, RuleError, UnavailableError, UsageError
 from tallystick.serving.listening import served
 
@@ -433,6 +437,88 @@ def test_one_client_can_be_shared_by_threads(world: LocalWorld, remote: Connect)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: place.connect(key_of("prover")).submit(claim), range(8)))
     assert len(place.entries()) == 8
+
+
+class Proxy:
+    """An application before a coordinator's, which answers below `path` with a page of its own while it has one."""
+
+    def __init__(self, world: LocalWorld) -> None:
+        self.behind = create_app(world.place)
+        self.page: bytes | None = None
+        self.path = "/"
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        is_open = self.page is None or not scope.get("path", "").startswith(self.path)
+        await (self.behind if is_open else Response(self.page))(scope, receive, send)
+
+
+@pytest.fixture
+def proxy(world: LocalWorld) -> Proxy:
+    return Proxy(world)
+
+
+@pytest.fixture
+def beyond(proxy: Proxy) -> Iterator[str]:
+    with served(proxy) as url:
+        yield url
+
+
+ASKED: dict[str, Callable[[RemoteCoordinator, LocalWorld], object]] = {
+    "charter": lambda place, _: RemoteCoordinator(place._wire.url),
+    "time": lambda place, _: place.now(),
+    "entries": lambda place, _: place.entries(),
+    "move": lambda place, world: place.make(a_contest(world), key_of("challenger")),
+    "put": lambda place, _: place.put(b"an answer", key_of("prover")),
+    "get": lambda place, _: place.get(digest("blob", b"nothing")),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED.keys())
+def test_a_proxys_page_is_nobodys_answer_and_no_lie_of_the_coordinator(
+    world: LocalWorld, proxy: Proxy, beyond: str, remote: Connect, asked: Any
+) -> None:
+    place = remote(beyond)
+    place.make(a_claim(world), key_of("prover"))
+    place.book()
+    for page in (b"", b"<html>maintenance</html>", b"{}", b"[" * 5000):
+        proxy.page = page
+        with pytest.raises(UnavailableError):
+            asked(place, world)
+    proxy.page = None
+    assert len(place.entries()) == 1
+    assert place.get(place.put(b"an answer", key_of("prover"))) == b"an answer"
+    place.make(a_contest(world), key_of("challenger"))
+    assert len(place.entries()) == 2
+
+
+def test_a_program_waits_until_a_proxys_page_goes_away(
+    world: LocalWorld, proxy: Proxy, beyond: str, remote: Connect, tmp_path: Path
+) -> None:
+    said, slept, place = list[str](), list[float](), remote(beyond)
+    place.make(a_claim(world), key_of("prover"))
+    proxy.path = "/v1/entries"
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        proxy.page = b"<html>maintenance</html>" if len(slept) < 3 else None
+
+    with Workspace(tmp_path / "keeper") as workspace:
+        player = Player(place.connect(key_of("prover")), workspace, (Keeper(),), say=said.append)
+        player.run(lambda _: len(slept) >= 3, Pace(0.1, sleep))
+    assert len(said) == 2
+    assert all("no answer of a coordinator" in line for line in said)
+
+
+def test_an_entry_of_the_coordinators_that_is_no_move_is_its_lie(
+    played: LocalWorld, remote: Connect, tmp_path: Path
+) -> None:
+    last, key, text = played.place.accepted(4, 1, 1)[0], key_of("challenger"), '{"kind":"win"}'
+    signature = key.sign(MOVE_DOMAIN + signed_body(played.place.identity, last.signed.nonce, text))
+    signed = last.signed.model_copy(update={"move": text, "signature": signature})
+    entry = last.receipt.entry.model_copy(update={"move": signed.identity})
+    forge(tmp_path / "coordinator.db", 4, Accepted(receipt=sign_entry(entry, key_of("coordinator")), signed=signed))
+    with pytest.raises(ProofError, match="entry 4"):
+        remote().entries()
 
 
 def test_an_answer_that_is_no_number_is_not_believed(remote: Connect, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -278,7 +278,7 @@ def together(acts: list[Callable[[], object]]) -> None:
 def test_a_full_board_refuses_and_what_it_has_costs_nothing_again(tmp_path: Path) -> None:
     set_up(tmp_path / "coordinator.db", rules()).place.close()
     place = LocalCoordinator.open(
-        tmp_path / "coordinator.db", key_of("coordinator"), quotas=Quotas(blob=100, party=150, all=200)
+        tmp_path / "coordinator.db", key_of("coordinator"), quotas=Quotas(blob=100, party=150, all=256)
     )
     with closing(place):
         prover, challenger = place.board(key_of("prover")), place.board(key_of("challenger"))
@@ -286,7 +286,7 @@ def test_a_full_board_refuses_and_what_it_has_costs_nothing_again(tmp_path: Path
         assert prover.put(b"a" * 100) == name == challenger.put(b"a" * 100)
         with pytest.raises(UsageError, match="100 at most"):
             prover.put(b"b" * 101)
-        with pytest.raises(UsageError, match="for one party"):
+        with pytest.raises(UsageError, match="for this party"):
             prover.put(b"b" * 51)
         challenger.put(b"c" * 90)
         with pytest.raises(UsageError, match="is full"):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from tallystick.commitments import Digest, digest, parse_digest
-from tallystick.disputes.coordinators.coordinator import Board
 from tallystick.disputes.coordinators.ethereum.keys import EthereumKey, signer_of
 from tallystick.disputes.coordinators.ethereum.typed_data import kept_data
-from tallystick.disputes.opened.manifest import BLOB_BYTES_MAX, Manifest
+from tallystick.disputes.coordinators.whole import Keeper, WholeManifests
+from tallystick.disputes.opened.manifest import BLOB_BYTES_MAX
 from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
 from tallystick.store import read_document, write_atomically
 
@@ -36,6 +38,17 @@ class FolderBoard:
             raise UnavailableError(f"{name}: other bytes lie in its place")
         return data
 
+    def missing(self, names: Iterable[Digest]) -> list[Digest]:
+        """Those that are not there, or are other bytes: all are read, as anybody may write into a folder."""
+        return [name for name in names if not self._has(name)]
+
+    def _has(self, name: Digest) -> bool:
+        try:
+            self.get(name)
+        except UnavailableError:
+            return False
+        return True
+
     def _path(self, name: Digest) -> Path:
         hexadecimal = name.removeprefix("sha256:")
         return self.folder / hexadecimal[:2] / hexadecimal
@@ -45,10 +58,14 @@ class FolderBoard:
 class AttestingBoard:
     """A board that a contract asks for its word: it signs that it keeps the data of a turn, after looking."""
 
-    board: Board
+    board: Keeper
     key: EthereumKey
     chain: int
     contract: str
+
+    @cached_property
+    def _whole(self) -> WholeManifests:
+        return WholeManifests(self.board)
 
     def attest(self, dispute: int, turn: int, data: Digest) -> bytes:
         """The 65 bytes of a signature over typed data.
@@ -57,9 +74,7 @@ class AttestingBoard:
             UnavailableError: The manifest, or a file that it lists, does not lie at the board.
             MalformedError: What lies under `data` is no manifest.
         """
-        listed = Manifest.from_bytes(self.board.get(data), "manifest")
-        for name in set(listed.files.values()):
-            self.board.get(name)
+        self._whole.check(data)
         return self.key.sign_typed(kept_data(self.chain, self.contract, dispute, turn, data))
 
 

@@ -12,7 +12,9 @@ import sqlalchemy as sa
 
 from tallystick.commitments import Digest, digest_from
 from tallystick.disputes.coordinators.local.database import BLOBS, CHUNKS, Database
-from tallystick.disputes.opened.manifest import BLOB_BYTES_MAX, Manifest
+from tallystick.disputes.coordinators.local.standing import Standing
+from tallystick.disputes.coordinators.whole import WholeManifests
+from tallystick.disputes.opened.manifest import BLOB_BYTES_MAX
 from tallystick.errors import MalformedError, RuleError, UnavailableError, UsageError
 
 CHUNK_BYTES: Final = 1 << 20
@@ -22,11 +24,25 @@ BLOB_DOMAIN: Final = b"tallystick/blob/v1\n"
 
 @dataclass(frozen=True)
 class Quotas:
-    """How many bytes the board keeps: in one blob, for one party, and in all."""
+    """How many bytes the board keeps: in one blob, for one party, more for each dispute over its claims, and in all.
+
+    Data is never deleted, so a dispute adds to its prover's quota for good: however many are opened over one party's
+    claims, all can be answered. Of all, a party fills the share of its `Standing` only: a half without the bond of a
+    claim, three quarters with it, and the rest is for provers in open disputes and parties that the rules name.
+    """
 
     blob: int = BLOB_BYTES_MAX
     party: int = 4 << 30
+    dispute: int = 4 << 30
     all: int = 64 << 30
+
+    def of(self, standing: Standing) -> int:
+        """What the board keeps for one party."""
+        return self.party + self.dispute * standing.disputes
+
+    def room(self, standing: Standing) -> int:
+        """How much the board may hold in all once it has taken something of this party."""
+        return int(self.all * standing.share)
 
 
 class BlobStore:
@@ -34,8 +50,9 @@ class BlobStore:
 
     def __init__(self, database: Database, quotas: Quotas) -> None:
         self._database, self.quotas = database, quotas
+        self._whole = WholeManifests(self)
 
-    def keep(self, name: Digest, size: int, source: IO[bytes], owner: str) -> None:
+    def keep(self, name: Digest, size: int, source: IO[bytes], owner: str, standing: Standing) -> None:
         """Keep the `size` bytes of `source`, which hash to `name`, for `owner`; nothing if they are there already.
 
         Raises:
@@ -47,7 +64,7 @@ class BlobStore:
         with self._database.writing() as connection:
             if _size(connection, name) is not None:
                 return
-            self._check_quota(connection, size, owner)
+            self._check_quota(connection, size, owner, standing)
             connection.execute(sa.insert(BLOBS).values(name=name, size=size, owner=owner))
             for number, piece in enumerate(iter(lambda: source.read(CHUNK_BYTES), b"")):
                 connection.execute(sa.insert(CHUNKS).values(name=name, number=number, data=piece))
@@ -79,28 +96,29 @@ class BlobStore:
         with self._database.reading() as connection:
             return _missing(connection, names)
 
-    def check_whole(self, connection: sa.Connection, name: Digest) -> None:
-        """Raise `RuleError` with code `data` unless a manifest lies under `name`, and every file that it lists."""
+    def check_whole(self, name: Digest) -> None:
+        """Raise `RuleError` with code `data` unless a manifest lies under `name`, and every file that it lists.
+
+        A large one takes seconds, so that whoever calls this holds no lock.
+        """
         try:
-            listed = Manifest.from_bytes(_get(connection, name), "manifest")
-        except UnavailableError:
-            raise RuleError("data", f"the manifest {name} is not at the board") from None
+            self._whole.check(name)
+        except UnavailableError as error:
+            raise RuleError("data", str(error)) from None
         except MalformedError as error:
             raise RuleError("data", f"what lies under {name} is no manifest: {error}") from None
-        missing = _missing(connection, listed.files.values())
-        if missing:
-            raise RuleError("data", f"{len(missing)} of the {len(listed.files)} files listed are not at the board")
 
     def held_for(self, owner: str) -> int:
         """How many bytes are kept for a party."""
         with self._database.reading() as connection:
             return _held(connection, owner)
 
-    def _check_quota(self, connection: sa.Connection, size: int, owner: str) -> None:
-        if _held(connection, owner) + size > self.quotas.party:
-            raise RuleError("quota", f"the board keeps {self.quotas.party} bytes at most for one party")
-        if _held(connection, None) + size > self.quotas.all:
-            raise RuleError("quota", f"the board keeps {self.quotas.all} bytes at most, and is full")
+    def _check_quota(self, connection: sa.Connection, size: int, owner: str, standing: Standing) -> None:
+        own, room = self.quotas.of(standing), self.quotas.room(standing)
+        if _held(connection, owner) + size > own:
+            raise RuleError("quota", f"the board keeps {own} bytes at most for this party")
+        if _held(connection, None) + size > room:
+            raise RuleError("quota", f"the board is full: {room} bytes at most for a party with no more at stake")
 
 
 def blob_digest(source: IO[bytes]) -> Digest:

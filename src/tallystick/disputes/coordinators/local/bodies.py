@@ -20,11 +20,14 @@ async def read_body(request: Request, bytes_max: int, seconds_max: float) -> byt
     return b"".join([part async for part in _parts(request, bytes_max, seconds_max)])
 
 
-async def spool_body(request: Request, size: int, seconds_max: float) -> IO[bytes]:
-    """A body of exactly `size` bytes in a file without a name; raises `Problem` for another size, or too slow."""
+async def spool_body(request: Request, size: int, seconds_behind: float) -> IO[bytes]:
+    """A body of exactly `size` bytes in a file without a name; raises `Problem` for another size, or too slow.
+
+    Too slow is a body that is ever more than `seconds_behind` later than at `BYTES_PER_SECOND_MIN` from the beginning.
+    """
     file = tempfile.TemporaryFile()  # noqa: SIM115  handed on
     try:
-        async for part in _parts(request, size, seconds_max + size / BYTES_PER_SECOND_MIN):
+        async for part in _parts(request, size, seconds_behind, 1 / BYTES_PER_SECOND_MIN):
             file.write(part)
         if file.tell() != size:
             raise Problem(400, "malformed", f"the body ended after {file.tell()} of {size} bytes")
@@ -47,17 +50,21 @@ def declared_size(request: Request, bytes_max: int) -> int | None:
     return int(declared)
 
 
-async def _parts(request: Request, bytes_max: int, seconds_max: float) -> AsyncIterator[bytes]:
-    size = 0
+async def _parts(
+    request: Request, bytes_max: int, seconds_max: float, seconds_per_byte: float = 0.0
+) -> AsyncIterator[bytes]:
+    """The body as it comes; every byte that came leaves it more time."""
+    size, end = 0, asyncio.get_running_loop().time() + seconds_max
     try:
-        async with asyncio.timeout(seconds_max):
+        async with asyncio.timeout_at(end) as limit:
             async for part in request.stream():
                 size += len(part)
                 if size > bytes_max:
                     raise _too_large(bytes_max)
+                limit.reschedule(end + size * seconds_per_byte)
                 yield part
     except TimeoutError:
-        raise Problem(408, "slow", f"the body did not arrive within {seconds_max:g} seconds") from None
+        raise Problem(408, "slow", f"the body is too slow: {size} bytes have come") from None
 
 
 def _too_large(bytes_max: int) -> Problem:

@@ -13,7 +13,7 @@ from tallystick.disputes.game import apply
 from tallystick.disputes.invariants import broken
 from tallystick.disputes.moves import Draw, Move, read_move, value_of
 from tallystick.disputes.state import State
-from tallystick.errors import ProofError, RuleError
+from tallystick.errors import MalformedError, ProofError, RuleError
 
 
 def _nobody() -> Mapping[str, int]:
@@ -90,10 +90,16 @@ class Book:
         if signed.coordinator != self.charter.identity:
             raise ProofError(f"entry {self.count}: the move was signed for another coordinator")
         signed.check()
-        move = read_move(signed.move.encode(), f"entry {self.count}")
+        move = self._read_move(signed)
         if move.actor != signed.key:
             raise ProofError(f"entry {self.count}: the move was not signed by its actor")
         try:
             return self.after(move, entry), move
         except RuleError as error:
             raise ProofError(f"entry {self.count}: the coordinator accepted what its rules refuse: {error}") from None
+
+    def _read_move(self, signed: SignedMove) -> Move:
+        try:
+            return read_move(signed.move.encode(), f"entry {self.count}")
+        except MalformedError as error:
+            raise ProofError(f"{error}; the coordinator accepted it") from None

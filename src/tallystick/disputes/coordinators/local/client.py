@@ -8,7 +8,8 @@ found out by whoever saw it, with the coordinator's own signature as evidence.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -33,7 +34,7 @@ from tallystick.disputes.coordinators.local.wire import Answer, Effort, Wire
 from tallystick.disputes.moves import Move
 from tallystick.disputes.opened.manifest import BLOB_BYTES_MAX
 from tallystick.disputes.rules import Rules
-from tallystick.errors import ProofError, RuleError, UnavailableError, UsageError
+from tallystick.errors import MalformedError, ProofError, RuleError, UnavailableError, UsageError
 
 ANSWER_BYTES_MAX: Final = 1 << 20
 PAGE_BYTES_MAX: Final = (8 << 20) + ACCEPTED_BYTES_MAX
@@ -66,7 +67,9 @@ class RemoteCoordinator:
         identity = parse_digest(named, "coordinator") if named else identity
         self._wire = Wire(url, effort)
         try:
-            self.charter = Charter.from_bytes(self._get("/v1/rules", ANSWER_BYTES_MAX), f"{url}: rules")
+            answer = self._get("/v1/rules", ANSWER_BYTES_MAX)
+            with _coordinators_answer():
+                self.charter = Charter.from_bytes(answer, f"{url}: rules")
             if identity is not None and self.charter.identity != identity:
                 raise ProofError(f"{url}: this is coordinator {self.charter.identity}, and not {identity}")
             self._receipts = ReceiptFile(receipts, self.charter)
@@ -133,7 +136,8 @@ class RemoteCoordinator:
         answer = self._wire.ask("POST", "/v1/moves", ANSWER_BYTES_MAX, signed.to_bytes(), _JSON)
         if answer.status != 200:
             raise error_of(answer.status, answer.body, self._wire.url)
-        receipt = MoveReceipt.from_bytes(answer.body, f"{self._wire.url}: receipt")
+        with _coordinators_answer():
+            receipt = MoveReceipt.from_bytes(answer.body, f"{self._wire.url}: receipt")
         receipt.check(self.charter)
         if (receipt.entry.coordinator, receipt.entry.move) != (self.identity, signed.identity):
             raise ProofError(f"{self._wire.url}: the receipt is for another move")
@@ -146,7 +150,7 @@ class RemoteCoordinator:
             raise UsageError(f"a blob of {len(data)} bytes: the board takes {BLOB_BYTES_MAX} at most")
         name = blob_digest(BytesIO(data))
         path = f"/v1/blobs/{name}"
-        if self._wire.ask("HEAD", path, 0).status == 200:
+        if self._wire.ask("HEAD", path, 0) == Answer(200, b"", str(len(data))):
             return name
         signature = key.sign(put_message(self.identity, name, len(data)))
         headers = {"Tally-Key": key.public, "Tally-Signature": signature, "Content-Type": "application/octet-stream"}
@@ -168,15 +172,28 @@ class RemoteCoordinator:
         start = max(self._book.count - 1, 0)
         lines = self._get(f"/v1/entries?start={start}", PAGE_BYTES_MAX).splitlines()
         if self._book.count:
-            if not lines or lines[0] != self._last:
-                raise ProofError(f"{self._wire.url}: entry {start} is not the one that the coordinator showed before")
+            self._check_last(lines[:1])
             del lines[0]
         for line in lines:
             self._take_in(line)
         return bool(lines)
 
+    def _check_last(self, lines: list[bytes]) -> None:
+        """Raise `ProofError` unless the entry seen last is there still, `UnavailableError` where nobody says so."""
+        number = self._book.count - 1
+        if lines == [self._last]:
+            return
+        for line in lines:
+            self._accepted(line, number)
+        self.now()  # an empty page may be anybody's; a coordinator tells the time
+        raise ProofError(f"{self._wire.url}: entry {number} is not the one that the coordinator showed before")
+
+    def _accepted(self, line: bytes, number: int) -> Accepted:
+        with _coordinators_answer():
+            return Accepted.from_bytes(line, f"{self._wire.url}: entry {number}")
+
     def _take_in(self, line: bytes) -> None:
-        accepted = Accepted.from_bytes(line, f"{self._wire.url}: entry {self._book.count}")
+        accepted = self._accepted(line, self._book.count)
         self._book, move = self._book.read(accepted)
         entry = accepted.receipt.entry
         self._receipts.compare(entry)
@@ -184,7 +201,9 @@ class RemoteCoordinator:
         self._last = line
 
     def _object(self, path: str) -> dict[str, Json]:
-        found = decode(self._get(path, ANSWER_BYTES_MAX), f"{self._wire.url}{path}")
+        answer = self._get(path, ANSWER_BYTES_MAX)
+        with _coordinators_answer():
+            found = decode(answer, f"{self._wire.url}{path}")
         if not isinstance(found, dict):
             raise UnavailableError(f"{self._wire.url}{path}: no JSON object")
         return found
@@ -239,6 +258,15 @@ class RemoteBoard:
 
 
 _JSON: Final = {"Content-Type": "application/json"}
+
+
+@contextmanager
+def _coordinators_answer() -> Iterator[None]:
+    """What reads like no coordinator's answer is a proxy's or another program's: the coordinator is not there."""
+    try:
+        yield
+    except MalformedError as error:
+        raise UnavailableError(f"no answer of a coordinator: {error}") from None
 
 
 def _body_of(answer: Answer, url: str) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from io import BytesIO
@@ -25,12 +25,14 @@ from tallystick.disputes.coordinators.local.door import admit, data_of
 from tallystick.disputes.coordinators.local.purses import Purses
 from tallystick.disputes.coordinators.local.signed import (
     Accepted,
+    ChainEntry,
     Charter,
     MoveReceipt,
     SignedMove,
     sign_entry,
     sign_move,
 )
+from tallystick.disputes.coordinators.local.standing import Standing, is_named, standing_of
 from tallystick.disputes.moves import Move, value_of
 from tallystick.disputes.rules import Rules
 from tallystick.disputes.state import State
@@ -156,17 +158,13 @@ class LocalCoordinator:
             UnavailableError: the database cannot be reached or written; whether it has the move is unknown.
         """
         signed, move = admit(data, self.charter)
+        self._check_data(signed, move)
         with self._lock, self._database.writing() as connection:
-            book = self._catch_up(connection)
+            self._catch_up(connection)
             known = _receipt_of(connection, signed)
             if known is not None:
                 return known
-            entry = book.entry(signed, self.now())
-            after = book.after(move, entry)
-            self._check_purse(connection, book, move)
-            data_name = data_of(move)
-            if data_name is not None:
-                self.blobs.check_whole(connection, data_name)
+            entry, after = self._foreseen(connection, signed, move)
             receipt = sign_entry(entry, self._key)
             _append(connection, signed, receipt, after.checked())
         return receipt
@@ -196,7 +194,7 @@ class LocalCoordinator:
     def purse(self, party: str) -> int:
         """What a party can pay moves with."""
         with self._lock, self._database.reading() as connection:
-            return self.purses.granted(connection, party) - self._catch_up(connection).spent.get(party, 0)
+            return self._purse(connection, self._catch_up(connection), party)
 
     def parties(self) -> list[str]:
         """Everybody who was ever granted anything or has moved."""
@@ -204,17 +202,40 @@ class LocalCoordinator:
 
     def keep(self, name: Digest, size: int, source: IO[bytes], owner: str) -> None:
         """Keep bytes at the board for a party that has something to do here; see `BlobStore.keep`."""
-        if not self.has_standing(owner):
-            raise RuleError("standing", "the board keeps data only for parties with a purse or a role")
-        self.blobs.keep(name, size, source, owner)
+        self.blobs.keep(name, size, source, owner, self.standing(owner))
 
-    def has_standing(self, party: str) -> bool:
-        """Whether a party was ever granted money, or is named by the rules: strangers may move, and store nothing."""
-        rules = self.rules
-        if party in (*rules.members, rules.referee, rules.beacon, rules.planter, rules.guardian, rules.treasury):
-            return True
-        with self._database.reading() as connection:
-            return self.purses.is_known(connection, party)
+    def standing(self, party: str) -> Standing:
+        """What a party has at stake; raises `RuleError` with code `standing` for one without purse and role.
+
+        Strangers may move, and store nothing.
+        """
+        with self._lock, self._database.reading() as connection:
+            if not (is_named(party, self.rules) or self.purses.is_known(connection, party)):
+                raise RuleError("standing", "the board keeps data only for parties with a purse or a role")
+            book = self._catch_up(connection)
+            return standing_of(party, book.state, self._purse(connection, book, party))
+
+    def _check_data(self, signed: SignedMove, move: Move) -> None:
+        """Raise `RuleError` unless a new move is allowed now, and what it refers to lies at the board.
+
+        Looking at data may take seconds: it comes after all else that may be refused, and holds no lock.
+        """
+        name = data_of(move)
+        if name is None:
+            return
+        with self._lock, self._database.reading() as connection:
+            self._catch_up(connection)
+            if _receipt_of(connection, signed) is not None:
+                return
+            self._foreseen(connection, signed, move)
+        self.blobs.check_whole(name)
+
+    def _foreseen(self, connection: sa.Connection, signed: SignedMove, move: Move) -> tuple[ChainEntry, Book]:
+        """The entry that a move would be now, and the book after it; raises `RuleError` where it is refused."""
+        entry = self._book.entry(signed, self.now())
+        after = self._book.after(move, entry)
+        self._check_purse(connection, self._book, move)
+        return entry, after
 
     def _catch_up(self, connection: sa.Connection) -> Book:
         """Fold what other processes have accepted since."""
@@ -241,9 +262,11 @@ class LocalCoordinator:
         except (ProofError, MalformedError) as error:
             raise UnavailableError(f"{self._database.name}: damaged: {error}") from None
 
+    def _purse(self, connection: sa.Connection, book: Book, party: str) -> int:
+        return self.purses.granted(connection, party) - book.spent.get(party, 0)
+
     def _check_purse(self, connection: sa.Connection, book: Book, move: Move) -> None:
-        price = value_of(move)
-        held = self.purses.granted(connection, move.actor) - book.spent.get(move.actor, 0)
+        price, held = value_of(move), self._purse(connection, book, move.actor)
         if price > held:
             raise RuleError("funds", f"this move pays {price}, and the purse holds {held}")
 
@@ -295,6 +318,10 @@ class LocalBoard:
     def get(self, name: Digest) -> bytes:
         """The bytes under a digest; raises `UnavailableError` where they are not there."""
         return self._place.blobs.get(name)
+
+    def missing(self, names: Iterable[Digest]) -> list[Digest]:
+        """Those that do not lie at the board; what lies there was hashed when it was put."""
+        return self._place.blobs.missing(names)
 
 
 def check_rules(rules: Rules) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Final, TypeVar
+from weakref import WeakValueDictionary
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response, StreamingResponse
@@ -17,16 +19,17 @@ from tallystick.attestation import check_signature
 from tallystick.commitments import Digest, Json, encode, parse_digest
 from tallystick.disputes.coordinators.local.board import blob_digest
 from tallystick.disputes.coordinators.local.bodies import declared_size, read_body, spool_body
+from tallystick.disputes.coordinators.local.door import admit
 from tallystick.disputes.coordinators.local.place import LocalCoordinator
 from tallystick.disputes.coordinators.local.problems import Problem, problem_of
 from tallystick.disputes.coordinators.local.signed import SIGNED_MOVE_BYTES_MAX, put_message
+from tallystick.disputes.coordinators.local.uploads import Uploads
 from tallystick.disputes.ledger import withdrawable
 from tallystick.disputes.state import Dispute
-from tallystick.errors import MalformedError, RuleError, TallyError
+from tallystick.errors import MalformedError, TallyError
 
 PAGE_ENTRIES: Final = 256
 PAGE_BYTES: Final = 4 << 20
-UPLOADS_AT_ONCE: Final = 8
 CLIENT_GONE: Final = 499
 KEY_HEADER: Final = "Tally-Key"
 SIGNATURE_HEADER: Final = "Tally-Signature"
@@ -36,9 +39,10 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True)
 class Patience:
-    """How many seconds a body may take; a blob has more, in proportion to its size."""
+    """How many seconds a body may take, and how many a blob may lag behind the slowest rate that is waited for."""
 
     body: float = 30.0
+    blob: float = 10.0
 
 
 def create_app(place: LocalCoordinator, patience: Patience | None = None) -> FastAPI:
@@ -82,24 +86,26 @@ def _add_reading(app: FastAPI, place: LocalCoordinator) -> None:
 
 
 def _add_moves(app: FastAPI, place: LocalCoordinator, patience: Patience) -> None:
+    turns = WeakValueDictionary[str, asyncio.Lock]()  # one party's moves wait for each other, and for nobody's threads
+
     @app.post("/v1/moves")
     async def move(request: Request) -> Response:
         body = await read_body(request, SIGNED_MOVE_BYTES_MAX, patience.body)
-        receipt = await asyncio.to_thread(place.take, body)
+        signed, _ = await asyncio.to_thread(admit, body, place.charter)
+        async with turns.setdefault(signed.key, asyncio.Lock()):
+            receipt = await asyncio.to_thread(place.take, body)
         return _json(receipt.to_bytes())
 
 
 def _add_blobs(app: FastAPI, place: LocalCoordinator, patience: Patience) -> None:
-    uploads = asyncio.Semaphore(UPLOADS_AT_ONCE)
+    uploads = Uploads()
 
     @app.put("/v1/blobs/{name}")
     async def put(request: Request, name: str) -> Response:
         digest = parse_digest(name, "blob")
-        size, owner = await asyncio.to_thread(_announced, request, place, digest)
-        if uploads.locked():
-            raise Problem(429, "busy", "too many uploads at once; come back", {"Retry-After": "1"})
-        async with uploads:
-            await _upload(request, place, digest, size, owner, patience.body)
+        size, owner, share = await asyncio.to_thread(_announced, request, place, digest)
+        with uploads.one(owner, share):
+            await _upload(request, place, digest, size, owner, patience.blob)
         return Response(status_code=204)
 
     @app.get("/v1/blobs/{name}")
@@ -126,16 +132,17 @@ async def _upload(
         await asyncio.to_thread(place.keep, name, size, file, owner)
 
 
-def _announced(request: Request, place: LocalCoordinator, name: Digest) -> tuple[int, str]:
-    """Size and owner of a blob, from headers that the owner signed; raises before a byte of the body is read."""
+def _announced(request: Request, place: LocalCoordinator, name: Digest) -> tuple[int, str, Fraction]:
+    """Size and owner of a blob, from headers that the owner signed, and the owner's share of the board.
+
+    Raises before a byte of the body is read.
+    """
     size = declared_size(request, place.blobs.quotas.blob)
     if size is None:
         raise Problem(411, "malformed", "Content-Length: needed for a blob")
     owner = request.headers.get(KEY_HEADER, "")
     check_signature(owner, request.headers.get(SIGNATURE_HEADER, ""), put_message(place.identity, name, size))
-    if not place.has_standing(owner):
-        raise RuleError("standing", "the board keeps data only for parties with a purse or a role")
-    return size, owner
+    return size, owner, place.standing(owner).share
 
 
 def _account(place: LocalCoordinator, party: str) -> Json:

@@ -29,10 +29,11 @@ class Effort:
 
 @dataclass(frozen=True)
 class Answer:
-    """Status and body of a response."""
+    """Status and body of a response; `length` is what its header says of the body, also where none is sent."""
 
     status: int
     body: bytes
+    length: str = ""
 
 
 class Wire:
@@ -102,4 +103,4 @@ class Wire:
                 body += part
                 if len(body) > bytes_max:
                     raise httpx.StreamError(f"the answer is larger than {bytes_max} bytes")
-        return Answer(response.status_code, bytes(body))
+        return Answer(response.status_code, bytes(body), response.headers.get("content-length", ""))
