@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,17 +75,20 @@ def challenger(
 ) -> int:
     """Recompute claims, contest what differs, and play the disputes to their end.
 
-    Every claim is fetched from the board, audited, and contested once at most. Exit code 1 if a dispute was lost.
+    Every claim is fetched from the board, audited, and contested once at most. Audits run in a process of their own,
+    one at a time, the claim first whose window ends first; meanwhile disputes are answered. Exit code 1 if one was
+    lost.
     """
     from tallystick.disputes.opened import Judge, doubter_for
-    from tallystick.disputes.players import programs
+    from tallystick.disputes.players import Apart, programs
     from tallystick.disputes.players.evidence import find_evidence
 
     doubter = doubter_for(device=device, contests_all=whole)
-    with seated(coordinator, key, board, board_key, work) as chair:
-        roles = programs.challenger(
-            chair.shelf, chair.workspace, lambda _: doubter, Judge(), find_evidence, claim or None
-        )
+    with (
+        seated(coordinator, key, board, board_key, work) as chair,
+        Apart(chair.workspace, partial(doubter_for, device=device), doubter) as auditor,
+    ):
+        roles = programs.challenger(chair.shelf, chair.workspace, auditor, Judge(), find_evidence, claim or None)
         view = drive(chair.player(roles), _never, poll, watch)
         return _lost(view)
 

@@ -70,7 +70,7 @@ def drive(player: Player, until: Callable[[View], bool], poll: float, is_watchin
     with Display.on(player) as display:
         if is_watching:
             return _until_interrupted(player, until, Pace(poll), display)
-        player.look()
+        player.look(Pace(poll))
         assert player.view is not None  # set by `look`
         display.show(player.view)
         return player.view

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from tallystick.commitments import Digest, digest, encode
-from tallystick.disputes.opened import Manifest, fetch, files_of, manifest_digest, publish
+from tallystick.disputes.opened import Manifest, blobs_of, fetch, files_of, manifest_digest, publish
 from tallystick.disputes.opened import manifest as limits
 from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
 
@@ -109,8 +110,15 @@ BAD_MANIFESTS = {
     "unknown-key": raw({}, more=1),
     "not-canonical": json.dumps({"files": {}, "kind": "manifest", "version": 1}).encode(),
     "file-and-folder": raw({"a": BLOB, "a/b": BLOB}),
+    "file-and-outer-folder": raw({"a": BLOB, "a/b/c": BLOB}),
+    "folders": raw({f"{number}/a": BLOB for number in range(4097)}),
     "upper-and-lower-case": raw({"a": BLOB, "A": BLOB}),
     "files-as-list": raw(["a"]),
+    "no-part": raw({"a": []}),
+    "one-part": raw({"a": [BLOB]}),
+    "parts": raw({"a": [BLOB] * 65}),
+    "parts-in-parts": raw({"a": [BLOB, [BLOB, BLOB]]}),
+    "bytes-in-parts": raw({"a": [BLOB] * 64, "b": [BLOB] * 3}),
     "truth-as-version": raw({}, version=True),
 }
 
@@ -129,9 +137,81 @@ def test_too_many_files_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         Manifest.from_bytes(raw(files), "manifest")
     with pytest.raises(UsageError, match="files, more than"):
         publish(dict.fromkeys(files, b""), MemoryBoard())
-    monkeypatch.setattr(limits, "BLOB_BYTES_MAX", 4)
-    with pytest.raises(UsageError, match="a: 5 bytes, more than the 4"):
-        publish({"a": b"12345"}, MemoryBoard())
+
+
+def test_the_most_that_fits_is_taken() -> None:
+    files: dict[str, object] = {f"{number}/a": BLOB for number in range(4096)}
+    assert len(Manifest.from_bytes(raw({**files, "a": [BLOB] * 64, "b": [BLOB] * 2}), "manifest").files) == 4098
+
+
+@pytest.fixture
+def small_blobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A blob has 1,024 bytes at most."""
+    monkeypatch.setattr(limits, "BLOB_BYTES_MAX", 1024)
+
+
+@pytest.mark.usefixtures("small_blobs")
+def test_a_file_that_is_no_blob_is_several(tmp_path: Path) -> None:
+    """A tensor of more than 64 MiB has to be opened like every other."""
+    content = {"a": bytes(1024), "b": bytes(1023) + b"ab", "c": b"c" * 3072, "d": b""}
+    (tmp_path / "c").write_bytes(content["c"])
+    board = MemoryBoard()
+    name = publish({**content, "c": tmp_path / "c"}, board)
+    assert name == manifest_digest(content)
+    manifest = Manifest.from_bytes(board.get(name), "manifest")
+    first, last, whole, empty = (digest("blob", data) for data in (bytes(1023) + b"a", b"b", b"c" * 1024, b""))
+    assert manifest.files == {"a": digest("blob", bytes(1024)), "b": (first, last), "c": (whole,) * 3, "d": empty}
+    assert {*blobs_of(manifest), name} == board.blobs.keys()
+    fetched = fetch(name, board, tmp_path / "fetched")
+    assert {key: path.read_bytes() for key, path in files_of(fetched).items()} == content
+
+
+@pytest.mark.usefixtures("small_blobs")
+@pytest.mark.parametrize(
+    "parts", [(1023, 1), (1024, 0), (1025, 1), (1024, 1024, 1)], ids=["short", "empty", "long", "exact"]
+)
+def test_a_file_has_one_form_of_parts(tmp_path: Path, parts: tuple[int, ...]) -> None:
+    board = MemoryBoard()
+    name = board.put(raw({"a": [board.put(bytes(size)) for size in parts]}))
+    if parts == (1024, 1024, 1):
+        assert (fetch(name, board, tmp_path / "fetched") / "a").read_bytes() == bytes(2049)
+        return
+    with pytest.raises(MalformedError, match="bytes"):
+        fetch(name, board, tmp_path / "fetched")
+    assert not (tmp_path / "fetched").exists()
+
+
+def test_what_nobody_would_fetch_is_not_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FETCHED_BYTES_MAX", 8)
+    board = MemoryBoard()
+    for files, said in (({"a": b"12345", "b": b"6789"}, "9 bytes"), ({"a": b"", "A": b""}, "upper and lower")):
+        with pytest.raises(UsageError, match=said):
+            publish(files, board)
+    assert board.blobs == {}
+    publish({"a": b"12345", "b": b"678"}, board)
+    assert len(board.blobs) == 3
+
+
+@pytest.mark.parametrize("has_links", [True, False], ids=["links", "copies"])
+@pytest.mark.usefixtures("small_blobs")
+def test_a_blob_under_many_names_is_written_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool
+) -> None:
+    """Else 64 KiB at the board fill the disk of everybody who looks; where there are no links, the total bounds it."""
+    if not has_links:
+        monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError("no links here")))
+    board = MemoryBoard()
+    blob, part = board.put(bytes(900)), board.put(bytes(1024))
+    listed = {f"{number // 4}/{number}": [part, blob] if number % 2 else blob for number in range(8)}
+    name = board.put(raw(listed))
+    total = 4 * 900 + 4 * 1924
+    with pytest.raises(MalformedError, match="come to more"):
+        fetch(name, board, tmp_path / "fetched", bytes_max=total - 1)
+    fetched = fetch(name, board, tmp_path / "fetched", bytes_max=total)
+    assert {key: path.stat().st_size for key, path in files_of(fetched).items()} == {
+        key: 1924 if isinstance(each, list) else 900 for key, each in listed.items()
+    }
+    assert len({path.stat().st_ino for path in files_of(fetched).values()}) == (2 if has_links else 8)
 
 
 def test_a_folder_that_is_too_large_is_not_laid_out(tmp_path: Path) -> None:
@@ -176,3 +256,10 @@ def test_the_example_of_the_page_is_what_the_code_does() -> None:
     manifest = Manifest(files={name: digest("blob", data) for name, data in files.items()})
     assert manifest.to_bytes().decode() in "".join(page.split())
     assert manifest_digest(files) in page
+
+
+def test_the_example_in_parts_is_what_the_code_does() -> None:
+    page = (Path(__file__).parents[3] / "spec" / "manifest.md").read_text()
+    parts = [digest("blob", bytes(64 << 20)), digest("blob", b"\0")]
+    assert Manifest(files={"zeros.bin": tuple(parts)}).to_bytes().decode() in "".join(page.split())
+    assert manifest_digest({"zeros.bin": bytes((64 << 20) + 1)}) in page

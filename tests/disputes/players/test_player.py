@@ -44,6 +44,22 @@ def test_the_most_urgent_comes_first_and_what_has_no_clock_last(tmp_path: Path) 
     assert role.done == ["now", "soon", "later", "idle"]
 
 
+def test_the_most_urgent_dispute_is_answered_first(tmp_path: Path) -> None:
+    """A replay takes its time, and the other clock runs."""
+    game = Seats(tmp_path)
+    prover, first, second = game.prover(HONEST), *(game.challenger(Accuser(), name=party(n)) for n in (900, 901))
+    prover.look()
+    first.step()
+    prover.step()
+    game.table.clock.advance(game.table.clock() + 1000)
+    second.step()
+    game.table.clock.advance(game.table.clock() + 4000)
+    first.step()
+    turns = [dispute.turn for dispute in game.table.state.disputes]
+    prover.step()
+    assert [dispute.turn for dispute in game.table.state.disputes] == [turns[0], turns[1] + 1]
+
+
 def test_a_hundred_disputes_at_once_are_all_answered(tmp_path: Path) -> None:
     game = Seats(tmp_path)
     prover, challenger = game.prover(Counting(4, 3)), game.challenger(Accuser())

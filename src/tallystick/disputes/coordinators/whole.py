@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Final, Protocol
 
 from tallystick.commitments import Digest
-from tallystick.disputes.opened.manifest import Manifest
+from tallystick.disputes.opened.manifest import Manifest, blobs_of
 from tallystick.errors import UnavailableError
 
 REMEMBERED_MAX: Final = 4096
@@ -46,8 +46,3 @@ class WholeManifests:
         missing = self._keeper.missing(listed)
         if missing:
             raise UnavailableError(f"{len(missing)} of the {len(listed)} blobs listed are not at the board")
-
-
-def blobs_of(manifest: Manifest) -> frozenset[Digest]:
-    """The blobs that a manifest lists, each once."""
-    return frozenset(manifest.files.values())

@@ -59,6 +59,10 @@ class OpenedDoubter:
         found = self._suspicion(claim, statement)
         return Doubt(0, claim.size, found.reason) if found is not None and self.contests_all else found
 
+    def recall(self, claim: Claim, statement: Path, found: Doubt | None) -> None:
+        """Take over what another doubter found of a claim, so that it is not computed again."""
+        self._found[(statement, claim.tree)] = found
+
     def choose(self, answered: Answered, children: Sequence[tuple[int, int]]) -> int | Ground:
         """The child with the first wrong record, or the first whose outputs leave the tolerance."""
         try:

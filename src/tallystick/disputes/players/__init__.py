@@ -1,6 +1,8 @@
 """The programs of the parties: each watches a coordinator and makes its party's moves, through any crash."""
 
+from tallystick.disputes.players.apart import Apart
 from tallystick.disputes.players.appealing import Appellant
+from tallystick.disputes.players.auditing import Inline
 from tallystick.disputes.players.challenger import Challenger
 from tallystick.disputes.players.keeper import Keeper
 from tallystick.disputes.players.member import Member
@@ -14,9 +16,11 @@ from tallystick.disputes.players.watch import View, Watch
 from tallystick.disputes.players.workspace import Workspace
 
 __all__ = [
+    "Apart",
     "Appellant",
     "Challenger",
     "Clock",
+    "Inline",
     "Keeper",
     "Member",
     "MemoryBoard",

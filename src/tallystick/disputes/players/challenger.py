@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
-from tallystick.commitments import Json
 from tallystick.disputes.moves import Choose, Contest, Move, Protest
-from tallystick.disputes.parties import Doubt, Doubter, Ground
+from tallystick.disputes.parties import Doubt, Ground
 from tallystick.disputes.partition import bounds
+from tallystick.disputes.players.auditing import Auditor, Finding, doubt_form, read_doubt
 from tallystick.disputes.players.shelf import Shelf
-from tallystick.disputes.players.task import FAILURES, Task, is_pressing
+from tallystick.disputes.players.task import FAILURES, Elsewhere, Task, is_pressing
 from tallystick.disputes.players.watch import View, claim_name
 from tallystick.disputes.players.workspace import Workspace
 from tallystick.disputes.state import Claim, Phase, Status
@@ -28,7 +28,7 @@ class Challenger:
 
     shelf: Shelf
     workspace: Workspace
-    doubters: Callable[[Claim], Doubter]
+    auditor: Auditor
     claims: Collection[int] | None = None
     contests: bool = True
 
@@ -44,25 +44,32 @@ class Challenger:
 
     def _claims(self, view: View) -> Iterator[Task]:
         contested = {dispute.claim for dispute in view.state.disputes if dispute.challenger == view.party}
+        self.auditor.keep(_of_use(view, contested))
         for number, claim in enumerate(view.state.claims):
             left = claim.deadline - view.time
             is_open = claim.status is Status.OPEN and left > 0 and number not in contested
             is_mine_to_ask = claim.prover != view.party and (self.claims is None or number in self.claims)
             if is_open and is_mine_to_ask and not self._is_believed(claim):
                 key = f"contest-{number}-{claim_name(claim)}"
-                yield Task(key, left, partial(self._contest, view, number, left), True, True)
+                answer = partial(self._contest, view, number, left)
+                yield Task(key, left, answer, True, True, partial(self._is_elsewhere, claim))
 
     def _is_believed(self, claim: Claim) -> bool:
         noted = self.workspace.note(_note(claim))
         return noted is not None and noted.get("doubt") is None
 
+    def _is_elsewhere(self, claim: Claim) -> bool:
+        return self.auditor.is_elsewhere(claim) and self._noted(claim) is None
+
     def _contest(self, view: View, number: int, left: int) -> Move | None:
         claim = view.state.claims[number]
         doubt = self._noted(claim)
         if doubt is None:
-            doubt = self._doubt(claim, is_pressing(left, view.rules.challenge_window))
-            found: Json = {"high": doubt.high, "low": doubt.low, "reason": doubt.reason} if doubt else None
-            self.workspace.put_note(_note(claim), {"doubt": found})
+            finding = self._find(claim, is_pressing(left, view.rules.challenge_window))
+            if finding is None:
+                raise Elsewhere
+            doubt = finding.doubt
+            self.workspace.put_note(_note(claim), {"doubt": doubt_form(doubt)})
         if doubt is None:
             return None
         price = view.rules.challenger_bond + view.rules.deposit
@@ -70,23 +77,17 @@ class Challenger:
 
     def _noted(self, claim: Claim) -> Doubt | None:
         """What was found before, where the contest could not be made then."""
-        noted = (self.workspace.note(_note(claim)) or {}).get("doubt")
-        if not isinstance(noted, dict):
-            return None
-        low, high = noted.get("low"), noted.get("high")
-        if not (isinstance(low, int) and isinstance(high, int)):
-            return None
-        return Doubt(low, high, str(noted.get("reason")))
+        return read_doubt((self.workspace.note(_note(claim)) or {}).get("doubt"))
 
-    def _doubt(self, claim: Claim, is_pressing: bool) -> Doubt | None:
+    def _find(self, claim: Claim, is_pressing: bool) -> Finding | None:
         """What to contest: everything, where the statement is no statement or is withheld until the window ends."""
         try:
-            return self.doubters(claim).doubt(claim, self.shelf.folder_of(claim.statement))
+            return self.auditor.find(claim, self.shelf.folder_of(claim.statement))
         except (MalformedError, ProofError) as error:
-            return Doubt(0, claim.size, str(error))
+            return Finding(Doubt(0, claim.size, str(error)))
         except UnavailableError as error:
             if is_pressing and self.shelf.is_missing(claim.statement):
-                return Doubt(0, claim.size, str(error))
+                return Finding(Doubt(0, claim.size, str(error)))
             raise
 
     def _choice(self, view: View, number: int, seconds: int) -> Move:
@@ -108,8 +109,14 @@ class Challenger:
     def _chosen(self, view: View, number: int) -> int | Ground:
         dispute = view.state.disputes[number]
         ends = bounds(dispute.low, dispute.high, view.rules.ways)
-        doubter = self.doubters(view.claim_of(dispute))
-        return doubter.choose(self.shelf.answered(view, number), list(pairwise(ends)))
+        return self.auditor.choose(self.shelf.answered(view, number), list(pairwise(ends)))
+
+
+def _of_use(view: View, contested: Collection[int]) -> list[Claim]:
+    """The claims of which a finding is of use: those that may be contested, or are by this party."""
+    claims = enumerate(view.state.claims)
+    is_open = (claim for number, claim in claims if claim.deadline > view.time or number in contested)
+    return [claim for claim in is_open if claim.status is Status.OPEN]
 
 
 def _note(claim: Claim) -> str:

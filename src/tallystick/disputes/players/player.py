@@ -10,7 +10,7 @@ from typing import Final
 from tallystick.disputes.coordinators import Coordinator
 from tallystick.disputes.moves import Move
 from tallystick.disputes.players.calendar import next_instant
-from tallystick.disputes.players.task import FAILURES, MISTAKES, Role, Task
+from tallystick.disputes.players.task import FAILURES, MISTAKES, Elsewhere, Role, Task
 from tallystick.disputes.players.watch import View, Watch
 from tallystick.disputes.players.workspace import Sent, Workspace
 from tallystick.errors import RuleError, UnavailableError
@@ -57,6 +57,8 @@ class Player:
     watch: Watch = field(init=False)
     view: View | None = None
     rests: dict[str, Rest] = field(default_factory=dict)
+    is_waiting: bool = False
+    """Whether at the last look another process was thinking something out for this party."""
 
     def __post_init__(self) -> None:
         self.watch = Watch(self.coordinator)
@@ -71,18 +73,21 @@ class Player:
         self.view = self.watch.look()
         tasks = self._tasks(self.view)
         self.rests = {task.key: self.rests[task.key] for task in tasks if task.key in self.rests}
+        self.is_waiting = any(task.is_elsewhere() for task in tasks)
         return any(self._does(task, self.view) for task in tasks if self._is_awake(task, self.view))
 
-    def look(self) -> None:
-        """Do all that can be done now; raises as `step` does."""
-        while self.step():
-            pass
+    def look(self, pace: Pace | None = None) -> None:
+        """Do all that can be done now, or when what other processes think out is there; raises as `step` does."""
+        pace = pace or Pace()
+        while (is_moving := self.step()) or self.is_waiting:
+            if not is_moving:
+                pace.sleep(pace.poll)
 
     def wakes(self) -> int | None:
         """The next second at which there may be something to do though nobody else moves; `None` for never."""
         if self.view is None:
             return None
-        rests = [rest.until for rest in self.rests.values()]
+        rests = [rest.until for rest in self.rests.values() if rest.until > self.view.now]
         return min(filter(None, [next_instant(self.view.state, self.view.now), *rests]), default=None)
 
     def run(
@@ -113,12 +118,14 @@ class Player:
 
     def _is_awake(self, task: Task, view: View) -> bool:
         rest = self.rests.get(task.key)
-        return rest is None or view.now >= rest.until
+        return (rest is None or view.now >= rest.until) and not task.is_elsewhere()
 
     def _does(self, task: Task, view: View) -> bool:
         """Whether the task was done; a failure costs this task time, and no other."""
         try:
             self._make(task, view)
+        except Elsewhere:
+            return True
         except MISTAKES as error:
             self.say(f"{task.key}: a mistake of this program: {type(error).__name__}: {error}")
         except FAILURES as error:

@@ -9,6 +9,7 @@ from tallystick.disputes.fault import Fault
 from tallystick.disputes.moves import Evidence
 from tallystick.disputes.parties import Answered, Doubter, Judge, Trace
 from tallystick.disputes.players.appealing import Appellant
+from tallystick.disputes.players.auditing import Auditor, Inline
 from tallystick.disputes.players.challenger import Challenger
 from tallystick.disputes.players.keeper import Keeper
 from tallystick.disputes.players.member import Member
@@ -38,16 +39,20 @@ def prover(
 def challenger(
     shelf: Shelf,
     workspace: Workspace,
-    doubters: Callable[[Claim], Doubter],
+    doubters: Callable[[Claim], Doubter] | Auditor,
     judge: Judge | None = None,
     evidence: Callable[[Answered], Evidence | None] = no_evidence,
     claims: Collection[int] | None = None,
 ) -> tuple[Role, ...]:
-    """Looks at claims (all, or those of `claims`), contests, chooses, pleads, appeals."""
+    """Looks at claims (all, or those of `claims`), contests, chooses, pleads, appeals.
+
+    Doubters are asked in this process, which makes no move meanwhile; an `Apart` lets it go on.
+    """
+    auditor = Inline(doubters) if callable(doubters) else doubters
     pleading: tuple[Role, ...] = ()
     if judge is not None:
         pleading = (Pleader(Fault.CHALLENGER, shelf, workspace, judge, evidence),)
-    return (Challenger(shelf, workspace, doubters, claims), *pleading, Appellant(), Keeper())
+    return (Challenger(shelf, workspace, auditor, claims), *pleading, Appellant(), Keeper())
 
 
 def member(shelf: Shelf, workspace: Workspace, judge: Judge) -> tuple[Role, ...]:

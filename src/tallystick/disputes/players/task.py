@@ -18,6 +18,15 @@ MISTAKES: Final = (
 FAILURES: Final = (TallyError, OSError, *MISTAKES)
 
 
+class Elsewhere(Exception):  # noqa: N818 - nothing went wrong
+    """Raised by an answer that another process has begun to think out."""
+
+
+def here() -> bool:
+    """Nothing is thought out elsewhere."""
+    return False
+
+
 @dataclass(frozen=True)
 class Task:
     """Something to do under a name that is the same after a restart.
@@ -25,6 +34,8 @@ class Task:
     `seconds` are left for it, `None` if no clock runs; `answer` thinks out the move, `None` for no move. A task that
     is `kept` is answered once: its move is written down before it is made, and made again as it stands there after a
     crash. A kept one that is `single` carries no turn, and is not repeated before it is clear that it did not arrive.
+    While a task `is_elsewhere` another process thinks it out, and it is not asked again; what begins this raises
+    `Elsewhere`.
     """
 
     key: str
@@ -32,6 +43,7 @@ class Task:
     answer: Callable[[], Move | None]
     kept: bool = False
     single: bool = False
+    is_elsewhere: Callable[[], bool] = here
 
 
 class Role(Protocol):

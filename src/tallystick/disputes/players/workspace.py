@@ -70,7 +70,7 @@ class Workspace:
 
     def note(self, key: str) -> Mapping[str, Json] | None:
         """What was noted under `key`, `None` for nothing."""
-        path = self._path(key)
+        path = self.path(key)
         if not path.exists():
             return None
         try:
@@ -81,11 +81,16 @@ class Workspace:
 
     def put_note(self, key: str, value: Mapping[str, Json]) -> None:
         """Note something, durably."""
-        write_atomically(self._path(key), encode(dict(value)))
+        write_atomically(self.path(key), encode(dict(value)))
+
+    def drop_note(self, key: str) -> None:
+        """Forget what was noted."""
+        self.path(key).unlink(missing_ok=True)
 
     def forget(self, key: str) -> None:
         """Drop a move that no longer fits."""
-        self._path(f"moves/{key}").unlink(missing_ok=True)
+        self.drop_note(f"moves/{key}")
 
-    def _path(self, key: str) -> Path:
+    def path(self, key: str) -> Path:
+        """Where the note under `key` lies, or will lie."""
         return self.folder / f"{key}.json"
