@@ -2,8 +2,9 @@
 
 The challenger: an opening of all operators, in which one operator drawn at random is wrong, is contested as a whole and
 bisected with the default number of children. Counted is the whole of its program's thinking: reading what the prover
-opened, following the digests through all operators, running children from the prover's own values, comparing. Each
-dispute stands beside two passes through the same graph by the same engine, in random order, in one process.
+opened, the graph included, following the digests through all operators, running children from the prover's own values,
+comparing. Each dispute stands beside two passes through the same graph by the same engine, in random order, in one
+process. Nobody has read a challenger's files before it does; what reading the graph takes of it stands beside it.
 
 In one-round mode the challenger looks for the wrong operator itself, by running each from its claimed operands, and
 asks the referee's check about those that are furthest off; that stands beside it.
@@ -16,6 +17,8 @@ All ratios by CPU time of the process in one thread; the median of per-round rat
 
 from __future__ import annotations
 
+import gc
+import os
 import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -44,6 +47,7 @@ from benchmarks.measure import (
     total_ratio,
 )
 from tallystick.disputes.fault import Fault
+from tallystick.disputes.leaf.bundling import WholeOpening
 from tallystick.disputes.opened import Judge, OpenedDoubter
 from tallystick.disputes.opened.operators import KeptOperators
 from tallystick.disputes.opened.rehearsal import PROVER, RULES, Outcome, Rehearsal
@@ -96,6 +100,7 @@ def _ratios(arm: str, what: str, found: Sequence[Played], shared: dict[str, Any]
             **shared,
             "operators run ÷ operators": sum(runs) / len(runs),
             "ratio of sums": interval(rounds, total_ratio(arm, "forward", clock), rng),
+            "reading the graph": interval(rounds, median_ratio("reading", "forward", clock), rng),
             "pass ÷ pass": control,
             "pass s": total(rounds, "forward", clock) / len(rounds),
         }
@@ -140,21 +145,22 @@ class Bench:
 
     def dispute(self, place: int, rng: random.Random) -> Played:
         """A dispute over an opening in which the operator at `place` is wrong, among passes in random order."""
-        statement = self.folder / "statement"
-        kept = faulty(self.what, place, statement)
+        kept = faulty(self.what, place, self.folder / "kept")
         timed, lone, ended = TimedDoubter(OpenedDoubter(self.engine)), OpenedDoubter(self.engine), list[Outcome]()
+        contested, looked_at, read = map(self._posted, ("contested", "looked at", "read"))
         arms: dict[str, Arm] = {
             "forward": self.forward,
             "again": self.forward,
-            "bisecting": lambda: ended.append(self._played(statement, timed)),
-            "alone": partial(lone.doubt, self._claim(statement), statement),
+            "bisecting": lambda: ended.append(self._played(contested, timed)),
+            "alone": partial(lone.doubt, self._claim(looked_at), looked_at),
+            "reading": partial(WholeOpening.read, read),
         }
-        spent = {name: time_arm(arms[name]) for name in rng.sample(sorted(arms), len(arms))}
+        spent = {name: _time(arms[name]) for name in rng.sample(sorted(arms), len(arms))}
         ran, expected = timed.doubter.work.operators, self._expected(kept, place)
         assert ran >= expected, "the challenger runs fewer operators than are counted for it"
         is_convicted = ended[0].fault is Fault.PROVER and ended[0].dispute.low == place
-        shutil.rmtree(statement)
-        shutil.rmtree(self.folder / "board")
+        for name in ("kept", "contested", "looked at", "read", "board"):
+            shutil.rmtree(self.folder / name)
         return Played({**spent, "bisecting": timed.spent}, ran, lone.work.operators, is_convicted, ran > expected)
 
     def _expected(self, kept: KeptOperators, place: int) -> int:
@@ -162,10 +168,14 @@ class Bench:
         bisections = Bisections(kept, RULES.ways, {})
         return bisections.executed(bisections.path(place), place, runs_last=False)
 
+    def _posted(self, name: str) -> Path:
+        """The same files in a folder that only one program reads."""
+        return Path(shutil.copytree(self.folder / "kept", self.folder / name, copy_function=os.link))
+
     def _played(self, statement: Path, doubter: TimedDoubter) -> Outcome:
         rehearsal = Rehearsal(statement, self.folder / "board", RULES)
         doubt = Doubt(0, rehearsal.state.claims[0].size, "a result is wrong")
-        outcome = rehearsal.play(OperatorTrace(statement), doubter, Judge(), doubt)
+        outcome = rehearsal.play(OperatorTrace(self.folder / "kept"), doubter, Judge(), doubt)
         assert outcome is not None
         return outcome
 
@@ -189,9 +199,15 @@ class TimedDoubter:
     def choose(self, *arguments: Any) -> Any:
         """A choice, timed."""
         chosen: list[Any] = []
-        took = time_arm(lambda: chosen.append(self.doubter.choose(*arguments)))
+        took = _time(lambda: chosen.append(self.doubter.choose(*arguments)))
         self.spent = Spent(self.spent.cpu + took.cpu, self.spent.wall + took.wall)
         return chosen[0]
+
+
+def _time(arm: Arm) -> Spent:
+    """One arm; what others left behind is collected before."""
+    gc.collect()
+    return time_arm(arm)
 
 
 def _of_prover(name: str, what: Subject, folder: Path, count: int) -> Iterator[Figure]:

@@ -203,6 +203,11 @@ def draw() -> moves.Draw:
     return moves.Draw(actor=BEACON, dispute=0, nonce=NONCE)
 
 
+def pinpoint(result: int, element: int, actor: str = CHALLENGER) -> moves.Pinpoint:
+    """The challenger's move."""
+    return moves.Pinpoint(actor=actor, dispute=0, result=result, element=element)
+
+
 def rule(fault: Fault, number: int = 0) -> moves.Rule:
     """The referee's move."""
     return moves.Rule(actor=REFEREE, dispute=number, fault=fault, reason=NOTHING)
@@ -218,7 +223,10 @@ WRONG, HONEST = Run(0, 9, 7, fault=(5, 3)), Run(0, 9, 7)
 
 def games() -> list[dict[str, Any]]:
     """All of them."""
-    made: tuple[Callable[[], Iterator[Game]], ...] = (ruled, cleared, evident, voted, planted, silent, paused, sized)
+    made: tuple[Callable[[], Iterator[Game]], ...] = (
+        *(ruled, cleared, evident, named, voted),
+        *(planted, silent, paused, sized),
+    )
     return [game.case() for each in made for game in each()]
 
 
@@ -256,6 +264,24 @@ def evident() -> Iterator[Game]:
         proof = moves.Prove(actor=OTHER, dispute=0, evidence=each.top().evidence(place))
         other = moves.Prove(actor=OTHER, dispute=0, evidence=each.top().evidence(1))
         yield game.do(other, proof).wait(game.rules.referee_window).do(convene(OTHER)).paid()
+
+
+def named() -> Iterator[Game]:
+    """Elements that are named: too early, by others, again, too late; of a record, and of a protest."""
+    game = Game("the challenger names an element, and another one before the draw", WRONG)
+    game.begin().do(pinpoint(0, 5)).until(Phase.RULING)
+    game.do(pinpoint(0, 5, PROVER), pinpoint(0, 5, REFEREE), pinpoint(1, 2**48 - 1), convene(), pinpoint(0, 5))
+    game.do(draw(), pinpoint(0, 6)).sit(P, P, P).do(pinpoint(0, 6))
+    price = game.rules.appeal_bond + game.rules.vote_fee * next_seats(game.state.disputes[0])
+    game.do(moves.Appeal(actor=PROVER, dispute=0, value=price), pinpoint(0, 6), draw())
+    yield game.sit(P, P, P, P, P, P, P).do(pinpoint(0, 5)).paid()
+    game = Game("a protest is about no element", WRONG).begin(0).until(Phase.CHOOSE)
+    game.do(moves.Protest(actor=CHALLENGER, dispute=0, turn=1), pinpoint(0, 5))
+    yield game.do(rule(C)).paid()
+    game = Game("a record that is revealed has no elements", WRONG).begin(0).until(Phase.LEAF)
+    opened = game.answer()
+    said = {name: getattr(opened, name) for name in ("actor", "dispute", "turn", "leaf", "proof", "data")}
+    yield game.do(moves.Reveal(**said), pinpoint(0, 5), rule(P)).paid()
 
 
 def voted() -> Iterator[Game]:

@@ -124,6 +124,8 @@ def moves() -> list[Case]:
         ("descend", {**TURN, **LEAF, "root": HASH, "size": 7}),
         ("reveal", {**TURN, **LEAF}),
         ("reveal", {**TURN, **LEAF, "proof": ["ab" * 32] * 64}),
+        ("pinpoint", {"dispute": 0, "result": 0, "element": 0}),
+        ("pinpoint", {"dispute": 0, "result": 2**32 - 1, "element": 2**48 - 1}),
         ("concede", {"dispute": 0}),
         ("timeout", {"dispute": 0}),
         *[("rule", {"dispute": 0, "fault": fault, "reason": DATA}) for fault in CODES],
@@ -151,6 +153,7 @@ def refused() -> dict[str, bytes]:
     post = moves()[0]
     cut = {"leaf": HASH, "proof": []}
     partition = {"kind": "partition", "actor": ACTOR, **TURN, "cuts": [cut], "data": DATA}
+    pinpoint = {"kind": "pinpoint", "actor": ACTOR, "dispute": 0, "result": 0, "element": 0}
     line = canonical(post)
 
     def but(move: Case, **changes: Any) -> bytes:
@@ -190,6 +193,9 @@ def refused() -> dict[str, bytes]:
         "a hash that is too short": but(partition, cuts=[{**cut, "leaf": "ab"}]),
         "a turn below zero": but(partition, turn=-1),
         "a child beyond the last": canonical({"kind": "choose", "actor": ACTOR, **TURN, "child": 32}),
+        "an element before the first": but(pinpoint, element=-1),
+        "an element beyond any tensor": but(pinpoint, element=2**48),
+        "a result beyond any operator": but(pinpoint, result=2**32),
         "another ground": canonical({"kind": "protest", "actor": ACTOR, **TURN, "ground": "leaf"}),
         "a vote for both": canonical({"kind": "rule", "actor": ACTOR, "dispute": 0, "fault": "both", "reason": DATA}),
         "not UTF-8": line[:-2] + b"\xff}",

@@ -144,6 +144,14 @@ contract Coordinator is Ruling, Signed {
 
     // ---- ends
 
+    /// Say which element of the opened operator is wrong; only the log keeps it. The last one that is named counts.
+    function pinpoint(uint64 number, uint32 result, uint48 element) external {
+        result;
+        element;
+        _isOperator(_at(number, RULING | DRAWING, Who.Challenger));
+        _logWords(3);
+    }
+
     /// Give up.
     function concede(uint64 number) external {
         Dispute storage dispute = _at(number, BISECTING | RULING, Who.Party);

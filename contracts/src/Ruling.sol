@@ -13,9 +13,14 @@ abstract contract Ruling is Voting {
 
     /// Evidence that convicts the prover ends the dispute; other evidence is refused and changes nothing.
     function _prove(Dispute storage dispute, Evidence calldata evidence) internal {
-        allow(dispute.level == 1 && dispute.ground == Ground.Leaf, "level");
+        _isOperator(dispute);
         examiner.convict(dispute.leaf, dispute.root, dispute.size, dispute.low, evidence);
         _settle(dispute, Fault.Prover);
+    }
+
+    /// Whether the leaf that is ruled upon is an operator that was revealed, and neither a record nor a protest.
+    function _isOperator(Dispute storage dispute) internal view {
+        allow(dispute.level == 1 && dispute.ground == Ground.Leaf, "level");
     }
 
     /// The referee, or anybody after its window, calls a committee; without members nothing can be decided.

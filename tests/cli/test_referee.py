@@ -87,12 +87,23 @@ def test_what_makes_no_sense_is_usage(tally: Tally, honest: Leaves, tmp_path: Pa
         (path, "--element", "n0"),
         (path, "--element", "n0:x"),
         (path, "--element", "n0:-1"),
-        (path, "--element", "n5:0"),
-        (path, "--element", "n0:96"),
+        ("--make", honest.folder, "--node", 0, "--out", tmp_path / "x", "--element", "n5:0"),
+        ("--make", honest.folder, "--node", 0, "--out", tmp_path / "x", "--element", "n0:96"),
         ("--make", honest.folder, "--node", 1, "--out", tmp_path / "x"),
     ):
         assert tally("referee", *arguments).code == 2, arguments
     assert tally("referee", path, "--element", "n0:95", "--nonce", "AB").code == 0
+
+
+def test_a_named_element_is_judged_alone(tally: Tally, honest: Leaves, tmp_path: Path) -> None:
+    wrong = leaf(opened(tmp_path / "wrong", {0: shifted(0.1)}), 0, tmp_path)
+    for element, code, ground in (("n0:0", 1, "bound"), ("n0:1", 0, "holds"), ("n0:96", 0, "element")):
+        found = json.loads(tally("referee", wrong, "--element", element, "--json").out)
+        assert (found["ground"], found["work"]["judged"]) == (ground, int(ground != "element"))
+        assert tally("referee", wrong, "--element", element).code == code
+    assert "element 1 of n0 was judged alone" in tally("referee", wrong, "--element", "n0:1").out
+    absent = tally("referee", leaf(honest, 0, tmp_path), "--element", "n5:0")
+    assert (absent.code, absent.out.split(", ")[0]) == (0, "CHALLENGER  the challenger named what there is not")
 
 
 def test_bad_files_are_one_line(tally: Tally, honest: Leaves, tmp_path: Path) -> None:

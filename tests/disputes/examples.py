@@ -34,6 +34,7 @@ EXAMPLES: list[moves.Move] = [
     moves.Protest(actor=CHALLENGER, ground="budget", **TURN),
     moves.Descend(actor=PROVER, root=OPERATORS.root, size=7, **LEAF, **TURN),
     moves.Reveal(actor=PROVER, **LEAF, **TURN),
+    moves.Pinpoint(actor=CHALLENGER, result=0, element=(1 << 48) - 1, **ROUND),
     moves.Concede(actor=PROVER, **ROUND),
     moves.Timeout(actor=OTHER, **ROUND),
     moves.Rule(actor=REFEREE, fault=Fault.NOBODY, reason=NOTHING, **ROUND),

@@ -194,13 +194,23 @@ def owed(seconds: int) -> Made:
 
 def proof_at_a_record(levels: int) -> Made:
     """Evidence about an edge, where a record or an operator was revealed."""
+    play = revealed(levels)
+    tree, place = (play.run.top(), play.dispute.low) if levels == 1 else (play.run.below(5), 3)
+    return play, moves.Prove(actor=OTHER, dispute=0, evidence=tree.evidence(place))
+
+
+def named_at_a_record(levels: int) -> Made:
+    """An element is named, where a record or an operator was revealed."""
+    return revealed(levels), moves.Pinpoint(actor=CHALLENGER, dispute=0, result=0, element=0)
+
+
+def revealed(levels: int) -> Play:
+    """A leaf of the claim itself was revealed: a record, or in one-round mode an operator."""
     run = HONEST.__class__(0, 9, 7, levels, (5, 3) if levels == 2 else (5, 0), is_edge=True)
     play = Play(run=run).opened().until(Phase.LEAF)
     cut = run.top().cut(play.dispute.low)
     who = {"actor": PROVER, "dispute": 0, "turn": play.dispute.turn}
-    play.do(moves.Reveal(**who, leaf=cut.leaf, proof=cut.proof, data=play.state.claims[0].statement))
-    evidence = (run.top() if levels == 1 else run.below(5)).evidence(play.dispute.low if levels == 1 else 3)
-    return play, moves.Prove(actor=OTHER, dispute=0, evidence=evidence)
+    return play.do(moves.Reveal(**who, leaf=cut.leaf, proof=cut.proof, data=play.state.claims[0].statement))
 
 
 def check(name: str) -> Check:
@@ -290,6 +300,8 @@ CASES = [
     Case("a committee in the referee's window", check("ruling.convene.early"),
          lambda: wait_then(Play().ruling(), RULES.referee_window - 1, convene()),
          lambda: wait_then(Play().ruling(), RULES.referee_window, convene())),
+    Case("an element of a record", check("ruling.pinpoint.level"),
+         lambda: named_at_a_record(2), lambda: named_at_a_record(1)),
     Case("evidence about a record", check("ruling.prove.level"),
          lambda: proof_at_a_record(2), lambda: proof_at_a_record(1)),
     Case("an appeal by the party that won", check("voting._lost_by.actor"),

@@ -188,6 +188,21 @@ def test_zero_subnormal_infinite_and_huge_numbers_are_left_to_a_committee(source
     assert cast(source, result) not in ("convicted", NO_FAULT)
 
 
+SURPLUS = {
+    "edge": {"tensors": (form_of([1.0], "F32"),)},
+    "cast": {"writer": Writer(record=RecordForm(node=0, operator=CAST, inputs=(), outputs=()), index=0, proof=())},
+}
+
+
+@pytest.mark.parametrize("ground", SURPLUS)
+def test_evidence_with_parts_that_its_ground_does_not_need_is_refused(ground: str) -> None:
+    """Nobody checks them, and the log would carry them to everybody who reads it."""
+    dispute, evidence = edge(row(2, broken_at=1), 1, 0) if ground == "edge" else wrong_cast()
+    assert verdict(dispute, evidence) == "convicted"
+    surplus = evidence.model_copy(update=SURPLUS[ground])
+    assert verdict(dispute, surplus) == "the evidence holds parts that this ground does not need"
+
+
 def wrong_cast() -> tuple[Dispute, Evidence]:
     forms = (form_of([1.0], "F64"), form_of([1.5], "F32"))
     record = operator(CAST, [forms[0]], [forms[1]])

@@ -66,7 +66,7 @@ def _outcome(play: Play, move: Move) -> str:
 
 def test_no_two_cases_have_one_name() -> None:
     assert len(set(NAMES)) == len(NAMES)
-    assert len(TRANSITIONS) == 26
+    assert len(TRANSITIONS) == 27
 
 
 # ---- the table itself
@@ -91,6 +91,7 @@ def right_move(play: Play, kind: str) -> Move:
     if kind in ("partition", "choose", "descend", "reveal", "protest"):
         return _bisecting(play, kind)
     made: dict[str, Callable[[], Move]] = {
+        "pinpoint": lambda: moves.Pinpoint(actor=CHALLENGER, result=0, element=0, **who),
         "concede": lambda: moves.Concede(actor=CHALLENGER, **who),
         "timeout": lambda: moves.Timeout(actor=OTHER, **who),
         "rule": lambda: moves.Rule(actor=REFEREE, fault=Fault.NOBODY, reason=NOTHING, **who),

@@ -52,6 +52,7 @@ POST = next(move for move in EXAMPLES if move.kind == "post").to_bytes()
 CONTEST = next(move for move in EXAMPLES if move.kind == "contest").to_bytes()
 DESCEND = next(move for move in EXAMPLES if move.kind == "descend").to_bytes()
 DISCLOSE = next(move for move in EXAMPLES if move.kind == "disclose").to_bytes()
+PINPOINT = next(move for move in EXAMPLES if move.kind == "pinpoint").to_bytes()
 PROVE = next(move for move in EXAMPLES if move.kind == "prove").to_bytes()
 CUT = {"leaf": "00" * 32, "proof": []}
 BAD = {
@@ -92,6 +93,9 @@ BAD = {
     "a turn below zero": spoilt(PARTITION, turn=-1),
     "a finer tree without leaves": spoilt(DESCEND, size=0),
     "a vote for somebody else": spoilt(DISCLOSE, vote="both"),
+    "an element before the first": spoilt(PINPOINT, element=-1),
+    "an element beyond any tensor": spoilt(PINPOINT, element=1 << 48),
+    "a result beyond any operator": spoilt(PINPOINT, result=1 << 32),
     "evidence of another kind": spoilt(PROVE, evidence={**json.loads(PROVE)["evidence"], "ground": "sum"}),
     "evidence with a null": spoilt(PROVE, evidence={**json.loads(PROVE)["evidence"], "writer": None}),
     "too long": encode({**json.loads(POST), "seal": "0" * (1 << 18)}),
@@ -114,6 +118,7 @@ def test_the_widest_moves_are_taken() -> None:
         spoilt(POST, size=LEAVES_MAX, value=MONEY_MAX, levels=1, actor="0x" + "ab" * 20),
         spoilt(PARTITION, cuts=[{**CUT, "proof": ["00" * 32] * 64}] * 31),
         spoilt(CONTEST, low=LEAVES_MAX - 1, high=LEAVES_MAX),
+        spoilt(PINPOINT, result=(1 << 32) - 1, element=(1 << 48) - 1),
     ]
     for line in wide:
         assert read_move(line).to_bytes() == line

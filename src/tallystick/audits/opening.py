@@ -24,8 +24,10 @@ from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.graphs.root import NodeProof, check_node, graph_root
 from tallystick.operators.precision import PLAIN, Precision
 from tallystick.store import read_document, read_lines
-from tallystick.tensors import StateFile, Tensor, tensor_digest
+from tallystick.tensors import StateFile, Tensor, TensorSpec, read_single, tensor_digest
+from tallystick.tensors.single import VALUE
 from tallystick.transcripts import CallRecord, OpenedOperator, Opening, OperatorRecord, StepRecord, state_digest_of
+from tallystick.transcripts.operator_line import given_in
 from tallystick.transcripts.profile import Profile
 from tallystick.transcripts.program import BATCH, POSITION, STATE_PREFIXES
 
@@ -33,6 +35,7 @@ OPENING: Final = "opening.json"
 OPERATORS: Final = "operators.jsonl"
 OPERATOR: Final = "operator.json"
 GRAPH: Final = "graph.json"
+VALUES: Final = "tensors"
 OPERATORS_MAX: Final = 1 << 20
 
 
@@ -117,7 +120,7 @@ def _check_states(opening: Opening, record: StepRecord) -> None:
 
 def value_file(name: Digest) -> str:
     """The path inside an opening of the value with this tensor digest."""
-    return f"tensors/{name.removeprefix('sha256:')}.safetensors"
+    return f"{VALUES}/{name.removeprefix('sha256:')}.safetensors"
 
 
 def check_position(opening: Opening, step: int) -> None:
@@ -145,36 +148,41 @@ def _whole(notes: Findings, folder: Path, opening: Opening) -> Opened:
     graph, _ = load_program(folder / GRAPH)
     with notes.check("graph"):
         require(graph_root(graph) == opening.graph, "graph.json is not the graph that the opening names")
-    records = _read_records(notes, folder, opening)
+    lines = _read_lines(notes, folder, opening)
     digests: dict[Ref, Digest] = dict(opening.sources)
     with notes.check("operators"):
-        digests = follow_operators(opening, graph, records)
+        digests = follow_operators(opening, graph, lines)
     return graph, graph.nodes, digests
 
 
-def follow_operators(opening: Opening, graph: Graph, records: Collection[OperatorRecord]) -> dict[Ref, Digest]:
+def follow_operators(opening: Opening, graph: Graph, lines: Collection[bytes]) -> dict[Ref, Digest]:
     """The digest of every value, from the sources of the opening through all records to its results.
 
-    Raises `ProofError` where they do not follow from one another.
+    Raises `ProofError` where they do not follow from one another, `MalformedError` where a line is no record.
     """
     digests: dict[Ref, Digest] = dict(opening.sources)
-    _check_sources(graph, opening)
-    _follow(graph, records, digests)
-    _check_results(graph, opening, digests)
+    try:
+        _check_sources(graph, opening)
+        _follow(graph, lines, digests)
+        _check_results(graph, opening, digests)
+    except ProofError:
+        for number, line in enumerate(lines, 1):  # one that is no record at all is named first
+            _read_record(line, number)
+        raise
     return digests
 
 
-def _read_records(notes: Findings, folder: Path, opening: Opening) -> list[OperatorRecord]:
-    frontier, records = Frontier.empty(), []
-    for number, line in enumerate(read_lines(folder / OPERATORS)):
-        if number >= OPERATORS_MAX:
+def _read_lines(notes: Findings, folder: Path, opening: Opening) -> list[bytes]:
+    frontier, lines = Frontier.empty(), list[bytes]()
+    for line in read_lines(folder / OPERATORS):
+        if len(lines) >= OPERATORS_MAX:
             raise UnavailableError(f"{OPERATORS}: more than the {OPERATORS_MAX} records allowed")
         frontier = frontier.append(leaf_hash(line))
-        records.append(OperatorRecord.from_bytes(line, f"{OPERATORS}: line {number + 1}"))
+        lines.append(line)
     with notes.check("operators root"):
         found = (frontier.size, digest_from(frontier.root()))
         require(found == (opening.operators.size, opening.operators.root), f"{OPERATORS} is not what the opening names")
-    return records
+    return lines
 
 
 def _check_sources(graph: Graph, opening: Opening) -> None:
@@ -184,14 +192,24 @@ def _check_sources(graph: Graph, opening: Opening) -> None:
         require(opening.sources[each.name] == each.digest, f"constant {each.name} is not the graph's")
 
 
-def _follow(graph: Graph, records: Collection[OperatorRecord], digests: dict[Ref, Digest]) -> None:
+def _follow(graph: Graph, lines: Collection[bytes], digests: dict[Ref, Digest]) -> None:
     """Every record belongs to its node, and what one operator gives is what the next one reads."""
-    require(len(records) == len(graph.nodes), f"{len(records)} operators, and the graph has {len(graph.nodes)}")
-    for node, record in zip(graph.nodes, records, strict=True):
-        check_operator(node, record)
-        for ref, found in record.inputs.items():
-            require(digests.get(ref) == found, f"node {node.number} reads another {ref} than was given")
-        digests |= record.outputs
+    require(len(lines) == len(graph.nodes), f"{len(lines)} operators, and the graph has {len(graph.nodes)}")
+    for number, (node, line) in enumerate(zip(graph.nodes, lines, strict=True), 1):
+        given = given_in(line, node, digests)
+        digests |= _checked(node, _read_record(line, number), digests) if given is None else given
+
+
+def _read_record(line: bytes, number: int) -> OperatorRecord:
+    return OperatorRecord.from_bytes(line, f"{OPERATORS}: line {number}")
+
+
+def _checked(node: Node, record: OperatorRecord, digests: Mapping[Ref, Digest]) -> Mapping[Ref, Digest]:
+    """What a record names, field by field: says what is wrong with it."""
+    check_operator(node, record)
+    for ref, found in record.inputs.items():
+        require(digests.get(ref) == found, f"node {node.number} reads another {ref} than was given")
+    return record.outputs
 
 
 def check_operator(node: Node, record: OperatorRecord) -> None:
@@ -254,15 +272,24 @@ def _loaded(folder: Path, wanted: Mapping[Ref, Digest]) -> dict[Ref, Tensor]:
     return found
 
 
-def read_value(path: Path, name: Digest) -> Tensor:
-    """An opened value of any spec; raises `ProofError` unless it has the digest `name`."""
-    with StateFile(path, canonical=True) as file:
-        if list(file.names) != ["value"]:
-            raise MalformedError(f"{path.name}: holds something else than one value")
-        tensor = file.tensor("value").copy()
+def read_value(path: Path, name: Digest, spec: TensorSpec | None = None) -> Tensor:
+    """An opened value; raises `ProofError` unless it has the digest `name`.
+
+    It may have any spec, and is read faster where it has the expected one.
+    """
+    tensor = None if spec is None else read_single(path, spec)
+    if tensor is None:
+        tensor = _read_any(path)
     if tensor_digest(tensor) != name:
         raise ProofError(f"{path.name} does not hold the bytes it is named after")
     return tensor
+
+
+def _read_any(path: Path) -> Tensor:
+    with StateFile(path, canonical=True) as file:
+        if list(file.names) != [VALUE]:
+            raise MalformedError(f"{path.name}: holds something else than one value")
+        return file.tensor(VALUE).copy()
 
 
 def _judge_properties(

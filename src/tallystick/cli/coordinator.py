@@ -162,8 +162,8 @@ def _referee(place: LocalCoordinator, path: Path, folder: Path, held: ExitStack)
     if key.public != place.rules.referee:
         raise UsageError(f"--referee {path}: the rules name another referee")
     workspace = held.enter_context(Workspace(folder))
-    shelf = Shelf(place.board(key), workspace.folder / "data")
-    return Player(place.connect(key), workspace, programs.referee(shelf, Judge()))
+    shelf, judge = Shelf(place.board(key), workspace.folder / "data"), Judge()
+    return Player(place.connect(key), workspace, programs.referee(shelf, judge, judge.is_large))
 
 
 def _listen(

@@ -183,8 +183,10 @@ def _roles(chair: Chair, side: str, run: Path | None, device: str) -> tuple[Role
             raise UsageError("--run: the prover answers from its run")
         trace = trace_for(run, chair.workspace.folder / "trace" / offer_of(run).root[:16], device=device)
         return programs.prover(chair.shelf, chair.workspace, lambda _: trace)
-    doubter = doubter_for(device=device)
-    return programs.challenger(chair.shelf, chair.workspace, lambda _: doubter, Judge(), find_evidence)
+    doubter, judge = doubter_for(device=device), Judge()
+    return programs.challenger(
+        chair.shelf, chair.workspace, lambda _: doubter, judge, find_evidence, naming=judge.worst
+    )
 
 
 def _side(view: View, number: int) -> str:

@@ -83,12 +83,13 @@ def challenger(
     from tallystick.disputes.players import Apart, programs
     from tallystick.disputes.players.evidence import find_evidence
 
-    doubter = doubter_for(device=device, contests_all=whole)
+    doubter, judge = doubter_for(device=device, contests_all=whole), Judge()
     with (
         seated(coordinator, key, board, board_key, work) as chair,
         Apart(chair.workspace, partial(doubter_for, device=device), doubter) as auditor,
     ):
-        roles = programs.challenger(chair.shelf, chair.workspace, auditor, Judge(), find_evidence, claim or None)
+        wanted = claim or None
+        roles = programs.challenger(chair.shelf, chair.workspace, auditor, judge, find_evidence, wanted, judge.worst)
         view = drive(chair.player(roles), _never, poll, watch)
         return _lost(view)
 
@@ -139,7 +140,7 @@ def rule(
         if chair.place.coordinator.party != chair.place.coordinator.rules.referee:
             raise UsageError("--key: the rules name another referee")
         judge = Judge(torch_engine(device), device) if replay else Judge()
-        drive(chair.player(programs.referee(chair.shelf, judge)), _never, poll, watch)
+        drive(chair.player(programs.referee(chair.shelf, judge, judge.is_large)), _never, poll, watch)
     return 0
 
 

@@ -20,6 +20,7 @@ FAULTS_SHOWN = {
     "nobody": "nobody can be held to be wrong: bonds go back",
     "committee": "undecided: a committee has to decide",
 }
+NO_ELEMENT_SHOWN = "the challenger named what there is not, and is at fault"
 EXIT_CODES = {"challenger": 0, "prover": 1, "nobody": 3, "committee": 3}
 
 
@@ -34,7 +35,9 @@ def referee(
     precision: str = typer.Option("plain", help="What the prover computed in: plain, tf32, bf16-products, …"),
     run: Path | None = typer.Option(None, help="The run that is opened: its claim and spec say what was claimed."),
     nonce: str | None = typer.Option(None, help="Hexadecimal digits that choose elements of a large operator."),
-    element: str | None = typer.Option(None, help="The element that the challenger named: REF:INDEX."),
+    element: str | None = typer.Option(
+        None, help="The element that the challenger named, REF:INDEX; judged alone without a nonce."
+    ),
     make: Path | None = typer.Option(None, help="Make a bundle of this opening (`tally open --operators`)."),
     node: int | None = typer.Option(None, min=0, help="The contested operator of that opening."),
     out: Path | None = typer.Option(None, help="Where the bundle goes."),
@@ -56,7 +59,6 @@ def referee(
 
     bundle = read_bundle(file)
     asked = _asked(nonce, element, bundle.asked)
-    _check_element(bundle, asked)
     question = Question(
         read_precision(precision),
         read_profile(profile),
@@ -115,7 +117,7 @@ def _hex(nonce: str) -> str:
 
 
 def _check_element(bundle: LeafBundle, asked: Asked) -> None:
-    """Raise `UsageError` where the challenger named what the operator does not give, as far as can be seen."""
+    """Raise `UsageError` where a bundle would name what the operator does not give, as far as can be seen."""
     if asked.element is None:
         return
     ref, index = asked.element.ref, asked.element.index
@@ -134,7 +136,7 @@ def _show(ruling: Ruling, subject: str, as_json: bool) -> int:
     if as_json:
         print_json(ruling.to_json())
     else:
-        print(f"{fault.upper()}  {FAULTS_SHOWN[fault]}")
+        print(f"{fault.upper()}  {NO_ELEMENT_SHOWN if ruling.ground == 'element' else FAULTS_SHOWN[fault]}")
         print(f"because ({ruling.ground}): {printable(ruling.reason)}")
         print_verdict(ruling.verdict, subject)
     return EXIT_CODES[fault]

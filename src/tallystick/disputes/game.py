@@ -57,6 +57,7 @@ DISPUTE_MOVES: Final[dict[str, Transition]] = {
     "protest":   Transition(Who.CHALLENGER, _in(P.CHOOSE),                   bisection.protest,   is_timed=True),
     "descend":   Transition(Who.PROVER,     _in(P.LEAF),                     bisection.descend,   is_timed=True),
     "reveal":    Transition(Who.PROVER,     _in(P.LEAF),                     bisection.reveal,    is_timed=True),
+    "pinpoint":  Transition(Who.CHALLENGER, _in(P.RULING, P.DRAWING),        ruling.pinpoint),
     "concede":   Transition(Who.PARTY,      BISECTING | _in(P.RULING),       bisection.concede),
     "timeout":   Transition(Who.ANYBODY,    BISECTING | _in(P.DRAWING),      bisection.timeout),
     "rule":      Transition(Who.REFEREE,    _in(P.RULING),                   ruling.rule),

@@ -13,7 +13,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from tallystick.commitments import decode
 from tallystick.disputes.fault import Fault
-from tallystick.disputes.rules import LEAVES_MAX, PROOF_MAX, WAYS_MAX, Money, Party
+from tallystick.disputes.rules import ELEMENT_MAX, LEAVES_MAX, PROOF_MAX, RESULT_MAX, WAYS_MAX, Money, Party
 from tallystick.errors import MalformedError
 from tallystick.transcripts.door import Count, DigestText, Document, explain
 
@@ -113,6 +113,19 @@ class Reveal(Act):
     leaf: HashText
     proof: Proof
     data: DigestText
+
+
+class Pinpoint(Act):
+    """Say which element of the opened operator is wrong; what is named last counts, until a committee is drawn.
+
+    `result` is the number of a result among those of the operator, as references to results carry it (`n12` is 0,
+    `n12.1` is 1), and `element` a flat place in it, in row-major order.
+    """
+
+    kind: Literal["pinpoint"] = "pinpoint"
+    dispute: Count
+    result: Annotated[int, Field(ge=0, le=RESULT_MAX)]
+    element: Annotated[int, Field(ge=0, le=ELEMENT_MAX)]
 
 
 class Concede(Act):
@@ -300,6 +313,7 @@ Move: TypeAlias = (
     | Protest
     | Descend
     | Reveal
+    | Pinpoint
     | Concede
     | Timeout
     | Rule

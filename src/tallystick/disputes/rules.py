@@ -14,6 +14,8 @@ MEMBERS_MAX: Final = 255
 LEAVES_MAX: Final = 1 << 32
 PROOF_MAX: Final = 64
 MONEY_MAX: Final = (1 << 53) - 1
+RESULT_MAX: Final = (1 << 32) - 1
+ELEMENT_MAX: Final = (1 << 48) - 1
 
 Party = Annotated[str, Field(pattern=r"^(0x[0-9a-f]{40}|[0-9a-f]{64})$")]
 """An Ethereum address, or an Ed25519 key: what a party signs its moves with."""

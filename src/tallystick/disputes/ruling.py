@@ -6,9 +6,9 @@ from tallystick.disputes.cheap import convict
 from tallystick.disputes.committee import seats
 from tallystick.disputes.context import Context, allow
 from tallystick.disputes.fault import Fault
-from tallystick.disputes.moves import Convene, Prove, Rule
+from tallystick.disputes.moves import Convene, Pinpoint, Prove, Rule
 from tallystick.disputes.settlement import settle
-from tallystick.disputes.state import Phase, State
+from tallystick.disputes.state import Dispute, Phase, State
 
 
 def rule(at: Context, move: Rule) -> State:
@@ -16,10 +16,17 @@ def rule(at: Context, move: Rule) -> State:
     return settle(at, move.dispute, move.fault)
 
 
+def pinpoint(at: Context, move: Pinpoint) -> State:
+    """The challenger stakes the dispute on one element of the operator that was opened; it may think better of it."""
+    dispute = at.dispute(move.dispute)
+    allow(_is_operator(dispute), "level", "only an operator that was opened has elements")
+    return at.change_dispute(move.dispute, element=(move.result, move.element)).state
+
+
 def prove(at: Context, move: Prove) -> State:
     """Evidence that convicts the prover ends the dispute; other evidence is refused and changes nothing."""
     dispute = at.dispute(move.dispute)
-    allow(dispute.level == 1 and dispute.ground == "leaf", "level", "evidence is about an operator that was opened")
+    allow(_is_operator(dispute), "level", "evidence is about an operator that was opened")
     convict(dispute, move.evidence)
     return settle(at, move.dispute, Fault.PROVER)
 
@@ -34,3 +41,8 @@ def convene(at: Context, move: Convene) -> State:
         return settle(at, move.dispute, Fault.NOBODY)
     deadline = at.time + at.rules.vote_window
     return at.change_dispute(move.dispute, phase=Phase.DRAWING, seats=found, deadline=deadline).state
+
+
+def _is_operator(dispute: Dispute) -> bool:
+    """Whether the leaf that is ruled upon is an operator that was revealed, and neither a record nor a protest."""
+    return dispute.level == 1 and dispute.ground == "leaf"

@@ -92,7 +92,8 @@ class Dispute:
 
     `level` counts down to 1, where leaves are operators. `cuts` are the leaves of the last partition, `leaf` the one
     that was opened, `data` what lies at the board for the last of the prover's moves. `deadline` belongs to phases
-    without a party to move, `size` of the next committee to `DRAWING`. `deposit` pays committees.
+    without a party to move, `size` of the next committee to `DRAWING`. `deposit` pays committees. `element` is the one
+    that the challenger named, by its result and its flat place.
     """
 
     claim: int
@@ -111,6 +112,7 @@ class Dispute:
     leaf: str = ""
     data: Digest | None = None
     ground: str = ""
+    element: tuple[int, int] | None = None
     deadline: int = 0
     seats: int = 0
     rounds: tuple[Round, ...] = ()

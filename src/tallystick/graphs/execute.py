@@ -7,8 +7,9 @@ from typing import Any
 
 from tallystick.errors import MalformedError
 from tallystick.graphs.costs import last_readers
+from tallystick.graphs.derive import operand_of
 from tallystick.graphs.engine import Arguments, Engine
-from tallystick.graphs.graph import Graph, Node, Operand, Ref
+from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.tensors import Tensor, TensorSpec
 
 Watcher = Callable[[Node, Arguments, tuple[Any, ...]], None]
@@ -25,7 +26,7 @@ def execute(
     held = {name: engine.load(_bound(bindings, name, spec)) for name, spec in _sources(graph)}
     specs, last = graph.specs(), last_readers(graph)
     for node in graph.nodes:
-        arguments = {name: _fetch(operand, held) for name, operand in node.operands.items()}
+        arguments = operands_of(node, held)
         results = engine.prepare(node)(arguments)
         if watch is not None:
             watch(node, arguments, results)
@@ -33,6 +34,11 @@ def execute(
         for ref in last.get(node.number, ()):
             del held[ref]
     return {output.name: engine.unload(held[output.value], specs[output.value].dtype) for output in graph.outputs}
+
+
+def operands_of(node: Node, held: Mapping[Ref, Any]) -> dict[str, Any]:
+    """The operands of a node by parameter, out of the arrays that are held."""
+    return {name: operand_of(operand, held) for name, operand in node.operands.items()}
 
 
 def _sources(graph: Graph) -> Iterator[tuple[Ref, TensorSpec]]:
@@ -46,9 +52,3 @@ def _bound(bindings: Mapping[Ref, Tensor], name: Ref, spec: TensorSpec) -> Tenso
     if TensorSpec.of(tensor) != spec:
         raise MalformedError(f"{name} is {spec}, and bound to {TensorSpec.of(tensor)}")
     return tensor
-
-
-def _fetch(operand: Operand, held: Mapping[Ref, Any]) -> Any:
-    if operand is None or isinstance(operand, str):
-        return None if operand is None else held[operand]
-    return tuple(None if ref is None else held[ref] for ref in operand)

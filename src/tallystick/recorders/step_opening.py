@@ -6,10 +6,10 @@ is done when somebody asks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from tallystick.commitments import Digest, LeafHashes, digest_from, leaf_hash, prove_inclusion, tree_root
 from tallystick.errors import UsageError
@@ -19,8 +19,11 @@ from tallystick.graphs.files import save_program
 from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.graphs.root import graph_root, prove_node
 from tallystick.store import LogWriter, Opened, write_atomically
-from tallystick.tensors import State, Tensor, tensor_digest, write_state
+from tallystick.tensors import State, Tensor, tensor_digest, write_single
 from tallystick.transcripts import Log, OpenedOperator, Opening, OperatorRecord
+from tallystick.transcripts.operator_line import operator_line
+
+VALUES: Final = "tensors"
 
 
 @dataclass(frozen=True)
@@ -51,19 +54,21 @@ def open_operators(
         raise UsageError(f"{out}: not empty; choose another directory")
     graph = subject.graph
     position = 0 if node is None else _position(graph, node)
-    noting = _Noting(out, engine, frozenset() if not with_tensors else _kept(graph, node))
+    noting = _Noting(out / VALUES, engine, frozenset() if not with_tensors else _kept(graph, node))
+    if with_tensors:
+        noting.values.mkdir(parents=True, exist_ok=True)
     names = [each.name for each in graph.inputs] + [each.name for each in graph.constants]
     sources = {name: subject.bindings[name] for name in names}
     for name, tensor in sources.items():
         noting.keep(name, tensor)
     results = execute(graph, subject.bindings, engine, noting)
-    log = _write_records(out, noting.records) if node is None else _log_of(noting.records)
+    log = _write_records(out, noting.lines) if node is None else _log_of(noting.lines)
     opening = _opening(subject, sources, results, noting.digests, log)
     write_atomically(out / "opening.json", opening.to_bytes())
     if node is None:
         save_program(out / "graph.json", graph, subject.bindings)
     else:
-        write_atomically(out / "operator.json", _one(graph, noting.records, position).to_bytes())
+        write_atomically(out / "operator.json", _one(graph, noting.lines, position).to_bytes())
     return opening
 
 
@@ -71,31 +76,25 @@ def open_operators(
 class _Noting:
     """A watcher of an execution that digests every result and keeps those that are wanted."""
 
-    out: Path
+    values: Path
     engine: Engine
     wanted: frozenset[Ref]
     digests: dict[Ref, Digest] = field(default_factory=dict)
-    records: list[OperatorRecord] = field(default_factory=list)
+    lines: list[bytes] = field(default_factory=list)
+    _written: set[Digest] = field(default_factory=set)
 
     def __call__(self, node: Node, _arguments: Arguments, results: tuple[Any, ...]) -> None:
         for ref, spec, array in zip(node.outputs, node.results, results, strict=True):
             if ref is not None and spec is not None:
                 self.keep(ref, self.engine.unload(array, spec.dtype))
-        self.records.append(
-            OperatorRecord(
-                node=node.number,
-                operator=node.operator,
-                inputs={ref: self.digests[ref] for ref in node.refs},
-                outputs={ref: self.digests[ref] for ref in node.outputs if ref is not None},
-            )
-        )
+        self.lines.append(operator_line(node, self.digests, self.digests))
 
     def keep(self, ref: Ref, tensor: Tensor) -> None:
         name = tensor_digest(tensor)
         self.digests[ref] = name
-        path = self.out / "tensors" / f"{name.removeprefix('sha256:')}.safetensors"
-        if ref in self.wanted and not path.exists():
-            write_state(path, {"value": tensor}, durable=False)
+        if ref in self.wanted and name not in self._written:
+            self._written.add(name)
+            write_single(self.values / f"{name.removeprefix('sha256:')}.safetensors", tensor)
 
 
 def _kept(graph: Graph, node: int | None) -> frozenset[Ref]:
@@ -113,28 +112,26 @@ def _position(graph: Graph, number: int) -> int:
     raise UsageError(f"the graph has no node {number}")
 
 
-def _write_records(out: Path, records: list[OperatorRecord]) -> Log:
+def _write_records(out: Path, lines: Iterable[bytes]) -> Log:
     writer = LogWriter(out / "operators.jsonl")
     try:
-        for record in records:
-            writer.append(record.to_bytes())
+        for line in lines:
+            writer.append(line)
     finally:
         log = writer.close()
     return log
 
 
-def _log_of(records: list[OperatorRecord]) -> Log:
-    leaves = [leaf_hash(record.to_bytes()) for record in records]
+def _log_of(lines: Iterable[bytes]) -> Log:
+    leaves = list(map(leaf_hash, lines))
     return Log(root=digest_from(tree_root(leaves)), size=len(leaves))
 
 
-def _one(graph: Graph, records: list[OperatorRecord], position: int) -> OpenedOperator:
-    leaves = LeafHashes([leaf_hash(record.to_bytes()) for record in records])
-    proof = prove_inclusion(leaves, position, len(records))
+def _one(graph: Graph, lines: Sequence[bytes], position: int) -> OpenedOperator:
+    proof = prove_inclusion(LeafHashes(list(map(leaf_hash, lines))), position, len(lines))
     node = cast("dict[str, Any]", prove_node(graph, graph.nodes[position].number).to_json())
-    return OpenedOperator(
-        node=node, index=position, record=records[position], proof=tuple(step.hex() for step in proof)
-    )
+    record = OperatorRecord.from_bytes(lines[position], f"operator {position}")
+    return OpenedOperator(node=node, index=position, record=record, proof=tuple(step.hex() for step in proof))
 
 
 def _opening(subject: Subject, sources: State, results: State, digests: Mapping[Ref, Digest], log: Log) -> Opening:

@@ -19,6 +19,7 @@ from tallystick.tensors.dtypes import (
     round_to_float16,
 )
 from tallystick.tensors.safetensors import Placement, StateFile, encode_header, read_state, write_state
+from tallystick.tensors.single import read_single, write_single
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import State, Tensor
 
@@ -39,10 +40,12 @@ __all__ = [
     "encode_header",
     "item_size",
     "numpy_dtype",
+    "read_single",
     "read_state",
     "round_to_bfloat16",
     "round_to_float16",
     "state_digest",
     "tensor_digest",
+    "write_single",
     "write_state",
 ]

@@ -39,7 +39,7 @@ class TensorDigest:
     @property
     def leaves(self) -> tuple[Hash, ...]:
         """The leaf hashes: the header's, then the chunks'."""
-        return (leaf_hash(self.header), *self.chunks)
+        return (_header_leaf(self.dtype, self.shape), *self.chunks)
 
     @cached_property
     def digest(self) -> Digest:
@@ -66,7 +66,7 @@ def tensor_digest(tensor: Tensor, threads: int | None = None) -> Digest:
 
 def digest_tensor(tensor: Tensor, threads: int | None = None) -> TensorDigest:
     """The tree of one tensor."""
-    return digest_state({"": tensor}, threads).entries[0][1]
+    return _digest_all({"": tensor}, threads)[""]
 
 
 def state_digest(state: State, threads: int | None = None) -> Digest:
@@ -157,6 +157,12 @@ def _hash_chunk(chunk: memoryview) -> Hash:
     return Hash(hasher.digest())
 
 
+@lru_cache(maxsize=1 << 12)
+def _header_leaf(dtype: str, shape: tuple[int, ...]) -> Hash:
+    """Remembered, because the thousands of values of one step have a few dozen specs."""
+    return leaf_hash(TensorDigest(dtype, shape, ()).header)
+
+
 @lru_cache(maxsize=1 << 16)
 def _entry_leaf(name: str, tensor: Digest) -> Hash:
     """Remembered, because after a change of one tensor the leaves of all others are needed again."""
@@ -164,4 +170,5 @@ def _entry_leaf(name: str, tensor: Digest) -> Hash:
 
 
 def _tree_digest(noun: str, leaves: Collection[Hash]) -> Digest:
-    return digest(noun, encode({"root": tree_root(tuple(leaves)).hex(), "size": len(leaves)}))
+    """The canonical JSON is written out: a step has thousands of values, and each needs its digest."""
+    return digest(noun, b'{"root":"%s","size":%d}' % (tree_root(tuple(leaves)).hex().encode(), len(leaves)))

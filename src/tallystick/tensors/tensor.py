@@ -68,11 +68,13 @@ def byte_count(dtype: str, shape: tuple[int, ...]) -> int:
     """
     if len(shape) > DIMENSIONS_MAX:
         raise MalformedError(f"{len(shape)} dimensions, more than {DIMENSIONS_MAX}")
-    if any(side < 0 for side in shape):
+    if min(shape, default=0) < 0:
         raise MalformedError(f"shape {list(shape)} has a negative side")
-    if math.prod(side or 1 for side in shape) * item_size(dtype) > SPAN_BYTES_MAX:
+    size = item_size(dtype)
+    needed = math.prod(shape) * size
+    if (needed or math.prod(side or 1 for side in shape) * size) > SPAN_BYTES_MAX:
         raise MalformedError(f"shape {list(shape)} is larger than any array")
-    return math.prod(shape) * item_size(dtype)
+    return needed
 
 
 State: TypeAlias = Mapping[str, Tensor]

@@ -37,6 +37,7 @@ from tallystick.disputes.moves import (
     Finalise,
     Partition,
     Pause,
+    Pinpoint,
     Post,
     Protest,
     Resume,
@@ -51,6 +52,7 @@ from tallystick.disputes.moves import (
     Withdraw,
 )
 from tallystick.disputes.partition import cut_places
+from tallystick.disputes.rules import ELEMENT_MAX
 from tallystick.disputes.state import Phase, Status
 from tallystick.errors import RuleError, UnavailableError
 
@@ -116,6 +118,27 @@ def test_a_dispute_goes_through_two_levels_to_the_referee_and_pays_the_challenge
     assert play.claim().status is Status.SLASHED
     assert play.owed("challenger") == play.rules.challenger_bond + play.rules.deposit + reward
     assert play.owed("treasury") == play.rules.prover_bond - reward
+
+
+def test_an_element_of_an_opened_operator_is_named_by_the_challenger_and_the_last_one_counts(play: Play) -> None:
+    named: dict[str, int] = {"dispute": 0, "result": 1, "element": ELEMENT_MAX}
+    play.post()
+    play.contest()
+    assert play.refused("challenger", Pinpoint, **named) == "phase"
+    play.bisect()
+    assert play.refused("prover", Pinpoint, **named) == "actor"
+    assert play.do("challenger", Pinpoint, **named).disputes[0].element == (1, ELEMENT_MAX)
+    assert play.do("challenger", Pinpoint, **{**named, "element": 0}).disputes[0].element == (1, 0)
+    play.do("referee", Rule, dispute=0, fault=Fault.PROVER, reason=REASON)
+    assert play.refused("challenger", Pinpoint, **named) == "settled"
+
+
+def test_a_record_and_a_protest_have_no_elements(play: Play) -> None:
+    play.post()
+    play.contest()
+    play.partition()
+    play.do("challenger", Protest, dispute=0)
+    assert play.refused("challenger", Pinpoint, dispute=0, result=0, element=0) == "level"
 
 
 def test_in_one_round_mode_the_leaves_are_operators_already(play: Play) -> None:

@@ -150,7 +150,7 @@ def shifted(by: float, result: int = 0, place: int = 0) -> Change:
     """One element of a result is moved."""
 
     def change(results: tuple[np.ndarray[Any, Any], ...], _: Mapping[str, Any]) -> tuple[np.ndarray[Any, Any], ...]:
-        results[result].reshape(-1)[place] += np.asarray(by, results[result].dtype)
+        results[result].flat[place] += np.asarray(by, results[result].dtype)
         return results
 
     return change

@@ -150,10 +150,51 @@ def test_so_does_one_that_the_challenger_names(forged: Callable[..., Leaves], ho
     assert outcome(honest.whole.bundle(number), named) == (Fault.CHALLENGER, Ground.HOLDS)
 
 
-@pytest.mark.parametrize("element", [("n0", 10**9), ("n0", -1), ("n77", 0), ("", 0)])
-def test_an_element_that_does_not_exist_changes_nothing(honest: Leaves, element: tuple[str, int]) -> None:
-    expected = rule_leaf(honest.whole.bundle(0), SAMPLED).to_json()
-    assert rule_leaf(honest.whole.bundle(0), replace(SAMPLED, element=element)).to_json() == expected
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_referee_judges_a_named_element_alone(honest: Leaves, number: int) -> None:
+    bundle = honest.whole.bundle(number)
+    for ref in bundle.operator.record.outputs:
+        ruling = rule_leaf(bundle, Question(element=(ref, 0)))
+        assert (ruling.fault, ruling.ground, ruling.work.judged) == (Fault.CHALLENGER, Ground.HOLDS, 1)
+        assert "judged alone" in ruling.reason or ruling.work.elements == 1
+
+
+@pytest.mark.parametrize("number", ROUNDING)
+def test_only_the_named_element_convicts(forged: Callable[..., Leaves], honest: Leaves, number: int) -> None:
+    leaves = forged({number: shifted(3.0 * radius(honest, number))})
+    whole = rule_leaf(leaves.whole.bundle(number), Question())
+    assert whole.worst == (f"n{number}", 0)
+    named, beside = (
+        rule_leaf(leaves.whole.bundle(number), Question(element=(f"n{number}", place))) for place in (0, 1)
+    )
+    assert (named.fault, named.ground, named.work.judged) == (Fault.PROVER, Ground.BOUND, 1)
+    assert (beside.fault, beside.ground, beside.work.judged) == (Fault.CHALLENGER, Ground.HOLDS, 1)
+
+
+def test_a_named_element_of_a_choice_is_tied_or_wrong(tmp_path: Path) -> None:
+    near, far = (choices(tmp_path / str(i), step) for i, step in enumerate((1, 9)))
+    assert outcome(near.whole.bundle(1), Question(element=("n1", 0))) == (Fault.NOBODY, Ground.TIE)
+    assert outcome(far.whole.bundle(1), Question(element=("n1", 0))) == (Fault.PROVER, Ground.BOUND)
+    assert rule_leaf(far.whole.bundle(1), Question()).worst == ("n1", 0)
+
+
+def test_a_named_element_about_which_the_bound_says_nothing_goes_to_a_committee(tmp_path: Path) -> None:
+    large = {"inputs.x": Tensor.of(np.full((6, 16), 1e38, np.float32))}
+    leaves = opened(tmp_path / "opening", given=bindings() | large)
+    assert outcome(leaves.whole.bundle(0), Question(element=("n0", 0))) == (None, Ground.UNDECIDED)
+
+
+@pytest.mark.parametrize("asked", [Question(), SAMPLED], ids=["referee", "committee"])
+@pytest.mark.parametrize("element", [("n0", 96), ("n0", -1), ("n77", 0), ("", 0)])
+def test_an_element_that_does_not_exist_is_the_challengers_fault(
+    forged: Callable[..., Leaves], element: tuple[str, int], asked: Question
+) -> None:
+    """Even of an operator that is wrong somewhere; but not of one whose opening does not hang together."""
+    bundle = forged({0: shifted(1e6)}).whole.bundle(0)
+    assert outcome(bundle, replace(asked, element=("n0", 95)))[1] is not Ground.ELEMENT
+    assert outcome(bundle, replace(asked, element=element)) == (Fault.CHALLENGER, Ground.ELEMENT)
+    broken = replace(bundle, edges=Edges(producers=bundle.edges.producers[1:]), values={})
+    assert outcome(broken, replace(asked, element=element))[0] is Fault.PROVER
 
 
 @pytest.mark.parametrize("number", [0, 3])
@@ -210,6 +251,7 @@ def test_between_threshold_and_bound_a_committee_decides(
     asked = replace(question, element=("n0", 0))
     tight, wide = (replace(asked, profile=profile(honest, 0, share)) for share in (0.3, 0.9))
     assert outcome(leaves.whole.bundle(0), tight) == (None, Ground.THRESHOLD)
+    assert outcome(leaves.whole.bundle(0), replace(tight, nonce=b"")) == (None, Ground.THRESHOLD)
     assert outcome(leaves.whole.bundle(0), wide) == (Fault.CHALLENGER, Ground.HOLDS)
     assert rule_leaf(leaves.whole.bundle(0), tight).verdict.outcome == "inconclusive"
 

@@ -13,6 +13,7 @@ from tallystick.attacks.disputes import Scene  # noqa: E402
 from tallystick.disputes.opened.cuts import Cuts  # noqa: E402
 from tallystick.disputes.opened.rehearsal import children_of  # noqa: E402
 from tallystick.graphs.graph import Graph, Ref  # noqa: E402
+from tallystick.graphs.slicing import verification_slice  # noqa: E402
 
 
 @pytest.fixture(scope="module", params=["step", "call"])
@@ -49,6 +50,17 @@ def test_every_child_of_every_round_can_be_executed_from_what_was_opened(graph: 
         low, high = chooser.choice(children)
     node = graph.nodes[low]
     assert set(node.refs) <= opened
+
+
+def test_a_child_is_the_slice_of_the_graph_between_its_cuts(graph: Graph) -> None:
+    cuts = Cuts(graph)
+    for low, high in (*children_of(0, len(graph.nodes), 16), (5, 6), (7, 40)):
+        part, wanted = cuts.child(low, high), cuts.crossing(low, high - 1)
+        before = [ref for node in graph.nodes[:low] for ref in node.outputs if ref is not None]
+        if part is not None:
+            same = verification_slice(graph, before, wanted)
+            assert (part.nodes, part.outputs, part.form) == (same.nodes, same.outputs, same.form)
+            assert set(part.sources) == set(same.sources)
 
 
 def test_the_children_of_a_range_are_its_operators_once_each(graph: Graph) -> None:

@@ -11,11 +11,17 @@ torch = pytest.importorskip("torch")
 from tallystick.attacks.disputes import Scene  # noqa: E402
 from tallystick.attacks.disputes.aligned import aligned_engine, measured, open_one_round  # noqa: E402
 from tallystick.attacks.disputes.values import changing, moved_by  # noqa: E402
+from tallystick.audits.opening import value_file  # noqa: E402
 from tallystick.disputes.budget import Budget  # noqa: E402
 from tallystick.disputes.fault import Fault  # noqa: E402
 from tallystick.disputes.opened import Judge, doubter_for, trace_for  # noqa: E402
+from tallystick.disputes.opened.locate import Work, deviation_of, deviations  # noqa: E402
 from tallystick.disputes.opened.rehearsal import Outcome, Rehearsal  # noqa: E402
+from tallystick.disputes.opened.view import View  # noqa: E402
+from tallystick.disputes.opened.whole import read_operators  # noqa: E402
 from tallystick.disputes.parties import Doubt  # noqa: E402
+from tallystick.errors import ProofError  # noqa: E402
+from tallystick.frameworks.torch.engine import TorchEngine  # noqa: E402
 
 
 def play(statement: Path, folder: Path, budget: Budget | None = None, doubt: Doubt | None = None) -> Outcome | None:
@@ -30,6 +36,26 @@ def test_the_one_wrong_operator_is_contested_at_once_and_convicted(scene: Scene,
     assert outcome is not None
     assert (outcome.fault, outcome.dispute.low) == (Fault.PROVER, number), outcome.reason
     assert [move.kind for move in outcome.moves] == ["post", "contest", "reveal"]
+
+
+def test_each_operator_is_compared_from_its_claimed_operands(scene: Scene, tmp_path: Path) -> None:
+    number = next(node.number for node in scene.recorded.graph.nodes if "linear" in node.operator)
+    open_one_round(scene, tmp_path / "claim", changing(number, moved_by(2.0)))
+    view, engine, work = View(read_operators(tmp_path / "claim"), (tmp_path / "claim",)), TorchEngine(), Work()
+    far = list(deviations(view, engine, work))
+    place = view.whole.places[number]
+    assert [each for each, distance in enumerate(far) if distance] == [place]
+    assert far[place] == deviation_of(view, place, place + 1, engine, Work())
+    assert work.operators == sum(view.cuts.crossing(each, each) != () for each in range(len(far)))
+
+
+def test_a_value_that_is_not_opened_is_missed(scene: Scene, tmp_path: Path) -> None:
+    open_one_round(scene, tmp_path / "claim")
+    view = View(read_operators(tmp_path / "claim"), (tmp_path / "claim",))
+    ref = next(ref for ref, place in view.cuts.given.items() if view.cuts.last_read.get(ref, -1) > place)
+    (tmp_path / "claim" / value_file(view.digests[ref])).unlink()
+    with pytest.raises(ProofError, match=f"{ref} is not opened"):
+        list(deviations(view, TorchEngine(), Work()))
 
 
 def test_honest_operators_are_not_contested_and_hold_where_they_are(scene: Scene, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tallystick.disputes import Fault, State, apply
 from tallystick.disputes.coordinators import Board, Coordinator
 from tallystick.disputes.invariants import broken
 from tallystick.disputes.moves import value_of
-from tallystick.disputes.parties import Doubt, Doubter, Judge, Trace
+from tallystick.disputes.parties import Answered, Doubt, Doubter, Judge, Trace
 from tallystick.disputes.players import MemoryBoard, Offer, Player, Shelf, Table, Workspace, play_out, programs
 from tallystick.disputes.players.keeper import Keeper
 from tallystick.disputes.players.task import Role
@@ -89,13 +89,21 @@ class Seats:
         return self.player(PROVER, lambda shelf, work: programs.prover(shelf, work, lambda _: own, offer), **wraps)
 
     def challenger(
-        self, doubter: Doubter | None = None, judge: Judge | None = None, name: str = CHALLENGER, **wraps: Wrap
+        self,
+        doubter: Doubter | None = None,
+        judge: Judge | None = None,
+        name: str = CHALLENGER,
+        naming: Callable[[Answered], tuple[int, int] | None] | None = None,
+        **wraps: Wrap,
     ) -> Player:
         own = doubter or CountingDoubter()
-        return self.player(name, lambda shelf, work: programs.challenger(shelf, work, lambda _: own, judge), **wraps)
+        return self.player(
+            name, lambda shelf, work: programs.challenger(shelf, work, lambda _: own, judge, naming=naming), **wraps
+        )
 
-    def referee(self, judge: Judge | None = None, **wraps: Wrap) -> Player:
-        return self.player(REFEREE, lambda shelf, _: programs.referee(shelf, judge or CountingJudge()), **wraps)
+    def referee(self, judge: Judge | None = None, waits: bool = False, **wraps: Wrap) -> Player:
+        own = judge or CountingJudge()
+        return self.player(REFEREE, lambda shelf, _: programs.referee(shelf, own, lambda _: waits), **wraps)
 
     def member(self, name: str, judge: Judge | None = None, **wraps: Wrap) -> Player:
         return self.player(name, lambda shelf, work: programs.member(shelf, work, judge or CountingJudge()), **wraps)

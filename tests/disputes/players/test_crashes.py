@@ -31,14 +31,15 @@ class Ended(NamedTuple):
 # "late": moves become final and visible only 40 seconds after they were accepted, as on a chain
 def play(folder: Path, reaper: Reaper, who: str, case: str, patch: pytest.MonkeyPatch) -> Ended:
     """One game in which the program of `who` is mortal."""
-    side, ruling, *late = case.split()
+    side, ruling, *more = case.split()
+    named = (0, 7) if "named" in more else None
     referee = REFEREE if ruling == "referee" else None
     agreed = rules(referee=referee, appeals=0, committee=1, members=MEMBERS[:1])
-    seats = Seats(folder, Table(agreed, finality=40 if late else 0))
+    seats = Seats(folder, Table(agreed, finality=40 if "late" in more else 0))
     starts: dict[str, Callable[..., Player]] = {
         "prover": partial(seats.prover, COUNTING[side]),
-        "challenger": partial(seats.challenger, Accuser()),
-        ruling: seats.referee if referee else partial(seats.member, MEMBERS[0]),
+        "challenger": partial(seats.challenger, Accuser(), naming=lambda _: named),
+        ruling: partial(seats.referee, waits=bool(named)) if referee else partial(seats.member, MEMBERS[0]),
     }
     mortal = Mortal(reaper, starts.pop(who), patch)
     others = [start() for start in starts.values()]
@@ -49,9 +50,12 @@ def play(folder: Path, reaper: Reaper, who: str, case: str, patch: pytest.Monkey
     return Ended(dispute.fault, {name: seats.paid(name) for name in (PROVER, CHALLENGER, MEMBERS[0])}, moves)
 
 
-CASES = ("honest referee", "cheating referee", "honest member", "cheating member", "cheating referee late")
+CASES = (
+    *("honest referee", "cheating referee", "honest member", "cheating member", "cheating referee late"),
+    "cheating referee late named",
+)
 GAMES = [(case, who) for case in CASES for who in ("prover", "challenger", "ruling")]
-QUICK = [game for game in GAMES if game[0] in CASES[1:3]] + [(CASES[-1], "challenger")]
+QUICK = [game for game in GAMES if game[0] in CASES[1:3]] + [(case, "challenger") for case in CASES[-2:]]
 OTHERS = [game for game in GAMES if game not in QUICK]
 
 
@@ -74,6 +78,7 @@ def kill_everywhere(tmp_path: Path, case: str, who: str, patch: pytest.MonkeyPat
     who = ruling if who == "ruling" else who
     undisturbed = play(tmp_path / "whole", Reaper(-1), who, case, patch)
     assert undisturbed.fault is (Fault.CHALLENGER if side == "honest" else Fault.PROVER)
+    assert undisturbed.moves["pinpoint"] == ("named" in case)
     for at in count():
         reaper = Reaper(at)
         assert play(tmp_path / f"{at}", reaper, who, case, patch) == undisturbed, f"killed at point {at}"

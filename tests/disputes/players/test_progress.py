@@ -102,3 +102,12 @@ def test_something_is_possible_at_the_next_instant_that_was_not_before(tmp_path:
 
 def test_every_phase_has_somebody_to_move() -> None:
     assert set(progress.MOVERS) == set(Phase)
+
+
+def test_a_named_element_is_told(tmp_path: Path) -> None:
+    game = Seats(tmp_path)
+    challenger = game.challenger(naming=lambda _: (1, 31_234))
+    game.play(game.prover(CHEATING), challenger, game.referee(waits=True))
+    assert standing(game.table.state, 0, game.table.clock()).to_json()["element"] == [1, 31_234]
+    said = [each.said for each in tell(game.table.rules, game.table.entries, 0)]
+    assert said.count("names element 31234 of result 1") == 1

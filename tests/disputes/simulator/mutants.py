@@ -279,6 +279,8 @@ WRONG: dict[str, Patch] = {
     "evidence about any record": _changed(cheap, "_leaf", lambda held, form: "00" * 32),
     "a claim can be finalised by time alone": lambda: without(Check("claims", "finalise", "disputed")),
     "anybody may call for anything": _changed(game, "_is_one", lambda held, *more: True),
+    "an element is forgotten": lambda: _transition("pinpoint", lambda held, at, move: at.state),
+    "an element is named after the draw": lambda: _transition_phases("pinpoint", frozenset(Phase)),
     "a settled dispute goes on": lambda: _transition_phases("choose", frozenset(Phase)),
 }
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
 from tallystick.audits.opening import GRAPH, OPENING, OPERATORS, OPERATORS_MAX, read_value, value_file
 from tallystick.audits.published import LOSS, SCHEDULE
-from tallystick.commitments import Digest, LeafHashes, leaf_hash, prove_inclusion
+from tallystick.commitments import Digest, LeafHashes, leaf_hash, prove_inclusion, tree_root
 from tallystick.disputes.leaf.bundle import Asked, Edge, Edges, GraphHeader, LeafBundle
 from tallystick.errors import UnavailableError, UsageError
 from tallystick.graphs.check import parse_ref
-from tallystick.graphs.encoding import header_json
+from tallystick.graphs.encoding import canonical, header_json, node_json
 from tallystick.graphs.files import load_program
 from tallystick.graphs.graph import Graph, Node, Ref
-from tallystick.graphs.root import graph_leaves, prove_node
+from tallystick.graphs.root import NodeProof, graph_leaves
 from tallystick.store import read_document, read_lines
 from tallystick.tensors import Tensor
 from tallystick.transcripts import CallRecord, OpenedOperator, Opening, OperatorRecord
@@ -26,10 +26,7 @@ from tallystick.transcripts.program import STEP_SLOT
 
 @dataclass(frozen=True)
 class WholeOpening:
-    """An opening of all operators, read from the directory that `tally open --operators` wrote.
-
-    `values` says where values lie by their digests: in that directory, unless they came by another way.
-    """
+    """An opening of all operators, read from the directory that `tally open --operators` wrote."""
 
     folder: Path
     opening: Opening
@@ -74,29 +71,36 @@ class WholeOpening:
 
         Raises `UsageError` where the graph has no such node, `ProofError` where a value is not what its name says.
         """
+        bare = self.bare(number, asked)
+        record = bare.operator.record
+        values = self._values({**record.inputs, **record.outputs})
+        return replace(bare, values=values, claimed=self._values(self.small))
+
+    def bare(self, number: int, asked: Asked | None = None) -> LeafBundle:
+        """As `bundle`, without values."""
         if number not in self.places:
             raise UsageError(f"the graph has no node {number}")
         place = self.places[number]
-        node, record = self.graph.nodes[place], self.record(place)
-        refs = {**record.inputs, **record.outputs}
-        return LeafBundle(
-            self.opening,
-            self._header(),
-            self._operator(place, record),
-            Edges(producers=tuple(self._edges(node))),
-            asked or Asked(),
-            self._values(refs),
-            self._values(dict(self._small())),
-        )
+        edges = Edges(producers=tuple(self._edges(self.graph.nodes[place])))
+        return LeafBundle(self.opening, self._header(), self.operator(place), edges, asked or Asked())
+
+    def operator(self, place: int) -> OpenedOperator:
+        """The operator at a place, with its proofs; raises `UsageError` where there is none."""
+        record, leaves, index = self.record(place), self._graph_leaves, place + 1
+        path = prove_inclusion(leaves, index, len(leaves.leaves))
+        line = canonical(node_json(self.graph.nodes[place])).encode()
+        node = NodeProof(line, index, len(leaves.leaves), tree_root(leaves.leaves), tuple(path))
+        opened = cast("dict[str, Any]", node.to_json())
+        return OpenedOperator(node=opened, index=place, record=record, proof=self._proof(place))
 
     def _header(self) -> GraphHeader:
-        leaves = graph_leaves(self.graph)
-        proof = prove_inclusion(LeafHashes(leaves), 0, len(leaves))
+        leaves = self._graph_leaves
+        proof = prove_inclusion(leaves, 0, len(leaves.leaves))
         return GraphHeader(record=header_json(self.graph), proof=_hex(proof))
 
-    def _operator(self, place: int, record: OperatorRecord) -> OpenedOperator:
-        node = cast("dict[str, Any]", prove_node(self.graph, self.graph.nodes[place].number).to_json())
-        return OpenedOperator(node=node, index=place, record=record, proof=self._proof(place))
+    @cached_property
+    def _graph_leaves(self) -> LeafHashes:
+        return LeafHashes(graph_leaves(self.graph))
 
     def _edges(self, node: Node) -> Iterator[Edge]:
         sources = {each.name for each in self.graph.sources}
@@ -115,15 +119,15 @@ class WholeOpening:
         found = {name: (self.folder / value_file(named), named) for name, named in wanted.items()}
         return {name: read_value(path, named) for name, (path, named) in found.items() if path.is_file()}
 
-    def _small(self) -> Iterator[tuple[str, Digest]]:
+    @cached_property
+    def small(self) -> Mapping[str, Digest]:
         """What a published claim says more about: the loss, what the schedule gives, the optimizer's count of steps."""
         sources, results = self.opening.sources, self.opening.results
         if isinstance(self.opening.opened_record(), CallRecord):
-            return
-        yield from ((name, named) for name, named in results.items() if name == LOSS)
-        yield from ((name, named) for name, named in sources.items() if name.startswith(SCHEDULE))
+            return {}
         counts = sorted(name for name in sources if name.startswith("optimizer.") and name.endswith(STEP_SLOT))
-        yield from ((name, sources[name]) for name in counts[:1])
+        named = [*(name for name in sources if name.startswith(SCHEDULE)), *counts[:1]]
+        return {name: results[name] for name in (LOSS,) if name in results} | {name: sources[name] for name in named}
 
 
 def make_bundle(folder: Path, number: int, asked: Asked | None = None) -> LeafBundle:

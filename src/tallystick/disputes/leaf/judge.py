@@ -1,10 +1,12 @@
 """The ruling at the leaf: who is at fault over one opened operator, as a check that anybody can make offline.
 
-In this order: what the bundle says hangs together (`structure.py`); every value is there; the results lie within the
-operator's proven bound (`weighing.py`), of a large operator those elements that the challenger named and a nonce
-chose, and of a product of matrices all rows by vectors of random signs (`freivalds.py`); discrete results that differ
-are tied or wrong (`ties.py`); and what the bound allows, a calibrated threshold allows too. The same bundle and
-question give the same ruling: no clock, no randomness but the nonce's. The reference's own rounding, 2⁻⁵³, is in
+In this order: what the bundle says hangs together (`structure.py`); every value is there; the element that the
+challenger named exists; the results lie within the operator's proven bound (`weighing.py`); discrete results that
+differ are tied or wrong (`ties.py`); and what the bound allows, a calibrated threshold allows too.
+
+A named element is judged alone where there is no nonce. With one, those elements of a large operator are judged that
+were named or drawn, and all rows of a product of matrices by vectors of random signs (`freivalds.py`). The same bundle
+and question give the same ruling: no clock, no randomness but the nonce's. The reference's own rounding, 2⁻⁵³, is in
 every radius.
 """
 
@@ -80,6 +82,10 @@ class _Leaf:
             self.notes.note(Finding(1.0, 0.0, detail=str(error)), "operator types", f"node {self.node.number}")
             return self._ruled(Fault.PROVER, Ground.STRUCTURE, str(error), Work(sizes=self.sizes))
         work = Work(derived.flops, sum(map(self._size, self._results)), sizes=self.sizes)
+        named = self.question.element
+        if named is not None and not self._exists(*named):
+            reason = f"there is no element {named[1]} of {named[0]}, which the challenger named"
+            return self._ruled(Fault.CHALLENGER, Ground.ELEMENT, reason, work)
         needed = 8 * (sum(self._size(ref) for ref in set(self.node.refs)) + derived.largest_bytes)
         if needed > self.question.limits.memory_bytes:
             line = f"node {self.node.number}: takes {needed} bytes, more than this referee's"
@@ -108,9 +114,12 @@ class _Leaf:
 
     def _weighed(self, derived: Derived, work: Work) -> Ruling:
         limits, question = self.question.limits, self.question
-        is_large = derived.flops > limits.whole_flops or derived.largest_bytes > limits.whole_bytes
         how = Weights(self.bundle.opening.graph, question.precision, question.profile, question.bands)
-        if not (is_large and question.nonce):
+        if self._named_alone is not None:
+            ref, place = self._named_alone
+            found = weigh(self.notes, self.node, self._values, how, {ref: np.array([place])})
+            return self._concluded(found, replace(work, judged=1))
+        if not (limits.are_passed_by(derived) and question.nonce):
             found = weigh(self.notes, self.node, self._values, how)
             return self._concluded(found, replace(work, judged=work.elements))
         places = self._places(derived, work.elements)
@@ -141,9 +150,17 @@ class _Leaf:
         return f"{self.bundle.opening.operators.root}/{self.bundle.operator.index}"
 
     def _named(self, ref: Ref) -> int | None:
-        """The element of a result that the challenger named, if it exists."""
+        """The element of a result that the challenger named."""
         named = self.question.element
-        return named[1] if named is not None and named[0] == ref and 0 <= named[1] < self._size(ref) else None
+        return named[1] if named is not None and named[0] == ref else None
+
+    @property
+    def _named_alone(self) -> tuple[Ref, int] | None:
+        """The element that the challenger named, where nothing else was asked about."""
+        return None if self.question.nonce else self.question.element
+
+    def _exists(self, ref: Ref, place: int) -> bool:
+        return ref in self._results and 0 <= place < self._size(ref)
 
     def _product(self, found: Weighed, places: dict[Ref, Places]) -> int:
         """Check all rows of a product of matrices at once, and add what is suspicious; with how many vectors."""
@@ -167,7 +184,8 @@ class _Leaf:
     def _concluded(self, found: Weighed, work: Work) -> Ruling:
         """From the strongest statement to the weakest; what is open goes to a committee before a tie ends it."""
         if found.wrong:
-            return self._ruled(Fault.PROVER, Ground.BOUND, found.wrong[0], work)
+            ruling = self._ruled(Fault.PROVER, Ground.BOUND, found.wrong[0], work)
+            return replace(ruling, worst=found.worst[0] if found.worst else None)
         if found.undecided or found.outside:
             ground = Ground.UNDECIDED if found.undecided else Ground.THRESHOLD
             lines = tuple(found.undecided + found.outside)
@@ -180,6 +198,9 @@ class _Leaf:
     def _missed(self, work: Work) -> Iterator[str]:
         """With which probability something is wrong all the same."""
         if work.judged >= work.elements:
+            return
+        if self._named_alone is not None:
+            yield "element {1} of {0} was judged alone, as the challenger named it".format(*self._named_alone)
             return
         drawn = work.drawn - any(self._named(ref) is not None for ref in self._results)
         chances = ", ".join(f"{(1 - share) ** drawn:.2g} if {share:.1%} are" for share in FRACTIONS)

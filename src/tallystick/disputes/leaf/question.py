@@ -10,6 +10,7 @@ from tallystick.commitments import Digest, Json
 from tallystick.disputes.fault import Fault
 from tallystick.disputes.leaf.bundle import Sizes
 from tallystick.disputes.leaf.ties import BANDS
+from tallystick.graphs.derive import Derived
 from tallystick.graphs.graph import Ref
 from tallystick.operators.precision import PLAIN, Precision
 from tallystick.transcripts.profile import Profile
@@ -24,6 +25,7 @@ class Ground(StrEnum):
     TIE = "tie"
     THRESHOLD = "threshold"
     UNDECIDED = "undecided"
+    ELEMENT = "element"
     HOLDS = "holds"
 
 
@@ -44,15 +46,20 @@ class Limits:
     vectors: int = 20
     rows: int = 2
 
+    def are_passed_by(self, derived: Derived) -> bool:
+        """Whether an operator is too large to be judged as a whole."""
+        return derived.flops > self.whole_flops or derived.largest_bytes > self.whole_bytes
+
 
 @dataclass(frozen=True)
 class Question:
     """What a referee asks of a leaf; the prover chooses none of it.
 
     `profile` holds calibrated thresholds, `published` the claim as it was published. `nonce` was drawn after the
-    prover had committed to the leaf; without one every element is judged. `element` is what the challenger named.
-    `opening` and `index` say which leaf is contested: a bundle about another one is refused. Without `bits`, the states
-    and outputs of an opening are not compared with the digests in its record (`check_binding`).
+    prover had committed to the leaf. `element` is what the challenger named, a result and a flat place in it: without a
+    nonce it alone is judged, and every element where none is named. `opening` and `index` say which leaf is contested:
+    a bundle about another one is refused. Without `bits`, the states and outputs of an opening are not compared with
+    the digests in its record (`check_binding`).
     """
 
     precision: Precision = PLAIN
@@ -81,13 +88,17 @@ class Work:
 
 @dataclass(frozen=True)
 class Ruling:
-    """Who is at fault, and why; where `fault` is `None`, a committee has to decide."""
+    """Who is at fault, and why; where `fault` is `None`, a committee has to decide.
+
+    `worst` is an element that is wrong, by its result and flat place: the one farthest beyond its bound.
+    """
 
     fault: Fault | None
     ground: Ground
     reason: str
     verdict: Verdict
     work: Work
+    worst: tuple[Ref, int] | None = None
 
     def to_json(self) -> dict[str, Json]:
         """The ruling as JSON values."""

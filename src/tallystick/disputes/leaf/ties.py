@@ -29,10 +29,14 @@ Values: TypeAlias = Mapping[Ref, Tensor]
 
 @dataclass(frozen=True)
 class Tie:
-    """How far apart the numbers are between which a claim chose otherwise, at most, in bands; infinite where wrong."""
+    """How far apart the numbers are between which a claim chose otherwise, at most, in bands; infinite where wrong.
+
+    `place` is the flat place of the choice for which they are farthest apart.
+    """
 
     bands: float
     detail: str
+    place: int
 
 
 def find_tie(node: Node, values: Values, ref: Ref, places: Places) -> Tie | None:
@@ -45,7 +49,8 @@ def find_tie(node: Node, values: Values, ref: Ref, places: Places) -> Tie | None
     if choice is None or not places.size:
         return None
     apart = choice(node, values, ref, places)
-    return Tie(float(apart.max()), f"{places.size} of {values[ref].array().size} choices differ")
+    detail = f"{places.size} of {values[ref].array().size} choices differ"
+    return Tie(float(apart.max()), detail, int(places[np.argmax(apart)]))
 
 
 def bands_between(x: Numbers, y: Numbers, dtype: str) -> npt.NDArray[np.float64]:

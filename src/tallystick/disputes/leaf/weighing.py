@@ -18,7 +18,7 @@ from tallystick.audits.findings import Findings
 from tallystick.commitments import Digest
 from tallystick.disputes.leaf.elements import bound_at
 from tallystick.disputes.leaf.parts import Places
-from tallystick.disputes.leaf.ties import find_tie
+from tallystick.disputes.leaf.ties import Tie, find_tie
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.graphs.derive import operand_of
 from tallystick.graphs.graph import Node, Ref
@@ -54,13 +54,14 @@ class Weights:
 class Weighed:
     """What weighing found besides its findings: results that are wrong, that are tied, and that nothing decides.
 
-    `outside` says what left a calibrated threshold.
+    `outside` says what left a calibrated threshold, `worst` which element of each wrong result is the worst.
     """
 
     wrong: list[str] = field(default_factory=list)
     tied: list[str] = field(default_factory=list)
     undecided: list[str] = field(default_factory=list)
     outside: list[str] = field(default_factory=list)
+    worst: list[tuple[Ref, int]] = field(default_factory=list)
 
     def joined(self, other: Weighed) -> Weighed:
         """Both together."""
@@ -75,7 +76,7 @@ def weigh(
     places: Mapping[Ref, Places] | None = None,
     chunk: int = 0,
 ) -> Weighed:
-    """Note a finding for each result of `node`; with `places` only for those elements, `chunk` at a time.
+    """Note a finding for each result of `node`; with `places` only for these elements of those, `chunk` at a time.
 
     `values` holds every value of the node, of the specs that it states.
     """
@@ -125,14 +126,15 @@ class _Result:
         doubtful = np.isinf(self.limit.radius) & ~_is_close(numbers, limit.reference, FORMATS[claimed.dtype])
         if not limit.decides:
             found.undecided.append(f"{self.where}: no bound holds for any of its elements")
-        elif self._decided(notes, found, finding, wrong, doubtful) and limit.radius.any():
+        elif self._decided(notes, found, finding, wrong, doubtful, limit.shares(numbers)) and limit.radius.any():
             self._threshold(notes, found, limit, numbers, claimed.dtype)
 
     def _discrete(self, notes: Findings, found: Weighed, claimed: npt.NDArray[Any]) -> None:
         differs, known = claimed != self.limit.value, np.isfinite(self.limit.radius)
         count = int(np.count_nonzero(differs & known))
         detail = f"{count} of {differs.size} elements differ" if count else ""
-        self._decided(notes, found, Finding(float(count), 0.0, detail=detail), differs & known, differs & ~known)
+        finding = Finding(float(count), 0.0, detail=detail)
+        self._decided(notes, found, finding, differs & known, differs & ~known, differs.astype(np.float64))
 
     def _decided(
         self,
@@ -141,23 +143,32 @@ class _Result:
         finding: Finding,
         wrong: npt.NDArray[np.bool_],
         doubtful: npt.NDArray[np.bool_],
+        shares: npt.NDArray[np.float64],
     ) -> bool:
         """Note the finding and say what follows from it; whether it is that the result holds."""
         tie = find_tie(self.node, self.values, self.ref, self.places[wrong | doubtful])
         if tie is not None:
-            self._tied(notes, found, Finding(tie.bands, self.how.bands, "tie", "", f"{tie.detail}, in bands"))
+            self._tied(notes, found, tie)
             return False
         notes.note(finding, "operator", self.where)
         if wrong.any():
-            found.wrong.append(_sentence(self.where, finding))
+            self._is_wrong(found, finding, int(self.places[np.argmax(np.where(wrong, shares, -1.0))]))
         elif doubtful.any():
             count = int(np.count_nonzero(doubtful))
             found.undecided.append(f"{self.where}: {count} elements differ about which the bound says nothing")
         return not (wrong | doubtful).any()
 
-    def _tied(self, notes: Findings, found: Weighed, finding: Finding) -> None:
+    def _tied(self, notes: Findings, found: Weighed, tie: Tie) -> None:
+        finding = Finding(tie.bands, self.how.bands, "tie", "", f"{tie.detail}, in bands")
         notes.note(finding, "tie", self.where, advisory=finding.agrees)
-        (found.tied if finding.agrees else found.wrong).append(_sentence(self.where, finding))
+        if finding.agrees:
+            found.tied.append(_sentence(self.where, finding))
+        else:
+            self._is_wrong(found, finding, tie.place)
+
+    def _is_wrong(self, found: Weighed, finding: Finding, worst: int) -> None:
+        found.wrong.append(_sentence(self.where, finding))
+        found.worst.append((self.ref, worst))
 
     def _located(self, limit: Bound, numbers: npt.NDArray[np.float64]) -> Finding:
         """The worst element by its index in the result."""
@@ -193,7 +204,7 @@ def _bounds(
         if places is None:
             found: Sequence[OperatorBound | None] = bound(meaning, arguments, precision)
         else:
-            wanted = [None if ref is None else places[ref] for ref in node.outputs]
+            wanted = [None if ref is None else places.get(ref) for ref in node.outputs]
             found = bound_at(meaning, arguments, wanted, precision, chunk=chunk)
     except MISFITS as error:
         raise MalformedError(f"does not fit its operands ({type(error).__name__}: {str(error)[:80]})") from None

@@ -8,12 +8,13 @@ inputs and constants are opened with the descent.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from tallystick.graphs.graph import Graph, Ref
-from tallystick.graphs.slicing import verification_slice
+from tallystick.graphs.graph import Constant, Form, Graph, Input, Node, Output, Ref, Role
+from tallystick.tensors import TensorSpec
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,11 @@ class Cuts:
         return {ref: place for place, node in nodes for ref in node.outputs if ref is not None}
 
     @cached_property
+    def specs(self) -> Mapping[Ref, TensorSpec]:
+        """The spec of every value, as the graph states it."""
+        return self.graph.specs()
+
+    @cached_property
     def last_read(self) -> Mapping[Ref, int]:
         """The place of the last operator that reads each value; behind the last one for what the graph returns."""
         found = {ref: place for place, node in enumerate(self.graph.nodes) for ref in node.refs}
@@ -36,12 +42,16 @@ class Cuts:
 
     def crossing(self, low: int, place: int) -> tuple[Ref, ...]:
         """What operators `low` … `place` give and the cut after operator `place` cuts, in the order of the graph."""
-        given = (ref for node in self.graph.nodes[low : place + 1] for ref in node.outputs if ref is not None)
-        return tuple(ref for ref in given if self.last_read.get(ref, -1) > place)
+        return self.opened_at(low, (place,))
 
     def opened_at(self, low: int, places: Sequence[int]) -> tuple[Ref, ...]:
-        """What a partition of a range that begins at `low` opens: all that crosses one of its cuts, each once."""
-        return tuple(dict.fromkeys(ref for place in places for ref in self.crossing(low, place)))
+        """What a partition of a range that begins at `low` opens: all that crosses one of its cuts, each once.
+
+        `places` rise. What does not cross the first cut behind it crosses none.
+        """
+        nodes = enumerate(self.graph.nodes[low : places[-1] + 1], low) if places else ()
+        first = ((ref, places[bisect_left(places, place)]) for place, node in nodes for ref in node.outputs)
+        return tuple(ref for ref, cut in first if ref is not None and self.last_read.get(ref, -1) > cut)
 
     def child(self, low: int, high: int) -> Graph | None:
         """The operators of [low, high) as a graph of their own that gives what crosses its end; `None` if nothing does.
@@ -49,7 +59,31 @@ class Cuts:
         Operators whose results nobody needs are left out.
         """
         wanted = self.crossing(low, high - 1)
-        return verification_slice(self.graph, self._before(low), wanted) if wanted else None
+        return self._graph(low, _needed(self.graph.nodes[low:high], wanted), wanted) if wanted else None
 
-    def _before(self, low: int) -> Collection[Ref]:
-        return frozenset(ref for ref, place in self.given.items() if place < low)
+    def _graph(self, low: int, nodes: tuple[Node, ...], wanted: Sequence[Ref]) -> Graph:
+        """As `slicing.verification_slice`, which looks at the whole graph for each slice of it."""
+        read = dict.fromkeys(ref for node in nodes for ref in node.refs if self.given.get(ref, -1) < low)
+        sources = [self._sources.get(ref) or Input(ref, Role.CUT, self.specs[ref]) for ref in read]
+        return Graph(
+            dialect=self.graph.dialect,
+            form=Form.VERIFICATION,
+            inputs=tuple(each for each in sources if isinstance(each, Input)),
+            constants=tuple(each for each in sources if isinstance(each, Constant)),
+            nodes=nodes,
+            outputs=tuple(Output(ref, ref) for ref in wanted),
+        )
+
+    @cached_property
+    def _sources(self) -> Mapping[Ref, Input | Constant]:
+        return {each.name: each for each in self.graph.sources}
+
+
+def _needed(nodes: Sequence[Node], wanted: Sequence[Ref]) -> tuple[Node, ...]:
+    """Those of consecutive nodes that the wanted values depend on."""
+    refs, kept = set(wanted), list[Node]()
+    for node in reversed(nodes):
+        if not refs.isdisjoint(filter(None, node.outputs)):
+            refs.update(node.refs)
+            kept.append(node)
+    return tuple(reversed(kept))

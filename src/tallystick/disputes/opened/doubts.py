@@ -17,7 +17,7 @@ from tallystick.disputes.fault import Fault
 from tallystick.disputes.leaf import Question, rule_leaf
 from tallystick.disputes.opened.drift import deviation
 from tallystick.disputes.opened.held import STEP_FACTOR, HeldCalls, HeldTraining
-from tallystick.disputes.opened.locate import Work, deviation_of
+from tallystick.disputes.opened.locate import Work, deviations
 from tallystick.disputes.opened.replays import Replays
 from tallystick.disputes.opened.subjects import place_of_step
 from tallystick.disputes.opened.view import View
@@ -70,9 +70,8 @@ def doubt_calls(held: HeldCalls, engine: Engine, work: Work) -> Doubt | None:
 
 def doubt_operators(view: View, engine: Engine, work: Work, question: Question) -> Doubt | None:
     """The operator that a referee would convict, of those that are furthest from what their own operands give."""
-    places = range(len(view.graph.nodes))
-    far = {place: deviation_of(view, place, place + 1, engine, work) for place in places}
-    suspects = sorted((place for place in places if far[place] > 0), key=lambda place: (-far[place], place))
+    far = list(deviations(view, engine, work))
+    suspects = sorted((place for place in range(len(far)) if far[place] > 0), key=lambda place: (-far[place], place))
     for place in suspects[:CONFIRMED_MAX]:
         ruling = rule_leaf(view.bundle(place), question)
         if ruling.fault is Fault.PROVER or (ruling.fault is None and far[place] > MARGIN):

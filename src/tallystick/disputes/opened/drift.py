@@ -32,14 +32,20 @@ def deviation(claimed: Tensor, own: Tensor, operators: int) -> float:
 
     Tensors of different specs are infinitely far apart, and so are finite and non-finite numbers.
     """
+    if is_same(claimed, own):
+        return 0.0
     if TensorSpec.of(claimed) != TensorSpec.of(own):
         return math.inf
-    if bytes(claimed.data) == bytes(own.data):
-        return 0.0
     if claimed.dtype not in FORMATS:
         return _differing(claimed.array(), own.array()) / CHOICES_ALLOWED
     units = distance_in_units(claimed, own)
     return units / (ALLOWED * math.sqrt(max(operators, 1)))
+
+
+def is_same(claimed: Tensor, own: Tensor) -> bool:
+    """Whether two tensors have the same spec and the same bytes."""
+    has_spec = (claimed.dtype, claimed.shape) == (own.dtype, own.shape)
+    return has_spec and np.array_equal(np.frombuffer(claimed.data, np.uint8), np.frombuffer(own.data, np.uint8))
 
 
 def distance_in_units(claimed: Tensor, own: Tensor) -> float:

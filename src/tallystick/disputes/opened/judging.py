@@ -23,14 +23,19 @@ from tallystick.disputes.opened.replays import Replays, objection
 from tallystick.disputes.opened.structure import check_turn
 from tallystick.disputes.opened.view import revealed_operator, supplied, view_of
 from tallystick.disputes.parties import Answered
+from tallystick.disputes.state import Dispute
 from tallystick.errors import MalformedError, ProofError, UnavailableError
+from tallystick.graphs.check import parse_ref
+from tallystick.graphs.derive import Deriver
 from tallystick.graphs.engine import Engine
+from tallystick.graphs.graph import Ref, result_ref
 from tallystick.operators.precision import PLAIN, Precision
 from tallystick.store import read_document
 from tallystick.transcripts import AnchorRecord, StepRecord, read_record
 from tallystick.transcripts.profile import Profile
 from tallystick.transcripts.program import STATE_PREFIXES
 
+Element = tuple[int, int]
 Found = tuple[Fault | None, str]
 
 
@@ -96,11 +101,44 @@ class Judge:
             precision=self.precision,
             profile=self.profile,
             nonce=bytes.fromhex(nonce or ""),
+            element=_named(dispute, revealed.record.node),
             index=dispute.low,
             bits=False,
             limits=self.limits,
         )
         return rule_leaf(bundle, question)
+
+    def worst(self, answered: Answered) -> Element | None:
+        """The element that convicts the prover of a large operator when it is named, as a move names it.
+
+        It is the one farthest beyond its bound, judged once more alone, as a referee will. `None` where every judge
+        sees the whole operator, and where no single element convicts: what leaves a threshold does so over all.
+        """
+        if not self.is_large(answered):
+            return None
+        try:
+            ref = self.ruling(_naming(answered, None)).worst
+            parsed = None if ref is None else parse_ref(ref[0])
+            if ref is None or parsed is None:
+                return None
+            named = parsed[1], ref[1]
+            alone = self.ruling(_naming(answered, named))
+        except (ProofError, MalformedError, UnavailableError):
+            return None
+        return named if alone.fault is Fault.PROVER else None
+
+    def is_large(self, answered: Answered) -> bool:
+        """Whether the contested operator is more than `limits` let a judge compute as a whole, as its graph says."""
+        dispute = answered.dispute
+        if dispute.level != 1 or dispute.ground != "leaf":
+            return False
+        try:
+            view = view_of(answered)
+            view.check(dispute)
+            derived = Deriver()(view.graph.nodes[dispute.low], view.operators.specs)
+        except (ProofError, MalformedError, UnavailableError):
+            return False
+        return self.limits.are_passed_by(derived)
 
     def _member(self, answered: Answered, ruling: Ruling) -> Found:
         assert self.engine is not None
@@ -182,3 +220,16 @@ class Judge:
         if verdict.outcome == "accepted":
             return Fault.CHALLENGER, "the errors stay within the budget"
         return None, verdict.unavailable[0] if verdict.unavailable else "nothing to weigh is opened"
+
+
+def _naming(answered: Answered, element: Element | None) -> Answered:
+    """The same dispute, with this element named."""
+    return replace(answered, dispute=replace(answered.dispute, element=element))
+
+
+def _named(dispute: Dispute, node: int) -> tuple[Ref, int] | None:
+    """The element that the challenger named, by the reference to its result."""
+    if dispute.element is None:
+        return None
+    result, place = dispute.element
+    return result_ref(node, result), place

@@ -4,19 +4,25 @@ The challenger starts no child from values of its own, so that an honest prover'
 at the first child that leaves the tolerance; if none does, the one that comes closest to leaving it is named. Where all
 but the last agree bit by bit it is the last, unseen. All rounds together cost 1 + 1/N + 1/N² … executions of the graph
 at most, and half of one on average.
+
+In one-round mode no child is asked for: `deviations` walks through all operators, each from its claimed operands.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from tallystick.disputes.opened.drift import deviation
+from tallystick.disputes.opened.drift import deviation, is_same
 from tallystick.disputes.opened.view import View
 from tallystick.errors import MalformedError, UnavailableError
+from tallystick.graphs.costs import last_readers
 from tallystick.graphs.engine import Engine
-from tallystick.graphs.execute import execute
+from tallystick.graphs.execute import execute, operands_of
+from tallystick.graphs.graph import Node, Ref
+from tallystick.tensors import Tensor
 
 
 @dataclass
@@ -67,3 +73,54 @@ def deviation_of(view: View, low: int, high: int, engine: Engine, work: Work) ->
     except (MalformedError, UnavailableError):
         return math.inf  # operands that an operator does not take; the graph itself ran when the claim was doubted
     return max(deviation(view.value(ref), tensor, len(graph.nodes)) for ref, tensor in own.items())
+
+
+def deviations(view: View, engine: Engine, work: Work) -> Iterator[float]:
+    """By how much the results of each operator deviate from what the engine makes of its claimed operands, in order.
+
+    Every value is read once, and held until its last reader ran. Raises `ProofError` where one is not opened.
+    """
+    walk, last = _Walk(view, engine, work), last_readers(view.graph)
+    for place, node in enumerate(view.graph.nodes):
+        yield walk.deviation(place, node)
+        for ref in last.get(node.number, ()):
+            walk.held.pop(ref, None)
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """Runs operators one by one over `held`, claimed values as arrays of the engine."""
+
+    view: View
+    engine: Engine
+    work: Work
+    held: dict[Ref, Any] = field(default_factory=dict)
+
+    def deviation(self, place: int, node: Node) -> float:
+        wanted = self.view.cuts.crossing(place, place)
+        if not wanted:
+            return 0.0
+        for ref in node.refs:
+            if ref not in self.held:
+                self.held[ref] = self.engine.load(self.view.read(ref))
+        claimed = {ref: self.view.read(ref) for ref in wanted}
+        self.work.operators += 1
+        try:
+            own = self._run(node)
+        except (MalformedError, UnavailableError):
+            return math.inf
+        return max(self._compared(ref, tensor, own[ref]) for ref, tensor in claimed.items())
+
+    def _run(self, node: Node) -> dict[Ref, tuple[Any, Tensor]]:
+        """What the engine makes of the held operands: as arrays, and as tensors."""
+        results = self.engine.prepare(node)(operands_of(node, self.held))
+        triples = zip(node.outputs, node.results, results, strict=True)
+        named = {ref: (array, spec.dtype) for ref, spec, array in triples if ref is not None and spec is not None}
+        return {ref: (array, self.engine.unload(array, dtype)) for ref, (array, dtype) in named.items()}
+
+    def _compared(self, ref: Ref, claimed: Tensor, own: tuple[Any, Tensor]) -> float:
+        """Where the bytes are those that were claimed, the next operator reads what was computed."""
+        array, tensor = own
+        is_claimed = is_same(claimed, tensor)
+        self.held[ref] = array if is_claimed else self.engine.load(claimed)
+        return 0.0 if is_claimed else deviation(claimed, tensor, 1)

@@ -70,10 +70,9 @@ class KeptOperators:
 
     def reveal(self, place: int) -> Opened:
         """One operator with the values that it read and gave."""
-        number = self.whole.graph.nodes[place].number
-        bundle, record = self.whole.bundle(number), self._record(place)
-        named = (*record.inputs.values(), *record.outputs.values())
-        return Opened((self.cut(place),), {OPERATOR: bundle.operator.to_bytes(), **self._values(named)})
+        operator = self.whole.operator(place)
+        named = (*operator.record.inputs.values(), *operator.record.outputs.values())
+        return Opened((self.cut(place),), {OPERATOR: operator.to_bytes(), **self._values(named)})
 
     def cut(self, place: int) -> Cut:
         """The leaf of one operator, with its proof."""

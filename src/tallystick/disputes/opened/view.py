@@ -6,14 +6,16 @@ had to give it, and its digest was posted with a move.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from tallystick.audits.findings import require
-from tallystick.audits.opening import OPERATOR, read_value, value_file
-from tallystick.commitments import Digest, digest_from, leaf_hash, tree_root
+from tallystick.audits.opening import OPERATOR, VALUES, read_value, value_file
+from tallystick.commitments import Digest, digest_from, tree_root
 from tallystick.disputes.leaf.bundle import Asked, LeafBundle
 from tallystick.disputes.leaf.bundling import WholeOpening
 from tallystick.disputes.opened.cuts import Cuts
@@ -30,10 +32,14 @@ from tallystick.transcripts import OpenedOperator, Opening
 
 @dataclass(frozen=True)
 class View:
-    """An opening of all operators without inner values, and the folders in which values were opened since."""
+    """An opening of all operators without inner values, and the folders in which values were opened since.
+
+    It is one answer's: what lies in the folders is listed once, and a value that was read stays in memory.
+    """
 
     operators: Operators
     folders: tuple[Path, ...]
+    _known: dict[Digest, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def whole(self) -> WholeOpening:
@@ -55,7 +61,7 @@ class View:
         """Where values cross."""
         return self.operators.cuts
 
-    @property
+    @cached_property
     def digests(self) -> Mapping[Ref, Digest]:
         """The digest of every value; raises `ProofError` unless all operators follow from one another."""
         with supplied():
@@ -65,9 +71,13 @@ class View:
         """An opened value of the spec that the graph states; raises `ProofError` where there is none."""
         return self.named(ref, self.digests[ref], self.operators.specs[ref])
 
+    def read(self, ref: Ref) -> Tensor:
+        """As `value`, for whoever reads it once: it does not stay in memory."""
+        return self._read(ref, self.digests[ref], self.operators.specs[ref])
+
     def opened(self, ref: Ref) -> Tensor | None:
-        """As `value`, where it is opened; raises `ProofError` where the bytes are others."""
-        return self.value(ref) if self._is_there(self.digests[ref]) else None
+        """As `read`, where it is opened; raises `ProofError` where the bytes are others."""
+        return self.read(ref) if self._is_there(self.digests[ref]) else None
 
     def values(self, refs: Iterable[Ref]) -> dict[Ref, Tensor]:
         """Several opened values; raises what `value` raises."""
@@ -80,19 +90,22 @@ class View:
 
     def named(self, what: str, name: Digest, spec: TensorSpec | None = None) -> Tensor:
         """The opened value with a digest; raises `ProofError` where there is none, or it has another spec."""
+        if name not in self._known:
+            self._known[name] = self._read(what, name, spec)
+        return _of_spec(what, self._known[name], spec)
+
+    def _read(self, what: str, name: Digest, spec: TensorSpec | None) -> Tensor:
         file = value_file(name)
-        folder = next((each for each in self.folders if (each / file).is_file()), None)
+        folder = self._places.get(file)
         if folder is None:
             raise ProofError(f"{what} is not opened")
         with supplied():
-            tensor = read_value(folder / file, name)
-        require(spec in (None, TensorSpec.of(tensor)), f"{what} is {TensorSpec.of(tensor)}, and {spec} in the graph")
-        return tensor
+            return _of_spec(what, read_value(folder / file, name, spec), spec)
 
     def check(self, dispute: Dispute) -> None:
         """Raise `ProofError` unless the operators are those that were posted, and follow from one another."""
         log = self.opening.operators
-        root = tree_root([leaf_hash(line) for line in self.whole.lines])
+        root = tree_root(self.whole.leaves.leaves)
         require((log.root, log.size) == (digest_from(root), len(self.whole.lines)), "operators.jsonl has another root")
         require((root.hex(), log.size) == (dispute.root, dispute.size), "the opening is not that of the posted tree")
         assert self.digests
@@ -110,16 +123,22 @@ class View:
     def bundle(self, place: int, asked: Asked | None = None) -> LeafBundle:
         """The leaf bundle of one operator, with the values that are opened anywhere."""
         with supplied():
-            bare = self.whole.bundle(self.graph.nodes[place].number, asked)
+            bare, small = self.whole.bare(self.graph.nodes[place].number, asked), self.whole.small
         record = bare.operator.record
-        return replace(bare, values=self._opened({**record.inputs, **record.outputs}))
+        values = self._opened({**record.inputs, **record.outputs})
+        return replace(bare, values=values, claimed=self._opened(small))
 
     def _opened(self, wanted: Mapping[str, Digest]) -> dict[str, Tensor]:
         there = {name: found for name, found in wanted.items() if self._is_there(found)}
         return {name: self.named(name, found) for name, found in there.items()}
 
     def _is_there(self, name: Digest) -> bool:
-        return any((folder / value_file(name)).is_file() for folder in self.folders)
+        return value_file(name) in self._places
+
+    @cached_property
+    def _places(self) -> Mapping[str, Path]:
+        """The first folder that has each value's file."""
+        return {file: folder for folder in reversed(self.folders) for file in _value_files(folder)}
 
 
 def view_of(answered: Answered) -> View:
@@ -147,6 +166,20 @@ def revealed_operator(folder: Path) -> OpenedOperator:
 def places_of(dispute: Dispute) -> Sequence[int]:
     """The places of the leaves of the last partition."""
     return cut_places(dispute.low, dispute.high, len(dispute.cuts) + 1) if dispute.cuts else ()
+
+
+def _value_files(folder: Path) -> list[str]:
+    """The files of the values in one folder, by their paths in it."""
+    try:
+        with os.scandir(folder / VALUES) as entries:
+            return [f"{VALUES}/{each.name}" for each in entries if each.is_file()]
+    except OSError:
+        return []
+
+
+def _of_spec(what: str, tensor: Tensor, spec: TensorSpec | None) -> Tensor:
+    require(spec in (None, TensorSpec.of(tensor)), f"{what} is {TensorSpec.of(tensor)}, and {spec} in the graph")
+    return tensor
 
 
 @contextmanager

@@ -14,7 +14,6 @@ from tallystick.disputes.opened.cuts import Cuts
 from tallystick.errors import UnavailableError
 from tallystick.graphs.graph import Ref
 from tallystick.tensors import TensorSpec
-from tallystick.transcripts import OperatorRecord
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,10 +27,10 @@ class Operators:
         """Where values cross."""
         return Cuts(self.whole.graph)
 
-    @cached_property
+    @property
     def specs(self) -> Mapping[Ref, TensorSpec]:
         """The spec of every value, as the graph states it."""
-        return self.whole.graph.specs()
+        return self.cuts.specs
 
     @cached_property
     def digests(self) -> Mapping[Ref, Digest]:
@@ -39,9 +38,7 @@ class Operators:
 
         Raises `ProofError` where the operators do not follow from one another, `MalformedError` where one is no record.
         """
-        lines = enumerate(self.whole.lines)
-        records = [OperatorRecord.from_bytes(line, f"operator {place}") for place, line in lines]
-        return follow_operators(self.whole.opening, self.whole.graph, records)
+        return follow_operators(self.whole.opening, self.whole.graph, self.whole.lines)
 
 
 def read_operators(folder: Path) -> Operators:

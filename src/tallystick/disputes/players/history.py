@@ -8,7 +8,18 @@ from dataclasses import dataclass
 from tallystick.commitments import Json
 from tallystick.disputes.coordinators import Entry
 from tallystick.disputes.game import apply
-from tallystick.disputes.moves import Choose, Contest, Descend, Disclose, Move, Partition, Protest, Reveal, Rule
+from tallystick.disputes.moves import (
+    Choose,
+    Contest,
+    Descend,
+    Disclose,
+    Move,
+    Partition,
+    Pinpoint,
+    Protest,
+    Reveal,
+    Rule,
+)
 from tallystick.disputes.players.progress import Standing, standing
 from tallystick.disputes.rules import Rules
 from tallystick.disputes.state import State
@@ -67,6 +78,8 @@ def said(move: Move) -> str:
         return f"opens the record: {move.size} operators"
     if isinstance(move, Reveal):
         return "opens the last leaf"
+    if isinstance(move, Pinpoint):
+        return f"names element {move.element} of result {move.result}"
     if isinstance(move, Protest):
         return f"objects to the {move.ground}"
     if isinstance(move, Rule):

@@ -13,9 +13,10 @@ from tallystick.disputes.players.auditing import Auditor, Inline
 from tallystick.disputes.players.challenger import Challenger
 from tallystick.disputes.players.keeper import Keeper
 from tallystick.disputes.players.member import Member
+from tallystick.disputes.players.naming import Namer
 from tallystick.disputes.players.pleading import Pleader, no_evidence
 from tallystick.disputes.players.prover import Offer, Poster, Prover
-from tallystick.disputes.players.referee import Referee
+from tallystick.disputes.players.referee import Referee, waits_never
 from tallystick.disputes.players.shelf import Shelf
 from tallystick.disputes.players.task import Role, Task
 from tallystick.disputes.players.watch import View
@@ -43,8 +44,9 @@ def challenger(
     judge: Judge | None = None,
     evidence: Callable[[Answered], Evidence | None] = no_evidence,
     claims: Collection[int] | None = None,
+    naming: Callable[[Answered], tuple[int, int] | None] | None = None,
 ) -> tuple[Role, ...]:
-    """Looks at claims (all, or those of `claims`), contests, chooses, pleads, appeals.
+    """Looks at claims (all, or those of `claims`), contests, chooses, names what is wrong, pleads, appeals.
 
     Doubters are asked in this process, which makes no move meanwhile; an `Apart` lets it go on.
     """
@@ -52,7 +54,8 @@ def challenger(
     pleading: tuple[Role, ...] = ()
     if judge is not None:
         pleading = (Pleader(Fault.CHALLENGER, shelf, workspace, judge, evidence),)
-    return (Challenger(shelf, workspace, auditor, claims), *pleading, Appellant(), Keeper())
+    names: tuple[Role, ...] = (Namer(shelf, workspace, naming),) if naming else ()
+    return (Challenger(shelf, workspace, auditor, claims), *names, *pleading, Appellant(), Keeper())
 
 
 def member(shelf: Shelf, workspace: Workspace, judge: Judge) -> tuple[Role, ...]:
@@ -60,9 +63,9 @@ def member(shelf: Shelf, workspace: Workspace, judge: Judge) -> tuple[Role, ...]
     return (Member(shelf, workspace, judge), Keeper())
 
 
-def referee(shelf: Shelf, judge: Judge) -> tuple[Role, ...]:
-    """Rules or convenes."""
-    return (Referee(shelf, judge), Keeper())
+def referee(shelf: Shelf, judge: Judge, waits: Callable[[Answered], bool] = waits_never) -> tuple[Role, ...]:
+    """Rules or convenes; where it `waits`, the challenger has half of the window to name an element first."""
+    return (Referee(shelf, judge, waits), Keeper())
 
 
 def focused(roles: Sequence[Role], number: int) -> tuple[Role, ...]:

@@ -27,7 +27,10 @@ LEVELS: Final = {1: "operators", 2: "records"}
 
 @dataclass(frozen=True)
 class Standing:
-    """A dispute at one moment; `seconds` are left to whoever is to move, `None` where no clock or window runs."""
+    """A dispute at one moment; `seconds` are left to whoever is to move, `None` where no clock or window runs.
+
+    `element` is the one that the challenger named, by its result and its flat place.
+    """
 
     number: int
     claim: int
@@ -40,12 +43,14 @@ class Standing:
     mover: str
     seconds: int | None
     fault: str | None
+    element: tuple[int, int] | None = None
 
     def to_json(self) -> dict[str, Json]:
         """All of it."""
         return {
             "claim": self.claim,
             "dispute": self.number,
+            "element": None if self.element is None else list(self.element),
             "fault": self.fault,
             "level": self.level,
             "mover": self.mover,
@@ -73,6 +78,7 @@ def standing(state: State, number: int, now: int) -> Standing:
         mover="anybody" if is_moot else MOVERS[dispute.phase],
         seconds=None if is_moot else _seconds(dispute, game_time(state, now)),
         fault=None if dispute.fault is None else dispute.fault.value,
+        element=dispute.element,
     )
 
 

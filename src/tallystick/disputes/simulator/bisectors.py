@@ -7,6 +7,7 @@ from random import Random
 from tallystick.disputes.committee import seats
 from tallystick.disputes.context import time_left
 from tallystick.disputes.fault import Fault
+from tallystick.disputes.game import BISECTING
 from tallystick.disputes.moves import Appeal, Choose, Concede, Descend, Move, Partition, Reveal
 from tallystick.disputes.rules import WAYS_MAX
 from tallystick.disputes.simulator.actors import Actor, Surroundings
@@ -53,14 +54,14 @@ class Bisector(Actor):
 
     def _delay(self, dispute: Dispute) -> int:
         delays = self.world.delays
-        if self.is_slow and dispute.phase is not Phase.RULING:
+        if self.is_slow and dispute.phase in BISECTING:
             return time_left(dispute, self.world.time) - (delays.answer if delays.is_chain else 1)
         return self.world.chance.randint(0, delays.patience)
 
     def _too_late(self, number: int, dispute: Dispute, claim: Claim) -> bool:
         """Silent until the clock has run out, then an answer as if nothing had happened."""
         move = self.answer(number, dispute, claim)
-        if move is not None and dispute.phase is not Phase.RULING:
+        if move is not None and dispute.phase in BISECTING:
             left = time_left(dispute, self.world.time)
             self.world.send(move, left + self.world.chance.choice((0, 0, 1, 5)))
         return True

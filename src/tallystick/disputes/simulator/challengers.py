@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from tallystick.disputes.fault import Fault
-from tallystick.disputes.moves import Choose, Contest, Move, Protest, Prove
+from tallystick.disputes.moves import Choose, Contest, Move, Pinpoint, Protest, Prove
 from tallystick.disputes.parties import Ground
 from tallystick.disputes.partition import bounds
 from tallystick.disputes.simulator.actors import Surroundings
 from tallystick.disputes.simulator.bisectors import Bisector
-from tallystick.disputes.simulator.trees import Run, Tree
+from tallystick.disputes.simulator.trees import BAD, ELEMENTS, Run, Tree
 from tallystick.disputes.state import Claim, Dispute, Phase
 
 
@@ -40,8 +40,10 @@ class Challenger(Bisector):
     def answer(self, number: int, dispute: Dispute, claim: Claim) -> Move | None:
         """A choice; the honest one where the first wrong leaf lies."""
         tree = self.world.truth.tree_of(dispute)
-        if dispute.phase is Phase.RULING:
-            return self._proof(number, dispute, tree)
+        if dispute.phase is Phase.RULING and (proof := self._proof(number, dispute, tree)):
+            return proof
+        if dispute.phase in (Phase.RULING, Phase.DRAWING, Phase.COMMITTING):
+            return self._pinpoint(number, dispute, tree)
         if dispute.phase is not Phase.CHOOSE:
             return None
         chance, turn = self.world.chance, dispute.turn
@@ -59,11 +61,21 @@ class Challenger(Bisector):
 
     def _proof(self, number: int, dispute: Dispute, tree: Tree | None) -> Prove | None:
         """Evidence that anybody can check, where there is some; others try it where there is none."""
-        if dispute.ground != "leaf" or dispute.level > 1 or tree is None or not dispute.low:
+        if not _is_operator(dispute) or tree is None or not dispute.low:
             return None
         is_shown = tree.is_edge and dispute.low == tree.faulty
         if is_shown if self.is_honest else self.world.chance.random() < 0.3:
             return Prove(actor=self.name, dispute=number, evidence=tree.evidence(dispute.low))
+        return None
+
+    def _pinpoint(self, number: int, dispute: Dispute, tree: Tree | None) -> Pinpoint | None:
+        """The wrong element, where there is one; others name any, and when it is too late as well."""
+        chance = self.world.chance
+        named = BAD if self.is_honest else (chance.randrange(2), chance.randrange(2 * ELEMENTS))
+        is_open = dispute.phase is not Phase.COMMITTING
+        is_seen = is_open and _is_operator(dispute) and tree is not None and dispute.low == tree.faulty
+        if chance.random() < 0.4 and (is_seen or not self.is_honest):
+            return Pinpoint(actor=self.name, dispute=number, result=named[0], element=named[1])
         return None
 
     def _range(self, claim: Claim, run: Run | None) -> tuple[int, int]:
@@ -73,3 +85,7 @@ class Challenger(Bisector):
             return chance.choice(((0, claim.size), (place, place + 1), (0, place + 1)))
         low = chance.randrange(claim.size)
         return chance.choice(((0, claim.size), (low, chance.randint(low + 1, claim.size))))
+
+
+def _is_operator(dispute: Dispute) -> bool:
+    return dispute.level == 1 and dispute.ground == "leaf"

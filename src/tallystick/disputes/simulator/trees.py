@@ -16,6 +16,10 @@ from tallystick.disputes.state import Dispute
 SIZES: Final = (1, 1, 2, 2, 3, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 65)
 """Sizes of trees: around powers of two, the small ones twice as often."""
 NOTHING: Final = digest("blob", b"")
+ELEMENTS: Final = 8
+"""How many numbers the one result of every operator has."""
+BAD: Final = (0, 5)
+"""The element that is wrong of an operator that is wrong."""
 FORGED: Final = Cut(leaf="ab" * 32, proof=("cd" * 32,) * 64)
 
 
@@ -125,11 +129,13 @@ class Truth:
         return self._trees.get(dispute.root)
 
     def ruling(self, dispute: Dispute) -> Fault:
-        """What a judge finds who looks."""
+        """What a judge finds who looks; at one element only, where one was named and the edges are right."""
         found = self.tree_of(dispute)
         if found is None or not found.is_joined:
             return Fault.PROVER
-        return Fault.PROVER if dispute.ground == "leaf" and dispute.low == found.faulty else Fault.CHALLENGER
+        is_seen = found.is_edge or dispute.element in (None, BAD)
+        is_wrong = dispute.ground == "leaf" and dispute.low == found.faulty
+        return Fault.PROVER if is_wrong and is_seen else Fault.CHALLENGER
 
 
 def _value(name: str, place: int, course: str) -> Digest:

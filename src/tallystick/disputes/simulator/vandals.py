@@ -22,6 +22,7 @@ from tallystick.disputes.moves import (
     Move,
     Partition,
     Pause,
+    Pinpoint,
     Post,
     Protest,
     Prove,
@@ -37,12 +38,14 @@ from tallystick.disputes.moves import (
     Withdraw,
 )
 from tallystick.disputes.partition import cut_places
-from tallystick.disputes.simulator.trees import FORGED, NOTHING, Tree, Truth
+from tallystick.disputes.simulator.trees import ELEMENTS, FORGED, NOTHING, Tree, Truth
 from tallystick.disputes.state import Dispute, Phase, State
 
 BISECTION: Final = ("partition", "choose", "protest", "descend", "reveal")
 DUE: Final = ("timeout", "convene", "draw", "tally", "settle", "dismiss", "finalise")
-OFFICIAL: Final = ("rule", "prove", "vote", "disclose", "appeal", "unseal", "concede", "pause", "resume")
+OFFICIAL: Final = (
+    *("rule", "prove", "pinpoint", "vote", "disclose", "appeal", "unseal", "concede", "pause", "resume"),
+)
 MONEY: Final = ("post", "contest", "enlist", "retire", "withdraw")
 KINDS: Final = 3 * BISECTION + 4 * DUE + 2 * OFFICIAL + MONEY + 3 * ("contest",)
 
@@ -122,6 +125,8 @@ class Vandal:
             return Draw(**who, nonce=word)
         if kind == "vote":
             return Vote(**who, commitment=word)
+        if kind == "pinpoint":
+            return Pinpoint(**who, result=chance.randrange(2), element=chance.randrange(2 * ELEMENTS))
         if kind in ("disclose", "unseal"):
             answer = chance.choice(tuple(Fault))
             shown = {**who, "salt": word}

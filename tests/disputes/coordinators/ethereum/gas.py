@@ -21,6 +21,7 @@ from tallystick.disputes.moves import (
     Finalise,
     Move,
     Pause,
+    Pinpoint,
     Protest,
     Prove,
     Resume,
@@ -112,6 +113,7 @@ def _bisection(contract: Meter, play: Play) -> None:
     play.bisect(dispute, step, place=OPERATORS - 2)
     play.reveal(dispute, step)
     contract.case = ""
+    contract.make(Pinpoint(actor=play.challenger, dispute=dispute, result=0, element=31_234))
     contract.make(Rule(actor=_rules(contract).referee, dispute=dispute, fault=Fault.CHALLENGER, reason=play.digest()))
 
 

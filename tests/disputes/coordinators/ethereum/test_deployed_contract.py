@@ -30,13 +30,14 @@ from tallystick.disputes.moves import (
     Concede,
     Contest,
     Finalise,
+    Pinpoint,
     Prove,
     Reveal,
     Settle,
     Unseal,
     Withdraw,
 )
-from tallystick.disputes.rules import Rules
+from tallystick.disputes.rules import ELEMENT_MAX, RESULT_MAX, Rules
 from tallystick.disputes.state import Phase, Status
 from tallystick.errors import RuleError
 
@@ -89,7 +90,10 @@ def test_a_dispute_from_the_claim_to_the_money(play_anywhere: Play) -> None:
     play.descend(dispute, run, step)
     play.bisect(dispute, step, place=11)
     play.reveal(dispute, step)
+    contract.make(Pinpoint(actor=play.challenger, dispute=dispute, result=2, element=ELEMENT_MAX))
     play.convene(dispute)
+    contract.make(Pinpoint(actor=play.challenger, dispute=dispute, result=RESULT_MAX, element=3))
+    assert play.dispute(dispute).element == (RESULT_MAX, 3)
     play.draw(dispute)
     play.vote(dispute, Fault.CHALLENGER)
     seats = 7
@@ -205,6 +209,20 @@ def test_evidence_is_taken_only_without_surplus(play: Play, ground: str) -> None
     contract.make(Prove(actor=play.challenger, dispute=dispute, evidence=shown))
     assert play.dispute(dispute).fault is Fault.PROVER
     agrees(contract)
+
+
+def test_numbers_that_a_move_does_not_hold_are_not_taken_for_an_element(play: Play) -> None:
+    """What the log would carry and no reader could read."""
+    contract, tree = play.contract, faulty_tree("edge", size=5)
+    dispute = play.contest(play.post(tree, levels=1))
+    play.bisect(dispute, tree, place=4)
+    play.reveal(dispute, tree)
+    right = encode_call("pinpoint", [dispute, RESULT_MAX, ELEMENT_MAX])
+    for result, element in ((RESULT_MAX + 1, 0), (0, ELEMENT_MAX + 1)):
+        with pytest.raises(RuleError, match="reverted"):
+            contract.send(right[:36] + result.to_bytes(32) + element.to_bytes(32), play.challenger)
+    contract.send(right, play.challenger)
+    assert play.dispute(dispute).element == (RESULT_MAX, ELEMENT_MAX)
 
 
 def test_the_code_fits_on_a_chain(play: Play) -> None:

@@ -38,6 +38,7 @@ from tallystick.disputes.moves import (
     Move,
     Partition,
     Pause,
+    Pinpoint,
     Post,
     Protest,
     Prove,
@@ -54,7 +55,7 @@ from tallystick.disputes.moves import (
 )
 from tallystick.disputes.partition import cut_places
 from tallystick.disputes.pausing import game_time
-from tallystick.disputes.rules import Rules
+from tallystick.disputes.rules import ELEMENT_MAX, RESULT_MAX, Rules
 from tallystick.disputes.state import Dispute, Phase, State, Status
 from tallystick.errors import RuleError
 
@@ -251,6 +252,7 @@ class Walk:
                 Protest(**who, **turn),
                 Reveal(**who, **turn, leaf=salt, proof=(), data=self._digest()),
                 Descend(**who, **turn, leaf=salt, proof=(), root=salt, size=2**32, data=self._digest()),
+                self._pinpoint(**who),
                 *(act(**who) for act in (Concede, Timeout, Convene, Tally, Settle, Dismiss)),
                 Rule(**who, fault=self.rng.choice(FAULTS), reason=self._digest()),
                 Draw(**who, nonce=salt),
@@ -309,7 +311,15 @@ class Walk:
         rest: dict[str, Any] = {"root": root(below), "size": below.size, "data": self._digest()}
         return Descend(**who, leaf=opened.leaf, proof=opened.proof, **rest)
 
+    def _pinpoint(self, actor: str, dispute: int) -> Pinpoint:
+        result, element = (
+            self.rng.choice((0, 1, most, self.rng.randint(0, most))) for most in (RESULT_MAX, ELEMENT_MAX)
+        )
+        return Pinpoint(actor=actor, dispute=dispute, result=result, element=element)
+
     def _ruling(self, number: int, dispute: Dispute) -> Move | None:
+        if self.rng.random() < 0.2:
+            return self._pinpoint(dispute.challenger, number)
         chance, tree = self.rng.random(), self._trees.get(dispute.root)
         shown = tree.evidence(dispute.low) if tree is not None else None
         if shown is not None and chance < 0.5:
@@ -322,8 +332,11 @@ class Walk:
         return Convene(actor=self.rules.referee or self._anybody(), dispute=number)
 
     def _draw(self, number: int, dispute: Dispute) -> Move:
-        if self.rng.random() < 0.1:
+        chance = self.rng.random()
+        if chance < 0.1:
             return Timeout(actor=self._anybody(), dispute=number)
+        if chance < 0.2:
+            return self._pinpoint(dispute.challenger, number)
         nonce = self.rng.randbytes(32).hex()
         return Draw(actor=self.rules.beacon or self._anybody(), dispute=number, nonce=nonce)
 

@@ -46,9 +46,10 @@ class LocalWorld:
 
 
 def set_up(place: str | Path, make_rules: MakeRules | Rules, purse: int = PURSE) -> LocalWorld:
-    """A new coordinator in which everybody has money."""
+    """A new coordinator in which everybody has money; the bystander is the beacon where the rules name none."""
     clock = Clock()
     rules = make_rules if isinstance(make_rules, Rules) else make_rules(party_of)
+    rules = rules.model_copy(update={"beacon": rules.beacon or party_of("bystander")})
     coordinator = LocalCoordinator.create(place, rules, key_of("coordinator"), clock)
     for name in NAMES if purse else ():
         coordinator.grant(party_of(name), purse)

@@ -17,7 +17,8 @@ STEP_SECONDS: Final = 100
 
 def rules(**changes: Any) -> Rules:
     """So short a time for appeals that the script never waits."""
-    return usual_rules(party_of, appeal_window=STEP_SECONDS, members=tuple(map(party_of, MEMBERS[:3])), **changes)
+    said = {"members": tuple(map(party_of, MEMBERS[:3])), "beacon": party_of("bystander"), **changes}
+    return usual_rules(party_of, appeal_window=STEP_SECONDS, **said)
 
 
 def second_of(number: int) -> int:

@@ -96,6 +96,17 @@ def test_rules_that_name_an_address_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "coordinator.db").exists()
 
 
+def test_rules_with_members_that_nobody_draws_are_refused(tmp_path: Path) -> None:
+    """There is no block whose hash could draw them: whoever brought a nonce would choose."""
+    some = rules(beacon=None)
+    assert some.members
+    with pytest.raises(UsageError, match="beacon: members are drawn by a nonce"):
+        LocalCoordinator.create(tmp_path / "coordinator.db", some)
+    assert not (tmp_path / "coordinator.db").exists()
+    for number, fine in enumerate((rules(beacon=party_of("coordinator")), rules(beacon=None, members=()))):
+        LocalCoordinator.create(tmp_path / f"{number}.db", fine).close()
+
+
 def test_what_is_no_coordinators_database_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match=r"no such database; `tally coordinator init`"):
         LocalCoordinator.open(tmp_path / "nowhere.db", key_of("coordinator"))

@@ -118,6 +118,7 @@ ARGUMENTS: Final[Mapping[str, Mapping[str, Codec]]] = {
     "descend":   {"dispute": NUMBER, "turn": NUMBER, "leaf": HEX, "proof": _list(HEX), "root": HEX, "size": NUMBER,
                   "data": DIGEST},
     "reveal":    {"dispute": NUMBER, "turn": NUMBER, "leaf": HEX, "proof": _list(HEX), "data": DIGEST},
+    "pinpoint":  {"dispute": NUMBER, "result": NUMBER, "element": NUMBER},
     "concede":   {"dispute": NUMBER},
     "timeout":   {"dispute": NUMBER},
     "rule":      {"dispute": NUMBER, "fault": FAULT, "reason": DIGEST},

@@ -325,12 +325,17 @@ class LocalBoard:
 
 
 def check_rules(rules: Rules) -> None:
-    """Raise `UsageError` unless everybody whom the rules name can sign a local move."""
+    """Raise `UsageError` unless everybody whom the rules name can sign a local move, and somebody draws committees.
+
+    A contract draws by the hash of a block where there is no beacon; here whoever asked for the draw would choose.
+    """
     named = {"treasury": rules.treasury, "referee": rules.referee, "beacon": rules.beacon, "planter": rules.planter}
     named |= {"guardian": rules.guardian} | {f"members.{i}": member for i, member in enumerate(rules.members)}
     for name, party in named.items():
         if party is not None and party.startswith("0x"):
             raise UsageError(f"rules: {name}: a local coordinator knows parties by their Ed25519 keys")
+    if rules.members and rules.beacon is None:
+        raise UsageError("rules: beacon: members are drawn by a nonce, and the rules name nobody who brings it")
 
 
 def key_path(database: Database) -> Path:

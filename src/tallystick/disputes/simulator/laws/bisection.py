@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from tallystick.disputes import moves as m
@@ -65,6 +66,13 @@ def _to_ruling(state: State, move: Any, old: Dispute, new: Dispute, time: int) -
         yield f"{move.kind} led to {new.phase} on ground of {new.ground!r}"
 
 
+def _pinpoint(state: State, move: m.Pinpoint, old: Dispute, new: Dispute, time: int) -> Iterator[str]:
+    if old.level != 1 or old.ground != "leaf":
+        yield f"an element was named at level {old.level} on ground of {old.ground!r}"
+    if new != replace(old, element=(move.result, move.element)):
+        yield "naming an element changed something else"
+
+
 def _timeout(state: State, move: m.Timeout, old: Dispute, new: Dispute, time: int) -> Iterator[str]:
     if old.phase in BISECTING and _clock(old, time)[old.phase is Phase.CHOOSE] > 0:
         yield "a timeout while the clock still ran"
@@ -96,6 +104,7 @@ BISECTION_LAWS: Final[Mapping[str, Callable[..., Iterator[str]]]] = {
     "protest": _to_ruling,
     "descend": _descend,
     "reveal": _to_ruling,
+    "pinpoint": _pinpoint,
     "timeout": _timeout,
     "concede": _concede,
     "rule": _rule,

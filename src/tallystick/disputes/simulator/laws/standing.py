@@ -15,8 +15,8 @@ _PHASES: Final[Mapping[Phase, frozenset[str]]] = {
     Phase.PARTITION: frozenset({"partition", "concede", "timeout", "dismiss"}),
     Phase.CHOOSE: frozenset({"choose", "protest", "concede", "timeout", "dismiss"}),
     Phase.LEAF: frozenset({"descend", "reveal", "concede", "timeout", "dismiss"}),
-    Phase.RULING: frozenset({"rule", "prove", "convene", "concede", "dismiss"}),
-    Phase.DRAWING: frozenset({"draw", "timeout", "dismiss"}),
+    Phase.RULING: frozenset({"pinpoint", "rule", "prove", "convene", "concede", "dismiss"}),
+    Phase.DRAWING: frozenset({"pinpoint", "draw", "timeout", "dismiss"}),
     Phase.COMMITTING: frozenset({"vote", "disclose", "tally", "dismiss"}),
     Phase.REVEALING: frozenset({"disclose", "tally", "dismiss"}),
     Phase.APPEALABLE: frozenset({"appeal", "settle", "dismiss"}),
@@ -62,6 +62,8 @@ def of_dispute(state: State, move: Any, old: Dispute, new: Dispute, time: int) -
         yield f"{move.kind} at {old.phase}"
     if (new.claim, new.challenger) != (old.claim, old.challenger):
         yield "a dispute changed hands"
+    if new.element != old.element and move.kind != "pinpoint":
+        yield f"{move.kind} named element {new.element}"
     if not _may(state, move, claim, old):
         yield f"{move.kind} by {move.actor[-4:]}, who may not"
     if not 0 <= new.low < new.high <= new.size or new.deposit < 0:
@@ -75,7 +77,7 @@ def _may(state: State, move: Any, claim: Claim, dispute: Dispute) -> bool:
         return actor == official or (kind == "draw" and official is None)
     if kind in ("partition", "descend", "reveal"):
         return bool(actor == claim.prover)
-    if kind in ("choose", "protest"):
+    if kind in ("choose", "protest", "pinpoint"):
         return bool(actor == dispute.challenger)
     if kind in ("vote", "disclose"):
         return actor in dispute.rounds[-1].drawn

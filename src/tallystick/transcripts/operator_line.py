@@ -1,0 +1,44 @@
+"""The line of an operator record, as its node and the digests around it determine it.
+
+A record says no more than its node but for digests, and what a node reads was given before. So whoever follows the
+operators of a graph knows each line but for the digests of what the node gave, and compares bytes where it would parse.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from tallystick.commitments import Digest, Json
+from tallystick.graphs.encoding import canonical
+from tallystick.graphs.graph import Node, Ref
+
+_GIVEN: Final = re.compile(r'"([^"\\]+)":"(sha256:[0-9a-f]{64})"')
+_OUTPUTS: Final = '"outputs":'
+
+
+def operator_line(node: Node, read: Mapping[Ref, Digest], given: Mapping[Ref, Digest]) -> bytes:
+    """The canonical bytes of the `OperatorRecord` of a node of a checked graph.
+
+    `read` and `given` hold the digests of the values that it reads and gives, and may hold more.
+    """
+    record: Json = {
+        "inputs": {ref: read[ref] for ref in node.refs},
+        "kind": "operator",
+        "node": node.number,
+        "operator": node.operator,
+        "outputs": {ref: given[ref] for ref in node.outputs if ref is not None},
+    }
+    return canonical(record).encode()
+
+
+def given_in(line: bytes, node: Node, read: Mapping[Ref, Digest]) -> dict[Ref, Digest] | None:
+    """The digests of what `node` gave, where `line` is its record over the digests in `read`; `None` where it is not.
+
+    Why it is not, `OperatorRecord.from_bytes` says, or the record itself.
+    """
+    text = line.decode("ascii", "replace")
+    found = {ref: Digest(name) for ref, name in _GIVEN.findall(text, max(text.rfind(_OUTPUTS), 0))}
+    is_known = read.keys() >= set(node.refs) and found.keys() == {ref for ref in node.outputs if ref is not None}
+    return found if is_known and operator_line(node, read, found) == line else None
