@@ -66,6 +66,11 @@ def test_a_prover_cannot_contest_its_own_claim(tally: Tally, court: Court, claim
     assert tally("dispute", "open", 0, *court.at("prover")).code == 2
 
 
+def test_a_coordinator_without_claims_says_so(tally: Tally, court: Court) -> None:
+    told = tally("dispute", "status", "--coordinator", court.db)
+    assert (told.code, told.out, told.err) == (0, "", "no claims yet\n")
+
+
 def test_claims_and_disputes_are_listed_with_their_clocks(tally: Tally, court: Court, claim: Path) -> None:
     assert "dispute" not in tally("dispute", "status", "--coordinator", court.db).out.replace("disputes", "")
     tally("dispute", "open", 0, *court.at("challenger"))
@@ -108,12 +113,15 @@ def test_against_a_silent_challenger_the_prover_wins(tally: Tally, court: Court,
 
 def test_what_is_due_is_made_by_anybody(tally: Tally, court: Court, claim: Path) -> None:
     tally("dispute", "open", 0, *court.at("challenger"))
-    assert tally("dispute", "settle", 0, *court.at("member")).out == ""
+    told = tally("dispute", "settle", 0, *court.at("member"))
+    assert (told.code, told.out, told.err) == (0, "", "nothing is due\n")
     time.sleep(4.5)
     assert tally("dispute", "settle", 0, *court.at("member")).out == "timeout\n"
     time.sleep(1.5)
     assert tally("dispute", "settle", 0, *court.at("challenger")).out == "withdraw\n"
     assert court.status()["disputes"][0]["fault"] == "prover"
+    page = tally("dispute", "status", "--coordinator", court.db).out
+    assert page.rstrip().endswith("prover at fault")  # on a pipe no line is folded
 
 
 def test_only_a_party_plays_and_a_prover_needs_its_run(tally: Tally, court: Court, claim: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,14 +83,26 @@ def test_a_swapped_layer_is_found_by_commands_and_the_claim_is_slashed(tally: Ta
     page = tally("dispute", "show", 0, "--coordinator", court.db).out
     assert "contests 0–2 of claim 0" in page
     assert "finds prover at fault" in page
-    assert "prover at fault" in page
+    assert "because: " in page
+    assert shown["reasons"][0] in page
 
 
 def test_an_honest_claim_is_not_contested(tally: Tally, court: Court, calls: Path) -> None:
     tally("prover", calls / "honest", *court.at("prover"), "--once")
-    assert tally("challenger", *court.at("challenger")).code == 0
+    told = tally("challenger", *court.at("challenger"))
+    assert (told.code, told.err) == (0, "claim 0: nothing to contest\n")
     assert court.status()["disputes"] == []
     assert tally("prover", calls / "honest", *court.at("prover"), "--once").code == 0
+
+
+def test_a_run_that_nobody_could_defend_is_not_claimed(tally: Tally, court: Court, calls: Path, tmp_path: Path) -> None:
+    shutil.copytree(calls / "honest", tmp_path / "torn")
+    with (tmp_path / "torn" / "transcript.jsonl").open("r+b") as file:
+        file.truncate(100)
+    told = tally("prover", tmp_path / "torn", *court.at("prover"), "--once")
+    assert (told.code, told.out) == (4, "")
+    assert "transcript.jsonl" in told.complaint
+    assert court.status()["claims"] == []
 
 
 def test_a_challenger_looks_only_where_it_is_told_to(tally: Tally, court: Court, calls: Path) -> None:
@@ -101,7 +114,8 @@ def test_a_challenger_looks_only_where_it_is_told_to(tally: Tally, court: Court,
 
 
 def test_a_member_stakes_and_is_asked_for_nothing_else(tally: Tally, court: Court) -> None:
-    assert tally("committee", *court.at("member")).code == 0
+    told = tally("committee", *court.at("member"))
+    assert (told.code, told.err) == (0, f"member {court.keys['member'].public[:12]}: stake 200,000\n")
     told = json.loads(tally("coordinator", "show", "--db", court.db, "--json").out)
     assert told["purses"][court.keys["member"].public] == 1_800_000
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tallystick.attestation import SigningKey
     from tallystick.commitments import Json
     from tallystick.disputes.coordinators.local.book import Book
+    from tallystick.disputes.coordinators.local.database import Database
     from tallystick.disputes.coordinators.local.place import LocalCoordinator
     from tallystick.disputes.players import Player
     from tallystick.disputes.rules import Rules
@@ -52,6 +53,7 @@ def init(
     from tallystick.disputes.coordinators.local.place import LocalCoordinator, key_beside
 
     database = Database(db)
+    _refuse_another(database)
     signing = _read_key(key) or key_beside(database)
     database.close()
     told = {"referee": referee, "treasury": treasury, "members": _lines(members)}
@@ -112,6 +114,14 @@ def show(
         else:
             _print_tables(place, place.book())
     return 0
+
+
+def _refuse_another(database: Database) -> None:
+    """Raise `UsageError` for a file that no call of `init` began, before a key is left beside it."""
+    from tallystick.disputes.coordinators.local.place import key_path
+
+    if database.is_file and database.path.exists() and not key_path(database).exists():
+        raise UsageError(f"{database.path}: there is a file already")
 
 
 def _open(db: str, key: Path | None) -> LocalCoordinator:
@@ -227,25 +237,22 @@ def _summary(place: LocalCoordinator) -> Json:
 
 
 def _print_tables(place: LocalCoordinator, book: Book) -> None:
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    from tallystick.cli.output import page
+    from tallystick.cli.dispute_tables import claims_table, print_table
+    from tallystick.cli.playing import disputes_table
+    from tallystick.disputes.pausing import game_time
+    from tallystick.disputes.players.progress import standing
 
-    console = page()
-    console.print(f"coordinator {place.identity}\n{book.count} moves, head {book.head}", soft_wrap=True)
-    claims = Table("claim", "prover", "status", "leaves", "disputes", "deadline")
-    for number, claim in enumerate(book.state.claims):
-        claims.add_row(*map(str, (number, claim.prover[:12], claim.status, claim.size, claim.disputes, claim.deadline)))
-    disputes = Table("dispute", "claim", "challenger", "phase", "level", "leaves", "fault")
-    for number, each in enumerate(book.state.disputes):
-        cells = (number, each.claim, each.challenger[:12], each.phase, each.level, f"{each.low}–{each.high}")
-        disputes.add_row(*map(str, cells), each.fault or "")
-    purses = Table("party", "purse")
+    now, state = place.now(), book.state
+    purses = Table("party", Column("purse", justify="right"), box=None)
     for party in place.parties():
-        purses.add_row(party, str(place.purse(party)))
-    for table in (claims, disputes, purses):
+        purses.add_row(party, f"{place.purse(party):,}")
+    disputes = disputes_table([standing(state, number, now) for number in range(len(state.disputes))])
+    print(f"coordinator {place.identity}\n{book.count} moves, head {book.head}")
+    for table in (claims_table(state, game_time(state, now)), disputes, purses):
         if table.row_count:
-            console.print(table)
+            print_table(table)
 
 
 def _need_extra() -> None:

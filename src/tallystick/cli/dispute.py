@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import typer
 
+from tallystick.cli.dispute_tables import claims_table, moves_table, print_table
 from tallystick.cli.playing import (
-    BAR,
     BOARD,
     BOARD_KEY,
     COORDINATOR,
@@ -26,10 +28,12 @@ from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
     from tallystick.commitments import Json
+    from tallystick.disputes.coordinators import Board
     from tallystick.disputes.players import View
+    from tallystick.disputes.players.history import Told
     from tallystick.disputes.players.task import Role
 
-NUMBER = typer.Argument(help="The dispute's number.")
+NUMBER = typer.Argument(min=0, help="The dispute's number.")
 EXITS: Final = {"won": 0, "lost": 1, "nobody is at fault": 3, "not over": 3}
 
 
@@ -42,7 +46,7 @@ def register(app: typer.Typer) -> None:
 
 
 def open_(
-    claim: int = typer.Argument(help="The claim's number."),
+    claim: int = typer.Argument(min=0, help="The claim's number."),
     low: int = typer.Option(0, "--from", min=0, help="The first contested leaf."),
     high: int | None = typer.Option(None, "--to", min=1, help="The leaf after the last contested one."),
     again: bool = typer.Option(False, "--again", help="Even if this party disputes the claim already."),
@@ -71,7 +75,7 @@ def open_(
 
 def status(coordinator: str = COORDINATOR, json: bool = JSON) -> None:
     """List claims and disputes, with their clocks."""
-    from tallystick.cli.output import page, print_json
+    from tallystick.cli.output import print_json, talk
     from tallystick.disputes.players.progress import standing
 
     view = _look(coordinator)
@@ -80,39 +84,37 @@ def status(coordinator: str = COORDINATOR, json: bool = JSON) -> None:
         disputes: list[Json] = [each.to_json() for each in standings]
         print_json({"claims": _claims_json(view), "disputes": disputes, "time": view.now})
         return
-    page().print(_claims_table(view))
+    if not view.state.claims:
+        talk().print("no claims yet")
+        return
+    print_table(claims_table(view.state, view.time))
     if standings:
-        page().print()
-        page().print(disputes_table(standings))
+        print()
+        print_table(disputes_table(standings))
 
 
-def show(number: int = NUMBER, coordinator: str = COORDINATOR, json: bool = JSON) -> None:
-    """Print every move of a dispute, the range as it shrinks, and who is to move."""
-    from rich.table import Column, Table
-
-    from tallystick.cli.output import page, print_json
+def show(number: int = NUMBER, coordinator: str = COORDINATOR, board: str | None = BOARD, json: bool = JSON) -> None:
+    """Print every move of a dispute, the range as it shrinks, why it was ruled so, and who is to move."""
+    from tallystick.cli.output import print_json
+    from tallystick.cli.report import printable
     from tallystick.disputes.players import Watch
     from tallystick.disputes.players.connect import connected
     from tallystick.disputes.players.history import tell
-    from tallystick.disputes.players.progress import bar, span, standing
+    from tallystick.disputes.players.progress import standing
 
-    with connected(coordinator) as place:
+    with connected(coordinator, board=board) as place:
         view = Watch(place.coordinator).look()
         _require_dispute(view, number)
         told = tell(place.coordinator.rules, place.coordinator.entries(), number)
+        reasons = _reasons(told, place.board)
     now = standing(view.state, number, view.now)
     if json:
-        print_json({"moves": [each.to_json() for each in told], "now": now.to_json()})
+        print_json({"moves": [each.to_json() for each in told], "now": now.to_json(), "reasons": list(reasons)})
         return
-    table = Table(Column("after", justify="right", no_wrap=True), Column("who", no_wrap=True), "move", box=None)
-    table.add_column("leaves", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    for each in told:
-        at, passed = each.after, each.entry.time - told[0].entry.time
-        leaves, shown = f"{at.level} {at.low}–{at.high - 1}", bar(at.low, at.high, at.size, BAR)
-        table.add_row(span(passed) if passed else "", each.role, each.said, leaves, shown)
-    page().print(table)
-    page().print(disputes_table([now]))
+    print_table(moves_table(told))
+    for reason in reasons:
+        print(f"because: {printable(reason)}")
+    print_table(disputes_table([now]))
 
 
 def play(
@@ -147,6 +149,7 @@ def play(
 
 def settle(number: int = NUMBER, coordinator: str = COORDINATOR, key: Path = KEY) -> int:
     """Make the moves that are due in a dispute and over its claim, and take out what this party is owed."""
+    from tallystick.cli.output import talk
     from tallystick.disputes.players import Keeper, Watch
     from tallystick.disputes.players.connect import connected
 
@@ -159,8 +162,10 @@ def settle(number: int = NUMBER, coordinator: str = COORDINATOR, key: Path = KEY
             assert move is not None  # a keeper thinks nothing out
             place.coordinator.submit(move)
             made.add(task.key)
-            print(move.kind)
+            print(move.kind, flush=True)
             view = watch.look()
+    if not made:
+        talk().print("nothing is due")
     return 0
 
 
@@ -217,17 +222,23 @@ def _open_one(view: View, claim: int) -> int | None:
     return max((n for n in mine if view.state.disputes[n].phase != "settled"), default=None)
 
 
-def _claims_table(view: View) -> object:
-    from rich.table import Table
+def _reasons(told: Sequence[Told], board: Board) -> tuple[str, ...]:
+    """What the referee wrote to its rulings, as far as it can be had."""
+    from tempfile import TemporaryDirectory
 
-    from tallystick.disputes.players.progress import span
+    from tallystick.disputes.moves import Rule
+    from tallystick.disputes.players import Shelf
+    from tallystick.disputes.players.referee import REASON, REASON_MAX
+    from tallystick.errors import TallyError
 
-    table = Table("claim", "prover", "root", "leaves", "status", "window", "open disputes", "bond", box=None)
-    for number, claim in enumerate(view.state.claims):
-        window = span(max(0, claim.deadline - view.time)) if claim.status == "open" else ""
-        cells = (claim.prover[:12], claim.root[:12], f"{claim.size}", claim.status.value, window)
-        table.add_row(f"{number}", *cells, f"{claim.disputes}", f"{claim.bond}")
-    return table
+    found = list[str]()
+    with TemporaryDirectory() as folder:
+        for move in (each.entry.move for each in told):
+            if isinstance(move, Rule):
+                with suppress(TallyError, OSError):  # the ruling counts without it
+                    data = (Shelf(board, Path(folder)).folder_of(move.reason) / REASON).read_bytes()
+                    found.append(data[:REASON_MAX].decode(errors="replace"))
+    return tuple(found)
 
 
 def _claims_json(view: View) -> list[Json]:

@@ -61,7 +61,9 @@ def economics(
     committee: int | None = typer.Option(None, help="Members of the first committee."),
     appeals: int | None = typer.Option(None, help="The most appeals; each draws 2m + 1 members."),
     ways: int | None = typer.Option(None, help="Children of a partition."),
-    rules: Path | None = typer.Option(None, help="The coordinator's rules, as JSON; options above change them."),
+    rules: Path | None = typer.Option(
+        None, help="The rules as JSON, as a coordinator is given them; options above change them."
+    ),
     region: bool = typer.Option(False, "--region", help="Also tabulate where else all conditions hold."),
     plot: Path | None = typer.Option(None, help="Draw that region into this PNG file."),
     json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
@@ -112,7 +114,10 @@ def _read_rules(path: Path | None) -> Rules:
 
     if path is None:
         return DEFAULT_RULES
-    return Rules.from_json(parse(read_document(existing(path, "rules")), path.name), path.name)
+    given = parse(read_document(existing(path, "rules")), path.name)
+    if not isinstance(given, dict):
+        raise MalformedError(f"{path.name}: no JSON object of rules")
+    return Rules.from_json({"treasury": DEFAULT_RULES.treasury, **given}, path.name)
 
 
 def _object(rules: Rules) -> dict[str, Any]:

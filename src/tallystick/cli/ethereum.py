@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from tallystick.disputes.coordinators.ethereum import EthereumKey
     from tallystick.disputes.rules import Rules
 
+ADDRESS: Final = re.compile("0x[0-9a-fA-F]{40}")
 RPC: Final = typer.Option(..., "--rpc", help="The URL of an Ethereum node's JSON-RPC server; once for each.")
 KEY: Final = typer.Option(..., "--key", help="The file with the account's key; `tally contract new-key` makes one.")
 PLACE: Final = typer.Argument(help="The contract: ethereum:RPC:ADDRESS.")
@@ -53,9 +56,11 @@ def deploy(
     from tallystick.disputes.coordinators.ethereum import Settings, deploy
 
     owner = _key(key)
-    told: dict[str, Any] = {"treasury": treasury, "members": _lines(members)}
+    told: dict[str, Any] = {"treasury": _address("--treasury", treasury), "members": _lines(members)}
+    witness = _address("--board", board)
     agreed = _rules(rules, {name: value for name, value in told.items() if value is not None}, owner.address)
-    print(deploy(rpc, agreed, owner, board, settings=Settings(depth=depth)))
+    _require_money(rpc, owner.address)
+    print(deploy(rpc, agreed, owner, witness, settings=Settings(depth=depth)))
     return 0
 
 
@@ -95,6 +100,7 @@ def attest(
     from contextlib import closing, suppress
 
     from tallystick.attestation import SigningKey
+    from tallystick.cli.output import talk
     from tallystick.disputes.coordinators.ethereum import AttestingBoard, connect
     from tallystick.disputes.coordinators.ethereum.attesting import create_app
     from tallystick.disputes.coordinators.local.place import LocalCoordinator
@@ -108,6 +114,7 @@ def attest(
         print(address_of(listening), flush=True)
         with suppress(KeyboardInterrupt):
             http_server(create_app(board)).run(sockets=[listening])
+    talk().print("stopped")
     return 0
 
 
@@ -126,6 +133,23 @@ def relay(
     connect(place, _key(key), settings=Settings(depth=depth)).send_relayed(relayed)
     print(f"sent for {relayed.signer}")
     return 0
+
+
+def _address(option: str, text: str | None) -> str | None:
+    """An address in lower case; raises `UsageError` for anything else."""
+    if text is not None and not ADDRESS.fullmatch(text):
+        raise UsageError(f"{option} {text[:80]}: no address, which is 0x and 40 hexadecimal digits")
+    return None if text is None else text.lower()
+
+
+def _require_money(urls: Sequence[str], address: str) -> None:
+    """Raise `UsageError` for an account without any: what it signed would wait to be paid for."""
+    from tallystick.disputes.coordinators.ethereum import chain
+    from tallystick.disputes.coordinators.ethereum.endpoints import Endpoints, HttpEndpoint
+
+    servers = Endpoints([HttpEndpoint(url) for url in urls])
+    if not servers.agreed(lambda server: chain.quantity(server, "eth_getBalance", address, "latest")):
+        raise UsageError(f"--key: {address} holds nothing on this chain; fund it first")
 
 
 def _key(path: Path) -> EthereumKey:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,10 +10,11 @@ from typing import TYPE_CHECKING
 import typer
 
 from tallystick.cli.playing import BOARD, BOARD_KEY, COORDINATOR, DEVICE, KEY, POLL, WATCH, WORK, drive, seated
-from tallystick.errors import UsageError
+from tallystick.cli.telling import Findings, Posting, Stake, tell_nothing, tell_of_the_end
+from tallystick.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
-    from tallystick.disputes.players import Poster, View
+    from tallystick.disputes.players import Player, View
 
 
 def register(app: typer.Typer) -> None:
@@ -36,29 +38,27 @@ def prover(
     """Post a run as a claim with a bond, and answer for it until it is final. Prints the claim's number.
 
     Started again after a crash it goes on; nothing is computed while nobody disputes. Ends when the claim is final (0)
-    or slashed (1) and all money is taken out.
+    or slashed (1) and all money is taken out; stopped before, its exit code is 3.
     """
     from tallystick.cli.output import existing
     from tallystick.disputes.opened import Judge, trace_for
-    from tallystick.disputes.players import Poster, programs
+    from tallystick.disputes.players import Poster, Watch, programs
     from tallystick.disputes.players.offers import offer_of
     from tallystick.disputes.players.prover import LazyTrace
 
     offer = offer_of(existing(run, "run"))
     with seated(coordinator, key, board, board_key, work) as chair:
         poster = Poster(offer, chair.shelf)
+        if poster.number(Watch(chair.place.coordinator).look()) is None:
+            _require_whole(run)
         own = LazyTrace(lambda: trace_for(run, chair.workspace.folder / "trace" / offer.root[:16], device=device))
         judge = Judge() if concede else None
         roles = programs.prover(
             chair.shelf, chair.workspace, lambda claim: own if offer.is_of(claim) else None, offer, judge
         )
-        player = chair.player(roles)
-        view = drive(player, lambda view: _is_over(view, poster), poll, not once)
-        number = poster.number(view)
-        if number is None:
-            raise UsageError("the claim was not posted; what went wrong stands above")
-        print(f"claim {number}")
-        return 1 if view.state.claims[number].status == "slashed" else 0
+        posting = Posting(poster)
+        view = drive(chair.player(roles), posting.is_over, poll, not once)
+        return posting.ending(view, once)
 
 
 def challenger(
@@ -90,8 +90,8 @@ def challenger(
     ):
         wanted = claim or None
         roles = programs.challenger(chair.shelf, chair.workspace, auditor, judge, find_evidence, wanted, judge.worst)
-        view = drive(chair.player(roles), _never, poll, watch)
-        return _lost(view)
+        player = chair.player(roles)
+        return _lost(_watched(player, Findings(player, chair.workspace).tell, poll, watch))
 
 
 def committee(
@@ -116,7 +116,8 @@ def committee(
     with seated(coordinator, key, board, board_key, work) as chair:
         if chair.place.coordinator.party not in chair.place.coordinator.rules.members:
             raise UsageError("--key: the rules do not list this member")
-        drive(chair.player(programs.member(chair.shelf, chair.workspace, judge)), _never, poll, watch)
+        player = chair.player(programs.member(chair.shelf, chair.workspace, judge))
+        _watched(player, Stake(player).tell, poll, watch)
     return 0
 
 
@@ -140,20 +141,38 @@ def rule(
         if chair.place.coordinator.party != chair.place.coordinator.rules.referee:
             raise UsageError("--key: the rules name another referee")
         judge = Judge(torch_engine(device), device) if replay else Judge()
-        drive(chair.player(programs.referee(chair.shelf, judge, judge.is_large)), _never, poll, watch)
+        _watched(chair.player(programs.referee(chair.shelf, judge, judge.is_large)), tell_nothing, poll, watch)
     return 0
 
 
-def _is_over(view: View, poster: Poster) -> bool:
-    """Whether the claim is closed, no dispute over it is open, and its prover is owed nothing."""
-    number = poster.number(view)
-    if number is None or view.state.claims[number].status == "open" or view.party in view.state.owed:
+def _require_whole(run: Path) -> None:
+    """Raise `UnavailableError` for a run that nobody could defend, before a bond is at stake."""
+    from tallystick.audits.opening import OPENING
+    from tallystick.disputes.opened.subjects import whole_calls, whole_evidence
+    from tallystick.errors import ProofError
+    from tallystick.store import InferenceDirectory, RunDirectory, claims_inference
+
+    try:
+        if claims_inference(run):
+            whole_calls(InferenceDirectory(run))
+        elif not (run / OPENING).is_file():
+            whole_evidence(RunDirectory(run))
+    except ProofError as error:
+        raise UnavailableError(f"{error}; nothing is claimed") from None
+
+
+def _watched(player: Player, tell: Callable[[View], None], poll: float, is_watching: bool) -> View:
+    """Play until Ctrl-C, or once; `tell` sees every look after which there was nothing left to do."""
+
+    def quiet(view: View) -> bool:
+        tell(view)
         return False
-    return not any(each.claim == number and each.phase != "settled" for each in view.state.disputes)
 
-
-def _never(_: View) -> bool:
-    return False
+    view = drive(player, quiet, poll, is_watching)
+    tell(view)
+    if is_watching:
+        tell_of_the_end(view)
+    return view
 
 
 def _lost(view: View) -> int:

@@ -1,0 +1,103 @@
+"""A dispute between processes of their own over HTTP: every one is killed in the middle, and the bond moves once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("sqlalchemy")
+pytest.importorskip("fastapi")
+
+from tests.cli.programs import Program, Programs, await_, running
+from tests.cli.test_parties import Court, calls
+
+from tallystick.disputes.coordinators.local import LocalCoordinator
+from tallystick.disputes.state import Dispute, State
+from tallystick.serving.listening import address_of, bind
+
+Tally = Callable[..., Any]
+__all__ = ["calls"]
+RULES = {"withdrawal_delay": 1, "challenge_window": 3600, "committee": 1}
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Iterator[Programs]:
+    with running(tmp_path / "programs") as found:
+        yield found
+
+
+@pytest.fixture
+def court(tally: Tally, tmp_path: Path) -> Court:
+    return Court(tmp_path, tally, **RULES)
+
+
+@pytest.fixture
+def place(court: Court) -> Iterator[LocalCoordinator]:
+    """The database that the server serves, read beside it."""
+    with closing(LocalCoordinator.open(court.db)) as found:
+        yield found
+
+
+def serve(programs: Programs, court: Court) -> tuple[Program, str]:
+    """A server at a port that stays its own, and its address."""
+    with closing(bind("127.0.0.1", 0)) as listening:
+        url = address_of(listening)
+    words = ("--referee", court.folder / "referee", "--grace", 0, "--poll", 0.1, "--port", url.rsplit(":", 1)[1])
+    server = programs.start("server", "coordinator", "serve", "--db", court.db, *words)
+    await_(lambda: "\n" in server.out, programs)
+    return server, url
+
+
+def test_programs_that_are_killed_play_on_and_the_bond_moves_once(
+    programs: Programs, court: Court, place: LocalCoordinator, calls: Path
+) -> None:
+    server, url = serve(programs, court)
+
+    def at(name: str) -> tuple[object, ...]:
+        return ("--coordinator", url, "--key", court.folder / name, "--poll", 0.1)
+
+    prover = programs.start("prover", "prover", calls / "forged", *at("prover"))
+    challenger = programs.start("challenger", "challenger", "--watch", "--whole", *at("challenger"))
+    await_(lambda: bool(place.state.disputes), programs)
+    prover.kill_and_start_again()
+    await_(lambda: the(place.state).turn > 1, programs)
+    challenger.kill_and_start_again()
+    server.kill_and_start_again()
+    assert prover.process.wait(120) == 1, prover.err
+    assert "claim 0\n" in prover.out
+    await_(lambda: not place.state.owed.keys() & {court.keys["challenger"].public}, programs)
+
+    assert [challenger.interrupt(), server.interrupt()] == [0, 0]
+    assert "claim 0: differs: " in challenger.err
+    for each in (challenger, server):
+        assert each.err.endswith("stopped\n")
+        assert "Traceback" not in each.err
+    state = place.state
+    assert (the(state).fault, state.claims[0].status) == ("prover", "slashed")
+    turns = [entry.move.turn for entry in place.entries() if hasattr(entry.move, "turn")]
+    assert turns == list(range(len(turns)))
+    kinds = Counter(entry.move.kind for entry in place.entries())
+    assert (kinds["post"], kinds["contest"], kinds["rule"]) == (1, 1, 1)
+    purses = {name: place.purse(court.keys[name].public) for name in ("prover", "challenger")}
+    assert purses == {"prover": 1_000_000, "challenger": 2_500_000}
+
+
+def test_a_prover_that_is_stopped_before_its_claim_is_final_says_so(
+    programs: Programs, court: Court, place: LocalCoordinator, calls: Path
+) -> None:
+    prover = programs.start("prover", "prover", calls / "honest", *court.at("prover"), "--poll", 0.1)
+    await_(lambda: prover.out == "claim 0\n", programs)  # told while the claim is open
+    assert prover.interrupt() == 3
+    assert prover.err == "stopped: claim 0 is open; start again before somebody disputes it\n"
+
+
+def the(state: State) -> Dispute:
+    """The only dispute."""
+    [dispute] = state.disputes
+    return dispute
