@@ -75,11 +75,16 @@ def standing(state: State, number: int, now: int) -> Standing:
         high=dispute.high,
         size=dispute.size,
         turn=dispute.turn,
-        mover="anybody" if is_moot else MOVERS[dispute.phase],
+        mover="anybody" if is_moot or _has_nobody(state, dispute) else MOVERS[dispute.phase],
         seconds=None if is_moot else _seconds(dispute, game_time(state, now)),
         fault=None if dispute.fault is None else dispute.fault.value,
         element=dispute.element,
     )
+
+
+def _has_nobody(state: State, dispute: Dispute) -> bool:
+    """Whether a referee's window runs out without there being a referee."""
+    return dispute.phase is Phase.RULING and state.rules.referee is None
 
 
 def bar(low: int, high: int, size: int, width: int = 32) -> str:

@@ -107,8 +107,13 @@ class RemoteCoordinator:
     def book(self) -> Book:
         """The fold of all entries there are, each of them checked."""
         with self._lock:
+            signed = self._receipts.count
             while self._read_page():
                 pass
+            if self._book.count < signed:
+                raise ProofError(
+                    f"{self._wire.url}: shows {self._book.count} entries, and signed a receipt for entry {signed - 1}"
+                )
             return self._book
 
     def entries(self, start: int = 0) -> Sequence[Entry]:

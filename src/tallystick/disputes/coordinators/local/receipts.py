@@ -40,6 +40,11 @@ class ReceiptFile:
         if held is not None and held != entry:
             raise ProofError(f"entry {entry.number}: the coordinator signed a receipt for another move at this number")
 
+    @property
+    def count(self) -> int:
+        """How many entries there are at least."""
+        return max(self._entries, default=-1) + 1
+
     def _hold(self, entry: ChainEntry) -> None:
         self.compare(entry)
         self._entries[entry.number] = entry
