@@ -10,18 +10,24 @@ torch = pytest.importorskip("torch")
 
 from tallystick.attacks.disputes import Scene  # noqa: E402
 from tallystick.attacks.disputes.aligned import aligned_engine, measured, open_one_round  # noqa: E402
+from tallystick.attacks.disputes.answers import answered, record, within_bound  # noqa: E402
+from tallystick.attacks.disputes.dishonest import Change, ChangingEngine  # noqa: E402
 from tallystick.attacks.disputes.values import changing, moved_by  # noqa: E402
 from tallystick.audits.opening import value_file  # noqa: E402
 from tallystick.disputes.budget import Budget  # noqa: E402
 from tallystick.disputes.fault import Fault  # noqa: E402
 from tallystick.disputes.opened import Judge, doubter_for, trace_for  # noqa: E402
+from tallystick.disputes.opened.doubts import CONFIRMED_MAX  # noqa: E402
 from tallystick.disputes.opened.locate import Work, deviation_of, deviations  # noqa: E402
 from tallystick.disputes.opened.rehearsal import Outcome, Rehearsal  # noqa: E402
+from tallystick.disputes.opened.subjects import subject_of_call, whole_calls  # noqa: E402
 from tallystick.disputes.opened.view import View  # noqa: E402
 from tallystick.disputes.opened.whole import read_operators  # noqa: E402
 from tallystick.disputes.parties import Doubt  # noqa: E402
 from tallystick.errors import ProofError  # noqa: E402
 from tallystick.frameworks.torch.engine import TorchEngine  # noqa: E402
+from tallystick.recorders.step_opening import open_operators  # noqa: E402
+from tallystick.store import InferenceDirectory  # noqa: E402
 
 
 def play(statement: Path, folder: Path, budget: Budget | None = None, doubt: Doubt | None = None) -> Outcome | None:
@@ -36,6 +42,28 @@ def test_the_one_wrong_operator_is_contested_at_once_and_convicted(scene: Scene,
     assert outcome is not None
     assert (outcome.fault, outcome.dispute.low) == (Fault.PROVER, number), outcome.reason
     assert [move.kind for move in outcome.moves] == ["post", "contest", "reveal"]
+
+
+def test_a_wrong_operator_is_found_behind_more_decoys_than_are_asked_about_at_leisure(tmp_path: Path) -> None:
+    count = CONFIRMED_MAX + 1
+    layers = (torch.nn.Linear(512, 512) for _ in range(count + 1))
+    record(torch.nn.Sequential(torch.nn.Embedding(32, 512), *layers), tmp_path / "honest", calls=1)
+    honest = whole_calls(InferenceDirectory(tmp_path / "honest"))
+    *decoys, wrong = (node.number for node in honest.graph.nodes if "linear" in node.operator)
+
+    def claim(name: str, changes: dict[int, Change]) -> Path:
+        engine = ChangingEngine(lambda node: changes.get(node.number))
+        calls = whole_calls(InferenceDirectory(answered(honest, tmp_path / name, engine).statement))
+        open_operators(subject_of_call(calls, 1), tmp_path / name / "claim", engine)
+        return tmp_path / name / "claim"
+
+    hidden = dict.fromkeys(decoys, within_bound)
+    outcome = play(
+        claim("forged", {**hidden, wrong: lambda _, __, results: (1.0002 * results[0],)}), tmp_path / "forged"
+    )
+    assert outcome is not None
+    assert (outcome.fault, outcome.dispute.low) == (Fault.PROVER, wrong), outcome.reason
+    assert play(claim("decoys", hidden), tmp_path / "decoys") is None
 
 
 def test_each_operator_is_compared_from_its_claimed_operands(scene: Scene, tmp_path: Path) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from itertools import chain
 
-from tallystick.attacks.disputes import escapes, openings, states, values
+from tallystick.attacks.disputes import answers, escapes, openings, states, values
 from tallystick.attacks.disputes.deception import Deception
 
 DECEPTIONS: dict[str, Deception] = {
-    each.name: each for each in chain.from_iterable(file.ATTACKS for file in (values, openings, escapes, states))
+    each.name: each
+    for each in chain.from_iterable(file.ATTACKS for file in (values, openings, escapes, states, answers))
 }

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from tallystick.attacks.dishonest import Batches, DishonestTrainer, train_on
 from tallystick.attacks.disputes.deception import Deception, Staged
 from tallystick.attacks.disputes.openings import OtherSubject
-from tallystick.attacks.disputes.scene import STEP, Scene
-from tallystick.attacks.forging import copy_run, read_anchor, read_records, summariser_of, write_records
+from tallystick.attacks.disputes.scene import STEP, TRAINED, Scene
+from tallystick.attacks.forging import copy_run, place_of_step, read_anchor, read_records, summariser_of, write_records
+from tallystick.attacks.reference import train_by
 from tallystick.disputes.fault import Fault
 from tallystick.disputes.opened.traces import RecordTrace, trace_for
 from tallystick.disputes.parties import Doubt
@@ -30,6 +31,11 @@ MOMENT: Final = ".exp_avg"
 EXAGGERATED: Final = 1.5
 EDIT: Final = 2e-3
 MARK: Final = 3
+FAR: Final = 36
+LONG: Final[dict[str, Any]] = TRAINED | {
+    "training": TRAINED["training"] | {"steps": FAR + 1},
+    "record": TRAINED["record"] | {"anchor_stride": FAR + 1},
+}
 
 
 class RememberingTrainer(DishonestTrainer):
@@ -49,12 +55,20 @@ class RememberingTrainer(DishonestTrainer):
 
 def stage_moments(scene: Scene, folder: Path) -> Staged:
     """A step starts from edited moments of the optimizer; operators, sketches and loss are in order."""
-    forged = folder / "run"
-    train_on(scene.run, forged, MARK, RememberingTrainer(RunDirectory(scene.run).spec(), STEP))
-    honest = trace_for(forged, folder / "work")
-    assert isinstance(honest, RecordTrace)
-    trace = OtherSubject(honest.records, honest.work, honest.engine, honest.subject, _with_edited_moments)
-    return Staged(forged, trace)
+    return _edited_moments(scene.run, folder, MARK, STEP)
+
+
+def stage_moments_far_from_an_anchor(scene: Scene, folder: Path) -> Staged:
+    """The same behind more steps than limits are calibrated for."""
+    train_by(LONG, folder / "honest")
+    return _edited_moments(folder / "honest", folder, 0, FAR)
+
+
+def stage_honest_far_from_an_anchor(scene: Scene, folder: Path) -> Staged:
+    """An honest step behind as many steps, contested all the same."""
+    train_by(LONG, folder / "honest")
+    place = place_of_step(read_records(RunDirectory(folder / "honest")), FAR)
+    return Staged(folder / "honest", trace_for(folder / "honest", folder / "work"), Doubt(place, place + 1, ""))
 
 
 def stage_anchor(scene: Scene, folder: Path) -> Staged:
@@ -90,6 +104,15 @@ def behind_the_sketch(spec: Spec, state: State) -> State:
     return {**state, name: Tensor.of(values, state[name].dtype)}
 
 
+def _edited_moments(run: Path, folder: Path, mark: int, step: int) -> Staged:
+    forged = folder / "run"
+    train_on(run, forged, mark, RememberingTrainer(RunDirectory(run).spec(), step))
+    honest = trace_for(forged, folder / "work")
+    assert isinstance(honest, RecordTrace)
+    trace = OtherSubject(honest.records, honest.work, honest.engine, honest.subject, _with_edited_moments)
+    return Staged(forged, trace)
+
+
 def _with_edited_moments(subject: Subject) -> Subject:
     edited = {
         name: Tensor.of((tensor.array() * np.float32(EXAGGERATED)).astype(np.float32))
@@ -107,6 +130,23 @@ ATTACKS = (
         "structure",
         None,
         Fault.PROVER,
+    ),
+    Deception(
+        "moments-edited-far-from-an-anchor",
+        "as moments-edited, behind more steps than limits are calibrated for",
+        stage_moments_far_from_an_anchor,
+        "structure",
+        None,
+        Fault.PROVER,
+    ),
+    Deception(
+        "honest-far-from-an-anchor",
+        "nothing; a step behind as many steps is contested",
+        stage_honest_far_from_an_anchor,
+        "leaf",
+        Fault.CHALLENGER,
+        Fault.CHALLENGER,
+        is_honest=True,
     ),
     Deception(
         "anchor-behind-its-sketch",

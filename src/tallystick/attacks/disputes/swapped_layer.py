@@ -9,23 +9,26 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
 from tallystick.attacks.disputes.dishonest import SubstitutingEngine
 from tallystick.audits.inference import Calls
+from tallystick.commitments import Digest
 from tallystick.disputes.opened.subjects import whole_calls
 from tallystick.disputes.opened.traces import trace_of_calls
 from tallystick.errors import UsageError
 from tallystick.graphs.execute import execute
 from tallystick.store import InferenceDirectory, LogWriter, write_atomically
-from tallystick.tensors import State, Tensor, state_digest, write_state
+from tallystick.tensors import State, Tensor, read_state, state_digest, write_state
 from tallystick.transcripts import call_file
 from tallystick.transcripts.program import BATCH
 
 if TYPE_CHECKING:
     from tallystick.disputes.parties import Trace
+
+PARTS: Final[tuple[Literal["inputs", "outputs"], ...]] = ("inputs", "outputs")
 
 
 def forge_swapped_layer(run: Path, out: Path, weight: str) -> None:
@@ -40,7 +43,7 @@ def forge_swapped_layer(run: Path, out: Path, weight: str) -> None:
     for record in calls.records:
         inputs = {f"{BATCH}{name}": tensor for name, tensor in calls.inputs(record).items()}
         write_state(out / call_file(record.index, "outputs"), execute(calls.graph, held | inputs, engine))
-    _seal(InferenceDirectory(out), calls)
+    seal(InferenceDirectory(out), calls)
 
 
 def swapped_layer_trace(run: Path, work: Path, weight: str) -> Trace:
@@ -59,15 +62,14 @@ def swapped(calls: Calls, weight: str) -> State:
     return {weight: Tensor.of((np.round(promised / step) * step).astype(np.float32), weights[weight].dtype)}
 
 
-def _seal(forged: InferenceDirectory, calls: Calls) -> None:
-    """Write transcript, tiles and claim anew over the outputs that are there."""
-    from tallystick.tensors import read_state
-
+def seal(forged: InferenceDirectory, calls: Calls) -> None:
+    """Write transcript, tiles and claim anew over the inputs and outputs that are there."""
     shutil.rmtree(forged.path / "tiles")
     forged.transcript_path.unlink()
     log = LogWriter(forged.transcript_path)
     for record in calls.records:
-        outputs = read_state(forged.path / call_file(record.index, "outputs"), canonical=True)
-        log.append(record.model_copy(update={"outputs": state_digest(outputs)}).to_bytes())
+        parts = {part: read_state(forged.path / call_file(record.index, part), canonical=True) for part in PARTS}
+        named: dict[str, Digest] = {part: state_digest(state) for part, state in parts.items()}
+        log.append(record.model_copy(update=named).to_bytes())
     claim = calls.claim.model_copy(update={"transcript": log.close()})
     write_atomically(forged.claim_path, claim.to_bytes())

@@ -10,7 +10,8 @@ from tallystick.audits import Workplace
 from tallystick.commitments import Digest
 from tallystick.disputes.budget import Budget, judge_budget
 from tallystick.disputes.leaf import Question
-from tallystick.disputes.opened.doubts import MARGIN, audit_whole, doubt_calls, doubt_operators, doubt_training
+from tallystick.disputes.opened.calls import doubt_calls
+from tallystick.disputes.opened.doubts import MARGIN, audit_whole, doubt_operators, doubt_training
 from tallystick.disputes.opened.held import Held, HeldCalls, HeldTraining, Holdings
 from tallystick.disputes.opened.locate import Work, locate
 from tallystick.disputes.opened.replays import Replays, objection
@@ -21,7 +22,7 @@ from tallystick.disputes.opened.view import View, supplied, view_of
 from tallystick.disputes.opened.whole import read_operators
 from tallystick.disputes.parties import Answered, Doubt, Ground
 from tallystick.disputes.state import Claim, Tree
-from tallystick.errors import MalformedError, ProofError, UnavailableError
+from tallystick.errors import MalformedError, ProofError
 from tallystick.graphs.engine import Engine
 from tallystick.transcripts import Spec
 from tallystick.transcripts.program import STATE_PREFIXES
@@ -96,11 +97,7 @@ class OpenedDoubter:
 
     def _check_descent(self, answered: Answered, held: Held, view: View) -> None:
         """Raise `ProofError` where the opening is not that of this step, by its looks or by a replay."""
-        try:
-            open_questions = check_descent(answered, held, view)
-        except UnavailableError:
-            return  # no limits are known by which states could be compared
-        if open_questions and isinstance(held, HeldTraining):
+        if check_descent(answered, held, view) and isinstance(held, HeldTraining):
             self._check_before(held, view)
 
     def _check_before(self, held: HeldTraining, view: View) -> None:

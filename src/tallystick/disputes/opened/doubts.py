@@ -15,20 +15,16 @@ from tallystick.audits.evidence import Evidence
 from tallystick.audits.replay import TRAJECTORY
 from tallystick.disputes.fault import Fault
 from tallystick.disputes.leaf import Question, rule_leaf
-from tallystick.disputes.opened.drift import deviation
-from tallystick.disputes.opened.held import STEP_FACTOR, HeldCalls, HeldTraining
+from tallystick.disputes.opened.held import PROJECTION, STEP_FACTOR, HeldTraining
 from tallystick.disputes.opened.locate import Work, deviations
 from tallystick.disputes.opened.replays import Replays
 from tallystick.disputes.opened.subjects import place_of_step
 from tallystick.disputes.opened.view import View
 from tallystick.disputes.parties import Doubt
-from tallystick.errors import MalformedError
 from tallystick.graphs.engine import Engine
-from tallystick.graphs.execute import execute
 from tallystick.store import read_lines
 from tallystick.tolerances import Finding
 from tallystick.transcripts import AnchorRecord, read_record
-from tallystick.transcripts.program import BATCH
 
 MARGIN: Final = 2.0
 """How many times a judge's limits something has to be off before a bond is bet on it."""
@@ -49,30 +45,15 @@ def doubt_training(held: HeldTraining, replays: Replays, report: Report) -> Doub
     return _located(held, replays, bad[0], step)
 
 
-def doubt_calls(held: HeldCalls, engine: Engine, work: Work) -> Doubt | None:
-    """The first call whose outputs are not those of a replay; a call that the graph does not take is passed over."""
-    calls = held.calls
-    weights = {**calls.constants, **calls.weights()}
-    for place, record in enumerate(calls.records):
-        inputs = {f"{BATCH}{name}": tensor for name, tensor in calls.inputs(record).items()}
-        try:
-            replayed = execute(calls.graph, weights | inputs, engine)
-        except MalformedError:
-            continue
-        work.replayed += 1
-        recorded = calls.outputs(record)
-        for name in sorted(replayed.keys() & recorded.keys()):
-            far = deviation(recorded[name], replayed[name], len(calls.graph.nodes))
-            if far > MARGIN:
-                return Doubt(place, place + 1, f"call {record.index}: {name} is off by {far:.3g} tolerances")
-    return None
-
-
 def doubt_operators(view: View, engine: Engine, work: Work, question: Question) -> Doubt | None:
-    """The operator that a referee would convict, of those that are furthest from what their own operands give."""
+    """The operator that a referee would convict, of those that are furthest from what their own operands give.
+
+    It is asked about all that leave the tolerance, however many, and about `CONFIRMED_MAX` of those within it.
+    """
     far = list(deviations(view, engine, work))
     suspects = sorted((place for place in range(len(far)) if far[place] > 0), key=lambda place: (-far[place], place))
-    for place in suspects[:CONFIRMED_MAX]:
+    outside = sum(each > 1.0 for each in far)
+    for place in suspects[: outside + CONFIRMED_MAX]:
         ruling = rule_leaf(view.bundle(place), question)
         if ruling.fault is Fault.PROVER or (ruling.fault is None and far[place] > MARGIN):
             return Doubt(place, place + 1, ruling.reason)
@@ -103,7 +84,7 @@ def _located(held: HeldTraining, replays: Replays, bad: Finding, step: int) -> D
 
 
 def _wrong_steps(held: HeldTraining, replays: Replays, start: int, end: int) -> Iterator[tuple[int, str]]:
-    allowed = MARGIN * STEP_FACTOR * held.entry(start, 1).projection
+    allowed = MARGIN * STEP_FACTOR * held.limit(start, 1, PROJECTION)
     for step, distance in replays.step_distances(start, end):
         if distance > allowed:
             yield step, f"the update of step {step} is {distance:.3g} of itself off, of {allowed:.3g}"

@@ -10,9 +10,11 @@ the one that the records lead to is a question that takes a replay from the anch
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -26,10 +28,11 @@ from tallystick.audits.inference import Calls
 from tallystick.audits.opening import OPENING, check_binding, check_position, states_around
 from tallystick.audits.replay import as_float
 from tallystick.audits.tolerant import part
-from tallystick.audits.undetermined import find_undetermined, share_of_update
+from tallystick.audits.undetermined import Mask, find_undetermined, share_of_update
 from tallystick.audits.workload import workload_of
 from tallystick.commitments import Digest, digest_bytes
-from tallystick.disputes.opened.drift import deviation
+from tallystick.disputes.opened.drift import Leeway, deviation
+from tallystick.disputes.opened.limits import Kind, kinds_in, limits_of
 from tallystick.disputes.opened.subjects import whole_calls, whole_evidence
 from tallystick.disputes.opened.view import View, supplied
 from tallystick.disputes.state import Claim, Tree
@@ -49,6 +52,7 @@ from tallystick.transcripts import (
 from tallystick.transcripts.program import BATCH, STATE_PREFIXES
 
 WEIGHTS: Final = ("weights.", "buffers.")
+PROJECTION: Final = attrgetter("projection")
 STEP_FACTOR: Final = 2.0
 """A step's own update may differ by this many times the limit of a single step: it starts from a drifted state."""
 
@@ -110,7 +114,7 @@ class HeldTraining:
         return Published(self.evidence.claim, self.evidence.spec)
 
     def check(self, view: View) -> tuple[str, ...]:
-        """As `Held.check`; raises `UnavailableError` where no limits are calibrated for this training."""
+        """As `Held.check`."""
         opening, evidence = view.opening, self.evidence
         record = _step_of(opening)
         _require_same(opening, evidence.claim.identity, evidence.claim.transcript, evidence.spec.graph)
@@ -123,12 +127,46 @@ class HeldTraining:
 
     def entry(self, start: int, steps: int) -> Entry:
         """The limits for a segment; raises `UnavailableError` where none are calibrated."""
-        workload = workload_of(self.evidence)
-        kind = (workload.family, workload.optimizer, workload.dtype)
+        kind = self._kind
         found = self.calibration.entry_at(kind, start, steps)
         if found is None:
             raise UnavailableError(f"no limits are calibrated for {' '.join(kind)} over {steps} steps")
         return found
+
+    def limits(self, start: int, steps: int) -> Entry:
+        """As `entry`; a somewhat longer window than any calibrated one has the limits of the longest, stretched."""
+        found = limits_of(self.calibration, self._kind, start, steps)
+        if found is None:
+            raise UnavailableError(f"no limits are calibrated near {' '.join(self._kind)} over {steps} steps")
+        return found
+
+    def limit(self, start: int, steps: int, read: Callable[[Entry], float]) -> float:
+        """One of the limits; the loosest of all kinds of training where this kind has none, infinite where none has."""
+        try:
+            return read(self.limits(start, steps))
+        except UnavailableError:
+            found = [limits_of(self.calibration, kind, start, steps) for kind in kinds_in(self.calibration)]
+            return max((read(each) for each in found if each is not None), default=math.inf)
+
+    def undetermined(self, start: State, end: State) -> dict[str, Mask]:
+        """The elements of a replayed state that no replay determines."""
+        spec = self.evidence.spec
+        rules = tuple(group.rule for group in spec.optimizer or ())
+        decay = spec.recipe.optimizer.betas[1] if spec.recipe else min((rule.betas[1] for rule in rules), default=0.0)
+        return find_undetermined(end, self._dtype, start, decay)
+
+    @property
+    def _kind(self) -> Kind:
+        workload = workload_of(self.evidence)
+        return workload.family, workload.optimizer, workload.dtype
+
+    @property
+    def _dtype(self) -> str:
+        """The precision that is calibrated; the coarser one where nothing is calibrated for this training."""
+        try:
+            return self._kind[2]
+        except UnavailableError:
+            return "bf16"
 
     def anchor_before(self, step: int) -> int:
         """The last anchor at or before the state after `step`."""
@@ -161,7 +199,7 @@ class HeldTraining:
     def _slack(self, record: StepRecord) -> float:
         start = self.anchor_before(record.index - 1)
         try:
-            return self.entry(start, record.index - start).loss_band
+            return self.limits(start, record.index - start).loss_band
         except UnavailableError:
             return 0.0
 
@@ -195,7 +233,7 @@ class HeldTraining:
         assert sketch is not None  # required above
         moved = ReplayedState(part(anchor, "weights"), part(opened, "weights"))
         finding = self._projection.compare(decode_sketch(sketch), moved)
-        allowed = self.entry(start, record.index - 1 - start).projection + self._room(anchor, opened)
+        allowed = self.limit(start, record.index - 1 - start, PROJECTION) + self._room(anchor, opened)
         require(finding.distance <= allowed, f"{where} lies {finding.distance:.3g} from its sketch, of {allowed:.3g}")
 
     def _check_after(self, record: StepRecord, anchor: State, opened: tuple[State, State], start: int) -> None:
@@ -204,14 +242,11 @@ class HeldTraining:
         require(record.post.projection is not None, f"{where} is not the recorded one, of which there is no sketch")
         distance = step_distance(self._projection, record, *(part(each, "weights") for each in opened))
         room = self._room(anchor, opened[1])
-        allowed = STEP_FACTOR * self.entry(start, 1).projection + room
+        allowed = STEP_FACTOR * self.limit(start, 1, PROJECTION) + room
         require(distance <= allowed, f"{where}: the step lies {distance:.3g} from its sketches, of {allowed:.3g}")
 
     def _room(self, start: State, end: State) -> float:
-        workload, spec = workload_of(self.evidence), self.evidence.spec
-        rules = tuple(group.rule for group in spec.optimizer or ())
-        decay = spec.recipe.optimizer.betas[1] if spec.recipe else min((rule.betas[1] for rule in rules), default=0.0)
-        return share_of_update(start, end, find_undetermined(end, workload.dtype, start, decay))
+        return share_of_update(start, end, self.undetermined(start, end))
 
     def _states(self, view: View) -> tuple[State, State]:
         """The opened states before and after the step, without what is carried along."""
@@ -264,8 +299,10 @@ class HeldCalls:
     def _check_outputs(self, view: View, record: CallRecord) -> None:
         recorded = self.calls.outputs(record)
         require(recorded.keys() == view.opening.results.keys(), "the operators give other outputs than were recorded")
+        leeway = Leeway.of(view.graph.nodes, view.cuts.specs)
+        given = {output.name: output.value for output in view.graph.outputs}
         for name, opened in view.results(recorded).items():
-            far = deviation(recorded[name], opened, len(view.graph.nodes))
+            far = deviation(recorded[name], opened, leeway, given[name])
             require(far <= 1.0, f"{name} of call {record.index} lies {far:.3g} tolerances from the recorded one")
 
 

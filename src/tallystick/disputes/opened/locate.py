@@ -1,9 +1,11 @@
 """Which child holds the fault: each is executed from the prover's own values, and what leaves it is compared.
 
 The challenger starts no child from values of its own, so that an honest prover's other kernels never add up. It stops
-at the first child that leaves the tolerance; if none does, the one that comes closest to leaving it is named. Where all
-but the last agree bit by bit it is the last, unseen. All rounds together cost 1 + 1/N + 1/N² … executions of the graph
-at most, and half of one on average.
+at the first child that leaves the tolerance `DECISIVE` times. A child that is out by less may be a decoy: an operator
+can lie further off than any honest kernel and still within its proven bound, and no judge convicts it. Then all are
+looked at, and the one with the largest deviation is named. Where all but the last agree bit by bit it is the last,
+unseen. All rounds together cost 1 + 1/N + 1/N² … executions of the graph at most; half of that on average where the
+fault is decisive.
 
 In one-round mode no child is asked for: `deviations` walks through all operators, each from its claimed operands.
 """
@@ -13,9 +15,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-from tallystick.disputes.opened.drift import deviation, is_same
+from tallystick.disputes.opened.drift import Leeway, deviation, is_same
 from tallystick.disputes.opened.view import View
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.graphs.costs import last_readers
@@ -23,6 +25,11 @@ from tallystick.graphs.engine import Engine
 from tallystick.graphs.execute import execute, operands_of
 from tallystick.graphs.graph import Node, Ref
 from tallystick.tensors import Tensor
+
+DECISIVE: Final = 192.0
+"""Tolerances that no decoy of usual width reaches: a sum of k products with random signs, moved by its whole bound
+γₖ·Σ|xᵢwᵢ|, is off by 0.65·k^1.5 ÷ `ALLOWED`, in F32 59 tolerances for k = 2,048 and 173 for k = 4,096 (for products of
+one sign 2); in 16 bits, where sums are F32, it stays within the tolerance. Choices among floats reach 100."""
 
 
 @dataclass
@@ -47,7 +54,7 @@ class Located:
 
 
 def locate(view: View, children: Sequence[tuple[int, int]], engine: Engine, work: Work) -> Located:
-    """The first child whose outputs leave the tolerance, or the one with the largest deviation.
+    """The first child whose outputs leave the tolerance decisively, or the one with the largest deviation.
 
     Raises `ProofError` where a value that a child reads or gives is not opened.
     """
@@ -56,7 +63,7 @@ def locate(view: View, children: Sequence[tuple[int, int]], engine: Engine, work
         if number == len(children) - 1 and not any(found):
             return Located(number, (*found, math.nan))
         found.append(deviation_of(view, low, high, engine, work))
-        if found[-1] > 1.0:
+        if found[-1] > DECISIVE:
             return Located(number, tuple(found))
     return Located(max(range(len(found)), key=found.__getitem__), tuple(found))
 
@@ -72,7 +79,8 @@ def deviation_of(view: View, low: int, high: int, engine: Engine, work: Work) ->
         own = execute(graph, read, engine)
     except (MalformedError, UnavailableError):
         return math.inf  # operands that an operator does not take; the graph itself ran when the claim was doubted
-    return max(deviation(view.value(ref), tensor, len(graph.nodes)) for ref, tensor in own.items())
+    leeway = Leeway.of(graph.nodes, view.cuts.specs)
+    return max(deviation(view.value(ref), tensor, leeway, ref) for ref, tensor in own.items())
 
 
 def deviations(view: View, engine: Engine, work: Work) -> Iterator[float]:
@@ -109,7 +117,8 @@ class _Walk:
             own = self._run(node)
         except (MalformedError, UnavailableError):
             return math.inf
-        return max(self._compared(ref, tensor, own[ref]) for ref, tensor in claimed.items())
+        leeway = Leeway.of([node], self.view.cuts.specs)
+        return max(self._compared(ref, tensor, own[ref], leeway) for ref, tensor in claimed.items())
 
     def _run(self, node: Node) -> dict[Ref, tuple[Any, Tensor]]:
         """What the engine makes of the held operands: as arrays, and as tensors."""
@@ -118,9 +127,9 @@ class _Walk:
         named = {ref: (array, spec.dtype) for ref, spec, array in triples if ref is not None and spec is not None}
         return {ref: (array, self.engine.unload(array, dtype)) for ref, (array, dtype) in named.items()}
 
-    def _compared(self, ref: Ref, claimed: Tensor, own: tuple[Any, Tensor]) -> float:
+    def _compared(self, ref: Ref, claimed: Tensor, own: tuple[Any, Tensor], leeway: Leeway) -> float:
         """Where the bytes are those that were claimed, the next operator reads what was computed."""
         array, tensor = own
         is_claimed = is_same(claimed, tensor)
         self.held[ref] = array if is_claimed else self.engine.load(claimed)
-        return 0.0 if is_claimed else deviation(claimed, tensor, 1)
+        return 0.0 if is_claimed else deviation(claimed, tensor, leeway, ref)

@@ -12,14 +12,14 @@ from typing import Final
 
 import numpy as np
 
-from tallystick.disputes.opened.drift import deviation
+from tallystick.disputes.opened.drift import Leeway, deviation
 from tallystick.graphs.derive import operand_of
 from tallystick.graphs.engine import Engine
 from tallystick.graphs.graph import Node, Ref
 from tallystick.operators.bound import Bound, bound
 from tallystick.operators.precision import FORMATS, Precision
 from tallystick.operators.registry import operator
-from tallystick.tensors import Tensor
+from tallystick.tensors import Tensor, TensorSpec
 from tallystick.tolerances.threshold import Threshold, errors_of, rounding_errors
 
 SAFETY: Final = 8.0
@@ -35,8 +35,9 @@ def within_own(node: Node, values: Mapping[Ref, Tensor], engine: Engine, precisi
     meaning = operator(node.operator)
     arguments = {name: operand_of(operand, values) for name, operand in node.operands.items()}
     bounds = bound(meaning, {**arguments, **node.attributes}, precision)
+    leeway = Leeway.of([node], {ref: TensorSpec.of(value) for ref, value in values.items()})
     for ref, limit in zip(node.outputs, bounds, strict=True):
-        if ref is not None and limit is not None and not _holds(values[ref], own[ref], limit):
+        if ref is not None and limit is not None and not _holds(ref, values[ref], own[ref], limit, leeway):
             return False, f"{ref} ({node.operator}) is further off than {SAFETY:g} times a kernel of one's own"
     return True, f"node {node.number} ({node.operator}) is what a kernel of one's own gives"
 
@@ -57,9 +58,9 @@ def own_results(node: Node, values: Mapping[Ref, Tensor], engine: Engine) -> dic
     }
 
 
-def _holds(claimed: Tensor, own: Tensor, limit: Bound) -> bool:
+def _holds(ref: Ref, claimed: Tensor, own: Tensor, limit: Bound, leeway: Leeway) -> bool:
     if claimed.dtype not in FORMATS or not np.isfinite(limit.radius).all():
-        return deviation(claimed, own, 1) <= 1.0
+        return deviation(claimed, own, leeway, ref) <= 1.0
     unit, reference = FORMATS[claimed.dtype].unit, limit.value.astype(np.float64)
     ours = errors_of(own.values().astype(np.float64), reference, limit.radius, unit)
     calibrated = ours.joined(rounding_errors(reference, limit.radius, unit))

@@ -1,27 +1,35 @@
 """A replay of one's own, for what no opening can show: that a state is the one to which the records lead.
 
 A challenger replays to find where a run goes wrong; a member of a committee replays one segment at most, to say who is
-right about a state in its middle or about an anchor. States are compared as in a tolerant audit.
+right about a state in its middle or about an anchor. States are compared as in a tolerant audit. In a window for which
+no limits are calibrated, bits are compared on the stack that the run states, and on another one the limits of the
+longest calibrated window, stretched (`limits.py`). Where that says nothing either, each tensor is held to what so many
+operators may drift (`drift.py`), without the elements that no replay determines. So over such a window an honest prover
+has to replay on the stack that it stated, and had better keep anchors closer together.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from tallystick.audits import Policy
 from tallystick.audits.findings import Findings
 from tallystick.audits.initial import judge_initial_state
+from tallystick.audits.replay import judge_whole_state
 from tallystick.audits.sampling import Segment
 from tallystick.audits.tolerant import TolerantJudge, part
+from tallystick.audits.undetermined import settle
 from tallystick.audits.workload import workload_of
+from tallystick.disputes.opened.drift import Leeway, deviation
 from tallystick.disputes.opened.held import HeldTraining, step_distance
 from tallystick.disputes.opened.subjects import graph_replayer, replay_to
 from tallystick.errors import UnavailableError
 from tallystick.tensors import State, Tensor
 from tallystick.tolerances import Finding, Projection
-from tallystick.transcripts import projection_seed
+from tallystick.transcripts import Environment, projection_seed
 
 if TYPE_CHECKING:
     from tallystick.frameworks.torch.graph_replayer import GraphReplayer
@@ -76,11 +84,43 @@ class Replays:
         return graph_replayer(self.held.evidence, self.device)
 
     def _compared(self, start: int, end: int, claimed: State, replayer: GraphReplayer) -> Findings:
-        notes, evidence = Findings(), self.held.evidence
-        workload, entry = workload_of(evidence), self.held.entry(start, end - start)
-        judge = TolerantJudge(evidence.run, evidence.spec, workload, entry, UPDATE_FLOOR, self.device == "cpu")
-        judge.state(notes, evidence.state(start), claimed, replayer.state(), Segment(start, end, True))
+        notes, replayed, begun = Findings(), replayer.state(), self.held.evidence.state(start)
+        if self._is_made_here(start, end - start):
+            judge_whole_state(notes, claimed, replayed, f"step {end}")
+            return notes
+        try:
+            self._judge(start, end).state(notes, begun, claimed, replayed, Segment(start, end, True))
+        except UnavailableError:
+            return self._drifted(begun, end - start, claimed, replayed)
         return notes
+
+    def _judge(self, start: int, end: int) -> TolerantJudge:
+        evidence, limits = self.held.evidence, self.held.limits(start, end - start)
+        workload = workload_of(evidence)
+        return TolerantJudge(evidence.run, evidence.spec, workload, limits, UPDATE_FLOOR, self.device == "cpu")
+
+    def _drifted(self, begun: State, steps: int, claimed: State, replayed: State) -> Findings:
+        """Each tensor within what so many operators may drift; what no replay determines is left out."""
+        notes, program = Findings(), self.held.evidence.program
+        assert program is not None  # asked where the replayer was made
+        leeway = Leeway.of(program.graph.nodes, program.graph.specs())
+        leeway = replace(leeway, operators=steps * leeway.operators)
+        settled = settle(claimed, replayed, self.held.undetermined(begun, replayed))
+        for name in sorted(claimed.keys() | replayed.keys()):
+            if name.startswith("rng.") and self.device != "cpu":
+                continue
+            is_given = name in settled and name in replayed
+            far = deviation(settled[name], replayed[name], leeway) if is_given else math.inf
+            notes.note(Finding(far, 1.0), "state drift", name)
+        return notes
+
+    def _is_made_here(self, start: int, steps: int) -> bool:
+        """Whether only bits can be compared, and this is the stack that made the run."""
+        try:
+            self.held.entry(start, steps)
+        except UnavailableError:
+            return not _environment(self.device).differences(self.held.evidence.environment)
+        return False
 
 
 def objection(notes: Findings, factor: float = 1.0) -> str:
@@ -94,6 +134,12 @@ def _leaves(finding: Finding, factor: float) -> bool:
 
 def _sentence(finding: Finding) -> str:
     return f"{finding.where}: {finding.name} {finding.distance:.3g}, allowed {finding.allowed:.3g} {finding.detail}"
+
+
+def _environment(device: str) -> Environment:
+    from tallystick.frameworks.torch.environment import describe_environment
+
+    return describe_environment("cuda" if device.startswith("cuda") else "cpu")
 
 
 def _weights(replayer: GraphReplayer) -> dict[str, Tensor]:

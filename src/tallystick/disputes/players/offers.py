@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tallystick.audits import Policy
+from tallystick.audits.inference import gather_calls
 from tallystick.audits.opening import OPENING
+from tallystick.disputes.opened.calls import require_disputable
 from tallystick.disputes.opened.manifest import files_of
 from tallystick.disputes.players.prover import Offer
 from tallystick.store import InferenceDirectory, RunDirectory, claims_inference, read_document
@@ -14,7 +17,8 @@ from tallystick.transcripts import Log, Opening
 def offer_of(folder: Path) -> Offer:
     """The offer of a finished run, of recorded calls of a model, or of an opening of all operators.
 
-    Raises `UnavailableError` where there is none, `MalformedError` where its claim is not readable.
+    Raises `UnavailableError` where there is none, `MalformedError` where its claim is not readable, and `UsageError`
+    for calls that could not be defended, because their graph does not take them.
     """
     if (folder / OPENING).is_file():
         log, levels = Opening.from_bytes(read_document(folder / OPENING), OPENING).operators, 1
@@ -25,5 +29,6 @@ def offer_of(folder: Path) -> Offer:
 
 def _transcript(folder: Path) -> Log:
     if claims_inference(folder):
+        require_disputable(gather_calls(InferenceDirectory(folder), Policy()))
         return InferenceDirectory(folder).claim().transcript
     return RunDirectory(folder).claim().transcript

@@ -1,0 +1,56 @@
+"""Limits for windows longer than any calibrated one: those of the longest, stretched, up to twice its length.
+
+Drift is calibrated over 1, 8 and 32 steps. Beyond that it is taken to grow with the cube of the number of steps: from 8
+to 32 steps 162 of the 176 limits of the shipped table grow by no more. Farther out such limits would allow everything.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+from tallystick.audits.calibration import Calibration, Entry, Limits
+
+Kind: TypeAlias = tuple[str, str, str]
+"""Family, optimizer and precision."""
+STRETCHED_MAX: Final = 2.0
+"""How many times the longest calibrated window limits are stretched to."""
+GROWTH: Final = 3.0
+
+
+def limits_of(calibration: Calibration, kind: Kind, start: int, steps: int) -> Entry | None:
+    """The limits for `steps` from state `start`, stretched where need be; `None` where nothing is near enough."""
+    found = calibration.entry_at(kind, start, steps)
+    if found is not None:
+        return found
+    fitting = [each for each in calibration.entries if _kind_of(each) == kind and each.from_step <= start]
+    longest = max(fitting, key=lambda each: (each.window, each.from_step), default=None)
+    if longest is None or steps > STRETCHED_MAX * longest.window:
+        return None
+    return stretched(longest, steps)
+
+
+def kinds_in(calibration: Calibration) -> tuple[Kind, ...]:
+    """The kinds of training that are calibrated."""
+    return tuple(sorted({_kind_of(each) for each in calibration.entries}))
+
+
+def stretched(entry: Entry, steps: int) -> Entry:
+    """An entry for a longer window: its limits times (steps ÷ window)³."""
+    factor = (steps / entry.window) ** GROWTH
+    changed = {
+        "window": steps,
+        "weights": _times(entry.weights, factor),
+        "memory": _times(entry.memory, factor),
+        "projection": entry.projection * factor,
+        "loss_band": entry.loss_band * factor,
+    }
+    return entry.model_copy(update=changed)
+
+
+def _times(limits: Limits, factor: float) -> Limits:
+    values = {name: value for name, value in limits.model_dump().items() if isinstance(value, float)}
+    return limits.model_copy(update={name: value * factor for name, value in values.items()})
+
+
+def _kind_of(entry: Entry) -> Kind:
+    return entry.family, entry.optimizer, entry.dtype
