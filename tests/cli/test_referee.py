@@ -15,7 +15,8 @@ import pytest
 from tests.disputes.leaf.leaves import Leaves, opened, shifted
 from tests.disputes.leaf.test_judge import choices, profile
 
-from tallystick.disputes.leaf.bundle import Asked, write_bundle
+from tallystick.disputes.leaf import Question, Ruling, rule_leaf
+from tallystick.disputes.leaf.bundle import Asked, Element, LeafBundle, write_bundle
 from tallystick.errors import MalformedError
 from tallystick.tensors import Tensor
 
@@ -139,3 +140,24 @@ def test_no_framework_is_imported(honest: Leaves, tmp_path: Path) -> None:
         "assert not {'torch', 'jax', 'iree', 'transformers', 'web3', 'sqlalchemy'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_what_a_file_asks_was_chosen_by_whoever_made_it(
+    tally: Tally, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prover that names a right element, or tries nonces until a wrong one is not drawn, wins nothing."""
+    asked: list[Question] = []
+
+    def noting(bundle: LeafBundle, question: Question) -> Ruling:
+        asked.append(question)
+        return rule_leaf(bundle, question)
+
+    monkeypatch.setattr("tallystick.disputes.leaf.rule_leaf", noting)
+    for name, changes, code in (("wrong", {0: shifted(0.1)}, 1), ("right", {}, 0)):
+        chosen, out = Asked(nonce="00ff", element=Element(ref="n0", index=1)), tmp_path / f"{name}.leaf"
+        write_bundle(out, opened(tmp_path / name, changes).whole.bundle(0, chosen))
+        assert tally("referee", out).code == code
+        assert (asked[-1].nonce, asked[-1].element) == (b"", None)
+        told = tally("referee", out, "--nonce", "ab")
+        assert (told.code, asked[-1].nonce) == (code, b"\xab")
+        assert "drawn after the prover had committed" in told.out

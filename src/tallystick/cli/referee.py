@@ -34,9 +34,13 @@ def referee(
     profile: Path | None = typer.Option(None, help="Calibrated thresholds besides the proven bounds."),
     precision: str = typer.Option("plain", help="What the prover computed in: plain, tf32, bf16-products, …"),
     run: Path | None = typer.Option(None, help="The run that is opened: its claim and spec say what was claimed."),
-    nonce: str | None = typer.Option(None, help="Hexadecimal digits that choose elements of a large operator."),
+    nonce: str | None = typer.Option(
+        None,
+        help="Hexadecimal digits that choose elements of a large operator; without them every element is judged. They "
+        "should be the beacon's, drawn after the prover had committed; those in the file are not used.",
+    ),
     element: str | None = typer.Option(
-        None, help="The element that the challenger named, REF:INDEX; judged alone without a nonce."
+        None, help="The element that the challenger named, REF:INDEX; judged alone without --nonce."
     ),
     make: Path | None = typer.Option(None, help="Make a bundle of this opening (`tally open --operators`)."),
     node: int | None = typer.Option(None, min=0, help="The contested operator of that opening."),
@@ -58,7 +62,7 @@ def referee(
     from tallystick.disputes.leaf.bundle import read_bundle
 
     bundle = read_bundle(file)
-    asked = _asked(nonce, element, bundle.asked)
+    asked = _asked(nonce, element)
     question = Question(
         read_precision(precision),
         read_profile(profile),
@@ -71,10 +75,10 @@ def referee(
 
 def _make(opening: Path, node: int, out: Path, nonce: str | None, element: str | None) -> int:
     from tallystick.cli.output import existing, print_json, talk
-    from tallystick.disputes.leaf.bundle import Asked, write_bundle
+    from tallystick.disputes.leaf.bundle import write_bundle
     from tallystick.disputes.leaf.bundling import make_bundle
 
-    bundle = make_bundle(existing(opening, "opening"), node, _asked(nonce, element, Asked()))
+    bundle = make_bundle(existing(opening, "opening"), node, _asked(nonce, element))
     _check_element(bundle, bundle.asked)
     write_bundle(out, bundle)
     sizes = bundle.sizes
@@ -96,17 +100,17 @@ def _make(opening: Path, node: int, out: Path, nonce: str | None, element: str |
     return 0
 
 
-def _asked(nonce: str | None, element: str | None, known: Asked) -> Asked:
-    """What the bundle asks, but for what the command line says."""
+def _asked(nonce: str | None, element: str | None) -> Asked:
+    """What the command line asks; what a file asks was chosen by whoever made it, which may be the prover."""
     from tallystick.disputes.leaf.bundle import Asked, Element
 
-    chosen = known.element
+    chosen = None
     if element is not None:
         ref, _, index = element.rpartition(":")
         if not ref or not index.isascii() or not index.isdigit() or len(index) > 15:
             raise UsageError(f"--element {element[:80]}: REF:INDEX, such as n12:345")
         chosen = Element(ref=ref, index=int(index))
-    return Asked(nonce=known.nonce if nonce is None else _hex(nonce), element=chosen)
+    return Asked(nonce=_hex(nonce or ""), element=chosen)
 
 
 def _hex(nonce: str) -> str:

@@ -13,6 +13,7 @@ from tallystick.commitments import digest, digest_from, leaf_hash, tree_root
 from tallystick.disputes.leaf.bundling import WholeOpening
 from tallystick.graphs import Graph, Node, read_graph
 from tallystick.graphs.encoding import canonical, graph_bytes, node_json
+from tallystick.graphs.engine import Engine
 from tallystick.graphs.graph import Constant, Form, Input, Output, Role
 from tallystick.operators.arrays import library
 from tallystick.operators.registry import operator
@@ -127,11 +128,12 @@ def opened(
     graph: Graph | None = None,
     given: Mapping[str, Tensor] | None = None,
     with_tensors: bool = True,
+    engine: Engine | None = None,
 ) -> Leaves:
     """Run a graph, with changes of a forger who commits to all of it, and open it under a claim of its own."""
     from tallystick.graphs import execute, graph_root
 
-    graph, given, engine = graph or classifier(), given or bindings(), NumpyEngine(changes or {})
+    graph, given, engine = graph or classifier(), given or bindings(), engine or NumpyEngine(changes or {})
     results = execute(graph, given, engine)
     read = {name.removeprefix("inputs."): value for name, value in given.items() if name.startswith("inputs.")}
     weights = {name: value for name, value in given.items() if name.startswith("weights.")}
@@ -146,6 +148,19 @@ def opened(
     return Leaves(folder, WholeOpening.read(folder), claim)
 
 
+def alone(one: Node, *inputs: Input) -> Graph:
+    """A graph of one operator; its result is the graph's."""
+    return read_graph(graph_bytes(Graph("aten", Form.LOGICAL, inputs, (), (one,), (Output("outputs.z", "n0"),))))
+
+
+def lookup() -> Graph:
+    """Two rows of a table of four."""
+    said = {"padding_idx": -1, "scale_grad_by_freq": False, "sparse": False}
+    one = node(0, "embedding.default", {"weight": "weights.w", "indices": "inputs.x"}, [[F32, 2, 3]], **said)
+    table = Input("weights.w", Role.WEIGHT, TensorSpec(F32, (4, 3)))
+    return alone(one, Input("inputs.x", Role.INPUT, TensorSpec(I64, (2,))), table)
+
+
 def shifted(by: float, result: int = 0, place: int = 0) -> Change:
     """One element of a result is moved."""
 
@@ -156,4 +171,16 @@ def shifted(by: float, result: int = 0, place: int = 0) -> Change:
     return change
 
 
-__all__ = ["Leaves", "NumpyEngine", "bindings", "canonical", "classifier", "node", "node_json", "opened", "shifted"]
+__all__ = [
+    "Leaves",
+    "NumpyEngine",
+    "alone",
+    "bindings",
+    "canonical",
+    "classifier",
+    "lookup",
+    "node",
+    "node_json",
+    "opened",
+    "shifted",
+]

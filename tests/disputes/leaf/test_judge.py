@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.disputes.leaf.leaves import Change, Leaves, bindings, classifier, node, opened, shifted
+from tests.disputes.leaf.leaves import Change, Leaves, alone, bindings, classifier, lookup, node, opened, shifted
 from tests.operators.examples import collected, mapped
 
 from tallystick.audits import Published
@@ -292,23 +292,23 @@ def test_an_operator_that_is_too_large_for_a_referee_goes_to_a_committee(honest:
     assert outcome(honest.whole.bundle(0), Question(limits=Limits(memory_bytes=100))) == (None, Ground.UNDECIDED)
 
 
-def test_operands_that_the_operator_does_not_take_are_undecided(tmp_path: Path) -> None:
-    nodes = (node(0, "embedding.default", {"weight": "weights.w", "indices": "inputs.x"}, [["F32", 2, 3]],
-                  padding_idx=-1, scale_grad_by_freq=False, sparse=False),)  # fmt: skip
-    inputs = (
-        Input("inputs.x", Role.INPUT, TensorSpec("I64", (2,))),
-        Input("weights.w", Role.WEIGHT, TensorSpec("F32", (4, 3))),
-    )
-    graph = read_graph(graph_bytes(Graph("aten", Form.LOGICAL, inputs, (), nodes, (Output("outputs.z", "n0"),))))
-    table = Tensor.of(np.ones((4, 3), np.float32))
-    fine = opened(tmp_path / "a", graph=graph, given={"inputs.x": Tensor.of(np.array([0, 3])), "weights.w": table})
+def test_operands_that_the_operator_does_not_take_are_left_to_a_committee(tmp_path: Path) -> None:
+    table, inside, outside = (Tensor.of(x) for x in (np.ones((4, 3), np.float32), np.array([0, 3]), np.array([0, 9])))
+    fine = opened(tmp_path / "a", graph=lookup(), given={"inputs.x": inside, "weights.w": table})
     assert outcome(fine.whole.bundle(0)) == (Fault.CHALLENGER, Ground.HOLDS)
     bundle = fine.whole.bundle(0)
-    outside = Tensor.of(np.array([0, 9]))
     record = bundle.operator.record.model_copy(
         update={"inputs": {"inputs.x": tensor_digest(outside), "weights.w": tensor_digest(table)}}
     )
-    assert outcome(reopened(bundle, record, {"inputs.x": outside})) == (None, Ground.UNDECIDED)
+    assert outcome(reopened(bundle, record, {"inputs.x": outside})) == (None, Ground.OPERANDS)
+
+
+def test_a_definition_that_fails_is_not_one_that_refuses(honest: Leaves, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: Any, **__: Any) -> Any:
+        raise IndexError("its author did not think of this")
+
+    monkeypatch.setattr("tallystick.disputes.leaf.weighing.bound", failing)
+    assert outcome(honest.whole.bundle(0)) == (None, Ground.UNDECIDED)
 
 
 def reopened(bundle: LeafBundle, record: OperatorRecord, values: Mapping[str, Tensor]) -> LeafBundle:
@@ -354,6 +354,36 @@ def choices(folder: Path, steps: int) -> Leaves:
     x = np.array([[-1.0, -1.0 - steps * 2.0**-23, 5.0]], np.float32)
     changes = {1: lambda results, _: (np.array([0]),)}
     return opened(folder, changes, graph, {"inputs.x": Tensor.of(x)})
+
+
+@pytest.mark.parametrize("number", [0, 1, 2], ids=["equal", "one rounding apart", "far apart"])
+def test_a_comparison_is_what_its_operands_say(tmp_path: Path, number: int) -> None:
+    """Whoever opens operators one by one has the bits that are compared, so that nothing hangs by a rounding."""
+    above = float(np.nextafter(np.float32(0.25), np.float32(1.0)))
+    given = {"inputs.x": Tensor.of(np.array([[0.25, above, 0.5]], np.float32))}
+
+    def flipped(results: Arrays, _: Mapping[str, Any]) -> Arrays:
+        results[0].flat[number] ^= True
+        return results
+
+    for name in ("eq", "ge", "gt", "le", "lt", "ne"):
+        one = node(0, f"{name}.Scalar", {"self": "inputs.x"}, [["BOOL", 1, 3]], other=0.25)
+        graph = alone(one, Input("inputs.x", Role.INPUT, TensorSpec("F32", (1, 3))))
+        fine, wrong = (
+            opened(tmp_path / name / str(i), {0: c} if c else {}, graph, given) for i, c in enumerate((None, flipped))
+        )
+        assert outcome(fine.whole.bundle(0)) == (Fault.CHALLENGER, Ground.HOLDS)
+        assert outcome(wrong.whole.bundle(0)) == (Fault.PROVER, Ground.BOUND)
+
+
+def test_whether_a_subnormal_number_is_zero_depends_on_the_device(tmp_path: Path) -> None:
+    given = {"inputs.x": Tensor.of(np.array([[1e-40, 0.0, 1.0]], np.float32))}
+    one = node(0, "eq.Scalar", {"self": "inputs.x"}, [["BOOL", 1, 3]], other=0.0)
+    graph = alone(one, Input("inputs.x", Role.INPUT, TensorSpec("F32", (1, 3))))
+    for claimed, expected in (([0, 1, 0], Fault.CHALLENGER), ([1, 1, 0], None), ([0, 0, 0], Fault.PROVER)):
+        change = {0: lambda *_, claimed=claimed: (np.array([claimed], np.bool_),)}
+        leaves = opened(tmp_path / "".join(map(str, claimed)), change, graph, given)
+        assert outcome(leaves.whole.bundle(0))[0] is expected
 
 
 # ---- structure: every forgery has its honest twin in `test_an_honest_operator_holds`
@@ -566,6 +596,63 @@ def test_a_ruling_on_some_elements_says_what_it_may_have_missed(honest: Leaves) 
     assert f"{0.99**some.work.drawn:.2g} if 1.0% are" in some.reason
     assert "2^-20" in some.reason
     assert any("of 96 elements" in line for line in some.verdict.not_checked)
+
+
+def normalisation() -> Graph:
+    """One operator with results of 2,048, 256 and 256 elements."""
+    one = node(0, "native_layer_norm.default", {"input": "inputs.x", "weight": None, "bias": None},
+               [["F32", 256, 8], ["F32", 256, 1], ["F32", 256, 1]], normalized_shape=(8,), eps=1e-5)  # fmt: skip
+    return alone(one, Input("inputs.x", Role.INPUT, TensorSpec("F32", (256, 8))))
+
+
+def test_the_stated_probability_to_miss_is_that_of_a_single_result(tmp_path: Path) -> None:
+    """400 nonces over 1 % wrong elements of the largest of three results: as many are missed as the ruling says."""
+    rng = np.random.default_rng(5)
+    given = {"inputs.x": Tensor.of(rng.normal(size=(256, 8)).astype(np.float32))}
+    wrong = rng.permutation(2048)[:20]
+
+    def change(results: Arrays, _: Mapping[str, Any]) -> Arrays:
+        results[0].flat[wrong] += np.float32(1.0)
+        return results
+
+    bundle = opened(tmp_path / "a", {0: change}, normalisation(), given).whole.bundle(0)
+    few = Limits(whole_flops=1, whole_bytes=1, elements=64)
+    rulings = [rule_leaf(bundle, Question(nonce=bytes([n >> 8, n & 255]), limits=few)) for n in range(400)]
+    missed = [ruling for ruling in rulings if ruling.fault is Fault.CHALLENGER]
+    stated = (1 - 0.01) ** missed[0].work.drawn
+    assert f"at most {stated:.2g} if 1.0% are" in missed[0].reason
+    assert abs(len(missed) / 400 - stated) < 4 * np.sqrt(stated * (1 - stated) / 400)
+    named = rule_leaf(bundle, Question(nonce=b"\0\0", limits=few, element=("n0", int(wrong[0]))))
+    assert named.fault is Fault.PROVER
+
+
+def test_rows_without_a_tolerance_are_told_apart(tmp_path: Path) -> None:
+    x = np.random.default_rng(1).normal(size=(6, 16)).astype(np.float32)
+    whole = rule_leaf(opened(tmp_path / "a").whole.bundle(0), SAMPLED)
+    assert whole.reason.endswith(
+        "; an element beyond the sum of its row's bounds passes with probability at most 2^-20"
+    )
+    x[2] *= np.float32(5e37)
+    leaves = opened(tmp_path / "b", given=bindings() | {"inputs.x": Tensor.of(x)})
+    nonce = next(n for n in range(99) if not {p // 16 for p in places_of(leaves, 0, bytes([n]))} & {2})
+    blind = Limits(whole_flops=0, whole_bytes=0, elements=1)
+    some = rule_leaf(leaves.whole.bundle(0), Question(nonce=bytes([nonce]), limits=blind))
+    assert (some.work.rows, some.work.unbounded) == (5, 1)
+    assert "in 5 of 6 rows an element beyond" in some.reason
+
+
+@pytest.mark.parametrize("number", [6, 10])
+def test_suspects_are_judged_besides_those_that_are_drawn(
+    forged: Callable[..., Leaves], honest: Leaves, number: int
+) -> None:
+    leaves, ref = forged({number: shifted(3.0 * radius(honest, number))}), f"n{number}"
+    few = Limits(whole_flops=0, whole_bytes=0, elements=1)
+    nonce = next(bytes([n]) for n in range(99) if 0 not in places_of(leaves, number, bytes([n])))
+    blind = Question(nonce=nonce, limits=few)
+    looking = replace(blind, suspects={ref: np.array([0, 3])})
+    assert outcome(leaves.whole.bundle(number), blind) == (Fault.CHALLENGER, Ground.HOLDS)
+    assert outcome(leaves.whole.bundle(number), looking) == (Fault.PROVER, Ground.BOUND)
+    assert outcome(honest.whole.bundle(number), looking) == (Fault.CHALLENGER, Ground.HOLDS)
 
 
 def test_without_a_nonce_every_element_of_a_large_operator_is_judged(honest: Leaves) -> None:

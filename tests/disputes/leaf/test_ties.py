@@ -122,19 +122,36 @@ def test_an_order_along_another_axis() -> None:
     assert bands("sort.default", x, claimed, 1, [0, 2], dim=0, descending=False) <= BANDS
 
 
-def test_a_comparison_is_tied_where_both_sides_are_close() -> None:
-    x = np.array([0.25, 0.25 * ABOVE, 0.3], np.float32)
-    claimed = {0: np.array([True, False, False])}
-    assert bands("gt.Scalar", x, claimed, 0, [0, 1], other=0.25) <= BANDS
-    assert bands("gt.Scalar", x, claimed, 0, [2], other=0.25) > BANDS
-    assert bands("lt.Tensor", x, claimed, 0, [0, 1], other=np.float32([0.25])) <= BANDS
+def claimed_order(name: str, x: Any, order: list[int], **said: Any) -> float:
+    """The bands of an order of one row, wherever it differs from 0, 1, 2, …"""
+    places = [place for place, index in enumerate(order) if place != index]
+    return bands(f"argsort.{name}", x, {0: np.array([order])}, 0, places, dim=1, descending=False, **said)
 
 
-def test_whole_numbers_are_never_close() -> None:
-    x = np.array([3, 4])
-    claimed = {0: np.array([True, True])}
-    assert bands("eq.Tensor", x, claimed, 0, [1], other=np.array(3)) == math.inf
-    assert bands("ne.Tensor", x, claimed, 0, [0], other=np.array(3)) == 0.0
+def test_equal_numbers_have_one_stable_order() -> None:
+    """An unstable sort may swap them, and so may any where the numbers are zeros of two signs or subnormal."""
+    x = np.array([[1.0, 1.0, 2.0]], np.float32)
+    assert claimed_order("default", x, [1, 0, 2]) == 0.0
+    assert claimed_order("stable", x, [1, 0, 2], stable=False) == 0.0
+    assert claimed_order("stable", x, [1, 0, 2], stable=True) == math.inf
+    assert claimed_order("stable", np.array([[3, 3, 4]]), [1, 0, 2], stable=True) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("numbers", "is_settled"),
+    [((0.0, 0.0, 1.0), True), ((0.0, -0.0, 1.0), False), ((0.0, 1e-45, 1.0), False), ((np.nan, np.nan, np.nan), False)],
+    ids=["zeros", "zeros of two signs", "a subnormal number", "no numbers"],
+)
+def test_what_devices_may_order_otherwise_keeps_its_margin(numbers: tuple[float, ...], is_settled: bool) -> None:
+    found = claimed_order("stable", np.array([numbers], np.float32), [1, 0, 2], stable=True)
+    assert (found == math.inf) is is_settled
+
+
+@pytest.mark.parametrize("name", ["eq.Tensor", "gt.Scalar", "lt.Tensor", "ne.Scalar"])
+def test_comparisons_have_no_ties(name: str) -> None:
+    x = Tensor.of(np.ones(2, np.float32))
+    node = Node(7, f"aten.{name}", {"self": "x"}, {"other": 1.0}, (TensorSpec("BOOL", (2,)),))
+    assert find_tie(node, {"x": x, "n7": Tensor.of(np.zeros(2, np.bool_))}, "n7", np.array([0])) is None
 
 
 def test_an_operator_without_choices_has_no_ties() -> None:

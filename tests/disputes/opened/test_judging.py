@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from tests.disputes.leaf.leaves import NumpyEngine, alone, bindings, classifier, lookup, node, opened, shifted
 
 torch = pytest.importorskip("torch")
 
@@ -17,12 +20,19 @@ from tallystick.attacks.disputes.stubborn import StubbornDoubter  # noqa: E402
 from tallystick.attacks.disputes.values import contested_call, contested_step  # noqa: E402
 from tallystick.attacks.fabricated import forge_tiny_rate  # noqa: E402
 from tallystick.attacks.reference import train_by  # noqa: E402
+from tallystick.audits.opening import OPERATORS  # noqa: E402
 from tallystick.disputes.fault import Fault  # noqa: E402
+from tallystick.disputes.leaf import Limits  # noqa: E402
 from tallystick.disputes.opened import Judge, doubter_for, trace_for  # noqa: E402
 from tallystick.disputes.opened.rehearsal import Outcome, Rehearsal  # noqa: E402
 from tallystick.disputes.opened.traces import RecordTrace, torch_engine  # noqa: E402
 from tallystick.disputes.parties import Answered, Descent, Doubt, Opened, Trace  # noqa: E402
 from tallystick.disputes.state import Clocks, Dispute, Phase  # noqa: E402
+from tallystick.errors import UnavailableError  # noqa: E402
+from tallystick.graphs import Graph, Node  # noqa: E402
+from tallystick.graphs.graph import Input, Role  # noqa: E402
+from tallystick.operators.values import Value  # noqa: E402
+from tallystick.tensors import Tensor, TensorSpec  # noqa: E402
 from tallystick.transcripts import call_file  # noqa: E402
 
 WORK = 1.05
@@ -142,3 +152,89 @@ def test_a_step_without_operators_is_audited_by_a_member(tmp_path: Path, one_thr
     outcome = play(run, trace_for(run, tmp_path / "work"), tmp_path / "board", Doubt(4, 5, ""))
     assert outcome.fault is None
     assert member(outcome) is (Fault.CHALLENGER if is_honest else Fault.PROVER)
+
+
+# ---- operators that a member looks at with a kernel of its own
+
+
+LARGE = Limits(whole_flops=1, whole_bytes=1, elements=8)
+NONCES = [bytes([number] * 32).hex() for number in range(20)]
+
+
+class Refusing(NumpyEngine):
+    """An engine whose kernels do not run."""
+
+    def prepare(self, node: Node) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+        def run(_: Mapping[str, Any]) -> tuple[Any, ...]:
+            raise UnavailableError(f"{node.operator} does not run here")
+
+        return run
+
+
+class Lenient(NumpyEngine):
+    """An engine that takes every index, and gives the same row for all of them."""
+
+    def prepare(self, node: Node) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+        return lambda _: (Value(np.full((2, 3), self.given, np.float32), "F32"),)
+
+    given = 1.0
+
+
+def softmax() -> Graph:
+    """One operator of 4,096 elements."""
+    one = node(0, "_softmax.default", {"self": "inputs.x"}, [["F32", 64, 64]], dim=1, half_to_float=False)
+    return alone(one, Input("inputs.x", Role.INPUT, TensorSpec("F32", (64, 64))))
+
+
+def revealed(folder: Path, board: Path, low: int = 0) -> Answered:
+    """A dispute over one operator of an opening, up to its ruling."""
+    return play(folder, trace_for(folder, board / "work"), board, Doubt(low, low + 1, "")).answered
+
+
+@pytest.mark.parametrize("kernel", [NumpyEngine(), Refusing()], ids=["a kernel", "no kernel"])
+@pytest.mark.parametrize("is_honest", [True, False], ids=["honest", "one element off"])
+def test_a_member_finds_the_one_wrong_element_of_a_large_operator(
+    tmp_path: Path, is_honest: bool, kernel: NumpyEngine
+) -> None:
+    """A few drawn elements miss it; a member without a kernel for the operator judges all of it by the reference."""
+    given = {"inputs.x": Tensor.of(np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32))}
+    opened(tmp_path / "calls", {} if is_honest else {0: shifted(1e-4, place=777)}, softmax(), given)
+    answered = revealed(tmp_path / "calls", tmp_path / "board")
+    drawn = [Judge(limits=LARGE).rule(answered, nonce)[0] for nonce in NONCES]
+    assert drawn.count(Fault.CHALLENGER) > 15
+    found = {Judge(kernel, limits=LARGE).rule(answered, nonce)[0] for nonce in NONCES}
+    assert found == {Fault.CHALLENGER if is_honest else Fault.PROVER}
+
+
+def test_operands_that_neither_definition_nor_kernel_takes_are_the_provers_fault(tmp_path: Path) -> None:
+    table = Tensor.of(np.arange(12, dtype=np.float32).reshape(4, 3))
+    given = {"inputs.x": Tensor.of(np.array([0, 9])), "weights.w": table}
+    opened(tmp_path / "wrong", graph=lookup(), given=given, engine=Lenient())
+    wrong = revealed(tmp_path / "wrong", tmp_path / "a")
+    for limits in (Limits(), LARGE):
+        assert Judge(limits=limits).rule(wrong, NONCES[0])[0] is None
+        assert Judge(torch_engine(), limits=limits).rule(wrong, NONCES[0])[0] is Fault.PROVER
+    opened(tmp_path / "right", graph=lookup(), given=given | {"inputs.x": Tensor.of(np.array([0, 3]))})
+    right = revealed(tmp_path / "right", tmp_path / "b")
+    assert Judge(torch_engine()).rule(right, NONCES[0])[0] is Fault.CHALLENGER
+
+
+def test_operands_that_only_a_kernel_takes_convict_nobody_whose_results_are_its(tmp_path: Path) -> None:
+    """The definition may be too narrow; what no kernel gives either is wrong."""
+    given = {"inputs.x": Tensor.of(np.array([0, 9])), "weights.w": Tensor.of(np.ones((4, 3), np.float32))}
+    opened(tmp_path / "calls", graph=lookup(), given=given, engine=Lenient())
+    answered, other = revealed(tmp_path / "calls", tmp_path / "board"), Lenient()
+    other.given = 5.0
+    assert Judge(Lenient()).rule(answered, NONCES[0])[0] is None
+    assert Judge(other).rule(answered, NONCES[0])[0] is Fault.PROVER
+
+
+@pytest.mark.parametrize("is_short", [False, True], ids=["whole", "cut short"])
+def test_records_that_are_not_those_of_the_posted_tree_are_the_provers_fault(tmp_path: Path, is_short: bool) -> None:
+    opened(tmp_path / "calls", graph=classifier(), given=bindings())
+    answered = revealed(tmp_path / "calls", tmp_path / "board", low=11)
+    shutil.copytree(tmp_path / "calls", tmp_path / "again")
+    lines = (tmp_path / "again" / OPERATORS).read_bytes().splitlines(keepends=True)
+    (tmp_path / "again" / OPERATORS).write_bytes(b"".join(lines[: 3 if is_short else None]))
+    fault, reason = Judge().rule(replace(answered, statement=tmp_path / "again"))
+    assert fault is (Fault.PROVER if is_short else Fault.CHALLENGER), reason

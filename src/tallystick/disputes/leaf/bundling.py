@@ -12,7 +12,7 @@ from tallystick.audits.opening import GRAPH, OPENING, OPERATORS, OPERATORS_MAX, 
 from tallystick.audits.published import LOSS, SCHEDULE
 from tallystick.commitments import Digest, LeafHashes, leaf_hash, prove_inclusion, tree_root
 from tallystick.disputes.leaf.bundle import Asked, Edge, Edges, GraphHeader, LeafBundle
-from tallystick.errors import UnavailableError, UsageError
+from tallystick.errors import MalformedError, UnavailableError, UsageError
 from tallystick.graphs.check import parse_ref
 from tallystick.graphs.encoding import canonical, header_json, node_json
 from tallystick.graphs.files import load_program
@@ -61,15 +61,18 @@ class WholeOpening:
         return LeafHashes([leaf_hash(line) for line in self.lines])
 
     def record(self, place: int) -> OperatorRecord:
-        """The record at a place; raises `UsageError` where there is none."""
-        if not 0 <= place < len(self.lines):
+        """The record at a place; raises `UsageError` outside the graph, `MalformedError` where the file is short."""
+        if not 0 <= place < len(self.graph.nodes):
             raise UsageError(f"the opening has no operator {place}")
+        if place >= len(self.lines):
+            raise MalformedError(f"{OPERATORS}: {len(self.lines)} records, and the graph has {len(self.graph.nodes)}")
         return OperatorRecord.from_bytes(self.lines[place], f"{OPERATORS}: line {place + 1}")
 
     def bundle(self, number: int, asked: Asked | None = None) -> LeafBundle:
         """The bundle of node `number`; values that are not there are left out.
 
-        Raises `UsageError` where the graph has no such node, `ProofError` where a value is not what its name says.
+        Raises `UsageError` where the graph has no such node, `MalformedError` where that has no record, `ProofError`
+        where a value is not what its name says.
         """
         bare = self.bare(number, asked)
         record = bare.operator.record
@@ -85,7 +88,7 @@ class WholeOpening:
         return LeafBundle(self.opening, self._header(), self.operator(place), edges, asked or Asked())
 
     def operator(self, place: int) -> OpenedOperator:
-        """The operator at a place, with its proofs; raises `UsageError` where there is none."""
+        """The operator at a place, with its proofs; raises what `record` raises."""
         record, leaves, index = self.record(place), self._graph_leaves, place + 1
         path = prove_inclusion(leaves, index, len(leaves.leaves))
         line = canonical(node_json(self.graph.nodes[place])).encode()

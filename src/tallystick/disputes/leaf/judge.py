@@ -5,9 +5,9 @@ challenger named exists; the results lie within the operator's proven bound (`we
 differ are tied or wrong (`ties.py`); and what the bound allows, a calibrated threshold allows too.
 
 A named element is judged alone where there is no nonce. With one, those elements of a large operator are judged that
-were named or drawn, and all rows of a product of matrices by vectors of random signs (`freivalds.py`). The same bundle
-and question give the same ruling: no clock, no randomness but the nonce's. The reference's own rounding, 2⁻⁵³, is in
-every radius.
+were named, drawn or suspected, and all rows of a product of matrices by vectors of random signs (`freivalds.py`). The
+same bundle and question give the same ruling: no clock, no randomness but the nonce's. The reference's own rounding,
+2⁻⁵³, is in every radius.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tallystick.transcripts import StepRecord
 FEWEST: Final = 32
 CHUNK_TERMS: Final = 1 << 22
 FRACTIONS: Final = (0.01, 0.001)
-"""Shares of wrong elements for which a ruling on some elements says how likely they are to be missed."""
+"""Shares of a result's elements for which a ruling says how likely wrong ones are to be missed."""
 
 
 def rule_leaf(bundle: LeafBundle, question: Question) -> Ruling:
@@ -122,28 +122,29 @@ class _Leaf:
         if not (limits.are_passed_by(derived) and question.nonce):
             found = weigh(self.notes, self.node, self._values, how)
             return self._concluded(found, replace(work, judged=work.elements))
-        places = self._places(derived, work.elements)
-        drawn = sum(len(each) for each in places.values())
-        if drawn == work.elements:
+        drawn = self._affordable(derived, work.elements)
+        places = {ref: self._places(ref, drawn) for ref in self._results}
+        if sum(map(len, places.values())) == work.elements:
             found = weigh(self.notes, self.node, self._values, how)
-            return self._concluded(found, replace(work, judged=drawn))
+            return self._concluded(found, replace(work, judged=work.elements))
         found = Weighed()
-        vectors = self._product(found, places)
+        work = self._product(found, places, replace(work, drawn=drawn))
         per_element = max(1, derived.flops // max(work.elements, 1))
         chunk = max(1, CHUNK_TERMS // per_element)
         found = found.joined(weigh(self.notes, self.node, self._values, how, places, chunk))
         judged = sum(len(each) for each in places.values())
-        return self._concluded(found, replace(work, judged=judged, vectors=vectors, drawn=drawn))
+        return self._concluded(found, replace(work, judged=judged))
 
-    def _places(self, derived: Derived, elements: int) -> dict[Ref, Places]:
-        """The elements of each result that are judged, at the cost of a small operator, and the named one."""
+    def _affordable(self, derived: Derived, elements: int) -> int:
+        """How many elements of each result are drawn: those that cost what a small operator costs."""
         limits = self.question.limits
-        affordable = limits.whole_flops * elements // max(derived.flops, 1)
-        count = min(limits.elements, max(FEWEST, affordable))
-        return {
-            ref: chosen_places(self.question.nonce, f"{self._subject}/{ref}", self._size(ref), count, self._named(ref))
-            for ref in self._results
-        }
+        return min(limits.elements, max(FEWEST, limits.whole_flops * elements // max(derived.flops, 1)))
+
+    def _places(self, ref: Ref, count: int) -> Places:
+        """The elements of a result that are judged: those that are drawn, the named one, and the suspects."""
+        subject, suspects = f"{self._subject}/{ref}", self.question.suspects.get(ref)
+        places = chosen_places(self.question.nonce, subject, self._size(ref), count, self._named(ref))
+        return places if suspects is None else np.union1d(places, suspects)
 
     @property
     def _subject(self) -> str:
@@ -162,11 +163,11 @@ class _Leaf:
     def _exists(self, ref: Ref, place: int) -> bool:
         return ref in self._results and 0 <= place < self._size(ref)
 
-    def _product(self, found: Weighed, places: dict[Ref, Places]) -> int:
-        """Check all rows of a product of matrices at once, and add what is suspicious; with how many vectors."""
+    def _product(self, found: Weighed, places: dict[Ref, Places], work: Work) -> Work:
+        """Check all rows of a product of matrices at once, and add what is suspicious; what it cost."""
         product, limits = product_of(self.node, self._values), self.question.limits
         if product is None:
-            return 0
+            return work
         signs = signs_of(self.question.nonce, self._subject, product.claimed.shape[-1], limits.vectors)
         residuals = check_product(product, signs, self.question.precision)
         row = f"row {','.join(map(str, residuals.suspects[0]))}"
@@ -179,13 +180,16 @@ class _Leaf:
         suspects = suspicious_places(product, residuals, limits.rows, FEWEST)
         ref = self._results[0]
         places[ref] = np.union1d(places[ref], suspects)
-        return residuals.vectors if residuals.unbounded < residuals.shares.size else 0
+        rows = residuals.shares.size - residuals.unbounded
+        return replace(work, vectors=residuals.vectors if rows else 0, rows=rows, unbounded=residuals.unbounded)
 
     def _concluded(self, found: Weighed, work: Work) -> Ruling:
         """From the strongest statement to the weakest; what is open goes to a committee before a tie ends it."""
         if found.wrong:
             ruling = self._ruled(Fault.PROVER, Ground.BOUND, found.wrong[0], work)
             return replace(ruling, worst=found.worst[0] if found.worst else None)
+        if found.refused:
+            return self._ruled(None, Ground.OPERANDS, found.refused[0], work, tuple(found.refused))
         if found.undecided or found.outside:
             ground = Ground.UNDECIDED if found.undecided else Ground.THRESHOLD
             lines = tuple(found.undecided + found.outside)
@@ -196,18 +200,19 @@ class _Leaf:
         return self._ruled(Fault.CHALLENGER, Ground.HOLDS, "; ".join([reason, *self._missed(work)]), work)
 
     def _missed(self, work: Work) -> Iterator[str]:
-        """With which probability something is wrong all the same."""
+        """With which probability something is wrong all the same, whatever was named or suspected besides."""
         if work.judged >= work.elements:
             return
         if self._named_alone is not None:
             yield "element {1} of {0} was judged alone, as the challenger named it".format(*self._named_alone)
             return
-        drawn = work.drawn - any(self._named(ref) is not None for ref in self._results)
-        chances = ", ".join(f"{(1 - share) ** drawn:.2g} if {share:.1%} are" for share in FRACTIONS)
-        judged = f"{work.judged} of {work.elements} elements were judged"
-        yield f"{judged}: all wrong ones are missed with probability {chances}"
+        chances = ", ".join(f"{(1 - share) ** work.drawn:.2g} if {share:.1%} are" for share in FRACTIONS)
+        judged = f"{work.judged} of {work.elements} elements were judged, with {work.drawn} draws from a result"
+        yield f"{judged}: all wrong ones of a result are missed with probability at most {chances}"
         if work.vectors:
-            yield f"an element beyond the sum of its row's bounds passes with probability 2^-{work.vectors}"
+            which = f"in {work.rows} of {work.rows + work.unbounded} rows " if work.unbounded else ""
+            beyond = f"{which}an element beyond the sum of its row's bounds"
+            yield f"{beyond} passes with probability at most 2^-{work.vectors}"
 
     def _ruled(
         self, fault: Fault | None, ground: Ground, reason: str, work: Work, unavailable: tuple[str, ...] = ()
@@ -233,6 +238,8 @@ class _Leaf:
 
     def _assumed(self) -> Iterator[str]:
         yield "SHA-256 is collision resistant, and NumPy computes what it says"
+        if self.question.nonce:
+            yield "the nonce was drawn after the prover had committed to the operator, and not by the prover"
         if self.question.profile is not None:
             yield "honest stacks differ by no more than those the profile was calibrated on"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -9,6 +10,7 @@ from tallystick.audits import Published, Verdict
 from tallystick.commitments import Digest, Json
 from tallystick.disputes.fault import Fault
 from tallystick.disputes.leaf.bundle import Sizes
+from tallystick.disputes.leaf.parts import Places
 from tallystick.disputes.leaf.ties import BANDS
 from tallystick.graphs.derive import Derived
 from tallystick.graphs.graph import Ref
@@ -25,6 +27,7 @@ class Ground(StrEnum):
     TIE = "tie"
     THRESHOLD = "threshold"
     UNDECIDED = "undecided"
+    OPERANDS = "operands"
     ELEMENT = "element"
     HOLDS = "holds"
 
@@ -57,9 +60,10 @@ class Question:
 
     `profile` holds calibrated thresholds, `published` the claim as it was published. `nonce` was drawn after the
     prover had committed to the leaf. `element` is what the challenger named, a result and a flat place in it: without a
-    nonce it alone is judged, and every element where none is named. `opening` and `index` say which leaf is contested:
-    a bundle about another one is refused. Without `bits`, the states and outputs of an opening are not compared with
-    the digests in its record (`check_binding`).
+    nonce it alone is judged, and every element where none is named. `suspects` are elements of a large operator that
+    are judged besides those that are drawn, because a kernel of whoever judges gives others. `opening` and `index` say
+    which leaf is contested: a bundle about another one is refused. Without `bits`, the states and outputs of an opening
+    are not compared with the digests in its record (`check_binding`).
     """
 
     precision: Precision = PLAIN
@@ -67,6 +71,7 @@ class Question:
     published: Published | None = None
     nonce: bytes = b""
     element: tuple[Ref, int] | None = None
+    suspects: Mapping[Ref, Places] = field(default_factory=dict)
     bands: float = BANDS
     opening: Digest | None = None
     index: int | None = None
@@ -76,7 +81,11 @@ class Question:
 
 @dataclass(frozen=True)
 class Work:
-    """What a ruling cost: operations of the operator, its elements, how many were judged, and how many a nonce drew."""
+    """What a ruling cost: operations of the operator, its elements, and how many were judged.
+
+    `drawn` times a nonce drew an element of each result that was not judged as a whole. `vectors` of signs were
+    multiplied with a product, of which `rows` have a tolerance and `unbounded` rows have none.
+    """
 
     flops: int = 0
     elements: int = 0
@@ -84,6 +93,8 @@ class Work:
     vectors: int = 0
     sizes: Sizes | None = None
     drawn: int = 0
+    rows: int = 0
+    unbounded: int = 0
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,12 @@
-"""Discrete results that hang by a rounding: where the largest is, in which order, which side of a comparison.
+"""Discrete results that hang by a rounding: where the largest is, and in which order.
 
 Two numbers that lie within a few roundings of each other may come in either order on honest devices that hold them a
-little differently. A claimed index or truth value that differs from the reference's is a *tie* where the numbers it
-chose between are within the margin: so many *bands*, each the unit roundoff of their dtype times the larger magnitude.
-Inside the margin nobody can be said to be wrong. Whole numbers have no margin: there only equal ones are tied.
+little differently. A claimed index that differs from the reference's is a *tie* where the numbers it chose between are
+within the margin: so many *bands*, each the unit roundoff of their dtype times the larger magnitude. Inside the margin
+nobody can be said to be wrong. Whole numbers have no margin: there only equal ones are tied.
+
+Comparisons and stable sorts have no ties: whoever opens operators one by one has the very bits that are compared.
+Devices differ in them only over NaN, zeros of either sign, and subnormal numbers, which some take for 0.
 """
 
 from __future__ import annotations
@@ -84,6 +87,8 @@ def _order(node: Node, values: Values, ref: Ref, places: Places) -> Apart:
     if node.attributes.get("largest", node.attributes.get("descending", False)):
         ordered = ordered[:, ::-1]
     found = _judged(node, values, places, lines, which, ordered[which, column], x.dtype)
+    if node.attributes.get("stable"):
+        found = np.where(_is_vague(ordered, x.dtype)[which, column], found, math.inf)
     index = _results(node, values)[1]
     if index is None:
         return found
@@ -91,15 +96,15 @@ def _order(node: Node, values: Values, ref: Ref, places: Places) -> Apart:
     return np.where((named[:, 1:] == named[:, :-1]).any(axis=1)[which], math.inf, found)
 
 
-def _comparison(node: Node, values: Values, ref: Ref, places: Places) -> Apart:
-    """Two numbers at the coarser of their float dtypes; which side a whole number is on is never in doubt."""
-    x, shape = values[str(node.operands["self"])], values[ref].shape
-    other = values[str(node.operands["other"])] if "other" in node.operands else node.attributes["other"]
-    right = other.values() if isinstance(other, Tensor) else np.asarray(other)
-    dtypes = {x.dtype, other.dtype} if isinstance(other, Tensor) else {x.dtype}
-    dtype = min(dtypes, key=lambda name: FORMATS[name].bits if name in FORMATS else math.inf)
-    left, right = (np.broadcast_to(each, shape).reshape(-1)[places] for each in (x.values(), right))
-    return bands_between(left, right, dtype)
+def _is_vague(lines: Numbers, dtype: str) -> npt.NDArray[np.bool_]:
+    """Whose order devices may see otherwise: NaN, and zeros and subnormal numbers of a row that has different ones."""
+    if dtype not in FORMATS:
+        return np.zeros(lines.shape, np.bool_)
+    small = np.abs(lines) < FORMATS[dtype].smallest_normal
+    signs, low = np.signbit(lines), np.where(small, lines, np.inf).min(axis=1, initial=np.inf)
+    high = np.where(small, lines, -np.inf).max(axis=1, initial=-np.inf)
+    is_mixed = (low != high) | ((small & signs).any(axis=1) & (small & ~signs).any(axis=1))
+    return np.asarray(np.isnan(lines) | (small & is_mixed[:, None]))
 
 
 Apart: TypeAlias = npt.NDArray[np.float64]
@@ -108,13 +113,9 @@ _EXTREMES: Final = ("aten.argmax.default", "aten.argmin.default", "aten.max.dim"
 _ORDERS: Final = (
     *("aten.sort.default", "aten.sort.stable", "aten.argsort.default", "aten.argsort.stable", "aten.topk.default"),
 )
-_COMPARISONS: Final = tuple(
-    f"aten.{how}.{kind}" for how in ("eq", "ne", "lt", "le", "gt", "ge") for kind in ("Tensor", "Scalar")
-)
 _CHOICES: Final[Mapping[str, Choice]] = {
     **dict.fromkeys(_EXTREMES, _extreme),
     **dict.fromkeys(_ORDERS, _order),
-    **dict.fromkeys(_COMPARISONS, _comparison),
 }
 
 

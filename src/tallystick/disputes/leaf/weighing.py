@@ -54,7 +54,8 @@ class Weights:
 class Weighed:
     """What weighing found besides its findings: results that are wrong, that are tied, and that nothing decides.
 
-    `outside` says what left a calibrated threshold, `worst` which element of each wrong result is the worst.
+    `outside` says what left a calibrated threshold, `worst` which element of each wrong result is the worst, and
+    `refused` why the definition does not take the claimed operands.
     """
 
     wrong: list[str] = field(default_factory=list)
@@ -62,6 +63,7 @@ class Weighed:
     undecided: list[str] = field(default_factory=list)
     outside: list[str] = field(default_factory=list)
     worst: list[tuple[Ref, int]] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
 
     def joined(self, other: Weighed) -> Weighed:
         """Both together."""
@@ -83,7 +85,10 @@ def weigh(
     found = Weighed()
     try:
         bounds = _bounds(node, values, how.precision, places, chunk)
-    except (MalformedError, UnavailableError) as error:
+    except MalformedError as error:
+        found.refused.append(f"node {node.number} ({node.operator}) does not take its operands: {error}")
+        return found
+    except UnavailableError as error:
         found.undecided.append(f"node {node.number}: {error}")
         return found
     for ref, limit in bounds:
@@ -197,7 +202,11 @@ class _Result:
 def _bounds(
     node: Node, values: Values, precision: Precision, places: Mapping[Ref, Places] | None, chunk: int
 ) -> Iterator[tuple[Ref, OperatorBound]]:
-    """Reference and radius of each result as vectors."""
+    """Reference and radius of each result as vectors.
+
+    Raises `MalformedError` where the definition refuses the operands, such as an index out of range, `UnavailableError`
+    where it fails over them, which is a mistake of its own.
+    """
     meaning = operator(node.operator)
     arguments = {name: operand_of(operand, values) for name, operand in node.operands.items()} | dict(node.attributes)
     try:
@@ -207,7 +216,7 @@ def _bounds(
             wanted = [None if ref is None else places.get(ref) for ref in node.outputs]
             found = bound_at(meaning, arguments, wanted, precision, chunk=chunk)
     except MISFITS as error:
-        raise MalformedError(f"does not fit its operands ({type(error).__name__}: {str(error)[:80]})") from None
+        raise UnavailableError(f"does not fit its operands ({type(error).__name__}: {str(error)[:80]})") from None
     pairs = zip(node.outputs, found, strict=True)
     return ((ref, _flat(limit)) for ref, limit in pairs if ref is not None and limit is not None)
 

@@ -1,12 +1,16 @@
 """Who is at fault, as a referee or a member of a committee finds from what lies at the board.
 
 A referee rules by structure, theorem and tie (`leaf/judge.py`), and leaves the rest to a committee. A member has an
-engine: it computes the operator itself, and replays a segment where a state is contested that no opening can show.
+engine: it computes the operator itself, and replays a segment where a state is contested that no opening can show. Of a
+large operator it judges exactly those elements as well where its own kernel differs most from what was claimed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from tallystick.audits.findings import Findings, require
 from tallystick.audits.screens import screen_anchors
@@ -14,14 +18,19 @@ from tallystick.commitments import leaf_hash
 from tallystick.disputes.budget import Budget, judge_budget
 from tallystick.disputes.fault import Fault
 from tallystick.disputes.leaf import Ground, Limits, Question, Ruling, rule_leaf
+from tallystick.disputes.leaf.bundle import LeafBundle
+from tallystick.disputes.leaf.parts import Places
+from tallystick.disputes.leaf.suspects import suspicious
+from tallystick.disputes.leaf.weighing import MISFITS
 from tallystick.disputes.opened.doubting import workplace
 from tallystick.disputes.opened.doubts import audit_whole, doubt_training
+from tallystick.disputes.opened.drift import Leeway, deviation
 from tallystick.disputes.opened.held import HeldCalls, HeldTraining, Holdings
-from tallystick.disputes.opened.members import within_own
+from tallystick.disputes.opened.members import own_results, within_own
 from tallystick.disputes.opened.records import record_file
 from tallystick.disputes.opened.replays import Replays, objection
 from tallystick.disputes.opened.structure import check_turn
-from tallystick.disputes.opened.view import revealed_operator, supplied, view_of
+from tallystick.disputes.opened.view import View, revealed_operator, supplied, view_of
 from tallystick.disputes.parties import Answered
 from tallystick.disputes.state import Dispute
 from tallystick.errors import MalformedError, ProofError, UnavailableError
@@ -31,6 +40,7 @@ from tallystick.graphs.engine import Engine
 from tallystick.graphs.graph import Ref, result_ref
 from tallystick.operators.precision import PLAIN, Precision
 from tallystick.store import read_document
+from tallystick.tensors import TensorSpec
 from tallystick.transcripts import AnchorRecord, StepRecord, read_record
 from tallystick.transcripts.profile import Profile
 from tallystick.transcripts.program import STATE_PREFIXES
@@ -83,15 +93,19 @@ class Judge:
 
     def _operator(self, answered: Answered, nonce: str | None) -> Found:
         ruling = self.ruling(answered, nonce)
-        if ruling.fault is None and self.engine is not None and ruling.ground in (Ground.THRESHOLD, Ground.UNDECIDED):
-            return self._member(answered, ruling)
-        return ruling.fault, ruling.reason
+        if ruling.fault is not None or self.engine is None:
+            return ruling.fault, ruling.reason
+        if ruling.ground is Ground.OPERANDS:
+            return self._refusing(answered, ruling, self.engine)
+        return self._member(answered, ruling, self.engine)
 
     def ruling(self, answered: Answered, nonce: str | None = None) -> Ruling:
-        """The referee's ruling on the operator that was revealed; raises `ProofError` where nothing readable was."""
+        """The referee's ruling on the operator that was revealed; raises `ProofError` where nothing readable was.
+
+        A member with a nonce has it ruled on where its own kernel differs, too.
+        """
         view, dispute = view_of(answered), answered.dispute
-        posted = (str(view.opening.operators.root).removeprefix("sha256:"), view.opening.operators.size)
-        require(posted == (dispute.root, dispute.size), "the opening is not that of the posted tree")
+        view.check(dispute)
         revealed = revealed_operator(answered.turns[-1])
         with supplied():
             line = revealed.record.to_bytes()
@@ -106,7 +120,20 @@ class Judge:
             bits=False,
             limits=self.limits,
         )
-        return rule_leaf(bundle, question)
+        return rule_leaf(bundle, replace(question, suspects=self._suspects(view, dispute.low, bundle, question.nonce)))
+
+    def _suspects(self, view: View, place: int, bundle: LeafBundle, nonce: bytes) -> Mapping[Ref, Places]:
+        """Where a member's kernel gives other elements of a large operator; all elements where it does not run."""
+        node, specs = view.graph.nodes[place], view.operators.specs
+        refs = [ref for ref in (*node.refs, *node.outputs) if ref is not None]
+        is_whole = all(ref in bundle.values and TensorSpec.of(bundle.values[ref]) == specs[ref] for ref in refs)
+        if self.engine is None or not nonce or not is_whole or not self.limits.are_passed_by(Deriver()(node, specs)):
+            return {}
+        try:
+            own = own_results(node, bundle.values, self.engine)
+        except UnavailableError:
+            return {ref: np.arange(specs[ref].size) for ref in node.outputs if ref is not None}
+        return {ref: suspicious(bundle.values[ref], result, nonce) for ref, result in own.items()}
 
     def worst(self, answered: Answered) -> Element | None:
         """The element that convicts the prover of a large operator when it is named, as a move names it.
@@ -140,12 +167,32 @@ class Judge:
             return False
         return self.limits.are_passed_by(derived)
 
-    def _member(self, answered: Answered, ruling: Ruling) -> Found:
-        assert self.engine is not None
+    def _member(self, answered: Answered, ruling: Ruling, engine: Engine) -> Found:
         view, place = view_of(answered), answered.dispute.low
-        node = view.graph.nodes[place]
-        holds, why = within_own(node, view.bundle(place).values, self.engine, self.precision)
+        try:
+            holds, why = within_own(view.graph.nodes[place], view.bundle(place).values, engine, self.precision)
+        except MalformedError as error:
+            return self._refusing(answered, replace(ruling, reason=str(error)), engine)
+        except MISFITS as error:
+            return None, f"the definition fails over its operands ({type(error).__name__}; {ruling.reason})"
         return (Fault.CHALLENGER if holds else Fault.PROVER), f"{why} ({ruling.reason})"
+
+    def _refusing(self, answered: Answered, ruling: Ruling, engine: Engine) -> Found:
+        """Over operands that the definition refuses: wrong where one's own kernel refuses too, or gives another result.
+
+        A kernel that takes them, and gives what is claimed, may be right: then the definition is too narrow.
+        """
+        view, place = view_of(answered), answered.dispute.low
+        node, values = view.graph.nodes[place], view.bundle(place).values
+        engine.prepare(node)  # an engine that does not know the operator says nothing about the operands
+        try:
+            own = own_results(node, values, engine)
+        except UnavailableError as error:
+            return Fault.PROVER, f"{ruling.reason}; nor does a kernel of one's own: {error}"
+        leeway = Leeway.of([node], {ref: TensorSpec.of(value) for ref, value in values.items()})
+        if any(deviation(values[ref], result, leeway, ref) > 1.0 for ref, result in own.items()):
+            return Fault.PROVER, f"{ruling.reason}; and a kernel of one's own that does gives another result"
+        return None, f"{ruling.reason}; a kernel of one's own does, and gives what is claimed"
 
     def _record(self, answered: Answered) -> Found:
         """A record that was revealed and not descended from."""

@@ -23,7 +23,7 @@ from tallystick.disputes.opened.whole import Operators, read_operators
 from tallystick.disputes.parties import Answered
 from tallystick.disputes.partition import cut_places
 from tallystick.disputes.state import Dispute
-from tallystick.errors import MalformedError, ProofError, UnavailableError
+from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
 from tallystick.graphs.graph import Graph, Ref
 from tallystick.store import read_document
 from tallystick.tensors import Tensor, TensorSpec
@@ -187,5 +187,5 @@ def supplied() -> Iterator[None]:
     """What is missing or malformed in here was supplied so by the prover: a `ProofError`."""
     try:
         yield
-    except (MalformedError, UnavailableError) as error:
+    except (MalformedError, UnavailableError, UsageError) as error:
         raise ProofError(str(error)) from None

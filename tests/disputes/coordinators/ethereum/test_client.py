@@ -85,6 +85,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "finalise": {"claim": 3},
     "enlist": {"value": 8},
     **{kind: {} for kind in ("retire", "withdraw", "pause", "resume")},
+    "pinpoint": {"dispute": 3, "result": 1, "element": (1 << 48) - 1},
     **{kind: {"dispute": (1 << 53) - 1} for kind in ("concede", "timeout", "convene", "tally", "settle", "dismiss")},
 }
 PRODUCT = {"ground": "product", "record": RECORD, "tensors": [TENSOR, TENSOR, {**TENSOR, "dtype": "F64", "shape": [1]}]}
