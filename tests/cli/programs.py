@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-COMMAND = (sys.executable, "-c", "from tallystick.cli.entry import main; main()")
+LISTENING = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+"""What starts in the background ignores Ctrl-C, and so would all that it starts."""
+COMMAND = (sys.executable, "-c", f"{LISTENING}; from tallystick.cli.entry import main; main()")
 PATIENCE_S = 120.0
 
 
