@@ -7,13 +7,13 @@ operators they grow. The unit is the roundoff u of the value's dtype at the valu
 
 and honest stacks stay below `ALLOWED` · √k, by the coarsest dtype that the child computes in. The root is that of a
 random walk; what single operators amplify, such as a division by a small second moment, is in the factor. The largest
-e ÷ √k seen is 8.7 on 64 pairs of CPU stacks in F32 (docs/data/dispute_stacks.json). In 16 bits it was 2.6 in BF16 (n =
-2,936 values that differ) and 2.4 in F16 (n = 5,222), for calls of a network, of transformers of 2 and 12 layers with
-and without fused attention, and of a small CNN, on 49 pairs of 7 CPU stacks (Intel Xeon, PyTorch).
+e ÷ √k seen is 8.7 on 64 pairs of CPU stacks for a training in F32 (docs/data/dispute_stacks.json). For calls of a
+network, of transformers of 2 and 12 layers, and of a small CNN it was 27 in F32 (n = 5,408 values that differ), 1.9 in
+F16 (n = 3,925) and 1.7 in BF16 (n = 1,996), on 36 pairs of 6 CPU stacks (scripts/drift_study.py, docs/data/drift.json).
 
 However many operators there are, an element is never allowed more than the share `MOST` of |own| + rms(own), and all
 together `WHOLE` of their root mean square: in 16 bits a factor that holds for long sums would soon allow everything.
-The widest seen were 0.031 and 0.0077, of 12 layers in BF16. Whole numbers and truth values are equal, unless an
+The widest seen were 0.033 and 0.0076, in BF16. Whole numbers and truth values are equal, unless an
 operator of the child chose them by comparing floats.
 """
 
