@@ -41,7 +41,7 @@ class SigningKey:
         text = path.read_text(errors="replace")
         try:
             return cls(bytes.fromhex(text.strip()))
-        except ValueError:
+        except (ValueError, MalformedError):
             raise MalformedError(f"{path.name}: no signing key of 64 hexadecimal digits") from None
 
     def write(self, path: Path) -> None:

@@ -84,7 +84,7 @@ def run(arguments: list[str]) -> int:
     except ModuleNotFoundError as error:
         return _say(f"{error.name} is not installed: pip install 'tallystick[torch]'", 4)
     except typer.TyperException as error:
-        return _say(f"{str(error).rstrip('.')}; see `{_help_for(arguments)}`", 2)
+        return _say(f"{error.format_message().rstrip('.')}; see `{_help_for(arguments)}`", 2)
     except OSError as error:
         return _say(f"{error.strerror or error}: {error.filename or 'while reading or writing'}", 4)
     if result == SIGINT_EXIT:

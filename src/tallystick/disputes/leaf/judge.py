@@ -85,7 +85,8 @@ class _Leaf:
         named = self.question.element
         if named is not None and not self._exists(*named):
             reason = f"there is no element {named[1]} of {named[0]}, which the challenger named"
-            return self._ruled(Fault.CHALLENGER, Ground.ELEMENT, reason, work)
+            unjudged = (f"node {self.node.number}: nothing of it was judged",)
+            return self._ruled(Fault.CHALLENGER, Ground.ELEMENT, reason, work, unjudged)
         needed = 8 * (sum(self._size(ref) for ref in set(self.node.refs)) + derived.largest_bytes)
         if needed > self.question.limits.memory_bytes:
             line = f"node {self.node.number}: takes {needed} bytes, more than this referee's"
