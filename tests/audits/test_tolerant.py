@@ -108,3 +108,40 @@ def test_the_buckets_are_shown_and_decide_nothing(honest: Path, audited: Callabl
     buckets = [f for f in report.verdict.findings if f.name in {"fp16_rne summary", "grid summary"}]
     assert buckets
     assert all(finding.advisory for finding in buckets)
+
+
+def drifted(run: Path, rewrite: Callable[..., None]) -> Path:
+    """The run with the loss of one step recorded a little higher, as a drifting stack would have it."""
+
+    def raise_loss(records: list[dict[str, Any]]) -> None:
+        step = next(r for r in records if (r["kind"], r.get("index")) == ("step", 3))
+        step["loss"] = round(step["loss"] + 2e-3, 4)
+
+    rewrite(run, raise_loss)
+    return run
+
+
+def test_limits_of_far_smaller_models_convict_nobody(
+    run: Path, rewrite: Callable[..., None], audited: Callable[..., Any]
+) -> None:
+    measured = table(NOTHING, parameters=100)
+    report = audited(drifted(run, rewrite), full=True, mode="tolerant", calibration=measured)
+    assert report.verdict.outcome == "inconclusive"
+    assert any("models of 100 weights and hold up to 1,600" in line for line in report.verdict.unavailable)
+
+
+def test_limits_of_models_as_large_convict_and_an_honest_run_within_smaller_ones_is_accepted(
+    run: Path, honest: Path, rewrite: Callable[..., None], audited: Callable[..., Any]
+) -> None:
+    as_large, smaller = table(NOTHING, parameters=10**6), table(NOTHING, parameters=100)
+    verdict = audited(drifted(run, rewrite), full=True, mode="tolerant", calibration=as_large).verdict
+    assert [finding.name for finding in verdict.objections] == ["loss"]
+    assert audited(honest, full=True, mode="tolerant", calibration=smaller).verdict.outcome == "accepted"
+
+
+def test_a_tolerant_audit_says_that_it_does_not_see_the_sign_of_a_zero(
+    honest: Path, audited: Callable[..., Any]
+) -> None:
+    tolerant = audited(honest, mode="tolerant", full=True, calibration=table(NOTHING))
+    assert any("sign of a zero" in line for line in tolerant.verdict.not_checked)
+    assert not any("sign of a zero" in line for line in audited(honest, full=True).verdict.not_checked)

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("transformers")
 
 from tallystick.attacks.inference.workload import all_values
+from tallystick.errors import UnavailableError
 from tallystick.studies.architectures.distances import distance, relative, vanishing
 from tallystick.studies.architectures.engines import ENGINES, engine_of
 from tallystick.studies.architectures.examine import Examination, examine
@@ -54,7 +55,7 @@ def test_a_forward_pass_is_captured_sliced_replayed_and_judged(examined: Examina
     assert examined.examples.rows == 3
 
 
-@pytest.mark.parametrize("architecture", ["CNN", "Llama, sdpa"])
+@pytest.mark.parametrize("architecture", ["CNN", "GPT-2, sdpa"])
 def test_a_training_step_is_captured_sliced_replayed_and_judged(architecture: str) -> None:
     found = examine(subject(architecture, STEP), ("torch",))
     assert found.failures == []
@@ -62,6 +63,15 @@ def test_a_training_step_is_captured_sliced_replayed_and_judged(architecture: st
     assert found.slice.differing == 0
     assert "node" in found.refused["single examples"]
     assert found.vanishing == (("0.bias",) if architecture == "CNN" else ())
+
+
+def test_keys_shared_by_heads_are_captured_or_refused_by_name() -> None:
+    """While it is exported, such a model repeats its keys; the processor decides whether that gives the same bits."""
+    try:
+        failures = examine(subject("Llama, sdpa", STEP), ("torch",)).failures
+    except UnavailableError as error:
+        failures = [str(error)] if "attn_implementation='eager'" not in str(error) else []
+    assert failures == []
 
 
 @pytest.mark.slow

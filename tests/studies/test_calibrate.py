@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
+
+import pytest
 
 from tallystick.audits import Calibration
 from tallystick.studies.calibrate import table
@@ -63,3 +66,11 @@ def test_a_cheat_within_twice_a_limit_is_withdrawn_and_a_larger_one_is_not() -> 
         if (e.family, e.optimizer, e.dtype, e.window, e.from_step) == ("language", "sgd", "fp32", 1, 8)
     ]
     assert entry.withdrawn == ("small",)
+
+
+@pytest.mark.parametrize(("model", "vocabulary"), [("llama", 256), ("cnn", 10)])
+def test_the_stated_sizes_of_the_models_are_theirs(model: Any, vocabulary: int) -> None:
+    models = pytest.importorskip("tallystick.frameworks.torch.models")
+    case = Case(model, "adamw", "fp32", 0)
+    count = sum(parameter.numel() for parameter in models.build_model(case.recipe(), vocabulary).parameters())
+    assert case.parameters == count

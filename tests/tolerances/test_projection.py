@@ -162,3 +162,19 @@ def test_a_summary_of_another_width_is_malformed(size):
 def test_settings_without_a_meaning_are_refused(settings):
     with pytest.raises(UsageError):
         Projection(**settings)
+
+
+@pytest.mark.parametrize("elements", [10**3, 10**5, 10**7])
+def test_sums_in_binary32_lie_within_the_rounding_that_is_allowed(elements):
+    """One running sum a column, the worst order that an honest recorder may choose; the largest number comes first."""
+    values = np.random.default_rng(2).normal(0, 0.02, elements // 16 * 16).astype(np.float32)
+    values[:16] = 50 * np.abs(values).max()
+    signed = PROJECTION.signs("", elements // 16)[:, None] * values.reshape(-1, 16)
+    summed = np.cumsum(signed, axis=0, dtype=np.float32)[-1].astype(np.float64)
+    gap = np.linalg.norm(summed - PROJECTION.sketch(values))
+    assert gap <= PROJECTION.rounding(elements) * np.linalg.norm(values.astype(np.float64))
+
+
+def test_the_rounding_allowed_grows_with_the_root_of_the_size():
+    assert PROJECTION.rounding(10**9) == pytest.approx(10 * PROJECTION.rounding(10**7), rel=1e-2)
+    assert PROJECTION.rounding(10**9) < 2e-3

@@ -6,7 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.errors import UsageError
-from tallystick.tolerances import direction_bound, reach_adamw, reach_sgd
+from tallystick.tensors import Tensor
+from tallystick.tolerances import direction_bound, reach_adamw, reach_sgd, second_moment_floor
+from tallystick.tolerances.reach import norm_shortfall
 
 BETAS = st.sampled_from([(0.9, 0.999), (0.9, 0.95), (0.0, 0.99), (0.5, 0.9), (0.95, 0.9), (0.9, 0.81)])
 
@@ -124,3 +126,54 @@ def test_a_state_that_sgd_cannot_have_reached_is_caught():
 def test_norms_and_learning_rates_have_to_match():
     with pytest.raises(UsageError, match="gradient norms"):
         reach_sgd(np.zeros(1), np.zeros(1), [0.1], [])
+
+
+def trained(dtype, steps, rate=1e-4, decay=0.1, betas=(0.9, 0.95), elements=200_000):
+    """Weights and second moments after the first step of PyTorch's AdamW in `dtype`, and `steps` later."""
+    torch = pytest.importorskip("torch")
+    from tallystick.frameworks.torch.state import to_tensor
+
+    drawn = torch.Generator().manual_seed(3)
+    weight = torch.nn.Parameter((0.02 * torch.randn(elements, generator=drawn)).to(dtype))
+    optimizer = torch.optim.AdamW([weight], lr=rate, betas=betas, weight_decay=decay)
+    states = []
+    for _ in range(steps + 1):
+        weight.grad = (torch.randn(elements, generator=drawn) * (len(states) < 2)).to(dtype)
+        optimizer.step()
+        states.append((to_tensor(weight.detach().clone()), to_tensor(optimizer.state[weight]["exp_avg_sq"].clone())))
+    return states[0], states[-1]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("steps", [1, 8])
+def test_honest_adamw_of_pytorch_passes_the_screens_in_its_own_dtype(dtype, steps):
+    torch = pytest.importorskip("torch")
+    (start, moments), (end, later) = trained(getattr(torch, dtype), steps)
+    assert reach_adamw(start, end, [1e-4] * steps, (0.9, 0.95), 0.1, first_step=2).agrees
+    assert second_moment_floor(moments, later, 0.95, steps).agrees
+
+
+def test_weights_in_half_precision_that_moved_too_far_are_caught():
+    torch = pytest.importorskip("torch")
+    (start, _), (end, _) = trained(torch.bfloat16, 1)
+    stolen = end.array().copy()
+    stolen[0] = 0x3F80  # 1.0
+    assert not reach_adamw(start, Tensor.of(stolen, "BF16"), [1e-4], (0.9, 0.95), 0.1, first_step=2).agrees
+
+
+def test_a_norm_that_pytorch_sums_in_binary32_keeps_no_honest_step_from_its_reach():
+    """Of 2·10⁷ equal squares a running sum loses a share; the step is as long as the true norm says."""
+    torch = pytest.importorskip("torch")
+    gradient = np.full(2 * 10**7, 1e-3, np.float32)
+    recorded = float(torch.linalg.vector_norm(torch.from_numpy(gradient)))
+    exact = 1e-3 * math.sqrt(gradient.size)
+    assert recorded < exact * (1 - 1e-5)
+    assert exact <= recorded * norm_shortfall(gradient.size)
+    start = np.zeros(gradient.size, np.float32)
+    assert reach_sgd(start, start - gradient, [1.0], [recorded]).agrees
+    assert not reach_sgd(start, start - np.float32(4) * gradient, [1.0], [recorded]).agrees
+
+
+def test_the_shortfall_of_a_small_norm_is_nothing_and_that_of_an_enormous_one_is_finite():
+    assert norm_shortfall(1000) == pytest.approx(1, abs=1e-4)
+    assert math.isfinite(norm_shortfall(10**12))

@@ -41,6 +41,17 @@ def forge_one_ulp(run: Path, out: Path) -> None:
     replace_anchor(forged, last, state | {name: Tensor.of(values)})
 
 
+def forge_sign_of_zero(run: Path, out: Path) -> None:
+    """Give one zero of the optimizer's memory the other sign."""
+    forged = copy_run(run, out)
+    last = find_scene(forged).last
+    state = read_anchor(forged, last)
+    name = next(name for name, tensor in state.items() if name.endswith(".exp_avg") and not tensor.array().all())
+    values = np.array(state[name].array())
+    values.flat[int(np.argmin(values != 0))] = -0.0
+    replace_anchor(forged, last, state | {name: Tensor.of(values)})
+
+
 def take_back(
     before: State, state: State, after: State | None = None, share: float = SHARE_OF_MOVE
 ) -> dict[str, Tensor]:
@@ -95,5 +106,14 @@ ATTACKS = (
         screens=accepted("one unit in the last place is below everything a screen measures"),
         exact=rejected("state"),
         tolerant=accepted(BELOW_DRIFT),
+    ),
+    Attack(
+        name="sign-of-a-zero",
+        change="one zero of the optimizer's memory is made a negative zero at the end, and everything written anew",
+        forge=forge_sign_of_zero,
+        screens=accepted("no number has changed"),
+        exact=rejected("state"),
+        tolerant=accepted("limits compare numbers, and -0.0 is 0.0; the report says so"),
+        reference="gpt2",
     ),
 )

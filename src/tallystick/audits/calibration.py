@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from functools import cache
 from importlib import resources
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -19,6 +19,8 @@ from tallystick.transcripts.door import Count, Positive
 
 Distance = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Family = Literal["language", "image"]
+MARGIN: Final = 4.0
+"""How far limits lie above the largest honest drift that was seen, at least."""
 
 
 class Limits(Document):
@@ -47,7 +49,8 @@ class Entry(Document):
 
     They hold for weights, for optimizer memory and buffers, for sketches and for losses. `honest_max` and
     `held_out_max` are the largest distances seen on the stacks and seeds that were calibrated on, and on those
-    that were not; `withdrawn` names the cheats that these limits do not tell from honest drift.
+    that were not; `withdrawn` names the cheats that these limits do not tell from honest drift. `parameters` is the
+    number of weights that the measured models had; without it the limits are meant for every size.
     """
 
     family: Family
@@ -64,6 +67,16 @@ class Entry(Document):
     honest_max: dict[str, Distance]
     held_out_max: dict[str, Distance]
     withdrawn: tuple[str, ...]
+    parameters: Positive | None = None
+
+    @property
+    def parameters_max(self) -> float:
+        """The largest model, in weights, that a distance beyond these limits says anything against.
+
+        Limits lie `MARGIN` times above honest drift at least. Rounding of a sum grows with the root of its length, so
+        that a model `MARGIN`² times as large may use the margin up.
+        """
+        return math.inf if self.parameters is None else MARGIN**2 * self.parameters
 
 
 class Calibration(Document):

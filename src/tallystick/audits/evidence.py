@@ -57,6 +57,7 @@ class Evidence:
     program: StepProgram | None = None
     anchors: dict[int, AnchorRecord] = field(default_factory=dict)
     failures: int = 0
+    is_screened: bool = True
     training_seconds: float = 0.0
     _places: array[int] = field(default_factory=lambda: array("Q"))
 

@@ -15,9 +15,10 @@ DIFFERS = Finding(1.0, 0.0)
 
 @dataclass
 class Findings:
-    """What an audit saw so far."""
+    """What an audit saw so far, and what it could not decide."""
 
     seen: list[Finding] = field(default_factory=list)
+    undecided: list[str] = field(default_factory=list)
 
     @contextmanager
     def check(self, name: str, subject: str = "") -> Iterator[None]:
@@ -41,6 +42,11 @@ class Findings:
             advisory=finding.advisory or advisory,
         )
         self.seen.append(named)
+
+    def extend(self, other: Findings) -> None:
+        """Take over all that another notebook holds."""
+        self.seen.extend(other.seen)
+        self.undecided.extend(line for line in other.undecided if line not in self.undecided)
 
     @property
     def rejected(self) -> bool:

@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.audits.findings import AGREES, DIFFERS
-from tallystick.audits.row_properties import ROUNDOFF
 from tallystick.graphs.graph import Graph, Node, Ref
-from tallystick.tensors import Tensor
+from tallystick.tensors import ROUNDOFF, Tensor
 from tallystick.tolerances import Finding
 
 Values = Mapping[Ref, Tensor]

@@ -16,7 +16,7 @@ from tallystick.audits.findings import AGREES, DIFFERS, Findings, require
 from tallystick.audits.policy import Policy
 from tallystick.audits.properties import judge_properties
 from tallystick.audits.sampling import sample_steps
-from tallystick.audits.verdict import Verdict
+from tallystick.audits.verdict import ZERO_SIGNS, Verdict
 from tallystick.commitments import Digest, Frontier, Json, digest_from, leaf_hash
 from tallystick.errors import MalformedError, ProofError, UnavailableError
 from tallystick.graphs.engine import Engine
@@ -27,6 +27,7 @@ from tallystick.graphs.root import graph_root
 from tallystick.store import InferenceDirectory, read_lines
 from tallystick.tensors import State, Tensor, TensorSpec, read_state, state_digest
 from tallystick.tolerances import Finding
+from tallystick.tolerances.exact import describe_difference
 from tallystick.transcripts import CallRecord, Environment, InferenceClaim, call_file
 from tallystick.transcripts.program import BATCH
 
@@ -203,9 +204,9 @@ def _compare(claimed: Tensor | None, replayed: Tensor | None, allowed: float | N
         return replace(DIFFERS, detail=f"{TensorSpec.of(claimed)}, replayed {TensorSpec.of(replayed)}")
     if bytes(claimed.data) == bytes(replayed.data):
         return AGREES
-    theirs, ours = claimed.values().astype(np.float64), replayed.values().astype(np.float64)
     if allowed is None or not TensorSpec.of(claimed).is_float:
-        return replace(DIFFERS, detail=f"{int(np.count_nonzero(theirs != ours))} of {ours.size} elements differ")
+        return replace(DIFFERS, detail=describe_difference(claimed, replayed))
+    theirs, ours = claimed.values().astype(np.float64), replayed.values().astype(np.float64)
     return Finding(relative_distance(theirs, ours), allowed)
 
 
@@ -240,6 +241,8 @@ def _not_checked(calls: Calls, policy: Policy, replayed: list[int]) -> list[str]
     lines = []
     if len(replayed) < len(calls.records):
         lines.append(f"{len(calls.records) - len(replayed)} of {len(calls.records)} calls were not replayed")
+    if policy.mode == "tolerant":
+        lines.append(ZERO_SIGNS)
     if policy.claim is None:
         lines.append("whether this is the claim that was published: give its digest with --claim")
     lines.append("who made the claim and when: it carries no signature yet")

@@ -14,6 +14,7 @@ from tallystick.audits.findings import DIFFERS, Findings
 from tallystick.audits.replay import judge_whole_state
 from tallystick.tensors import Tensor
 from tallystick.tolerances import Finding
+from tallystick.tolerances.streams import side_by_side
 
 State = Mapping[str, Tensor]
 FLOATS = ("F16", "BF16", "F32", "F64")
@@ -40,6 +41,7 @@ def _judge_tensor(claimed: Tensor | None, drawn: Tensor | None) -> Finding:
         return DIFFERS
     if drawn.dtype not in FLOATS:
         return Finding(float(bytes(claimed.data) != bytes(drawn.data)), 0.0)
-    ours, theirs = drawn.values().astype(np.float64), claimed.values().astype(np.float64)
-    scale, gap = np.max(np.abs(ours), initial=0.0), np.max(np.abs(theirs - ours), initial=0.0)
+    scale = gap = 0.0
+    for ours, theirs in side_by_side(drawn, claimed):
+        scale, gap = np.max(np.abs(ours), initial=scale), np.max(np.abs(theirs - ours), initial=gap)
     return Finding(float(gap / scale) if scale else float(gap != 0), INITIAL_ROUNDING)

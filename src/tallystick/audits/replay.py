@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -20,6 +20,7 @@ from tallystick.audits.tolerant import TolerantJudge
 from tallystick.commitments import Json
 from tallystick.tensors import Tensor
 from tallystick.tolerances import LossBand
+from tallystick.tolerances.exact import describe_difference
 from tallystick.transcripts import ReplayedStep, Replayer, StepRecord
 
 NUMBERS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
@@ -60,13 +61,13 @@ def replay_segment(
     for index in range(segment.start + 1, segment.end + 1):
         claimed, replayed = evidence.step(index), replayer.step(index)
         losses.append((index, as_float(claimed.loss), replayed.loss))
-        agreed &= _judge_trajectory(notes, claimed, replayed, band, exact=judge is None)
+        agreed &= _judge_trajectory(notes, claimed, replayed, band, judge)
         _judge_summaries(notes, claimed, replayed, start, replayer, judge)
     if segment.reaches_anchor:
         _judge_state(notes, start, evidence.state(segment.end), replayer.state(), segment, judge)
     trajectory = [finding for finding in notes.seen if finding.name in TRAJECTORY]
     state = [finding for finding in notes.seen if finding.name not in TRAJECTORY and not finding.advisory]
-    evidence.findings.seen.extend(notes.seen)
+    evidence.findings.extend(notes)
     return SegmentReport(
         segment,
         time.perf_counter() - started,
@@ -86,11 +87,12 @@ def as_float(value: float | str) -> float:
 
 
 def _judge_trajectory(
-    notes: Findings, claimed: StepRecord, replayed: ReplayedStep, band: LossBand, exact: bool
+    notes: Findings, claimed: StepRecord, replayed: ReplayedStep, band: LossBand, judge: TolerantJudge | None
 ) -> bool:
-    subject = f"step {claimed.index}"
-    finding = band.compare(claimed.loss, replayed.loss)
-    notes.note(finding, "loss", subject, f"claimed {claimed.loss}, replayed {replayed.loss:.6f}")
+    subject, exact = f"step {claimed.index}", judge is None
+    finding = replace(band.compare(claimed.loss, replayed.loss), name="loss")
+    told = replace(finding, detail=f"claimed {claimed.loss}, replayed {replayed.loss:.6f}")
+    notes.note(told, "loss", subject) if judge is None else judge.note(notes, told, "loss", subject)
     if exact and claimed.gradient_norm is not None and replayed.gradient_norm is not None:
         same = as_float(claimed.gradient_norm) == round(replayed.gradient_norm, 12)
         notes.note(AGREES if same else DIFFERS, "gradient norm", subject)
@@ -141,7 +143,9 @@ def judge_whole_state(
     if not differing:
         notes.note(AGREES, "state", subject)
     for name in differing:
-        notes.note(DIFFERS, "state", f"{subject}, {name}", _largest_difference(claimed, replayed, name))
+        is_on_both = name in claimed and name in replayed
+        detail = describe_difference(claimed[name], replayed[name]) if is_on_both else "only on one side"
+        notes.note(DIFFERS, "state", f"{subject}, {name}", detail)
 
 
 def _same(claimed: Mapping[str, Tensor], replayed: Mapping[str, Tensor], name: str) -> bool:
@@ -150,14 +154,3 @@ def _same(claimed: Mapping[str, Tensor], replayed: Mapping[str, Tensor], name: s
     theirs, ours = claimed[name], replayed[name]
     same_kind = (theirs.dtype, theirs.shape) == (ours.dtype, ours.shape)
     return same_kind and np.array_equal(np.frombuffer(theirs.data, np.uint8), np.frombuffer(ours.data, np.uint8))
-
-
-def _largest_difference(claimed: Mapping[str, Tensor], replayed: Mapping[str, Tensor], name: str) -> str:
-    if name not in claimed or name not in replayed:
-        return "only on one side"
-    ours, theirs = replayed[name], claimed[name]
-    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
-        return f"{theirs.dtype} {theirs.shape}, replayed {ours.dtype} {ours.shape}"
-    with np.errstate(invalid="ignore"):
-        gap = np.abs(theirs.values().astype(np.float64) - ours.values().astype(np.float64))
-    return f"{int((gap != 0).sum())} of {gap.size} elements differ, by at most {float(np.max(gap, initial=0.0)):.3g}"

@@ -14,11 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.graphs.graph import Graph, Node, Ref
-from tallystick.tensors import Tensor
+from tallystick.tensors import ROUNDOFF, Tensor
 from tallystick.tolerances import Finding
 
 Floats = npt.NDArray[np.float64]
-ROUNDOFF: Final = {"F64": 2.0**-53, "F32": 2.0**-24, "F16": 2.0**-11, "BF16": 2.0**-8}
 SMALLEST: Final = {"F64": 2.0**-1074, "F32": 2.0**-149, "F16": 2.0**-24, "BF16": 2.0**-133}
 UNDERFLOWS: Final = 800.0
 """e⁻⁸⁰⁰ is 0 in every format, float64 included."""

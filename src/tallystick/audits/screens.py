@@ -27,6 +27,8 @@ from tallystick.tolerances import (
     second_moment_floor,
     update_profile,
 )
+from tallystick.tolerances.streams import difference_norm, element_count, narrow_pieces, norm
+from tallystick.tolerances.tolerance import is_float
 from tallystick.transcripts import (
     BucketSummary,
     Recipe,
@@ -38,8 +40,9 @@ from tallystick.transcripts import (
 )
 from tallystick.transcripts.optimizer import UpdateRule
 
-SKETCH_ROUNDING = 1e-5
-"""Float32 sums of a sketch against its float64 definition, relative to the state's norm (n of measurements: docs)."""
+LEAST_NORM = 1e-30
+SCREENED = frozenset({"F32", "F64", "BF16"})
+"""Weights in F16 are left out: their second moments underflow, and no bound on a step follows."""
 
 State = Mapping[str, Tensor]
 Weights: TypeAlias = Mapping[str, np.ndarray[Any, np.dtype[Any]]]
@@ -56,6 +59,9 @@ def screen_anchors(evidence: Evidence) -> None:
             state = evidence.state(mark)
         except ProofError:
             return  # the anchor itself was rejected already
+        evidence.is_screened &= all(
+            tensor.dtype in SCREENED for tensor in weights_of(state).values() if is_float(tensor)
+        )
         _screen_finite(evidence.findings, state, mark)
         _screen_continuity(evidence, state, mark)
         _screen_summary(evidence, state, mark)
@@ -96,9 +102,9 @@ def _loop_screens(
     steps = range(start + 1, end + 1)
     rates = [evidence.rates(step) for step in steps]
     decay = min(rule.betas[1] for rule in rules)
-    for name in (name for name in before if name.endswith(".exp_avg_sq")):
+    for name in _moments_of(before):
         yield second_moment_floor(before[name], after[name], decay, len(steps), where=name)
-    for name in (name for name in before if name.startswith("weights.")):
+    for name in _screened_weights(before):
         yield min(_reach_of_groups(rules, rates, before[name], after[name], name), key=lambda found: found.distance)
 
 
@@ -129,7 +135,7 @@ def _screens(
 
 
 def _second_moments(recipe: Recipe, before: State, after: State, steps: int) -> Iterator[Finding]:
-    for name in (name for name in before if name.endswith(".exp_avg_sq")):
+    for name in _moments_of(before):
         yield second_moment_floor(before[name], after[name], recipe.optimizer.betas[1], steps, where=name)
 
 
@@ -137,7 +143,7 @@ def _reach_of_adamw(
     recipe: Recipe, before: State, after: State, rates: Sequence[float], start: int
 ) -> Iterator[Finding]:
     settings = recipe.optimizer
-    for name in (name for name in before if name.startswith("weights.")):
+    for name in _screened_weights(before):
         yield reach_adamw(
             before[name],
             after[name],
@@ -147,6 +153,14 @@ def _reach_of_adamw(
             first_step=start + 1,
             where=name,
         )
+
+
+def _moments_of(state: State) -> Iterator[str]:
+    return (name for name in state if name.endswith(".exp_avg_sq") and state[name].dtype in SCREENED)
+
+
+def _screened_weights(state: State) -> Iterator[str]:
+    return (name for name in state if name.startswith("weights.") and state[name].dtype in SCREENED)
 
 
 def _reach_of_sgd(
@@ -160,15 +174,15 @@ def _reach_of_sgd(
 ) -> Finding:
     settings, limit = recipe.optimizer, recipe.optimizer.clip_norm or np.inf
     norms = [_gradient_norm(evidence, step) for step in range(start + 1, end + 1)]
-    momenta = [before[name].values() for name in before if name.endswith(".momentum_buffer")]
+    momenta = [tensor for name, tensor in before.items() if name.endswith(".momentum_buffer")]
     return reach_sgd(
         weights_of(before),
         weights_of(after),
         rates,
-        [min(limit, norm) for norm in norms],
+        [min(limit, each) for each in norms],
         settings.momentum,
         settings.weight_decay,
-        momentum_norm=float(np.sqrt(sum(float(np.square(m, dtype=np.float64).sum()) for m in momenta))),
+        momentum_norm=norm(momenta),
     )
 
 
@@ -190,7 +204,7 @@ def _screen_finite(findings: Findings, state: State, mark: int) -> None:
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    return bool(np.isfinite(tensor.values()).all())
+    return all(np.isfinite(values).all() for values in narrow_pieces(tensor))
 
 
 def _screen_continuity(evidence: Evidence, state: State, mark: int) -> None:
@@ -200,19 +214,19 @@ def _screen_continuity(evidence: Evidence, state: State, mark: int) -> None:
     if step is None:
         return
     projection = Projection(projection_seed(evidence.spec), evidence.spec.recorded.projection_width)
-    found = projection.sketch(weights_of(state))
-    claimed = projection.decode(decode_sketch(step))
-    norm = float(np.sqrt(sum(np.square(t.values(), dtype=np.float64).sum() for t in weights_of(state).values())))
+    weights = {name: tensor for name, tensor in weights_of(state).items() if is_float(tensor)}
+    found, claimed = projection.sketch(weights), projection.decode(decode_sketch(step))
     with np.errstate(all="ignore"):
-        distance = float(np.linalg.norm(found - claimed)) / max(norm, 1e-30)
-    evidence.findings.note(Finding(distance, SKETCH_ROUNDING), "anchor continuity", f"step {mark}")
+        distance = float(np.linalg.norm(found - claimed)) / max(norm(weights.values()), LEAST_NORM)
+    allowed = projection.rounding(element_count(weights.values()))
+    evidence.findings.note(Finding(distance, allowed), "anchor continuity", f"step {mark}")
 
 
 def _screen_summary(evidence: Evidence, state: State, mark: int) -> None:
     """The buckets recorded beside an anchor have to be those of its weights; rounding is the same everywhere."""
     recorded, summary = evidence.spec.recorded, evidence.anchors[mark].summary
     projection = evidence.step(mark).post.projection if mark else summary.projection
-    weights = {name: tensor.values().astype(np.float32) for name, tensor in weights_of(state).items()}
+    weights = {name: tensor.values().astype(np.float32, copy=False) for name, tensor in weights_of(state).items()}
     buckets = {mode: _bucket(recorded, mode, weights) for mode in recorded.bucket_modes}
     wanted = StateSummary(projection=projection, fp16_rne=buckets.get("fp16_rne"), grid=buckets.get("grid"))
     with evidence.findings.check("anchor summary", f"step {mark}"):
@@ -242,6 +256,6 @@ def _rates(recipe: Recipe, start: int, end: int) -> list[float]:
 
 def _move_per_rate(recipe: Recipe, before: State, after: State, start: int, end: int) -> float:
     old, new = weights_of(before), weights_of(after)
-    squares = sum(float(np.square(new[n].values() - old[n].values(), dtype=np.float64).sum()) for n in old)
+    moved = difference_norm([new[name] for name in old], list(old.values()))
     total = sum(_rates(recipe, start, end))
-    return float(np.sqrt(squares)) / total if total else float("nan")
+    return moved / total if total else float("nan")

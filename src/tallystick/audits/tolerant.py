@@ -30,11 +30,13 @@ from tallystick.transcripts import (
 State = Mapping[str, Tensor]
 MEMORY = ("optimizer.", "buffers.")
 GROUPS = ("weights", "memory")
+CALIBRATED = frozenset({"residual", "residual-tensor", "mismatches", "element", "stretch", "projection", "loss"})
+"""Distances whose limits are measured; the others are equalities and the policy's own."""
 
 
 @dataclass(frozen=True)
 class TolerantJudge:
-    """Judges one segment by the limits of one calibration entry."""
+    """Judges one segment of a model with so many weights by the limits of one calibration entry."""
 
     run: RunDirectory
     spec: Spec
@@ -42,6 +44,7 @@ class TolerantJudge:
     entry: Entry
     update_floor: float
     compares_generators: bool
+    parameters: int = 0
 
     def state(self, notes: Findings, start: State, claimed: State, replayed: State, segment: Segment) -> None:
         """Compare an opened anchor with its replay: weights, then optimizer and buffers, then generators.
@@ -56,12 +59,23 @@ class TolerantJudge:
             self._group(notes, group, (start, settled, replayed), segment)
         self._names(notes, claimed, replayed, subject)
 
+    def note(self, notes: Findings, finding: Finding, check: str, subject: str) -> None:
+        """Note a comparison; limits that were measured on far smaller models convict nobody."""
+        is_too_large = self.parameters > self.entry.parameters_max and finding.name in CALIBRATED
+        notes.note(finding, check, subject, advisory=is_too_large and not finding.agrees)
+        if is_too_large and not finding.agrees:
+            notes.undecided.append(
+                f"{check}: the limits were measured on models of {self.entry.parameters:,} weights and hold up to "
+                f"{self.entry.parameters_max:,.0f}, and this one has {self.parameters:,}: replay on the stack of the "
+                "run, or state a calibration of that size in the policy"
+            )
+
     def _group(self, notes: Findings, group: str, states: tuple[State, State, State], segment: Segment) -> None:
         start, claimed, replayed = (part(state, group) for state in states)
         rate, subject = self._peak_rate(segment), f"step {segment.end}"
         residual, moved = Residual(self._limits(group, start, replayed, rate)), ReplayedState(start, replayed)
         for finding in residual.compare(claimed, moved, rate):
-            notes.note(finding, f"{group} {finding.name}", subject)
+            self.note(notes, finding, f"{group} {finding.name}", subject)
         if group == "weights":
             notes.note(residual.advise(claimed, moved), "weights bias", subject, advisory=True)
 
@@ -97,7 +111,7 @@ class TolerantJudge:
         moved = ReplayedState(part(start, "weights"), part(replayed, "weights"))
         if claimed.post.projection is not None:
             room = share_of_update(start, replayed, self._undetermined(start, replayed))
-            notes.note(self._sketch(claimed.post.projection, moved, room), "projection summary", subject)
+            self.note(notes, self._sketch(claimed.post.projection, moved, room), "projection summary", subject)
         for mode in self.spec.recorded.bucket_modes:
             found: BucketSummary | None = getattr(claimed.post, mode)
             if found is not None:

@@ -27,6 +27,8 @@ from tallystick.commitments import Digest
 from tallystick.datasets import BatchPlan, Dataset, verify_data
 from tallystick.errors import ProofError, UnavailableError, UsageError
 from tallystick.store import RunDirectory
+from tallystick.tensors import StateFile
+from tallystick.tolerances.streams import element_count
 from tallystick.transcripts import Environment, Replayer, Spec, StepProgram
 
 MakeReplayer = Callable[[Spec, Dataset, BatchPlan], Replayer]
@@ -133,6 +135,7 @@ def _audit(
             segments.extend(_replay(evidence, policy, workplace, progress, selection))
     except UnavailableError as error:
         unavailable.append(str(error))
+    unavailable += evidence.findings.undecided
     seconds = time.perf_counter() - started
     graph = evidence.spec.graph if segments and replays_graph(evidence, policy, workplace) else None
     return make_report(evidence, policy, nonce, selection, segments, unavailable, seconds, graph)
@@ -220,7 +223,14 @@ def _judge(evidence: Evidence, policy: Policy, workplace: Workplace, segment: Se
         what = f"{workload.optimizer} in {workload.dtype} over {segment.steps} steps"
         raise UnavailableError(f"no limits are calibrated for {what}; steps {segment.start + 1}–{segment.end} are open")
     same_device = workplace.environment.device == evidence.environment.device == "cpu"
-    return TolerantJudge(evidence.run, evidence.spec, workload, entry, policy.update_floor, same_device)
+    parameters = _parameters(evidence, segment.start)
+    return TolerantJudge(evidence.run, evidence.spec, workload, entry, policy.update_floor, same_device, parameters)
+
+
+def _parameters(evidence: Evidence, anchor: int) -> int:
+    """The number of weights in an anchor, from the head of its file."""
+    with StateFile(evidence.run.path / evidence.anchors[anchor].file, canonical=True) as file:
+        return element_count(file.tensor(name) for name in file.names if name.startswith("weights."))
 
 
 def _derive_tokens(evidence: Evidence) -> None:

@@ -9,6 +9,7 @@ from tallystick.commitments import Json
 from tallystick.tolerances import Finding
 
 Outcome = Literal["accepted", "rejected", "inconclusive"]
+ZERO_SIGNS = "the sign of a zero: to limits, -0.0 and 0.0 are one number; an exact audit tells them apart"
 EXIT_CODES: dict[Outcome, int] = {"accepted": 0, "rejected": 1, "inconclusive": 3}
 
 
@@ -76,4 +77,4 @@ def number(value: float) -> Json:
     return value
 
 
-__all__ = ["EXIT_CODES", "Outcome", "Verdict", "finding_to_json", "number"]
+__all__ = ["EXIT_CODES", "ZERO_SIGNS", "Outcome", "Verdict", "finding_to_json", "number"]

@@ -127,6 +127,7 @@ def _entry(group: Group, samples: list[Sample], claims: list[ClaimTrial], also: 
         honest_max=rounded(honest),
         held_out_max=rounded(largest(held_out)),
         withdrawn=tuple(name for name, (excess, _) in furthest.items() if excess < CLAIM_MARGIN),
+        parameters=max((sample.case.parameters for sample in fitting), default=None),
     )
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from tallystick.audits import Entry, Limits
+from tallystick.audits.calibration import MARGIN
 from tallystick.studies.drift import Drift
 from tallystick.studies.honest import Sample
 
-MARGIN, LONGER_MARGIN = 4.0, 8.0
-"""How far limits lie above honest drift: single steps were sampled by the thousand, longer segments by the hundred."""
+LONGER_MARGIN = 2 * MARGIN
+"""Of limits for longer segments: single steps were sampled by the thousand, longer segments by the hundred."""
 CLAIM_MARGIN = 2.0
 LEAST = {
     "overall": 1e-6,

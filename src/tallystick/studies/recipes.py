@@ -31,6 +31,8 @@ MODELS: dict[Model, dict[str, Any]] = {
     },
     "cnn": {"architecture": "cnn", "config": {"channels": 16}},
 }
+PARAMETERS: dict[Model, int] = {"llama": 227_808, "cnn": 10_026}
+"""How many weights these models have, on bytes and on digits."""
 OPTIMIZERS: dict[Optimizer, dict[str, Any]] = {
     "adamw": {"kind": "adamw", "learning_rate": 2e-3, "weight_decay": 0.01, "clip_norm": 1.0},
     "sgd": {"kind": "sgd", "learning_rate": 5e-2, "momentum": 0.9, "weight_decay": 1e-4, "clip_norm": 1.0},
@@ -52,6 +54,11 @@ class Case:
     def family(self) -> Family:
         """Which family of models it stands for."""
         return "image" if self.model == "cnn" else "language"
+
+    @property
+    def parameters(self) -> int:
+        """The number of weights of its model."""
+        return PARAMETERS[self.model]
 
     @property
     def name(self) -> str:

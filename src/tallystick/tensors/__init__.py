@@ -11,6 +11,7 @@ from tallystick.tensors.digest import (
     tensor_digest,
 )
 from tallystick.tensors.dtypes import (
+    ROUNDOFF,
     bfloat16_to_float32,
     dtype_of,
     item_size,
@@ -25,6 +26,7 @@ from tallystick.tensors.tensor import State, Tensor
 
 __all__ = [
     "CHUNK_BYTES",
+    "ROUNDOFF",
     "Placement",
     "State",
     "StateDigests",

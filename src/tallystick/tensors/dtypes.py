@@ -29,6 +29,8 @@ STORAGE: Final[dict[str, str]] = {
     "I64": "<i8",
     "F64": "<f8",
 }
+ROUNDOFF: Final = {"F64": 2.0**-53, "F32": 2.0**-24, "F16": 2.0**-11, "BF16": 2.0**-8}
+"""The unit roundoff u: rounding to nearest changes a normal number by at most the factor 1 ± u (IEEE 754 §4.3.1)."""
 _NAMES: Final = {form: name for name, form in STORAGE.items() if name not in {"BF16", "F8_E4M3", "F8_E5M2"}}
 
 

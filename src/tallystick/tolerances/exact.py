@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from tallystick.commitments import Digest, digest_bytes, digest_from
 from tallystick.errors import MalformedError
-from tallystick.tensors import state_digest, tensor_digest
+from tallystick.tensors import Tensor, item_size, state_digest, tensor_digest
+from tallystick.tolerances.streams import side_by_side
 from tallystick.tolerances.tolerance import (
     Finding,
     Replayed,
@@ -20,6 +24,7 @@ from tallystick.tolerances.tolerance import (
 )
 
 DIGEST_BYTES = 32
+BITS_ALONE = "in their bits alone: the sign of a zero, or the payload of a NaN"
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,29 @@ class Exact:
         expected, found = as_state(replayed.end), as_state(claimed)
         differing = [name for name in sorted(expected.keys() | found.keys()) if _differs(name, found, expected)]
         return Finding(float(len(differing)), 0.0, "exact", differing[0] if differing else "")
+
+
+def describe_difference(claimed: Tensor, replayed: Tensor) -> str:
+    """How two tensors of unlike bytes differ: in kind, in how many numbers and by how much, or in bits alone."""
+    if (claimed.dtype, claimed.shape) != (replayed.dtype, replayed.shape):
+        return f"{claimed.dtype} {claimed.shape}, replayed {replayed.dtype} {replayed.shape}"
+    bits, numbers, largest = _count_bits(claimed, replayed), 0, 0.0
+    for theirs, ours in side_by_side(claimed, replayed):
+        other = (theirs != ours) & ~(np.isnan(theirs) & np.isnan(ours))
+        numbers += int(np.count_nonzero(other))
+        with np.errstate(invalid="ignore"):
+            largest = float(np.max(np.abs(theirs - ours)[other], initial=largest))
+    whole = f"of {math.prod(claimed.shape)} elements differ"
+    if not numbers:
+        return f"{bits} {whole} {BITS_ALONE}"
+    also = f"; {bits - numbers} more {BITS_ALONE}" if bits > numbers else ""
+    return f"{numbers} {whole}, by at most {largest:.3g}{also}"
+
+
+def _count_bits(claimed: Tensor, replayed: Tensor) -> int:
+    """The number of elements whose bytes differ."""
+    form = f"<u{item_size(claimed.dtype)}"
+    return int(np.count_nonzero(np.frombuffer(claimed.data, form) != np.frombuffer(replayed.data, form)))
 
 
 def read_digest(data: bytes, what: str) -> Digest:

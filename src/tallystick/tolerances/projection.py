@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from tallystick.commitments import digest, digest_bytes, encode, words
 from tallystick.errors import MalformedError, UsageError
-from tallystick.tensors import Tensor
+from tallystick.tensors import ROUNDOFF, Tensor
 from tallystick.tolerances.streams import PIECE, element_count, pieces, ratio
 from tallystick.tolerances.tolerance import (
     Finding,
@@ -87,6 +87,16 @@ class Projection:
             gap = _norm(self.decode(claimed) - _as_written(end))
             scale = max(_norm(end - start), self.update_floor * _norm(end))
         return Finding(ratio(gap, scale), self.allowed, "projection")
+
+    def rounding(self, elements: int) -> float:
+        """How far an honest sketch of so many numbers may lie from the exact one, relative to the state's norm.
+
+        A column adds R = elements / width numbers under random signs, in any order and in binary32. Each running sum is
+        at most about as large as the column's norm, and to round it adds up to u of that, up or down: u·√R together, of
+        which four times is allowed, and four roundings for the sketch as it is written. Sums in binary64, or in blocks,
+        lie far inside.
+        """
+        return 4 * ROUNDOFF["F32"] * (1 + math.sqrt(-(-elements // self.width)))
 
     def encode(self, sketch: npt.NDArray[np.floating]) -> bytes:
         """The wire form of a sketch; beyond the range of float32 it is infinite and agrees with nothing."""

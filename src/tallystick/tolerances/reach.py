@@ -1,7 +1,7 @@
 """Reach: how far an optimizer can have moved the weights, given its learning rates and nothing else.
 
 A segment that moved further was not produced by the declared recipe. Both bounds are theorems about exact
-arithmetic, widened by the rounding of float32.
+arithmetic, widened by the rounding of the weights' own dtype.
 """
 
 from __future__ import annotations
@@ -13,10 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.errors import UsageError
-from tallystick.tolerances.streams import difference_norm, norm, ratio, side_by_side
-from tallystick.tolerances.tolerance import Finding, States, Values, as_state, as_tensor, is_float
+from tallystick.tensors import ROUNDOFF
+from tallystick.tolerances.streams import difference_norm, element_count, norm, ratio, side_by_side
+from tallystick.tolerances.tolerance import Finding, States, Values, as_state, as_tensor, is_float, roundoff
 
-ROUNDING = 2.0**-22  # of one float32 step, relative to the weight: decay, update and sum, with room
+WEIGHT_ROUNDINGS = 4
+"""Of one step, relative to the weight: of the decay, its product and the sum, with room."""
+MOVE_ROUNDINGS = 16
+"""Of one step's move, besides what its moments remember: of gradient, roots, corrections, quotient and rate."""
 
 
 def reach_adamw(
@@ -41,10 +45,13 @@ def reach_adamw(
     for rate, bound in zip(learning_rates, bounds, strict=True):
         kept = abs(1.0 - rate * weight_decay)
         decay, move = decay * (1.0 - rate * weight_decay), move * kept + rate * bound
+    pair, steps = (as_tensor(before), as_tensor(after)), len(learning_rates)
+    unit = roundoff(*pair)
+    move *= 1 + unit * _move_roundings(betas, math.inf if first_step is None else first_step + steps - 1)
     distance = 0.0
-    for start, end in side_by_side(as_tensor(before), as_tensor(after)):
+    for start, end in side_by_side(*pair):
         with np.errstate(all="ignore"):
-            slack = ROUNDING * len(learning_rates) * (np.abs(start) + move)
+            slack = WEIGHT_ROUNDINGS * unit * steps * (np.abs(start) + move)
             distance = _largest(distance, np.abs(end - decay * start), move + slack)
     return Finding(distance, 1.0, "reach", where)
 
@@ -63,18 +70,29 @@ def reach_sgd(
 
     With b_i = μ·b_{i-1} + g_i + λ·w_{i-1} and w_i = w_{i-1} - η_i·b_i, the triangle inequality bounds ‖w_S -
     w_0‖ by the recorded norms of the gradients as they were applied (after clipping). `momentum_norm` is
-    ‖b_0‖.
+    ‖b_0‖. A recorded norm may be a sum in binary32, and falls short as `norm_shortfall` says.
     """
     if len(gradient_norms) != len(learning_rates):
         raise UsageError(f"{len(gradient_norms)} gradient norms for {len(learning_rates)} learning rates")
     first, second = ([t for t in as_state(state).values() if is_float(t)] for state in (before, after))
-    start = norm(first)
-    weights, buffer, reach = start, momentum_norm, 0.0
+    steps, unit, room = len(learning_rates), roundoff(*first, *second), norm_shortfall(element_count(first))
+    weights, buffer, reach = norm(first), momentum_norm, 0.0
     for rate, gradient in zip(learning_rates, gradient_norms, strict=True):
-        buffer = momentum * buffer + gradient + weight_decay * weights
+        buffer = momentum * buffer + room * gradient + weight_decay * weights
         reach, weights = reach + rate * buffer, weights + rate * buffer
-    slack = ROUNDING * len(learning_rates) * weights
+    remembered = min(steps, 1 / (1 - momentum)) if momentum < 1 else steps
+    slack = unit * (WEIGHT_ROUNDINGS * steps * weights + (MOVE_ROUNDINGS + 3 * remembered) * reach)
     return Finding(ratio(difference_norm(first, second), reach + slack), 1.0, "reach")
+
+
+def norm_shortfall(elements: int) -> float:
+    """How many times larger a norm may be than a sum of so many squares in binary32 says, in any order.
+
+    A square passes through n roundings on its way into the sum, each of which keeps 1 - u of it, and the root halves
+    the exponent: (1 - u)^(-n / 2). One running sum over 10⁸ equal squares does lose a percent of the norm: from 2²⁴ of
+    them on, the next square is less than half a unit in the sum's last place.
+    """
+    return math.exp(min(-0.5 * (elements + 4) * math.log1p(-ROUNDOFF["F32"]), 700.0))
 
 
 def direction_bound(betas: tuple[float, float], step: int) -> float:
@@ -95,6 +113,12 @@ def _direction_bound(betas: tuple[float, float], step: npt.NDArray[np.float64]) 
         total = step if shrink == 1.0 else (1 - shrink**step) / (1 - shrink)
         corrections = np.sqrt(1 - beta2**step) / (1 - beta1**step)
     return np.asarray((1 - beta1) / math.sqrt(1 - beta2) * np.sqrt(total) * corrections)
+
+
+def _move_roundings(betas: tuple[float, float], last_step: float) -> float:
+    """The roundings that one step's direction has passed through: three in each remembered step of m, two of √v."""
+    first, second = (min(last_step, 1 / (1 - beta)) for beta in betas)
+    return MOVE_ROUNDINGS + 3 * first + 2 * second
 
 
 def _direction_bounds(betas: tuple[float, float], count: int, first_step: int | None) -> npt.NDArray[np.float64]:

@@ -13,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.tolerances.streams import side_by_side, square_sum
-from tallystick.tolerances.tolerance import Finding, Values, as_tensor
+from tallystick.tolerances.tolerance import Finding, Values, as_tensor, roundoff
 
-FLOAT32_ROUNDOFF = 2.0**-24
 ROUNDINGS_PER_STEP = 4  # of β₂, of β₂·v, of (1 - β₂)·g², of their sum
 LEAST_MOMENT = 2.0**-120  # below it, rounding of subnormal numbers is no longer relative
 MAD_TO_SIGMA = 1.4826  # of a normal distribution
@@ -27,24 +26,23 @@ def second_moment_floor(
     beta2: float,
     steps: int,
     *,
-    roundoff: float = FLOAT32_ROUNDOFF,
     where: str = "",
 ) -> Finding:
     """Adam's second moment forgets no faster than v' ≥ β₂^S · v, since v' = β₂·v + (1 - β₂)·g².
 
-    The distance is the largest relative shortfall below β₂^S · v, the rounding of S steps is allowed. A
-    negative moment or one that is not finite never agrees; an optimizer reset between two anchors falls short
-    by 1.
+    The distance is the largest relative shortfall below β₂^S · v, the rounding of S steps in the moments' own
+    dtype is allowed. A negative moment or one that is not finite never agrees; an optimizer reset between two
+    anchors falls short by 1.
     """
-    shortfall = 0.0
-    for old, new in side_by_side(as_tensor(before), as_tensor(after)):
+    shortfall, pair = 0.0, (as_tensor(before), as_tensor(after))
+    for old, new in side_by_side(*pair):
         if not (np.isfinite(old).all() and np.isfinite(new).all() and (old >= 0).all() and (new >= 0).all()):
             return Finding(math.nan, 0.0, "second-moment", where)
         floor = old * beta2**steps
         kept = floor > LEAST_MOMENT
         with np.errstate(over="ignore"):
             shortfall = max(shortfall, float(np.max(1 - new[kept] / floor[kept], initial=0.0)))
-    return Finding(shortfall, ROUNDINGS_PER_STEP * steps * roundoff, "second-moment", where)
+    return Finding(shortfall, ROUNDINGS_PER_STEP * steps * roundoff(*pair), "second-moment", where)
 
 
 def update_profile(norms: Sequence[float], allowed: float = 8.0) -> Finding:

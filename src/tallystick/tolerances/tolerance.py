@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from tallystick.tensors import Tensor
+from tallystick.tensors import ROUNDOFF, Tensor
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Values: TypeAlias = Tensor | Array
@@ -94,6 +94,11 @@ def outcome(replayed: Replayed | ReplayedState) -> Values | States:
 def origin(replayed: Replayed | ReplayedState) -> Values | States:
     """What the verifier started from: an operator's first input, or the start of a segment."""
     return replayed.start if isinstance(replayed, ReplayedState) else replayed.inputs[0]
+
+
+def roundoff(*tensors: Tensor) -> float:
+    """The coarsest unit roundoff among the tensors, and that of binary32 at least."""
+    return max((ROUNDOFF["F32"], *(ROUNDOFF.get(tensor.dtype, 0.0) for tensor in tensors)))
 
 
 def is_float(tensor: Tensor) -> bool:

@@ -30,7 +30,7 @@ def test_a_sketch_is_the_projection_to_the_rounding_of_float32(width: int, dtype
     found = projection.decode(decode_sketch(Sketcher(projection, weights).sketch()))
     exact = projection.sketch({name: to_tensor(value) for name, value in weights.items()})
     norm = np.sqrt(sum(float(value.double().square().sum()) for value in weights.values()))
-    assert np.linalg.norm(found - exact) <= 1e-6 * norm
+    assert np.linalg.norm(found - exact) <= 4 * 2.0**-24 * norm
 
 
 def test_a_sketch_follows_the_weights_and_leaves_integers_out() -> None:
@@ -91,3 +91,27 @@ def test_the_summaries_of_a_step_are_those_the_recipe_asks_for(
     assert bool(kept) == (settings.hint_margin > 0)
     anchored = summariser.at_anchor().model_dump(exclude_none=True).keys()
     assert anchored >= set(settings.bucket_modes)
+
+
+def test_a_sketch_is_the_same_under_autocast_and_reduced_precision() -> None:
+    from tallystick.frameworks.torch.sketch import Sketcher
+
+    torch.manual_seed(3)
+    sketcher = Sketcher(Projection(SEED, 16), {"w": torch.randn(300, 64)})
+    expected = sketcher.sketch()
+    kept = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("medium")
+        with torch.autocast("cpu", torch.bfloat16):
+            assert sketcher.sketch() == expected
+    finally:
+        torch.set_float32_matmul_precision(kept)
+
+
+def test_a_sketch_in_blocks_is_that_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tallystick.frameworks.torch.sketch import Sketcher
+
+    weights = {"w": torch.arange(1000.0)}
+    expected = Sketcher(Projection(SEED, 16), weights).sketch()
+    monkeypatch.setitem(Sketcher.__init__.__globals__["BLOCK"], "cpu", 48)
+    assert Sketcher(Projection(SEED, 16), weights).sketch() == expected

@@ -29,6 +29,7 @@ from tallystick.disputes.opened.subjects import graph_replayer, replay_to
 from tallystick.errors import UnavailableError
 from tallystick.tensors import State, Tensor
 from tallystick.tolerances import Finding, Projection
+from tallystick.tolerances.streams import element_count
 from tallystick.transcripts import Environment, projection_seed
 
 if TYPE_CHECKING:
@@ -89,13 +90,16 @@ class Replays:
             judge_whole_state(notes, claimed, replayed, f"step {end}")
             return notes
         try:
-            self._judge(start, end).state(notes, begun, claimed, replayed, Segment(start, end, True))
+            judge = self._judge(start, end, element_count(part(replayed, "weights").values()))
+            judge.state(notes, begun, claimed, replayed, Segment(start, end, True))
         except UnavailableError:
             return self._drifted(begun, end - start, claimed, replayed)
         return notes
 
-    def _judge(self, start: int, end: int) -> TolerantJudge:
+    def _judge(self, start: int, end: int, parameters: int) -> TolerantJudge:
         evidence, limits = self.held.evidence, self.held.limits(start, end - start)
+        if parameters > limits.parameters_max:
+            raise UnavailableError(f"the limits were measured on models far smaller than {parameters} weights")
         workload = workload_of(evidence)
         return TolerantJudge(evidence.run, evidence.spec, workload, limits, UPDATE_FLOOR, self.device == "cpu")
 

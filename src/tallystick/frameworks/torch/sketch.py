@@ -1,24 +1,29 @@
 """Summaries of a live model, taken without leaving its device more often than once.
 
-The sketch is the `Projection` of DESIGN §6 in float32: one matrix–vector product per weight tensor, one read of
-the weights. On one stack it is reproduced bit for bit; elsewhere it agrees with the NumPy definition to rounding.
+The sketch is the `Projection` of DESIGN §6, summed in float64: matrix–vector products over blocks of a weight tensor,
+one read of the weights. In float64 it depends on none of the settings under which a loop computes (TF32, autocast,
+reduced precision), and its rounding does not grow with the model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 import torch
 
 from tallystick.tolerances import Projection
 from tallystick.transcripts import encode_sketch
+
+BLOCK = {"cpu": 1 << 20}
+BLOCK_ELSEWHERE = 1 << 24
+"""Elements converted at a time: what a cache of the CPU holds; on a GPU, what keeps it busy."""
 
 
 class Sketcher:
     """Projects the weights of one model again and again; the signs are drawn once."""
 
     def __init__(self, projection: Projection, weights: Mapping[str, torch.Tensor]) -> None:
+        self._width = projection.width
         self._sketched = [
             _SketchedTensor(projection, name, weights[name])
             for name in sorted(weights)
@@ -29,40 +34,28 @@ class Sketcher:
     def sketch(self) -> str:
         """The projection of the current weights: `width` little-endian float32 values in base64."""
         parts = [tensor.sketch() for tensor in self._sketched]
-        total = torch.stack(parts).sum(0, dtype=torch.float64).to(torch.float32)
+        total = torch.stack(parts).sum(0) if parts else torch.zeros(self._width)
         return encode_sketch(total.cpu().numpy().astype("<f4").tobytes())
 
 
 class _SketchedTensor:
-    """One weight tensor seen as rows of `width`, and the signs of the rows.
-
-    The view is kept from step to step, because optimizers write in place, and taken anew where the weight has moved.
-    """
+    """One weight tensor seen as rows of `width`, and the signs of the rows, a byte each."""
 
     def __init__(self, projection: Projection, name: str, weight: torch.Tensor) -> None:
         self._weight, self._width = weight, projection.width
         signs = projection.signs(name, -(-weight.numel() // self._width))
-        self._signs = torch.from_numpy(np.asarray(signs, np.float32)).to(weight.device)
-        self._whole_signs = self._signs[: weight.numel() // self._width]
-        self._take_view()
+        self._signs = torch.from_numpy(signs).to(weight.device)
+        self._rows = max(1, BLOCK.get(weight.device.type, BLOCK_ELSEWHERE) // self._width)
 
     def sketch(self) -> torch.Tensor:
-        """Signs · rows, float32[width]."""
-        if self._address != self._weight.data_ptr():
-            self._take_view()
-        rows, rest = self._views if self._is_view else self._split()
-        part = self._whole_signs @ rows
-        if len(rest):
-            part[: len(rest)] += self._signs[-1] * rest
-        return part
-
-    @torch.no_grad()
-    def _take_view(self) -> None:
-        self._address = self._weight.data_ptr()
-        self._is_view = self._weight.is_contiguous() and self._weight.dtype == torch.float32
-        self._views = self._split()
-
-    def _split(self) -> tuple[torch.Tensor, torch.Tensor]:
-        flat = self._weight.detach().reshape(-1).float()
+        """Signs · rows, float64[width]."""
+        flat = self._weight.detach().reshape(-1)
         whole = flat.numel() - flat.numel() % self._width
-        return flat[:whole].view(-1, self._width), flat[whole:]
+        total = torch.zeros(self._width, dtype=torch.float64, device=flat.device)
+        rows = flat[:whole].view(-1, self._width)
+        for first in range(0, len(rows), self._rows):
+            block = slice(first, min(first + self._rows, len(rows)))
+            total += self._signs[block].double() @ rows[block].double()
+        if rest := flat.numel() - whole:
+            total[:rest] += self._signs[-1] * flat[whole:].double()
+        return total
