@@ -156,7 +156,8 @@ def page(found: list[Row], where: str) -> str:
         "neighbouring anchors without a replay. What it allows is derived from how much is summed, in which",
         "precision, and how often something is rounded (`tolerances/projection.py`, `reach.py`, `screens.py`). Each",
         f"line asks one screen about one synthetic state (n = 1 each): weights ~ N(0, {SCALE}²), gradients with heavy",
-        f"tails, one step of PyTorch's own AdamW and one of SGD. Machine: {where}.",
+        "tails, one step of PyTorch's own AdamW and one of SGD.",
+        f"Machine: {where}.",
         "",
         "| weights | screen | state | distance | allowed | answer |",
         "|-|-|-|-|-|-|",
@@ -173,8 +174,8 @@ def page(found: list[Row], where: str) -> str:
             "",
             "The norm of a gradient is recorded as the trainer sums it, and one running sum in binary32 stands still",
             "once it is 2²⁴ times as large as a square. The screen of SGD therefore lets a step be longer than the",
-            f"recorded norm says: {shortfall}. From 10⁸ weights on it shows little;",
-            "AdamW's screens lose nothing with size.",
+            f"recorded norm says: {shortfall}.",
+            "From 10⁸ weights on it shows little; AdamW's screens lose nothing with size.",
             "",
         ]
     )
