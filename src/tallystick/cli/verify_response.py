@@ -146,7 +146,8 @@ def _challenged(subject: Subject, opening: Path | None, nonce: bytes | None, cou
         return subject
     if nonce is None:
         raise UsageError("--opening: give the nonce that you challenged with as --nonce, and the --count of parts")
-    held = StatesOpening.from_json(parse(read_document(opening, OPENING_BYTES_MAX), opening.name), opening.name)
+    data = read_document(opening, OPENING_BYTES_MAX)
+    held = StatesOpening.from_json(parse(data, opening.name, bytes_max=OPENING_BYTES_MAX), opening.name)
     challenge: Challenge = Challenge(nonce, count, held)
     return replace(subject, challenge=challenge)
 
