@@ -128,7 +128,8 @@ class Sums:
     @cached_property
     def leading(self) -> float:
         """The draw, from 0 to 1."""
-        return ((self.word % 2**64) >> (64 - WORD_BITS)) / 2**WORD_BITS
+        leading: float = ((self.word % 2**64) >> (64 - WORD_BITS)) / 2**WORD_BITS
+        return leading
 
     @cached_property
     def until(self) -> Heap:

@@ -46,12 +46,16 @@ class Challenge:
 
 @dataclass(frozen=True)
 class Subject:
-    """A receipt with everything that a verifier holds besides it; `context` is how many places the model has."""
+    """A receipt with everything that a verifier holds besides it.
+
+    `context` is how many places the model has, `refusal` what the provider said instead of opening committed states.
+    """
 
     response: Response
     request: ExpectedRequest | None = None
     challenge: Challenge | None = None
     context: int | None = None
+    refusal: str | None = None
 
     @property
     def receipt(self) -> Receipt:
@@ -240,7 +244,9 @@ def _judge_states(found: Verification, passed: Prefill) -> None:
     notes, subject = found.notes, found.subject
     statement, challenge = subject.receipt.states, subject.challenge
     if challenge is None:
-        if statement is not None:
+        if subject.refusal is not None:
+            notes.lacks("states", f"the provider does not open its states: {subject.refusal}")
+        elif statement is not None:
             notes.not_checked.append("the hidden states that the receipt commits to: challenge the provider")
         return
     if statement is None:
