@@ -41,7 +41,7 @@ LEAST_SPREAD: Final = 2.0**-20
 """A spread in units of T of which no smaller one is told from 0."""
 DOUBLINGS: Final = 256
 """From the least spread of the lowest temperature to beyond the largest difference of logits."""
-AT_ONCE: Final = 64
+AT_ONCE: Final = 256
 """Rows that are looked at together, so that memory does not grow with an answer."""
 
 
