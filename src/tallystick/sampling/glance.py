@@ -190,33 +190,30 @@ def _survives_filters(rows: Rows, found: Candidates, own: Reals, doubtful: Flags
 def _survives(rows: Rows, row: int, x: Reals, is_ahead: Flags, own: float) -> bool:
     """One row, whose tokens of at least `own` and those ahead are all among `x`."""
     temperature, near = rows.temperature, rows.temperature * NEAR
-    largest = float(x.max())
-    least = largest + temperature * math.log(rows.min_p) if rows.min_p > 0 else -math.inf
+    ahead, x = x[is_ahead], np.sort(x)
+    least = float(x[-1]) + temperature * math.log(rows.min_p) if rows.min_p > 0 else -math.inf
     blur = near * (1 + 2.0**-18 / max(rows.min_p, 2.0**-30))
-    heavier = x >= own - near
-    ahead = x[is_ahead]
+    heavier = len(x) - int(np.searchsorted(x, own - near))
+    if own < least + blur or heavier > rows.top_k:
+        return False
+    lighter = np.searchsorted(x, ahead + near, side="right")
     is_out = ahead < least - blur
     if rows.top_k < rows.logits.shape[1]:
-        is_out |= len(x) - np.searchsorted(np.sort(x), ahead + near, side="right") >= rows.top_k
-    if own < least + blur or int(heavier.sum()) > rows.top_k:
-        return False
-    return bool(is_out.all()) if rows.top_p == 1.0 else _survives_top_p(rows, row, x, ahead[~is_out], own)
+        is_out |= len(x) - lighter >= rows.top_k
+    return bool(is_out.all()) if rows.top_p == 1.0 else _survives_top_p(rows, row, x, lighter[~is_out], heavier, own)
 
 
-def _survives_top_p(rows: Rows, row: int, x: Reals, ahead: Reals, own: float) -> bool:
-    near = rows.temperature * NEAR
-    weights = np.exp((x - x.max()) / rows.temperature)
-    others = float(weights[x >= own - near].sum()) - math.exp((own - float(x.max())) / rows.temperature)
-    is_heaviest = int((x >= own - near).sum()) == 1
-    before = 0.0 if is_heaviest else others * (1 + INEXACT)
-    after_k = float(np.sort(weights)[::-1][: rows.top_k].sum())
-    is_kept = is_heaviest or before < rows.top_p * after_k
-    if is_kept and not len(ahead):
+def _survives_top_p(rows: Rows, row: int, x: Reals, lighter: Integers, heavier: int, own: float) -> bool:
+    """`x` ascends; `lighter` of it are not heavier than each token ahead, and the last `heavier` are own or more."""
+    weights = np.exp((x - x[-1]) / rows.temperature)
+    others = float(weights[-heavier:].sum()) - math.exp((own - float(x[-1])) / rows.temperature)
+    before = 0.0 if heavier == 1 else others * (1 + INEXACT)
+    after_k = float(weights[-rows.top_k :].sum())
+    is_kept = heavier == 1 or before < rows.top_p * after_k
+    if is_kept and not len(lighter):
         return True
-    least, most = (after_k, after_k) if len(weights) >= rows.top_k else _total(rows, row, weights, float(x.max()))
-    order = np.argsort(x)
-    sums = np.concatenate([np.cumsum(weights[order][::-1])[::-1], [0.0]])
-    masses = sums[np.searchsorted(x[order], ahead + near, side="right")]
+    least, most = (after_k, after_k) if len(weights) >= rows.top_k else _total(rows, row, weights, float(x[-1]))
+    masses = np.concatenate([np.cumsum(weights[::-1])[::-1], [0.0]])[lighter]
     return (is_kept or before < rows.top_p * least) and bool((masses > rows.top_p * (1 + INEXACT) * most).all())
 
 
