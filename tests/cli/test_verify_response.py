@@ -150,6 +150,18 @@ def test_too_few_tokens_are_exit_3_until_a_higher_rung(tally: Callable[..., Any]
     assert "rung 4: exact replay" in out
 
 
+def test_a_provider_that_holds_the_states_no_longer_leaves_the_verdict_open(
+    tally: Callable[..., Any], files: Path
+) -> None:
+    said = {"error": {"message": "the hidden states of request r0 are not held", "code": "states_gone"}}
+    (files / "gone.json").write_text(json.dumps(said))
+    given = ("--nonce", NONCE, "--count", "4", "--rung", "2")
+    code, out, _ = tally("receipt.json", "--opening", str(files / "gone.json"), *given)
+    assert code == 3
+    assert "could not check: states: the provider does not open its states: the hidden states of request r0" in out
+    assert "objection" not in out
+
+
 def test_one_layer_is_judged_from_an_opening(tally: Callable[..., Any], files: Path) -> None:
     opened = ("--opening", str(files / "opening.json"), "--nonce", NONCE, "--count", "1024")
     code, out, _ = tally("receipt.json", *opened, "--rung", "3", "--layer", "1")

@@ -28,6 +28,8 @@ from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings, batch_c
 KEY = SigningKey(bytes(range(32)))
 PROMPT, ANSWER = [5, 6, 7], [8, 9, 10, 11, 12]
 FINAL = 2
+HELD_BYTES = len(ANSWER) * 32 * 4 + 32
+"""One layer of an answer, and the hash of its only leaf."""
 FINGERPRINTS = (FingerprintSettings(layers=(0, FINAL), block=2),)
 
 
@@ -262,9 +264,10 @@ def test_the_prompts_states_are_committed_with_the_answers(issuer_of: Any) -> No
 
 
 def test_states_are_held_for_the_last_answers_only(issuer_of: Any) -> None:
-    with issuer_of(RecordSettings(committed=(0,)), held_max=2) as issuer:
+    with issuer_of(RecordSettings(committed=(0,)), held_bytes_max=2 * HELD_BYTES) as issuer:
         for name in ("a", "b", "c"):
             issue(issuer, name)
+            assert issuer.held.size_bytes <= 2 * HELD_BYTES
         assert issuer.challenge("b", b"n", 1).parts
         assert issuer.challenge("c", b"n", 1).parts
         for gone in ("a", "never"):

@@ -13,9 +13,10 @@ from tallystick.errors import MalformedError
 from tallystick.operators.tally import fixed
 from tallystick.sampling.choose import choose, kept, scores
 from tallystick.sampling.edges import Edges
-from tallystick.sampling.filters import keys_of
+from tallystick.sampling.filters import relative_logits
 from tallystick.sampling.glance import EVERY_TOKEN, USUAL_REACH, chosen_at_a_glance
 from tallystick.sampling.margin import margin, margins
+from tallystick.sampling.ranks import Ranks
 from tallystick.sampling.scattered import words_at
 from tallystick.sampling.stream import stream_key
 from tallystick.transcripts.sampler import Sampler
@@ -187,10 +188,12 @@ def test_edges_at_no_spread_are_what_the_filters_keep() -> None:
         if sampler.is_greedy:
             continue
         logits = (3 * rng.standard_normal(64)).astype(np.float32)
-        edges = Edges(keys_of(logits, sampler, ()), sampler)
-        left = kept(logits[None], sampler, [0], [()])[0]
-        assert (edges.possible(np.arange(64), 0.0) == left).all(), sampler
-        assert (edges.sure(np.arange(64), 0.0) == left).all(), sampler
+        x = relative_logits(logits, sampler, ())
+        edges = Edges(Ranks(x), sampler)
+        left = kept(logits[None], sampler, [0], [()])[0].tolist()
+        assert [edges.possible(each, 0.0) for each in x.tolist()] == left, sampler
+        assert [edges.sure(each, 0.0) for each in x.tolist()] == left, sampler
+        assert edges.count_possible(0.0) == edges.count_sure(0.0) == sum(left), sampler
 
 
 def test_edges_hold_every_drift() -> None:
@@ -200,12 +203,12 @@ def test_edges_hold_every_drift() -> None:
         if sampler.is_greedy:
             continue
         logits = (3 * rng.standard_normal(64)).astype(np.float32)
-        edges = Edges(keys_of(logits, sampler, ()), sampler)
+        x = relative_logits(logits, sampler, ())
+        edges = Edges(Ranks(x), sampler)
         moves = rng.choice([-1.0, 1.0], 64) if rng.random() < 0.5 else rng.uniform(-1, 1, 64)
         left = kept((logits + moves * spread / 2).astype(np.float32)[None], sampler, [0], [()])[0]
-        everyone = np.arange(64)
-        assert (left <= edges.possible(everyone, spread + 1e-5)).all(), sampler
-        assert (edges.sure(everyone, spread + 1e-5) <= left).all(), sampler
+        assert (left <= [edges.possible(each, spread + 1e-5) for each in x.tolist()]).all(), sampler
+        assert ([edges.sure(each, spread + 1e-5) for each in x.tolist()] <= left).all(), sampler
 
 
 def test_a_smaller_reach_overlooks_no_more_than_it_says() -> None:

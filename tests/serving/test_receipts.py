@@ -67,6 +67,21 @@ def test_what_is_not_held_is_not_found(server: Any) -> None:
     assert server.http.post("/v1/receipts/unknown/challenge", json={"nonce": "ab", "count": 1}).status_code == 404
 
 
+def test_states_that_are_held_no_longer_are_gone_and_say_so(serving: Any, language_model: Any) -> None:
+    settings = RecordSettings(committed=(0, language_model.card.layers), block=4)
+    with serving(language_model, settings, held_bytes_max=5000) as server:
+        first = ask(server)
+        for _ in range(40):
+            ask(server)
+            assert 0 < server.service.issuer.held.size_bytes <= 5000
+        answer = server.http.post(f"/v1/receipts/{first['id']}/challenge", json={"nonce": "ab", "count": 1})
+        latest = ask(server)
+        kept = server.http.post(f"/v1/receipts/{latest['id']}/challenge", json={"nonce": "ab", "count": 1})
+    assert (answer.status_code, kept.status_code) == (410, 200)
+    assert answer.json()["error"]["code"] == "states_gone"
+    assert "up to 5000 bytes" in answer.json()["error"]["message"]
+
+
 def test_a_restarted_server_goes_on_where_its_journal_ends(serving: Any, language_model: Any, journal: Path) -> None:
     key = SigningKey(bytes(range(32)))
     with serving(language_model, key=key, journal=journal) as server:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +59,7 @@ def serve_model(
     fingerprint: str = typer.Option("projection", help="projection, toploc or none."),
     layers: str = typer.Option(STANDARD, help=LAYERS_HELP),
     commit: bool = typer.Option(False, "--commit", help=COMMIT_HELP),
+    held: int = typer.Option(1024, "--held-mib", min=1, help="Mebibytes of committed states held for challenges."),
     graph: bool = typer.Option(False, "--graph", help=f"{GRAPH_HELP} It is kept in the journal's folder."),
     max_batch: int = typer.Option(16, "--max-batch", min=1, max=1024, help="Answers generated at once."),
     queue: int = typer.Option(128, min=0, help="Requests that may wait; more are told to come back."),
@@ -97,15 +99,15 @@ def serve_model(
         return _listen(host, port, *_proxy(proxy, loaded, provider))
     assert loaded is not None
     root = committed_graph(loaded, journal) if graph and journal is not None else None
-    return _listen(host, port, *_server(loaded, provider, (fingerprint, layers, commit), max_batch, queue, root))
+    limits = {"rows": max_batch, "queue": queue, "held_bytes_max": held << 20}
+    return _listen(host, port, *_server(loaded, provider, (fingerprint, layers, commit), limits, root))
 
 
 def _server(
     model: TorchLanguageModel,
     provider: Provider,
     recorded: tuple[str, str, bool],
-    rows: int,
-    queue: int,
+    limits: Mapping[str, int],
     root: Digest | None,
 ) -> tuple[Any, str, str]:
     """The application, the public key and the model root."""
@@ -114,7 +116,7 @@ def _server(
     from tallystick.serving.assembly import model_service
 
     settings = record_settings(*recorded, provider.private, model.card.layers)
-    service = model_service(model, provider.key, settings, provider.journal, rows=rows, queue=queue, graph=root)
+    service = model_service(model, provider.key, settings, provider.journal, graph=root, **limits)
     options = ServerOptions(provider.name, provider.customers, provider.auditors)
     return create_app(service, options), provider.key.public, model.card.identity
 

@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from tallystick.audits.receipts.response import Response
     from tallystick.audits.receipts.stream import StreamReport
     from tallystick.audits.receipts.verify import Challenge, Subject
+    from tallystick.commitments import Json
     from tallystick.frameworks.torch.language_models import TorchLanguageModel
 
 OPENING_BYTES_MAX: Final = 1 << 30
 THREADS_MAX: Final = 256
+REFUSAL_MAX: Final = 300
 
 
 def register(app: typer.Typer) -> None:
@@ -146,9 +148,20 @@ def _challenged(subject: Subject, opening: Path | None, nonce: bytes | None, cou
         return subject
     if nonce is None:
         raise UsageError("--opening: give the nonce that you challenged with as --nonce, and the --count of parts")
-    held = StatesOpening.from_json(parse(read_document(opening, OPENING_BYTES_MAX), opening.name), opening.name)
+    data = read_document(opening, OPENING_BYTES_MAX)
+    told = parse(data, opening.name, bytes_max=OPENING_BYTES_MAX)
+    if (refusal := _refusal(told)) is not None:
+        return replace(subject, refusal=refusal)
+    held = StatesOpening.from_json(told, opening.name)
     challenge: Challenge = Challenge(nonce, count, held)
     return replace(subject, challenge=challenge)
+
+
+def _refusal(told: Json) -> str | None:
+    """The message of an error of the API: what a server answers that holds the states no longer."""
+    error = told.get("error") if isinstance(told, dict) else None
+    message = error.get("message") if isinstance(error, dict) else None
+    return message[:REFUSAL_MAX] if isinstance(message, str) else None
 
 
 def _load(path: Path, dtype: str, attention: str, device: str) -> TorchLanguageModel:

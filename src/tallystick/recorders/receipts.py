@@ -7,7 +7,6 @@ so that a provider that is killed goes on with the next number, and a number tha
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +18,11 @@ import transformers
 
 from tallystick.attestation import SigningKey
 from tallystick.commitments import Digest, digest, encode
-from tallystick.errors import UnavailableError, UsageError
+from tallystick.errors import UsageError
 from tallystick.frameworks.torch.environment import describe_environment
 from tallystick.frameworks.torch.fingerprints import States, commit_states, make_fingerprint
 from tallystick.frameworks.torch.language_models import TorchLanguageModel
+from tallystick.recorders.held_states import HELD_BYTES_MAX, HeldStates
 from tallystick.store.receipts import ReceiptLog
 from tallystick.tolerances.fingerprints import FingerprintSettings
 from tallystick.transcripts.receipt import (
@@ -40,8 +40,6 @@ from tallystick.transcripts.receipt import (
 from tallystick.transcripts.sampler import Sampler
 from tallystick.transcripts.states_opening import CommittedStates, StatesOpening
 
-HELD_MAX: Final = 1024
-"""How many answers' states are held for challenges by default; the oldest go first."""
 NATIVE: Final = "native"
 
 
@@ -81,6 +79,8 @@ class ReceiptIssuer:
     Raises:
         UsageError: another process writes to the journal, or it is another key's.
         MalformedError: the journal's last line is no receipt.
+
+    Committed states are held for challenges in `held`, `held_bytes_max` bytes at most.
     """
 
     def __init__(
@@ -91,13 +91,12 @@ class ReceiptIssuer:
         journal: Path | None = None,
         *,
         graph: Digest | None = None,
-        held_max: int = HELD_MAX,
+        held_bytes_max: int = HELD_BYTES_MAX,
     ) -> None:
         self.settings = settings or RecordSettings()
         self.key, self.public, self.model = key, key.public, language_model.card.identity
         self.engine = describe_engine(language_model, graph)
-        self._held: OrderedDict[str, CommittedStates] = OrderedDict()
-        self._held_max, self._lock = held_max, threading.Lock()
+        self.held, self._lock = HeldStates(held_bytes_max), threading.Lock()
         self._log = None if journal is None else ReceiptLog(journal, self.settings.sync)
         last = None if self._log is None else _own_last(self._log, key)
         self._sequence = 0 if last is None else last.sequence
@@ -153,16 +152,12 @@ class ReceiptIssuer:
         statement = None if states is None else states.statement
         signed, identity = self._sign(request, answer, sampler, engine, batch, fingerprints, statement)
         if states is not None:
-            self._hold(request.id, states)
+            self.held.hold(request.id, states)
         return Issued(signed, identity, states)
 
     def challenge(self, request_id: str, nonce: bytes, count: int) -> StatesOpening:
         """The committed states that `nonce` selects, with proofs; raises `UnavailableError` if they are not held."""
-        with self._lock:
-            states = self._held.get(request_id)
-        if states is None:
-            raise UnavailableError(f"the states of request {request_id} are not held (any more)")
-        return states.open(nonce, count)
+        return self.held.of(request_id).open(nonce, count)
 
     def _sign(
         self,
@@ -202,13 +197,6 @@ class ReceiptIssuer:
             assert prompt_rows is not None
             rows = {layer: torch.cat([prompt_rows[layer], rows[layer]]) for layer in self.settings.committed}
         return commit_states(rows, self.settings.committed, self.settings.block, prompt=self.settings.prompt)
-
-    def _hold(self, request_id: str, states: CommittedStates) -> None:
-        with self._lock:
-            self._held[request_id] = states
-            self._held.move_to_end(request_id)
-            while len(self._held) > self._held_max:
-                self._held.popitem(last=False)
 
 
 def describe_engine(language_model: TorchLanguageModel, graph: Digest | None = None) -> EngineStatement:

@@ -4,37 +4,39 @@ Two logits are known *within a spread m* when their difference is known up to m:
 is *possibly* kept if some such logits keep it, and *surely* kept if all do. Both are decided from the safe side: one
 said not to be possible is impossible, one said to be sure is sure. At m = 0 both are what the filters keep, up to
 the rounding of fixed-point numbers.
+
+Either keeps the tokens of the largest logits, down to some rank: what is asked is that rank, found by halving.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from tallystick.operators.tally.fixed import WEIGHT_BITS
-from tallystick.operators.tally.sampling import KEYS_PER_LOGIT, MASKED, SHARE_BITS, logit_scale, share_of
-from tallystick.sampling.filters import Keys
+from tallystick.operators.tally.sampling import KEYS_PER_LOGIT, SHARE_BITS, logit_scale, share_of
+from tallystick.sampling.ranks import Ranks, Reals
 from tallystick.transcripts.sampler import Sampler
-
-Reals = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 RELATIVE: Final = 2.0**-26
 """More than a fixed-point weight differs from the real one, relative to it (measured: 2⁻³⁰), and float64 sums round."""
 ABSOLUTE: Final = 2.0 ** (2 - WEIGHT_BITS)
 """More than a fixed-point weight is rounded by, relative to the heaviest."""
+SWING_MAX: Final = 700.0
+"""The largest exponent whose power is a float64."""
 
 
 @dataclass(frozen=True)
 class Edges:
-    """The filters of `sampler`, which is not greedy, over the keys of one row, I64[V], of which some are not masked."""
+    """The filters of `sampler`, which is not greedy, over the logits of one row."""
 
-    keys: Keys
+    ranks: Ranks
     sampler: Sampler
 
     @cached_property
@@ -43,95 +45,105 @@ class Edges:
         return KEYS_PER_LOGIT / logit_scale(self.sampler.temperature)
 
     @cached_property
-    def logits(self) -> Reals:
-        """The penalised logits relative to the largest, F64[V], −∞ for what is out."""
-        return np.where(self.keys == MASKED, -math.inf, self.keys / logit_scale(self.sampler.temperature))
-
-    @cached_property
     def is_filtering(self) -> bool:
         """Whether any filter can take a token away."""
-        return self._k < len(self.logits) or self._share < 1.0 or self._least > -math.inf
+        return self._k < len(self.ranks) or self._share < 1.0 or self._least > -math.inf
 
     @cached_property
     def weights(self) -> Reals:
-        """exp(l / T), F64[V]."""
-        return np.exp(self.logits / self.temperature)
+        """exp(l / T) by rank, F64[V]."""
+        return np.exp(self.ranks.falling / self.temperature)
 
-    def possible(self, tokens: npt.NDArray[np.int64], spread: float) -> Flags:
-        """Which of `tokens` some logits within `spread` keep, BOOL as `tokens`."""
-        x, spread = self.logits[tokens], spread + self._rounding
-        in_k = x >= self._sorted[self._k - 1] - spread
-        in_min_p = x >= self._least - spread
-        return np.asarray(in_k & in_min_p & self._possibly_in_p(x, spread) & (x > -math.inf))
+    @cached_property
+    def sums(self) -> Reals:
+        """Entry i: the weight of the i heaviest, F64[V + 1]."""
+        return np.concatenate([[0.0], np.cumsum(self.weights)])
 
-    def sure(self, tokens: npt.NDArray[np.int64], spread: float) -> Flags:
-        """Which of `tokens` all logits within `spread` keep, BOOL as `tokens`."""
-        x, spread = self.logits[tokens], spread + self._rounding
-        in_k = (x > self._after_k + spread) | (self._k == len(self.logits))
-        others = np.where(x == 0.0, self._second, 0.0)
-        in_min_p = x - spread > others + self._least
-        return in_k & in_min_p & self._surely_in_p(x, others, spread) & (x > -math.inf)
+    def weight(self, x: float) -> float:
+        """exp(x / T) of a logit."""
+        return math.exp(x / self.temperature)
 
-    def _possibly_in_p(self, x: Reals, spread: float) -> Flags:
+    def possible(self, x: float, spread: float) -> bool:
+        """Whether some logits within `spread` keep a token whose logit is x here."""
+        spread += self._rounding
+        is_near = x >= self._at_k - spread and x >= self._least - spread
+        return x > -math.inf and is_near and self._possibly_in_p(x, spread)
+
+    def sure(self, x: float, spread: float) -> bool:
+        """Whether all logits within `spread` keep a token whose logit is x here."""
+        spread += self._rounding
+        if x == -math.inf or not (self._k == len(self.ranks) or x > self._after_k + spread):
+            return False
+        others = self._second if x == 0.0 else 0.0
+        return x - spread > others + self._least and self._surely_in_p(x, others, spread)
+
+    def count_possible(self, spread: float) -> int:
+        """How many tokens are possibly kept."""
+        return self._count(lambda x: self.possible(x, spread))
+
+    def count_sure(self, spread: float) -> int:
+        """How many tokens are surely kept."""
+        return self._count(lambda x: self.sure(x, spread))
+
+    def _count(self, is_kept: Callable[[float], bool]) -> int:
+        """How many of the largest logits are kept, where none is that is smaller than one that is not."""
+        return bisect_left(range(len(self.ranks)), True, key=lambda rank: not is_kept(self.ranks.at(rank)))
+
+    def _possibly_in_p(self, x: float, spread: float) -> bool:
         """Heavier tokens are those above x by more than the spread; they weigh least, all others most."""
-        if self._share >= 1.0:
-            return np.ones(x.shape, np.bool_)
-        heavier = self._count_above(x + spread)
-        above = self._sums[np.minimum(heavier, self._k)]
-        others = (self._sums[self._k] - above) * self._swing(spread)
-        slack = RELATIVE * (above + others) + ABSOLUTE * len(self.logits)
-        is_inside = above * (1.0 - self._share) < self._share * others + slack
-        return np.asarray(is_inside & (self._share > 0.0) | (heavier == 0))
+        heavier = self.ranks.above(x + spread) if self._share < 1.0 else 0
+        if heavier == 0:
+            return True
+        above = self._sum(min(heavier, self._k))
+        others = float(self._rest[min(heavier, self._k)]) * self._swing(spread)
+        slack = RELATIVE * (above + others) + ABSOLUTE * len(self.ranks)
+        return self._share > 0.0 and above * (1.0 - self._share) < self._share * others + slack
 
-    def _surely_in_p(self, x: Reals, others: Reals, spread: float) -> Flags:
+    def _surely_in_p(self, x: float, others: float, spread: float) -> bool:
         """Heavier tokens are all those not surely lighter; they weigh most, all others least."""
-        if self._share >= 1.0:
-            return np.ones(x.shape, np.bool_)
-        heavier = np.minimum(self._count_from(x - spread), self._k)
-        surely_in = self._count_above(np.float64(self._after_k + spread)) if self._k < len(self.logits) else self._k
-        own = np.exp(x / self.temperature)
-        above = np.maximum(self._sums[heavier] - own, 0.0) * self._swing(spread)
-        below = own + np.maximum(self._sums[np.maximum(surely_in, heavier)] - self._sums[heavier], 0.0)
-        slack = RELATIVE * (above + below) + ABSOLUTE * len(self.logits)
-        return np.asarray((above * (1.0 - self._share) + slack < self._share * below) | (x - spread > others))
+        if self._share >= 1.0 or x - spread > others:
+            return True
+        heavier, own = min(self.ranks.at_least(x - spread), self._k), self.weight(x)
+        surely_in = self.ranks.above(self._after_k + spread) if self._k < len(self.ranks) else self._k
+        rivals = float(self._without_first[heavier]) if x == 0.0 else max(self._sum(heavier) - own, 0.0)
+        above = rivals * self._swing(spread)
+        below = own + max(self._sum(max(surely_in, heavier)) - self._sum(heavier), 0.0)
+        slack = RELATIVE * (above + below) + ABSOLUTE * len(self.ranks)
+        return above * (1.0 - self._share) + slack < self._share * below
 
     def _swing(self, spread: float) -> float:
-        return math.exp(min(spread / self.temperature, 700.0))
+        return math.exp(min(spread / self.temperature, SWING_MAX))
 
-    def _count_above(self, x: Reals | np.float64) -> npt.NDArray[np.int64]:
-        """How many logits are larger."""
-        return np.asarray(len(self.logits) - np.searchsorted(self._ascending, x, side="right"))
-
-    def _count_from(self, x: Reals) -> npt.NDArray[np.int64]:
-        """How many logits are as large or larger."""
-        return np.asarray(len(self.logits) - np.searchsorted(self._ascending, x, side="left"))
+    def _sum(self, count: int) -> float:
+        return float(self.sums[count])
 
     @cached_property
-    def _ascending(self) -> Reals:
-        return np.sort(self.logits)
+    def _rest(self) -> Reals:
+        """Entry i: the weight of what top-k keeps but the i heaviest, F64[k + 1]; a difference would lose the light."""
+        return np.concatenate([np.cumsum(self.weights[: self._k][::-1])[::-1], [0.0]])
 
     @cached_property
-    def _sorted(self) -> Reals:
-        return self._ascending[::-1]
-
-    @cached_property
-    def _sums(self) -> Reals:
-        """Entry i: the weight of the i heaviest."""
-        heaviest = np.exp(self._sorted / self.temperature)
-        return np.concatenate([[0.0], np.cumsum(heaviest)])
+    def _without_first(self) -> Reals:
+        """Entry i: the weight of the i heaviest but the first of them, F64[V + 1]."""
+        return np.concatenate([[0.0, 0.0], np.cumsum(self.weights[1:])])
 
     @cached_property
     def _k(self) -> int:
-        return min(self.sampler.top_k or len(self.logits), len(self.logits))
+        return min(self.sampler.top_k or len(self.ranks), len(self.ranks))
+
+    @cached_property
+    def _at_k(self) -> float:
+        """The least logit that top-k keeps."""
+        return self.ranks.at(self._k - 1)
 
     @cached_property
     def _after_k(self) -> float:
         """The largest logit that top-k leaves out."""
-        return float(self._sorted[self._k]) if self._k < len(self.logits) else -math.inf
+        return self.ranks.at(self._k) if self._k < len(self.ranks) else -math.inf
 
     @cached_property
     def _second(self) -> float:
-        return float(self._sorted[1]) if len(self.logits) > 1 else -math.inf
+        return self.ranks.at(1) if len(self.ranks) > 1 else -math.inf
 
     @cached_property
     def _share(self) -> float:

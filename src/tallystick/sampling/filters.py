@@ -27,18 +27,26 @@ from tallystick.transcripts.sampler import Sampler
 
 Logits = npt.NDArray[np.float32]
 Keys = npt.NDArray[np.int64]
+Reals = npt.NDArray[np.float64]
+
+
+def relative_logits(logits: Logits, sampler: Sampler, history: Sequence[int]) -> Reals:
+    """F32[V] logits after the penalty relative to the largest, F64[V], −∞ for what is out; `history` as for keys."""
+    x = _penalized(_plain_logits(logits), sampler.repetition_penalty, history)
+    largest = x.max()
+    return x if largest == -math.inf else x - largest
+
+
+def keys_at(relative: Reals, sampler: Sampler) -> Keys:
+    """The keys of `relative_logits` at the sampler's temperature."""
+    keys: Keys = np.maximum(np.floor(relative * logit_scale(sampler.temperature)), LOWEST).astype(np.int64)
+    keys[relative == -math.inf] = MASKED
+    return keys
 
 
 def keys_of(logits: Logits, sampler: Sampler, history: Sequence[int]) -> Keys:
     """The keys of F32[V] logits after penalty and temperature; `history` holds token ids below V."""
-    x = _penalized(_plain_logits(logits), sampler.repetition_penalty, history)
-    largest = x.max()
-    if largest == -math.inf:
-        return np.full(x.shape, MASKED)
-    scaled = np.floor((x - largest) * logit_scale(sampler.temperature))
-    keys: Keys = np.maximum(scaled, LOWEST).astype(np.int64)
-    keys[x == -math.inf] = MASKED
-    return keys
+    return keys_at(relative_logits(logits, sampler, history), sampler)
 
 
 def filtered(keys: Keys, sampler: Sampler) -> Keys:
@@ -50,17 +58,18 @@ def filtered(keys: Keys, sampler: Sampler) -> Keys:
     return _keep_min_p(keys, share_of(sampler.min_p, "min_p"))
 
 
-def _plain_logits(logits: Logits) -> npt.NDArray[np.float64]:
+def _plain_logits(logits: Logits) -> Reals:
     x = np.minimum(logits.astype(np.float64), FINITE)
     x[np.abs(x) < NORMAL] = 0.0
     x[np.isnan(x)] = -math.inf
     return x
 
 
-def _penalized(x: npt.NDArray[np.float64], penalty: float, history: Sequence[int]) -> npt.NDArray[np.float64]:
+def _penalized(x: Reals, penalty: float, history: Sequence[int]) -> Reals:
     if penalty != 1.0 and len(history):
         above, below = penalty_factors(penalty)
-        seen = np.unique(np.asarray(history, np.int64))
+        seen = np.zeros(len(x), np.bool_)
+        seen[np.asarray(history, np.int64)] = True
         x[seen] *= np.where(x[seen] > 0, above, below)
         x[np.abs(x) < NORMAL] = 0.0
     return x

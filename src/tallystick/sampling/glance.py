@@ -8,7 +8,6 @@ is not the choice for that reason alone passes, and no other: where filters or a
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -89,15 +88,20 @@ class Rows:
         return share_of(self.sampler.min_p, "min_p") / (1 << SHARE_BITS)
 
     def penalised(self, rows: Integers, tokens: Integers) -> Reals:
-        """The logits of `tokens` in `rows`, which ascend, after the repetition penalty."""
+        """The logits of `tokens` in `rows` after the repetition penalty."""
         x = self.logits[rows, tokens].astype(np.float64)
         if self.penalty == 1.0:
             return x
         above, below = penalty_factors(self.penalty)
-        starts = np.searchsorted(rows, np.arange(len(self.claimed) + 1))
-        parts = [tokens[start:end] for start, end in itertools.pairwise(starts)]
-        seen = [np.isin(part, np.asarray(past)) for part, past in zip(parts, self.histories, strict=True)]
-        return np.where(np.concatenate(seen), x * np.where(x > 0, above, below), x)
+        return np.where(self.seen[rows, tokens], x * np.where(x > 0, above, below), x)
+
+    @cached_property
+    def seen(self) -> Flags:
+        """The tokens of each row's history, BOOL[rows, V]: a look costs nothing, however long a prompt is."""
+        seen = np.zeros(self.logits.shape, np.bool_)
+        for row, history in zip(seen, self.histories, strict=True):
+            row[np.asarray(history, np.int64)] = True
+        return seen
 
     def noise(self, rows: Integers, tokens: Integers) -> Reals:
         """T times the Gumbel noise of `tokens` in `rows`."""
@@ -151,16 +155,23 @@ def _candidates(rows: Rows, scores: Reals, cuts: Reals) -> tuple[Candidates, Fla
     least = np.nextafter(cuts.astype(np.float32), np.float32(-np.inf))
     hits = np.empty(rows.logits.shape[1], np.bool_)
     found = [np.flatnonzero(np.greater_equal(row, cut, out=hits)) for row, cut in zip(rows.logits, least, strict=True)]
+    if rows.penalty < 1.0:
+        found = [np.union1d(each, _raised(rows, row, float(cuts[row]))) for row, each in enumerate(found)]
     doubtful = np.array([len(each) > CANDIDATES_MAX for each in found])
     found = [each[:0] if too_many else each for each, too_many in zip(found, doubtful, strict=True)]
-    if rows.penalty < 1.0:
-        found = [np.union1d(each, np.asarray(seen, np.int64)) for each, seen in zip(found, rows.histories, strict=True)]
     row = np.repeat(np.arange(len(found)), [len(each) for each in found])
     token = np.concatenate(found)
     x = rows.penalised(row, token)
     ahead = x + rows.noise(row, token) >= scores[row] - rows.temperature * NEAR
     doubtful |= _any(~np.isfinite(x), row, len(found))
     return Candidates(row, token, x, ahead & (token != rows.claimed[row])), doubtful
+
+
+def _raised(rows: Rows, row: int, cut: float) -> Integers:
+    """The tokens that a penalty below 1 may raise above the cut."""
+    tokens = np.flatnonzero(rows.seen[row])
+    x = rows.penalised(np.full(len(tokens), row), tokens)
+    return tokens[~(x < cut)]
 
 
 def _survives_filters(rows: Rows, found: Candidates, own: Reals, doubtful: Flags) -> Flags:
@@ -179,31 +190,30 @@ def _survives_filters(rows: Rows, found: Candidates, own: Reals, doubtful: Flags
 def _survives(rows: Rows, row: int, x: Reals, is_ahead: Flags, own: float) -> bool:
     """One row, whose tokens of at least `own` and those ahead are all among `x`."""
     temperature, near = rows.temperature, rows.temperature * NEAR
-    largest = float(x.max())
-    least = largest + temperature * math.log(rows.min_p) if rows.min_p > 0 else -math.inf
+    ahead, x = x[is_ahead], np.sort(x)
+    least = float(x[-1]) + temperature * math.log(rows.min_p) if rows.min_p > 0 else -math.inf
     blur = near * (1 + 2.0**-18 / max(rows.min_p, 2.0**-30))
-    heavier = x >= own - near
-    ahead = x[is_ahead]
+    heavier = len(x) - int(np.searchsorted(x, own - near))
+    if own < least + blur or heavier > rows.top_k:
+        return False
+    lighter = np.searchsorted(x, ahead + near, side="right")
     is_out = ahead < least - blur
     if rows.top_k < rows.logits.shape[1]:
-        is_out |= (x > ahead[:, None] + near).sum(axis=1) >= rows.top_k
-    if own < least + blur or int(heavier.sum()) > rows.top_k:
-        return False
-    return bool(is_out.all()) if rows.top_p == 1.0 else _survives_top_p(rows, row, x, ahead[~is_out], own)
+        is_out |= len(x) - lighter >= rows.top_k
+    return bool(is_out.all()) if rows.top_p == 1.0 else _survives_top_p(rows, row, x, lighter[~is_out], heavier, own)
 
 
-def _survives_top_p(rows: Rows, row: int, x: Reals, ahead: Reals, own: float) -> bool:
-    near = rows.temperature * NEAR
-    weights = np.exp((x - x.max()) / rows.temperature)
-    others = float(weights[x >= own - near].sum()) - math.exp((own - float(x.max())) / rows.temperature)
-    is_heaviest = int((x >= own - near).sum()) == 1
-    before = 0.0 if is_heaviest else others * (1 + INEXACT)
-    after_k = float(np.sort(weights)[::-1][: rows.top_k].sum())
-    is_kept = is_heaviest or before < rows.top_p * after_k
-    if is_kept and not len(ahead):
+def _survives_top_p(rows: Rows, row: int, x: Reals, lighter: Integers, heavier: int, own: float) -> bool:
+    """`x` ascends; `lighter` of it are not heavier than each token ahead, and the last `heavier` are own or more."""
+    weights = np.exp((x - x[-1]) / rows.temperature)
+    others = float(weights[-heavier:].sum()) - math.exp((own - float(x[-1])) / rows.temperature)
+    before = 0.0 if heavier == 1 else others * (1 + INEXACT)
+    after_k = float(weights[-rows.top_k :].sum())
+    is_kept = heavier == 1 or before < rows.top_p * after_k
+    if is_kept and not len(lighter):
         return True
-    least, most = (after_k, after_k) if len(weights) >= rows.top_k else _total(rows, row, weights, float(x.max()))
-    masses = (weights * (x > ahead[:, None] + near)).sum(axis=1)
+    least, most = (after_k, after_k) if len(weights) >= rows.top_k else _total(rows, row, weights, float(x[-1]))
+    masses = np.concatenate([np.cumsum(weights[::-1])[::-1], [0.0]])[lighter]
     return (is_kept or before < rows.top_p * least) and bool((masses > rows.top_p * (1 + INEXACT) * most).all())
 
 

@@ -13,27 +13,36 @@ exp(±m/T) at most. Greedy: max l − l_c. Each condition is necessary, so that 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.operators.tally.sampling import KEYS_PER_LOGIT, MASKED, WORD_BITS, logit_scale, penalty_factors
+from tallystick.operators.tally import fixed
+from tallystick.operators.tally.sampling import WORD_BITS, logit_scale, penalty_factors
 from tallystick.sampling.choose import check_rows
-from tallystick.sampling.draw import draw_by_sums, draw_gumbel, draw_largest, noisy
-from tallystick.sampling.edges import ABSOLUTE, RELATIVE, Edges
-from tallystick.sampling.filters import Keys, Logits, filtered, keys_of
+from tallystick.sampling.draw import draw_by_sums, draw_gumbel
+from tallystick.sampling.edges import ABSOLUTE, RELATIVE, SWING_MAX, Edges
+from tallystick.sampling.filters import Keys, Logits, filtered, keys_at, relative_logits
 from tallystick.sampling.glance import EVERY_TOKEN, chosen_at_a_glance
+from tallystick.sampling.plain import ARRAYS
+from tallystick.sampling.ranks import Ranks, Reals
 from tallystick.sampling.stream import position_words
 from tallystick.transcripts.sampler import Sampler
-
-Reals = npt.NDArray[np.float64]
 
 ROUNDED: Final = 4
 """More than a difference of two keys is rounded by."""
 HALVINGS: Final = 30
-DOUBLINGS: Final = 60
+LEAST_SPREAD: Final = 2.0**-20
+"""A spread in units of T of which no smaller one is told from 0."""
+DOUBLINGS: Final = 256
+"""From the least spread of the lowest temperature to beyond the largest difference of logits."""
+AT_ONCE: Final = 256
+"""Rows that are looked at together, so that memory does not grow with an answer."""
 
 
 def margins(
@@ -52,78 +61,141 @@ def margins(
     """
     check_rows(logits, positions, [(token,) for token in tokens])
     assert len(histories) == len(tokens)
-    is_chosen = chosen_at_a_glance(logits, tokens, sampler, positions, histories, reach)
     found = np.zeros(len(tokens))
-    for row in np.flatnonzero(~is_chosen).tolist():
-        found[row] = margin(logits[row], tokens[row], sampler, positions[row], histories[row])
+    for start in range(0, len(tokens), AT_ONCE):
+        part = slice(start, start + AT_ONCE)
+        rows = logits[part], tokens[part], sampler, positions[part], histories[part]
+        for row in np.flatnonzero(~chosen_at_a_glance(*rows, reach)).tolist():
+            place = start + row
+            found[place] = margin(logits[place], tokens[place], sampler, positions[place], histories[place])
     return found
 
 
 def margin(logits: Logits, token: int, sampler: Sampler, position: int, history: Sequence[int]) -> float:
     """The margin of one row's token, without checks and short cuts."""
-    keys = keys_of(logits, sampler, history)
-    if keys[token] == MASKED:
+    x = relative_logits(logits, sampler, history)
+    if x[token] == -math.inf:
         return math.inf
-    apart = _greedy(keys, token) if sampler.is_greedy else _drawn(keys, token, sampler, position)
+    apart = -float(x[token]) if sampler.is_greedy else _drawn(x, token, sampler, position)
     return apart / _stretch(sampler, history)
 
 
-def _greedy(keys: Keys, token: int) -> float:
-    return 0.0 if draw_largest(keys) == token else -int(keys[token]) / KEYS_PER_LOGIT
-
-
-def _drawn(keys: Keys, token: int, sampler: Sampler, position: int) -> float:
-    edges = Edges(keys, sampler)
+def _drawn(x: Reals, token: int, sampler: Sampler, position: int) -> float:
+    keys = keys_at(x, sampler)
     left = filtered(keys, sampler)
     if sampler.form == "cdf":
         word = int(position_words(sampler.seed, position, 1)[0])
-        return 0.0 if draw_by_sums(left, word) == token else _between_sums(edges, token, word)
+        return 0.0 if draw_by_sums(left, word) == token else _between_sums(Sums(x, token, sampler, word))
     words = position_words(sampler.seed, position, len(keys))
-    return 0.0 if draw_gumbel(left, words) == token else _largest_score(edges, token, words)
+    return 0.0 if draw_gumbel(left, words) == token else _largest_score(x, token, sampler, words)
 
 
-def _largest_score(edges: Edges, token: int, words: Keys) -> float:
-    scores = noisy(edges.keys, words)
-    ahead = np.flatnonzero((scores > scores[token]) & (edges.keys != MASKED))
-    leads = np.maximum(scores[ahead] - scores[token] - ROUNDED, 0) / logit_scale(edges.sampler.temperature)
-    claimed = np.array([token])
+def _largest_score(x: Reals, token: int, sampler: Sampler, words: Keys) -> float:
+    """By logits, not by keys: those end at a lowest key, where the temperature is low.
+
+    Of the tokens ahead by more than a spread all have to be possibly out: the heaviest of them stands for all.
+    """
+    scores = x + (fixed.gumbel(ARRAYS, words) - ROUNDED) / logit_scale(sampler.temperature)
+    leads = scores - scores[token] - ROUNDED / logit_scale(sampler.temperature)
+    ranks = Ranks(x)
+    edges, own = Edges(ranks, sampler), float(x[token])
+    if not edges.is_filtering:
+        return max(float(leads.max()), 0.0)
+    leads[token] = -math.inf
+    largest_yet = np.maximum.accumulate(leads[ranks.tokens])
 
     def is_explained(spread: float) -> bool:
-        further = ahead[leads > spread]
-        return bool(edges.possible(claimed, spread)[0]) and not edges.sure(further, spread).any()
+        first = int(np.searchsorted(largest_yet, spread, side="right"))
+        return edges.possible(own, spread) and not (first < len(ranks) and edges.sure(ranks.at(first), spread))
 
-    if not edges.is_filtering:
-        return float(leads.max(initial=0.0))
     return _least(is_explained, edges.temperature)
 
 
-def _between_sums(edges: Edges, token: int, word: int) -> float:
+@dataclass(frozen=True)
+class Sums:
+    """A claimed token between running sums: `x` as of `Ranks`, and the word that was drawn."""
+
+    x: Reals
+    token: int
+    sampler: Sampler
+    word: int
+
+    @cached_property
+    def edges(self) -> Edges:
+        """The filters."""
+        return Edges(Ranks(self.x), self.sampler)
+
+    @cached_property
+    def leading(self) -> float:
+        """The draw, from 0 to 1."""
+        leading: float = ((self.word % 2**64) >> (64 - WORD_BITS)) / 2**WORD_BITS
+        return leading
+
+    @cached_property
+    def until(self) -> Heap:
+        """The token and those before it."""
+        return self._heap(np.arange(len(self.x)) <= self.token)
+
+    @cached_property
+    def since(self) -> Heap:
+        """The token and those after it."""
+        return self._heap(np.arange(len(self.x)) >= self.token)
+
+    def _heap(self, are: npt.NDArray[np.bool_]) -> Heap:
+        ranks, temperature = self.edges.ranks, self.edges.temperature
+        largest, token = float(self.x[are].max()), ranks.tokens
+        others = np.where(are[token] & (token != self.token), ranks.falling - largest, -math.inf)
+        own = math.exp((float(self.x[self.token]) - largest) / temperature)
+        return Heap(largest / temperature, own, np.concatenate([[0.0], np.cumsum(np.exp(others / temperature))]))
+
+
+@dataclass(frozen=True)
+class Heap:
+    """Weights of some tokens relative to the heaviest of them, whose own is exp(`largest`): none is lost as too small.
+
+    `own` is that of the claimed token, entry i of `others` that of those of the i largest logits besides, F64[V + 1].
+    """
+
+    largest: float
+    own: float
+    others: Reals
+
+    def without_own(self, count: int) -> float:
+        """What those of the `count` largest logits weigh but the claimed token."""
+        return float(self.others[count]) * math.exp(self.largest)
+
+    def raised(self, count: int, by: float) -> float:
+        """What those of the `count` largest logits and the claimed token weigh, times exp(`by`)."""
+        return (float(self.others[count]) + self.own) * math.exp(min(self.largest + by, SWING_MAX))
+
+
+def _between_sums(sums: Sums) -> float:
     """The odds of the sum before the token may be lower, those of the sum up to it higher, by exp(m/T)."""
-    leading = ((word % 2**64) >> (64 - WORD_BITS)) / 2**WORD_BITS
-    everyone, weights = np.arange(len(edges.keys)), edges.weights
+    edges, leading, own = sums.edges, sums.leading, float(sums.x[sums.token])
+    until, since = sums.until, sums.since
 
     def is_explained(spread: float) -> bool:
-        may, must = (edges.possible(everyone, spread), edges.sure(everyone, spread))
-        possible, sure = np.where(may, weights, 0.0), np.where(must, weights, 0.0)
-        swing = math.exp(min(spread / edges.temperature, 700.0))
-        slack = ABSOLUTE * len(weights) + RELATIVE * float(possible.sum())
-        before, until = float(sure[:token].sum()), float(possible[: token + 1].sum())
-        after, since = float(sure[token + 1 :].sum()), float(possible[token:].sum())
-        reaches = until * swing * (1.0 - leading) + slack >= leading * after
-        return bool(may[token]) and reaches and before * (1.0 - leading) <= leading * since * swing + slack
+        if not edges.possible(own, spread):
+            return False
+        possible, sure, swing = edges.count_possible(spread), edges.count_sure(spread), spread / edges.temperature
+        slack = ABSOLUTE * len(sums.x) + RELATIVE * float(edges.sums[possible])
+        reaches = until.raised(possible, swing) * (1.0 - leading) + slack >= leading * since.without_own(sure)
+        starts = until.without_own(sure) * (1.0 - leading) <= leading * since.raised(possible, swing) + slack
+        return reaches and starts
 
     return _least(is_explained, edges.temperature)
 
 
 def _least(is_explained: Callable[[float], bool], scale: float) -> float:
-    """The least spread that explains, to a part in 2³⁰ of the octave it lies in; infinite where none does."""
-    low, high = 0.0, scale * 2.0**-20
-    for _ in range(DOUBLINGS):
-        if is_explained(high):
-            break
-        low, high = high, 2.0 * high
-    else:
+    """The least spread that explains, to a part in 2³⁰ of the octave it lies in; infinite where none does.
+
+    What a spread explains, a larger one explains, so that the octave is found by halving too.
+    """
+    octave = bisect_left(range(DOUBLINGS), True, key=lambda each: is_explained(scale * LEAST_SPREAD * 2.0**each))
+    if octave == DOUBLINGS:
         return math.inf
+    high = scale * LEAST_SPREAD * 2.0**octave
+    low = high / 2 if octave else 0.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         low, high = (low, middle) if is_explained(middle) else (middle, high)

@@ -7,29 +7,28 @@ most that honest logits could give it, is above 0 then, and it is not impossible
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from tallystick.errors import MalformedError
 from tallystick.operators.tally import fixed
-from tallystick.operators.tally.sampling import LOWEST, MASKED, logit_scale
 from tallystick.sampling.choose import check_rows, keys
 from tallystick.sampling.edges import Edges
-from tallystick.sampling.filters import Keys, Logits, filtered, keys_of
+from tallystick.sampling.filters import Keys, Logits, filtered, keys_at, relative_logits
 from tallystick.sampling.plain import ARRAYS
+from tallystick.sampling.ranks import Ranks, Reals
 from tallystick.transcripts.sampler import Sampler
-
-Reals = npt.NDArray[np.float64]
 
 UNFILTERED: Final = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
 EDGE: Final = 2.0**-10
 """The share of an alternative's probability that lies outside its filters, for honest tokens at their edges."""
 TEMPERATURES: Final = (0.5, 0.7, 0.85, 1.2, 1.43, 2.0)
 FOREIGN: Final = (0.1, 0.5)
+NONE_LEFT: Final = "logits: a row leaves no token to choose"
 
 
 @dataclass(frozen=True)
@@ -93,21 +92,29 @@ def log_ratios(
 def _row(
     logits: Logits, token: int, history: Sequence[int], sampler: Sampler, spread: float
 ) -> tuple[float, float, float, float]:
-    keys = keys_of(logits, sampler, history)
-    p = _normalised(filtered(keys, sampler))
+    x = relative_logits(logits, sampler, history)
+    p = _normalised(filtered(keys_at(x, sampler), sampler))
     inside = p[p > 0]
     surprise = -np.log(inside)
     expected = float(inside @ surprise)
     variance = float(inside @ (surprise - expected) ** 2)
-    return _surprise(p[token]), expected, variance, _surprise(_ceiling(Edges(keys, sampler), token, spread))
+    return (
+        _surprise(p[token]),
+        expected,
+        variance,
+        _surprise(_ceiling(Edges(Ranks(x), sampler), float(x[token]), spread)),
+    )
 
 
 def _ratios(
     logits: Logits, token: int, history: Sequence[int], sampler: Sampler, spread: float, outside: float
 ) -> dict[str, tuple[float, float]]:
-    keys = keys_of(logits, sampler, history)
-    p, ceiling = _of(Edges(keys, sampler), token, spread)
-    others = {name: _of(_edges_at(keys, sampler, other), token, spread) for name, other in _alternatives(sampler)}
+    x = relative_logits(logits, sampler, history)
+    own, ranks = float(x[token]), Ranks(x)
+    if ranks.at(0) == -math.inf:
+        raise MalformedError(NONE_LEFT)
+    p, ceiling = _of(Edges(ranks, sampler), own, spread)
+    others = {name: _of(Edges(ranks, other), own, spread) for name, other in _alternatives(sampler)}
     for share in FOREIGN:
         anywhere = share / len(logits)
         others[f"foreign x{share:g}"] = (1 - share) * p + anywhere, (1 - share) * ceiling + anywhere
@@ -116,45 +123,37 @@ def _ratios(
     }
 
 
-def _edges_at(keys: Keys, sampler: Sampler, other: Sampler) -> Edges:
-    """Keys of one sampler under the temperature of another."""
-    ratio = logit_scale(other.temperature) / logit_scale(sampler.temperature)
-    return Edges(np.where(keys == MASKED, MASKED, np.maximum(keys * ratio, LOWEST).astype(np.int64)), other)
-
-
 def _alternatives(sampler: Sampler) -> Iterator[tuple[str, Sampler]]:
     for factor in TEMPERATURES:
         yield f"temperature x{factor:g}", sampler.model_copy(update={"temperature": sampler.temperature * factor})
     yield "no filters", sampler.model_copy(update=UNFILTERED)
 
 
-def _of(edges: Edges, token: int, spread: float) -> tuple[float, float]:
-    """The token's probability, a little of which lies outside the filters, and its ceiling inside them."""
-    everywhere = float(edges.weights[token] / edges.weights.sum())
+def _of(edges: Edges, x: float, spread: float) -> tuple[float, float]:
+    """The probability of the token of logit x, a little of which lies outside the filters, and its ceiling inside."""
+    own, sums = edges.weight(x), edges.sums
+    everywhere = own / float(sums[-1])
     if not edges.is_filtering:
         return everywhere, everywhere
-    inside = np.where(edges.possible(np.arange(len(edges.keys)), 0.0), edges.weights, 0.0)
-    share = float(inside[token] / inside.sum())
-    return (1 - EDGE) * share + EDGE * everywhere, _ceiling(edges, token, spread)
+    share = own / float(sums[edges.count_possible(0.0)]) if edges.possible(x, 0.0) else 0.0
+    return (1 - EDGE) * share + EDGE * everywhere, _ceiling(edges, x, spread)
 
 
-def _ceiling(edges: Edges, token: int, spread: float) -> float:
-    """The token's share of what is surely kept, with it; 0 where it is surely out."""
+def _ceiling(edges: Edges, x: float, spread: float) -> float:
+    """The share of the token of logit x in what is surely kept, with it; 0 where it is surely out."""
+    own = edges.weight(x)
     if not edges.is_filtering:
-        return float(edges.weights[token] / edges.weights.sum())
-    if not edges.possible(np.array([token]), spread)[0]:
+        return own / float(edges.sums[-1])
+    if not edges.possible(x, spread) or own == 0.0:
         return 0.0
-    everyone = np.arange(len(edges.keys))
-    sure = edges.sure(everyone, spread)
-    sure[token] = False
-    own = float(edges.weights[token])
-    return own / (own + float(edges.weights[sure].sum())) if own > 0 else 0.0
+    sure = float(edges.sums[edges.count_sure(spread)])
+    return own / (sure if edges.sure(x, spread) else sure + own)
 
 
 def _normalised(keys: Keys) -> Reals:
     weights = fixed.exp2(ARRAYS, keys).astype(np.float64)
     if not weights.any():
-        raise MalformedError("logits: a row leaves no token to choose")
+        raise MalformedError(NONE_LEFT)
     return np.asarray(weights / weights.sum())
 
 

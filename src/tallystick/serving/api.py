@@ -129,7 +129,9 @@ def _add_challenges(app: FastAPI, service: ModelService, options: ServerOptions)
         try:
             opening = await service.challenge(request_id, bytes.fromhex(asked.nonce), asked.count)
         except UnavailableError as error:
-            raise Refusal(404, str(error), "request_id", "not_found") from None
+            if await asyncio.to_thread(service.has_committed, request_id):
+                raise Refusal(410, str(error), "request_id", "states_gone") from None
+            raise Refusal(404, "no receipt of this request commits to states", "request_id", "not_found") from None
         except (UsageError, MalformedError) as error:
             raise invalid(str(error)) from None
         return Response(opening, media_type="application/json")

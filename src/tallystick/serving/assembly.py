@@ -9,6 +9,7 @@ from threading import Lock
 from tallystick.attestation import SigningKey
 from tallystick.commitments import Digest
 from tallystick.frameworks.torch.language_models import TorchLanguageModel
+from tallystick.recorders.held_states import HELD_BYTES_MAX
 from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
 from tallystick.serving.batching import BatchingEngine
 from tallystick.serving.receipts import ReceiptBook
@@ -24,16 +25,17 @@ def model_service(
     rows: int = 16,
     queue: int = 128,
     graph: Digest | None = None,
+    held_bytes_max: int = HELD_BYTES_MAX,
 ) -> ModelService:
     """A service with at most `rows` answers at once and `queue` waiting, whose receipts also go to `journal`.
 
-    `graph` is the root of the decode graph that receipts name.
+    `graph` is the root of the decode graph that receipts name; `held_bytes_max` bounds the committed states in memory.
 
     Raises:
         UsageError: the journal is another key's, or another process writes to it.
         MalformedError: the journal is none, or the model has no such layer.
     """
-    issuer = ReceiptIssuer(language_model, key, settings, journal, graph=graph)
+    issuer = ReceiptIssuer(language_model, key, settings, journal, graph=graph, held_bytes_max=held_bytes_max)
     layers, keeps_prompts = issuer.settings.layers, issuer.settings.prompt
     engine = BatchingEngine(language_model, rows=rows, queue=queue, layers=layers, keeps_prompts=keeps_prompts)
     return ModelService(language_model, engine, issuer, ReceiptBook(journal))

@@ -123,7 +123,7 @@ class VerifyingClient:
                 return
             self._waiting += 1
             is_full = self._waiting > WAITING_MAX
-        task: Future[Found] = self._pool.submit(partial(self._too_many if is_full else self._judge, dict(body), answer))
+        task: Future[Found] = self._pool.submit(_too_many if is_full else partial(self._judge, dict(body), answer))
         task.add_done_callback(lambda done: self._collect(nonce, done))
 
     def _judge(self, body: dict[str, Any], answer: object) -> Found:
@@ -136,9 +136,6 @@ class VerifyingClient:
         context = context_of(model)
         return verify_receipt(response.receipt, model, self._policy, asked, response=response, context=context)
 
-    def _too_many(self, body: dict[str, Any], answer: object) -> Found:
-        return Verdict((), (f"could not check: more than {WAITING_MAX} answers were waiting",))
-
     def _collect(self, nonce: str, done: Future[Found]) -> None:
         error = done.exception()
         found = Verdict((), (f"could not check: {error or type(error).__name__}",)) if error else done.result()
@@ -148,6 +145,11 @@ class VerifyingClient:
             self._checked.append(checked)
         if self._on_verdict is not None:
             self._on_verdict(checked)
+
+
+def _too_many() -> Found:
+    """What is known of an answer that is let go: it waits for its turn without the answer."""
+    return Verdict((), (f"could not check: more than {WAITING_MAX} answers were waiting",))
 
 
 class _Watched:

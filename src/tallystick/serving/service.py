@@ -24,6 +24,8 @@ from tallystick.serving.slots import Slot
 from tallystick.transcripts.receipt import Answer, Request, SignedReceipt, Tokens
 from tallystick.transcripts.sampler import Sampler
 
+UNISSUED_MAX: Final = 64
+"""Finished answers whose receipts are not made yet: with as many, the next waits with the rows it holds."""
 RETRY_SECONDS: Final = "1"
 LOG: Final = logging.getLogger("tallystick.serving")
 
@@ -65,6 +67,7 @@ class ModelService:
     ) -> None:
         self.language_model, self.engine, self.issuer, self.book = language_model, engine, issuer, book
         self._scribe = ThreadPoolExecutor(1, "receipts")
+        self._unissued = threading.BoundedSemaphore(UNISSUED_MAX)
         self._tokenizing = threading.Lock()
 
     def start(self) -> None:
@@ -100,6 +103,14 @@ class ModelService:
         opening = await asyncio.to_thread(self.issuer.challenge, request_id, nonce, count)
         return opening.to_bytes()
 
+    def has_committed(self, request_id: str) -> bool:
+        """Whether a receipt of this request, as far as receipts are in memory, commits to states."""
+        try:
+            line = self.book.of(request_id)
+        except UnavailableError:
+            return False
+        return SignedReceipt.from_bytes(line, "receipt").receipt.states is not None
+
     def issue(self, order: Order, choice: int, generated: Generated) -> SignedReceipt:
         """Sign and keep the receipt of one choice."""
         request = Request(
@@ -115,8 +126,9 @@ class ModelService:
         return issued.signed
 
     def write_receipt(self, write: partial[None]) -> None:
-        """Run `write` after the receipts before it."""
-        self._scribe.submit(write)
+        """Run `write` after the receipts before it; waits while too many are due."""
+        self._unissued.acquire()
+        self._scribe.submit(write).add_done_callback(lambda _: self._unissued.release())
 
     def _encode(self, field: str, encode: Callable[[], list[int]]) -> tuple[int, ...]:
         with self._tokenizing:

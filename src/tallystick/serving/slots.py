@@ -14,6 +14,8 @@ from tallystick.serving.jobs import Event, Failed, Finish, Generated, Job, Piece
 if TYPE_CHECKING:
     from tallystick.frameworks.torch.language_models import TorchLanguageModel
 
+FOLD: Final = 32
+"""Tokens after which rows move into a tensor of their own: a row of a pass keeps those of the whole batch alive."""
 LOG: Final = logging.getLogger("tallystick.serving")
 
 
@@ -28,6 +30,7 @@ class Slot:
         self._end_tokens = language_model.end_tokens
         self._text = AnswerText(language_model.decode, job.stops)
         self.prompt_rows: Mapping[int, torch.Tensor] = {}
+        self._folded: list[Mapping[int, torch.Tensor]] = []
         self._rows: list[Mapping[int, torch.Tensor]] = []
         self._runs: list[Run] = []
         self.is_over = False
@@ -46,6 +49,8 @@ class Slot:
         """Take in the token chosen from hidden rows [width] by layer, in a step with the requests `company`."""
         self.history.append(token)
         self._rows.append(rows)
+        if len(self._rows) == FOLD:
+            self._fold()
         self._note(company)
         is_end = token in self._end_tokens
         text = "" if is_end else self._text.add(token)
@@ -56,9 +61,8 @@ class Slot:
         """Tell the finished answer, or what there is of a cancelled one; after a failure, nothing."""
         if self.is_over:
             return
-        rows = {layer: torch.stack([each[layer] for each in self._rows]) for layer in self._rows[0]}
         finish, runs = self.finish or "cancelled", tuple(self._runs)
-        self.tell(Generated(self.job, tuple(self.ids), finish, rows, self.prompt_rows, runs))
+        self.tell(Generated(self.job, tuple(self.ids), finish, *self._let_go(), runs))
 
     def fail(self, error: BaseException) -> None:
         """Tell that there will be no answer."""
@@ -70,6 +74,17 @@ class Slot:
         if not self.is_over:
             self.is_over = not isinstance(event, Piece)
             self.job.deliver(event)
+
+    def _fold(self) -> None:
+        self._folded.append({layer: torch.stack([each[layer] for each in self._rows]) for layer in self._rows[0]})
+        self._rows = []
+
+    def _let_go(self) -> tuple[Mapping[int, torch.Tensor], Mapping[int, torch.Tensor]]:
+        """The rows of the answer and of the prompt, which this slot holds no longer."""
+        if self._rows:
+            self._fold()
+        folded, prompt_rows, self._folded, self.prompt_rows = self._folded, self.prompt_rows, [], {}
+        return {layer: torch.cat([each[layer] for each in folded]) for layer in folded[0]}, prompt_rows
 
     def _finish(self, is_end: bool) -> Finish | None:
         if is_end:

@@ -375,8 +375,8 @@ def test_work_beyond_the_policy_or_the_model_is_refused(
     honest_answer: Any, language_model: Any, short_policy: Any
 ) -> None:
     signed = honest_answer.issued.signed
-    for changes in ({"tokens_max": 20}, {"memory_max": 1000}):
-        with pytest.raises(UnavailableError, match=r"answer\.tokens\.count"):
+    for changes in ({"tokens_max": 20}, {"memory_max": 1000}, {"work_max": 1000}):
+        with pytest.raises(UnavailableError, match=rf"answer\.tokens\.count.*{next(iter(changes))}"):
             verify_receipt(signed, language_model, short_policy.model_copy(update=changes))
     with pytest.raises(UnavailableError, match="places of the model"):
         verify_receipt(signed, language_model, short_policy, context=20)

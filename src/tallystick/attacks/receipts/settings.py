@@ -24,6 +24,14 @@ def hidden(scene: Scene, which: Which, *paths: str) -> tuple[Presented, ...]:
     return (Presented(restate(which(scene), scene.key, changes), scene.first.request),)
 
 
+def cold(scene: Scene) -> tuple[Presented, ...]:
+    """Tokens of a hot sampler under so low a temperature that keys tell no token from another; nobody has the request.
+
+    It is presented to an auditor, who knows only what the receipt states.
+    """
+    return (Presented(restate(scene.hotter, scene.key, {"sampler.temperature": COLD})),)
+
+
 def cache_rounded(scene: Scene) -> tuple[Presented, ...]:
     """A cache of 8 bits, stated."""
     return (Presented(restate(scene.first, scene.key, {"engine.kv_cache": "int8"}), scene.first.request),)
@@ -68,6 +76,7 @@ def _for_the_cheaper(scene: Scene) -> tuple[Presented, ...]:
     return (Presented(scene.cheap.body, scene.cheap.request, model=scene.cheaper),)
 
 
+COLD: Final = 1e-8
 HEAT: Final = f"temperature {HOTTER:g} where {TEMPERATURE:g} was asked"
 FORGERIES: Final = (
     Forgery("temperature stated", HEAT, partial(stated, which=_hotter), checks=("settings",), twin=_own(_hotter)),
@@ -75,6 +84,13 @@ FORGERIES: Final = (
         "temperature hidden",
         f"{HEAT}, the latter claimed",
         lambda scene: hidden(scene, _hotter, "sampler"),
+        checks=("sampler",),
+        twin=_own(_hotter),
+    ),
+    Forgery(
+        "temperature of ice",
+        f"tokens at {HOTTER:g} under a stated {COLD:g}, at which every distance once ended at nothing",
+        cold,
         checks=("sampler",),
         twin=_own(_hotter),
     ),

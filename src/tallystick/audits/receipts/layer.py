@@ -18,8 +18,9 @@ from tallystick.audits.receipts.policy import ReceiptPolicy
 from tallystick.audits.receipts.report import Notebook
 from tallystick.audits.receipts.verify import Challenge, Subject
 from tallystick.commitments import digest, digest_bytes, sample
-from tallystick.errors import ProofError
+from tallystick.errors import ProofError, UnavailableError
 from tallystick.graphs.graph import Graph, Ref
+from tallystick.graphs.inspection import Inspection
 from tallystick.operators.bound import excess
 from tallystick.tensors import Tensor, TensorSpec, round_to_bfloat16, round_to_float16
 from tallystick.tolerances import Finding
@@ -30,6 +31,11 @@ INPUT: Final = "inputs.input_ids"
 RELATIVE: Final[Mapping[str, float]] = {"F32": 2e-5, "F16": 2e-3, "BF16": 2e-2}
 """How far a row may lie from the exact one by default, relative to its norm: fifty times what one layer of a Llama
 was seen to differ by in F32 (3.8e-7), four times in F16 (5.4e-4) and BF16 (5.2e-3), with either attention."""
+
+BALL_BYTES: Final = 8
+"""Bytes for each byte of a value: a centre and a radius in float64, where values are of two bytes."""
+BALL_WORK: Final = 2
+"""Operations for each floating-point operation: products are of matrices, one for centres and some for radii."""
 
 
 class LayerProgram(Protocol):
@@ -89,6 +95,14 @@ def judge_layer(
     _judge(notes, statement, opened, chosen, source(tokens, chosen), policy)
 
 
+def check_program(graph: Graph, policy: ReceiptPolicy) -> None:
+    """Raise `UnavailableError` where running the graph on balls takes more memory or work than the policy allows."""
+    seen = Inspection(graph)
+    for setting, needed in (("memory_max", BALL_BYTES * seen.peak_bytes), ("work_max", BALL_WORK * seen.flops)):
+        if needed > (allowed := getattr(policy, setting)):
+            raise UnavailableError(f"judging it takes up to {needed}, more than {setting} of {allowed}")
+
+
 def opened_layers(challenge: Challenge, statement: StatesCommitment) -> dict[int, Rows]:
     """The layers of which every row is opened, each [rows, width]; raises `ProofError` for a wrong opening."""
     parts = check_states_opening(challenge.opening, statement, challenge.nonce, challenge.count)
@@ -113,6 +127,7 @@ def _judge(
     program: LayerProgram,
     policy: ReceiptPolicy,
 ) -> None:
+    check_program(program.graph, policy)
     bindings = dict(program.bindings)
     [output] = program.graph.outputs
     specs = program.graph.specs()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from tallystick.audits.receipts.delivered import KnownTokens
 from tallystick.audits.receipts.policy import ReceiptPolicy
+from tallystick.audits.receipts.work import memory, operations
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.transcripts.model_card import ModelCard
 from tallystick.transcripts.receipt import Receipt
-
-FLOAT_BYTES = 4
 
 
 def check_consistency(receipt: Receipt) -> None:
@@ -26,11 +27,13 @@ def check_consistency(receipt: Receipt) -> None:
         raise MalformedError(f"receipt.states.rows: {states.rows}, and there are {rows}")
 
 
-def check_sizes(receipt: Receipt, card: ModelCard, policy: ReceiptPolicy, context: int | None) -> None:
-    """The work is one that this verifier does.
+def check_sizes(
+    receipt: Receipt, card: ModelCard, policy: ReceiptPolicy, context: int | None, layers: Collection[int]
+) -> None:
+    """The work is one that this verifier does; `layers` are those whose hidden states are compared.
 
     Raises:
-        UnavailableError: more tokens, or more memory for logits, than the policy allows; or than the model has places.
+        UnavailableError: more tokens, memory or work than the policy allows; or more tokens than the model has places.
         MalformedError: a layer that the model does not have.
     """
     answer = receipt.answer.tokens.count
@@ -40,9 +43,13 @@ def check_sizes(receipt: Receipt, card: ModelCard, policy: ReceiptPolicy, contex
         raise UnavailableError(f"{where}: {total} tokens, more than tokens_max of {policy.tokens_max}")
     if context is not None and total - 1 > context:
         raise UnavailableError(f"{where}: {total} tokens do not fit into {context} places of the model")
-    needed = answer * card.vocabulary * FLOAT_BYTES
-    if needed > policy.memory_max:
-        raise UnavailableError(f"{where}: {needed} bytes of logits exceed memory_max")
+    spent = {
+        "memory_max": (memory(receipt, card, layers), "bytes"),
+        "work_max": (operations(receipt, card), "operations"),
+    }
+    for setting, (needed, unit) in spent.items():
+        if needed > (allowed := getattr(policy, setting)):
+            raise UnavailableError(f"{where}: takes up to {needed} {unit}, more than {setting} of {allowed}")
     named = {f"fingerprints.{place}": each.layers for place, each in enumerate(receipt.fingerprints)}
     named |= {"states": receipt.states.layers} if receipt.states else {}
     for place, layers in named.items():

@@ -58,6 +58,9 @@ class ReceiptPolicy(Document):
     `seed` says whether the randomness has to be the customer's, `layer` how far a layer's output may lie from a replay
     of that layer, relative to its norm, `complete` whether a stream has to hold every number. `audit_sample` is the
     share of a stream that is computed; `sampler.alpha` is the chance at which an honest provider is accused over all.
+
+    What one receipt may take is bounded before it is computed: tokens, bytes, and operations of about a nanosecond each
+    besides the pass (`work`).
     """
 
     keys: tuple[PublicKey, ...] = ()
@@ -75,6 +78,7 @@ class ReceiptPolicy(Document):
     complete: bool = False
     tokens_max: Positive = 1 << 16
     memory_max: Positive = 8 << 30
+    work_max: Positive = 1 << 40
     audit_sample: Share = 1.0
 
 

@@ -46,12 +46,16 @@ class Challenge:
 
 @dataclass(frozen=True)
 class Subject:
-    """A receipt with everything that a verifier holds besides it; `context` is how many places the model has."""
+    """A receipt with everything that a verifier holds besides it.
+
+    `context` is how many places the model has, `refusal` what the provider said instead of opening committed states.
+    """
 
     response: Response
     request: ExpectedRequest | None = None
     challenge: Challenge | None = None
     context: int | None = None
+    refusal: str | None = None
 
     @property
     def receipt(self) -> Receipt:
@@ -62,6 +66,14 @@ class Subject:
     def body(self) -> bytes:
         """The receipt's canonical bytes."""
         return self.receipt.to_bytes()
+
+    @property
+    def layers(self) -> set[int]:
+        """The layers whose hidden states are compared: those of fingerprints, and those that are opened."""
+        receipt, found = self.receipt, {layer for each in self.receipt.fingerprints for layer in each.layers}
+        if self.challenge is not None and receipt.states is not None:
+            found |= {part.layer for part in self.challenge.opening.parts} & set(receipt.states.layers)
+        return found
 
     @property
     def identity(self) -> Digest:
@@ -150,7 +162,7 @@ def check_statements(subject: Subject, model: LanguageModel, policy: ReceiptPoli
         check_model(notes, receipt, model.card, policy)
     if notes.findings.rejected:
         return found
-    check_sizes(receipt, model.card, policy, subject.context)
+    check_sizes(receipt, model.card, policy, subject.context, subject.layers)
     with notes.timing("request", len(subject.body)):
         own_prompt = check_request(notes, subject.response, subject.request, model, policy)
         check_delivery(notes, subject.response)
@@ -206,10 +218,9 @@ def sampler_rule(found: Verification) -> SamplerRule:
 def _pass(found: Verification, tokens: Ids, rung: Rung) -> Prefill:
     """One pass over all that was fed, with the rows and layers that are judged and no more."""
     subject = found.subject
-    layers = {layer for each in subject.receipt.fingerprints for layer in each.layers} if rung > 1 else set()
+    layers = subject.layers if rung > 1 else set()
     first, states = subject.receipt.request.prompt.count - 1, subject.receipt.states
     if rung > 1 and subject.challenge is not None and states is not None:
-        layers |= {part.layer for part in subject.challenge.opening.parts} & set(states.layers)
         first = 0 if states.prompt else first
     with found.notes.timing("prefill"):
         return found.model.prefill(tokens, first, layers)
@@ -233,7 +244,9 @@ def _judge_states(found: Verification, passed: Prefill) -> None:
     notes, subject = found.notes, found.subject
     statement, challenge = subject.receipt.states, subject.challenge
     if challenge is None:
-        if statement is not None:
+        if subject.refusal is not None:
+            notes.lacks("states", f"the provider does not open its states: {subject.refusal}")
+        elif statement is not None:
             notes.not_checked.append("the hidden states that the receipt commits to: challenge the provider")
         return
     if statement is None:
