@@ -33,6 +33,13 @@ def check_request(
     return prompt
 
 
+def check_form(notes: Notebook, receipt: Receipt, policy: ReceiptPolicy) -> None:
+    """Where the policy was promised a form, the receipt states no other; one that states none is judged by it."""
+    stated, promised = receipt.sampler.form, policy.sampler.form
+    if promised is not None and stated != "unknown" and not receipt.sampler.is_greedy:
+        notes.compare("settings", "form", stated, promised)
+
+
 def _without_request(notes: Notebook, policy: ReceiptPolicy) -> None:
     notes.not_checked.append("whether prompt, settings and limit are those that were asked for: give the request")
     if policy.nonce == "required":

@@ -63,6 +63,7 @@ class Response(Loose):
 
     receipt: SignedReceipt
     id: Annotated[str, Field(max_length=256)] | None = None
+    model: str | None = None
     usage: Usage | None = None
     prompt_token_ids: TokenIds | None = None
     choices: Annotated[tuple[Choice, ...], Field(max_length=1)] = ()
@@ -85,6 +86,7 @@ class Several(Loose):
 
     receipts: Annotated[tuple[SignedReceipt, ...], Field(min_length=2, max_length=ANSWERS_MAX)]
     id: Annotated[str, Field(max_length=256)] | None = None
+    model: str | None = None
     usage: Usage | None = None
     prompt_token_ids: TokenIds | None = None
     choices: Annotated[tuple[Choice, ...], Field(max_length=ANSWERS_MAX)] = ()
@@ -103,6 +105,7 @@ class Several(Loose):
         return Response(
             receipt=self.receipts[number],
             id=self.id,
+            model=self.model,
             usage=usage,
             prompt_token_ids=self.prompt_token_ids,
             choices=self.choices[number : number + 1],
