@@ -221,14 +221,15 @@ def test_bytes_that_are_no_json_are_exit_4(tally: Callable[..., Any], files: Pat
     assert "line 1" in err
 
 
-def test_a_directory_that_is_no_model_is_exit_4_and_another_model_exit_1(
+def test_a_directory_that_is_no_model_is_exit_4_and_another_precision_exit_3(
     tally: Callable[..., Any], files: Path, model_directory: Path, tmp_path: Path
 ) -> None:
     assert tally("receipt.json", model=files)[0] == 4
     assert tally("receipt.json", model=files / "nowhere")[0] == 4
     code, out, _ = tally("receipt.json", "--dtype", "BF16")
-    assert code == 1
-    assert "model root" in out
+    assert code == 3
+    assert "could not check: model: the receipt is for the model in F32" in out
+    assert "--dtype F32" in out
 
 
 @pytest.mark.parametrize(

@@ -282,6 +282,7 @@ def test_a_truncated_answer_is_rejected(
     tokens_of: Callable[..., Any],
 ) -> None:
     cut = {"answer.tokens": tokens_of(honest_answer.tokens[:12]), "fingerprints": None, "states": None}
+    short_policy = short_policy.model_copy(update={"demands": ()})
     forged = resigned(honest_answer.issued.signed, cut)
     assert objections(verify_receipt(forged, language_model, short_policy)) == {"finish"}
     honest = resigned(honest_answer.issued.signed, {**cut, "request.max_tokens": 12})

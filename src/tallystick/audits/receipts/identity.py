@@ -10,7 +10,7 @@ from tallystick.audits.receipts.report import Notebook
 from tallystick.errors import UnavailableError
 from tallystick.transcripts.language_model import LanguageModel
 from tallystick.transcripts.model_card import Dtype, named_root
-from tallystick.transcripts.receipt import PROXY, SIGNED, Receipt, SignedReceipt
+from tallystick.transcripts.receipt import PROXY, SIGNED, SignedReceipt
 
 if TYPE_CHECKING:
     from tallystick.audits.receipts.verify import Subject

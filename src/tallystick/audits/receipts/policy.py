@@ -69,10 +69,11 @@ class ReceiptPolicy(Document):
     `keys` are the providers' keys that are trusted, and `unknown_key` what any other key leads to; without keys, nobody
     in particular has to have signed. `model` is the promised model root; by default that of the model given. `dtypes`
     and `quantizations` say in which precision the promised model may be; `kv_caches` which cache an engine may state.
-    `demands` are the fingerprints that have to be there (`STANDARD_DEMANDS` if absent, wherever fingerprints are judged;
-    none if empty). `seed` says whether the randomness has to be the customer's, `layer` how far a layer's output may lie from a replay
-    of that layer, relative to its norm, `complete` whether a stream has to hold every number. `audit_sample` is the
-    share of a stream that is computed; `sampler.alpha` is the chance at which an honest provider is accused over all.
+    `demands` are the fingerprints that have to be there: none if empty, and if absent, `STANDARD_DEMANDS` wherever
+    fingerprints are judged. `seed` says whether the randomness has to be the customer's, `layer` how far a layer's
+    output may lie from a replay of that layer, relative to its norm, `complete` whether a stream has to hold every
+    number. `audit_sample` is the share of a stream that is computed; `sampler.alpha` is the chance at which an honest
+    provider is accused over all.
     """
 
     keys: tuple[PublicKey, ...] = ()

@@ -5,6 +5,7 @@ All of it comes from the provider. The receipt is what the provider signed; the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Final
 
@@ -20,6 +21,13 @@ REASONS: Final = {"end": "stop", "stop": "stop", "length": "length", "cancelled"
 
 
 ANSWERS_MAX: Final = 64
+NUMBERED: Final = re.compile(r"(.+)-(0|[1-9][0-9]{0,6})")
+
+
+def split_name(request_id: str) -> tuple[str, int | None]:
+    """The name of a request, and which of its answers this is where there are several: `name-0`, `name-1`, …."""
+    found = NUMBERED.fullmatch(request_id)
+    return (request_id, None) if found is None else (found[1], int(found[2]))
 
 
 class Loose(Document):

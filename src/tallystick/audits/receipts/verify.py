@@ -218,7 +218,7 @@ def sampler_rule(found: Verification) -> SamplerRule:
 
 
 def promised_sampler(stated: Sampler, policy: ReceiptPolicy) -> Sampler:
-    """The sampler to judge by: a receipt that leaves the form open is judged by the one that the policy was promised."""
+    """The sampler to judge by: where a receipt leaves the form open, it is the one that the policy was promised."""
     form = policy.sampler.form
     return stated if form is None or stated.form != "unknown" else stated.model_copy(update={"form": form})
 

@@ -123,7 +123,7 @@ def measured(study: Study) -> tuple[Measured, ...]:
     layers, width = (max(each) for each in zip(*study.sizes.values(), strict=True))
     models = tuple(Path(model).name for model in study.models)
     answers = sum(map(len, study.models.values()))
-    kinds = [each for each in DTYPES if any(each in producer.dtypes for producer in study.producers)]
+    kinds: list[Any] = [each for each in DTYPES if any(each in producer.dtypes for producer in study.producers)]
     return tuple(Measured(dtype=kind, layers=layers, width=width, models=models, answers=answers) for kind in kinds)
 
 
