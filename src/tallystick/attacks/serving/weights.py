@@ -13,7 +13,6 @@ E4M3_MAX = 448.0
 
 def integer_weights(language_model: TorchLanguageModel, bits: int) -> Any:
     """Every matrix rounded to 2ᵇⁱᵗˢ − 1 levels per row, as weight-only quantisation does."""
-
     return _changed(language_model, lambda weight: _rounded(weight, bits))
 
 

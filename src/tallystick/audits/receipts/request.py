@@ -44,8 +44,8 @@ Message = dict[str, str]
 class ExpectedRequest(Document):
     """One request: a conversation or a prompt (text or tokens), limits, settings of the sampler, nonce.
 
-    `model` is the name under which it was asked, `n` how many answers were. `others` names fields that may have had a say
-    in the answer and that no check covers.
+    `model` is the name under which it was asked, `n` how many answers were. `others` names fields that may have had a
+    say in the answer and that no check covers.
     """
 
     model: Annotated[str, Field(max_length=256)] | None = None
