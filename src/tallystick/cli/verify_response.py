@@ -97,11 +97,12 @@ def _responses(path: Path) -> Iterator[Response]:
 def _policy(path: Path | None, limits: Path | None, audit_sample: float | None) -> ReceiptPolicy:
     from tallystick.audits.receipts.distance_limits import FingerprintCalibration
     from tallystick.audits.receipts.policy import ReceiptPolicy, read_receipt_policy
+    from tallystick.commitments import parse
     from tallystick.store import read_document
 
     held = read_receipt_policy(path) if path is not None else ReceiptPolicy()
     if limits is not None:
-        table = FingerprintCalibration.from_bytes(read_document(limits).removesuffix(b"\n"), limits.name)
+        table = FingerprintCalibration.from_json(parse(read_document(limits), limits.name), limits.name)
         own = {"limits": table.limits, "states": table.states, "measured": table.measured or None}
         held = held.model_copy(update={"fingerprints": held.fingerprints.model_copy(update=own)})
     return held if audit_sample is None else held.model_copy(update={"audit_sample": audit_sample})
