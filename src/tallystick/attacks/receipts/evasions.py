@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any, Final
 
 from tallystick.attacks.receipts.forgery import Forgery
-from tallystick.attacks.receipts.forging import Body, billed, evidence, restate
+from tallystick.attacks.receipts.forging import Body, evidence, restate
 from tallystick.attacks.receipts.scene import HEAD_BITS, HOTTER, TEMPERATURE, Answered, Presented, Scene, choice_of
-from tallystick.commitments import digest
+from tallystick.commitments import Json, digest
 from tallystick.tolerances.fingerprints import FingerprintSettings
 from tallystick.transcripts.fingerprints import make_fingerprint
 from tallystick.transcripts.receipt import PROXY, Tokens
@@ -31,8 +31,8 @@ def token_replaced(scene: Scene) -> tuple[Presented, ...]:
     rows = scene.promised.prefill((*prompt, *tokens[:-1]), len(prompt) - 1, scene.first.rows).hidden
     changes = {"answer.tokens": Tokens.of(tokens).to_json(), **evidence(scene.first, dict(rows))[0]}
     body = restate(scene.first, scene.key, {**changes, "sampler.form": "unknown"})
-    delivered = {**body, "choices": [choice_of(scene.promised, tokens, "length")]}
-    return (Presented(billed(delivered, completion_tokens=len(tokens)), scene.first.request),)
+    choice: Json = choice_of(scene.promised, tokens, "length")
+    return (Presented({**body, "choices": [choice]}, scene.first.request),)
 
 
 def fingerprinted(scene: Scene, settings: Callable[[Scene], FingerprintSettings]) -> tuple[Presented, ...]:
