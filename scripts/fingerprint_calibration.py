@@ -4,7 +4,8 @@
 Usage: python scripts/fingerprint_calibration.py [--model DIR ...] [--answers N] [--out DIR] [--quick]
 
 Models are directories in the form of transformers; without one, the demo's model and the larger one of the inference
-study are trained first. Writes the limits to <out>/src/tallystick/audits/receipts/fingerprints.json and what they rest
+study are trained first. The limits hold for models no deeper and no wider than these; `tally verify-response --limits`
+takes the table. Writes the limits to <out>/src/tallystick/audits/receipts/fingerprints.json and what they rest
 on to <out>/docs/data/fingerprints.json. Exits 1 if an honest answer is rejected more often than once in a hundred.
 """
 
@@ -27,6 +28,7 @@ from tallystick.studies.fingerprints.calibrate import (
     feed,
     honest_pairs,
     rejections,
+    size_of,
     write_json,
 )
 from tallystick.studies.fingerprints.producers import DTYPES
@@ -67,7 +69,7 @@ def main() -> int:
         models = options.model or [make_model(each, folder / "models") for each in ("demo", "served")]
         answers = 16 if options.quick else options.answers
         feeds = {str(model): feed(model, source_text(), answers, seed) for seed, model in enumerate(models)}
-        study = Study(folder, feeds)
+        study = Study(folder, feeds, sizes={str(model): size_of(model) for model in models})
         refused = compute_all(study)
         print(f"states: {time.monotonic() - begun:.0f} s", file=sys.stderr)
         table = calibrate(study)

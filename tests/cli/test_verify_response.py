@@ -233,14 +233,15 @@ def test_bytes_that_are_no_json_are_exit_4(tally: Callable[..., Any], files: Pat
     assert "line 1" in err
 
 
-def test_a_directory_that_is_no_model_is_exit_4_and_another_model_exit_1(
+def test_a_directory_that_is_no_model_is_exit_4_and_another_precision_exit_3(
     tally: Callable[..., Any], files: Path, model_directory: Path, tmp_path: Path
 ) -> None:
     assert tally("receipt.json", model=files)[0] == 4
     assert tally("receipt.json", model=files / "nowhere")[0] == 4
     code, out, _ = tally("receipt.json", "--dtype", "BF16")
-    assert code == 1
-    assert "model root" in out
+    assert code == 3
+    assert "could not check: model: the receipt is for the model in F32" in out
+    assert "--dtype F32" in out
 
 
 @pytest.mark.parametrize(
@@ -263,3 +264,46 @@ def test_an_opening_needs_the_verifiers_nonce(tally: Callable[..., Any], files: 
     assert "--nonce" in err
     code, _, err = tally("receipts.jsonl", "--opening", str(files / "opening.json"), "--nonce", NONCE)
     assert code == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [({}, 0), ({"dtype": "BF16"}, 3), ({"layers": 1}, 3), ({"width": 1}, 3)],
+    ids=["measured", "another precision", "deeper", "wider"],
+)
+def test_limits_measured_for_a_model_hold_for_it(
+    tally: Callable[..., Any], files: Path, change: dict[str, Any], code: int
+) -> None:
+    shared = {"tokens": 1, "largest": 1e-4, "typical": 5e-5, "honest": 1, "honest_largest": 0, "honest_typical": 0}
+    table = {
+        **{name: [] for name in ("models", "stacks", "held_out")},
+        **dict.fromkeys(("machine", "software"), "here"),
+        "limits": [{"dtype": "F32", "bits": 8, "width": 1, **shared}],
+        "states": [{"dtype": "F32", **shared}],
+        "measured": [{"dtype": "F32", "layers": 2, "width": 64, "answers": 3, **change}],
+    }
+    (files / "limits.json").write_text(json.dumps(table))
+    found, out, _ = tally("receipt.json", "--limits", str(files / "limits.json"), "--rung", "2")
+    assert found == code, out
+    assert ("no limits were measured for 2 layers" in out) is (code == 3)
+
+
+def test_one_request_is_that_of_all_the_answers_to_it(
+    tally: Callable[..., Any], files: Path, answers: list[Any], key: SigningKey
+) -> None:
+    """Two choices with a receipt each, as a server delivers them: the seeds count upward."""
+    signed = []
+    for number, each in enumerate(answers[:2]):
+        request = each.issued.signed.receipt.request.model_copy(update={"id": f"r-{number}", "nonce": "00"})
+        previous = signed[0].receipt.identity if signed else None
+        receipt = each.issued.signed.receipt.model_copy(update={"request": request, "previous": previous})
+        signed.append(sign_receipt(receipt, key))
+    response = {"id": "r", "receipts": [each.to_json() for each in signed]}
+    (files / "two.json").write_text(json.dumps(response))
+    asked = json.loads((files / "request.json").read_text())
+    (files / "request.json").write_text(json.dumps(asked | {"n": 2}))
+    code, out, _ = tally("two.json", "--request", str(files / "request.json"))
+    assert code == 0, out
+    (files / "request.json").write_text(json.dumps(asked | {"n": 2, "seed": 5}))
+    assert tally("two.json", "--request", str(files / "request.json"))[0] == 1
+    assert tally("two.json receipt.json", "--request", str(files / "request.json"))[0] == 2

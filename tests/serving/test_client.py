@@ -24,7 +24,7 @@ from tallystick.transcripts.sampler import Sampler
 MESSAGES = [{"role": "user", "content": "hi"}]
 SHARED = {"tokens": 1, "largest": 1e-4, "typical": 5e-5, "honest": 1, "honest_largest": 0.0, "honest_typical": 0.0}
 LIMITS = FingerprintRule(limits=(FingerprintLimits(dtype="F32", bits=8, width=1, **SHARED),))
-POLICY = ReceiptPolicy(sampler=SamplerRule(dishonest=0.4, beta=0.05), fingerprints=LIMITS)
+POLICY = ReceiptPolicy(sampler=SamplerRule(dishonest=0.4, beta=0.05), fingerprints=LIMITS, demands=())
 
 
 class Provider:

@@ -71,6 +71,7 @@ def test_the_page_does_what_it_says(
 
 def test_the_options_on_the_page_are_there(capfd: pytest.CaptureFixture[str]) -> None:
     run(["serve-model", "--help"])
+    run(["verify-response", "--help"])
     offered = capfd.readouterr().out
     named = set(re.findall(r"`(--[a-z-]+)[ `]", PAGE.partition("## vLLM")[0])) | {"--proxy", "--name", "--port"}
     assert {"--journal", "--private", "--commit", "--max-batch"} < named

@@ -15,12 +15,20 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from tallystick.attestation import SigningKey, verify_receipt_signature
+from tallystick.audits.receipts.policy import ReceiptPolicy
+from tallystick.audits.receipts.request import ExpectedRequest
+from tallystick.audits.receipts.response import read_response, read_responses
+from tallystick.audits.receipts.sampler import SamplerRule
+from tallystick.audits.receipts.stream import verify_stream
+from tallystick.audits.receipts.verify import Subject, verify_subject
 from tallystick.commitments import digest, encode
 from tallystick.serving.application import ServerOptions
 from tallystick.serving.assembly import ModelTokenizer
 from tallystick.serving.listening import bind, served
 from tallystick.serving.proxy import Upstream, create_proxy
 from tallystick.serving.receipt_chain import ReceiptChain
+from tallystick.transcripts.door import SAFE_INTEGER_MAX
+from tallystick.transcripts.model_card import named_root
 from tallystick.transcripts.receipt import Receipt, SignedReceipt, Tokens
 
 KEY = SigningKey(bytes(range(32)))
@@ -56,7 +64,7 @@ def checked(value: Any) -> Receipt:
 def proxying() -> Proxying:
     @contextmanager
     def proxy(url: str, tokenizer: Any = None, journal: Path | None = None, **named: Any) -> Iterator[Proxied]:
-        chain = ReceiptChain(ROOT, KEY, journal, private=named.pop("private", False))
+        chain = ReceiptChain(named.pop("root", ROOT), KEY, journal, private=named.pop("private", False))
         options = ServerOptions("tiny", auditors=frozenset({"auditors-key"}))
         app = create_proxy(Upstream(url, tokenizer=tokenizer, **named), chain, options)
         with served(app) as address:
@@ -147,13 +155,78 @@ def test_a_stream_carries_the_receipt_in_its_last_chunk(proxying: Proxying, serv
     assert "".join(each.choices[0].delta.content or "" for each in chunks) == whole.choices[0].message.content
 
 
-def test_tokens_are_made_again_by_a_tokenizer(proxying: Proxying, strange: str, language_model: Any) -> None:
+def test_the_prompt_is_made_again_by_a_tokenizer_and_the_answer_bound_as_text(
+    proxying: Proxying, strange: str, language_model: Any
+) -> None:
     with proxying(strange, ModelTokenizer(language_model)) as proxy:
         receipt = checked(proxy.openai.chat.completions.create(**CHAT).receipt)
-    assert receipt.engine.version == "token ids made again from the text"
+    assert receipt.engine.version == "prompt made again, digest of the answer's text"
     assert receipt.request.prompt == Tokens.of(language_model.encode_chat(HELLO))
-    assert receipt.answer.tokens.ids is not None
-    assert language_model.decode(receipt.answer.tokens.ids) == "wood"
+    assert receipt.answer.tokens == Tokens(count=3, digest=digest("blob", b"wood"), over="text")
+
+
+ASKED: list[dict[str, Any]] = [
+    {"seed": 4},
+    {"seed": 4, "temperature": 0.8, "top_p": 0.9},
+    {"seed": 4, "n": 2, "tally_nonce": "beef"},
+    {"temperature": 0},
+    {"temperature": 0, "stop": ["e"]},
+    {"seed": SAFE_INTEGER_MAX - 8},
+    {},
+]
+
+
+@pytest.mark.parametrize("change", ASKED, ids=str)
+@pytest.mark.parametrize("behind", ["server", "strange"])
+@pytest.mark.parametrize("has_model", [True, False])
+def test_an_honest_proxy_is_rejected_by_nobody_and_shows_nothing_that_it_did_not_see(
+    proxying: Proxying,
+    server: Any,
+    strange: str,
+    language_model: Any,
+    change: dict[str, Any],
+    behind: str,
+    has_model: bool,
+) -> None:
+    root = language_model.card.identity if has_model else named_root("tiny")
+    tokenizer = ModelTokenizer(language_model) if has_model else None
+    body = {"model": "tiny", "messages": HELLO, "max_tokens": 6, **change}
+    if behind == "strange":
+        body = {name: each for name, each in body.items() if name in {*KNOWN, "tally_nonce"} - {"tools", "user"}}
+    with proxying(server.url if behind == "server" else strange, tokenizer, root=root) as proxy:
+        response = proxy.http.post("/v1/chat/completions", json=body).json()
+    asked = ExpectedRequest.from_body(body)
+    subjects = [Subject(each, asked) for each in read_responses(response)]
+    for subject in subjects:
+        report = verify_subject(subject, language_model, ReceiptPolicy()).report(2)
+        assert report.outcome == "inconclusive", report.verdict.objections
+        assert report.answers["same precision"] == report.answers["same model"] == "unknown"
+    judge = lambda each: verify_subject(each, language_model, ReceiptPolicy()).report(2)  # noqa: E731
+    whole = verify_stream(subjects, language_model, ReceiptPolicy(complete=True), bytes(32), judge)
+    assert whole.outcome == "inconclusive", whole.verdict.objections
+
+
+@pytest.mark.parametrize(("temperature", "outcome"), [(0, "accepted"), (0.8, "inconclusive")])
+def test_what_a_proxy_passed_on_is_accepted_as_far_as_the_policy_asks(
+    proxying: Proxying, server: Any, language_model: Any, temperature: float, outcome: str
+) -> None:
+    body = CHAT | {"temperature": temperature}
+    with proxying(server.url, root=language_model.card.identity) as proxy:
+        response = read_response(proxy.http.post("/v1/chat/completions", json=body).json())
+    sampler = SamplerRule(dishonest=0.9)
+    policy = ReceiptPolicy(kv_caches=("native", "unknown"), demands=(), sampler=sampler)
+    subject = Subject(response, ExpectedRequest.from_body(body))
+    assert verify_subject(subject, language_model, policy).report(2).outcome == outcome
+    promised = policy.model_copy(update={"sampler": sampler.model_copy(update={"form": "gumbel"})})
+    assert verify_subject(subject, language_model, promised).report(2).outcome == "accepted"
+
+
+def test_a_proxy_is_bound_to_the_text_that_it_passed_on(proxying: Proxying, strange: str, language_model: Any) -> None:
+    with proxying(strange, root=language_model.card.identity) as proxy:
+        told = proxy.http.post("/v1/chat/completions", json=CHAT).json()
+    told["choices"][0]["message"]["content"] = "iron"
+    report = verify_subject(Subject(read_response(told)), language_model, ReceiptPolicy()).report(2)
+    assert [each.name for each in report.verdict.objections] == ["tokens"]
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -13,7 +13,7 @@ from tallystick.serving.verification import verify
 from tallystick.transcripts.fingerprints import distances
 from tallystick.transcripts.receipt import SignedReceipt
 
-POLICY = ReceiptPolicy(sampler=SamplerRule(dishonest=0.9))
+POLICY = ReceiptPolicy(sampler=SamplerRule(dishonest=0.9), demands=())
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "halves"}], "max_tokens": 8, "seed": 3}
 TEXT: dict[str, Any] = {"prompt": "the stick", "max_tokens": 16, "temperature": 0.8, "top_p": 0.95, "seed": 11}
 

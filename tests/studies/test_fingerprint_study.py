@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import math
 
@@ -88,6 +89,15 @@ def test_limits_accept_the_honest_and_reject_the_cheat(study):
     cheats = [(study.producers[-1], study.producers[0])]
     assert calibrate.rejections(study, cheats, trials, rule, "F32", 32)["all"]["rejected"] == 2
     assert {each.layer_max for each in table.limits} == {None, 0, 2}
+
+
+def test_limits_carry_the_models_that_they_were_measured_on(study, tmp_path):
+    (tmp_path / "config.json").write_text('{"num_hidden_layers": 6, "hidden_size": 128}')
+    assert calibrate.size_of(tmp_path) == (6, 128)
+    assert calibrate.calibrate(study).measured == ()
+    sizes = {"deep": (6, 64), "wide": (2, 128)}
+    [measured] = calibrate.calibrate(dataclasses.replace(study, sizes=sizes)).measured
+    assert (measured.dtype, measured.layers, measured.width, measured.answers) == ("F32", 6, 128, 4)
 
 
 def test_only_producers_that_are_not_held_out_set_limits(study):

@@ -125,15 +125,15 @@ def _proxy(url: str, model: TorchLanguageModel | None, provider: Provider) -> tu
     """The application, the public key and the model root: that of the directory, or else one of the name alone."""
     from dataclasses import replace
 
-    from tallystick.commitments import digest, encode
     from tallystick.serving.application import ServerOptions
     from tallystick.serving.assembly import ModelTokenizer
     from tallystick.serving.proxy import Upstream, create_proxy
     from tallystick.serving.receipt_chain import ReceiptChain
+    from tallystick.transcripts.model_card import named_root
 
     if not url.startswith(("http://", "https://")):
         raise UsageError(f"--proxy {url}: no URL of a server")
-    root = digest("model", encode({"name": provider.name})) if model is None else model.card.identity
+    root = named_root(provider.name) if model is None else model.card.identity
     chain = ReceiptChain(root, provider.key, provider.journal, private=provider.private)
     tokenizer = None if model is None else ModelTokenizer(replace(model, model=None))
     upstream = Upstream(url, None if model is None else model.card, tokenizer)

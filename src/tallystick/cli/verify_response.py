@@ -36,6 +36,9 @@ def verify_response(
     receipts: list[Path] = typer.Argument(help="Signed receipts, or responses that carry one, as JSON or JSON lines."),
     model: Path = typer.Option(..., "--model", help="The directory of the promised model."),
     policy: Path | None = typer.Option(None, help="The verifier's policy, as TOML or JSON."),
+    limits: Path | None = typer.Option(
+        None, help="Limits on distances for this model, by `scripts/fingerprint_calibration.py --model`."
+    ),
     request: Path | None = typer.Option(None, help="What was asked: the JSON of the request, or a line for each."),
     opening: Path | None = typer.Option(None, help="The provider's answer to a challenge of committed states."),
     nonce: str | None = typer.Option(None, help="The nonce of that challenge, or with which a stream is sampled."),
@@ -65,7 +68,7 @@ def verify_response(
     responses = [response for path in receipts for response in _responses(path)]
     if not responses:
         raise UsageError(f"{receipts[0].name}: no receipt in it")
-    asked = _policy(policy, audit_sample)
+    asked = _policy(policy, limits, audit_sample)
     subjects = _subjects(responses, request)
     drawn = _nonce(nonce)
     if len(subjects) == 1:
@@ -93,10 +96,17 @@ def _responses(path: Path) -> Iterator[Response]:
         yield from read_responses(parse(read_document(path), path.name), path.name)
 
 
-def _policy(path: Path | None, audit_sample: float | None) -> ReceiptPolicy:
+def _policy(path: Path | None, limits: Path | None, audit_sample: float | None) -> ReceiptPolicy:
+    from tallystick.audits.receipts.distance_limits import FingerprintCalibration
     from tallystick.audits.receipts.policy import ReceiptPolicy, read_receipt_policy
+    from tallystick.commitments import parse
+    from tallystick.store import read_document
 
     held = read_receipt_policy(path) if path is not None else ReceiptPolicy()
+    if limits is not None:
+        table = FingerprintCalibration.from_json(parse(read_document(limits), limits.name), limits.name)
+        own = {"limits": table.limits, "states": table.states, "measured": table.measured or None}
+        held = held.model_copy(update={"fingerprints": held.fingerprints.model_copy(update=own)})
     return held if audit_sample is None else held.model_copy(update={"audit_sample": audit_sample})
 
 
@@ -105,10 +115,19 @@ def _subjects(responses: list[Response], request: Path | None) -> list[Subject]:
 
     asked: list[ExpectedRequest | None] = [None] * len(responses)
     if request is not None:
-        asked = [*_requests(request)]
+        held = [*_requests(request)]
+        asked = [*held] if len(held) == len(responses) else [*_for_each_answer(held, responses)]
         if len(asked) != len(responses):
-            raise UsageError(f"--request: {len(asked)} requests for {len(responses)} receipts")
+            raise UsageError(f"--request: {len(held)} requests for {len(responses)} receipts")
     return [Subject(*pair) for pair in zip(responses, asked, strict=True)]
+
+
+def _for_each_answer(requests: list[ExpectedRequest], responses: list[Response]) -> Iterator[ExpectedRequest]:
+    """Each request as often as its response has answers."""
+    firsts = [each for each in responses if each.number == 0]
+    if len(firsts) == len(requests):
+        for asked, first in zip(requests, firsts, strict=True):
+            yield from [asked] * first.answers
 
 
 def _requests(path: Path) -> Iterator[ExpectedRequest]:

@@ -56,8 +56,3 @@ class ModelTokenizer:
         """The tokens of messages in the chat template; raises `UsageError` where there is none or it refuses."""
         with self._turn:
             return self._model.encode_chat(messages)
-
-    def encode_answer(self, text: str) -> list[int]:
-        """The tokens of an answer, with no special tokens around them."""
-        with self._turn:
-            return list(self._model.tokenizer.encode(text, add_special_tokens=False))

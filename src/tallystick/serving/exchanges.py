@@ -1,8 +1,9 @@
 """One request and its answer as they passed through a proxy, and what may be said of them in a receipt.
 
-A proxy sees text, and token ids only if the server behind it tells them. Otherwise it makes them again with a tokenizer
-of its own; without one it binds the text by digests, as blobs: of the prompt or messages as canonical JSON, and of the
-answer's text. `engine.version` says which of the three was done. A proxy does not see what the server computed.
+A proxy sees text, and token ids only if the server behind it tells them. Otherwise it binds the answer's text by its
+digest, as a blob, for a text does not tell which tokens it was generated as. A prompt is made of tokens again if the
+proxy has the model's tokenizer and template; if not, its digest is that of the prompt or messages as canonical JSON.
+`engine.version` says which of the three was done. A proxy does not see what the server computed.
 """
 
 from __future__ import annotations
@@ -18,11 +19,10 @@ from tallystick.errors import MalformedError, TallyError
 from tallystick.serving.receipt_chain import Statement
 from tallystick.serving.refusals import invalid
 from tallystick.transcripts.door import SAFE_INTEGER_MAX
-from tallystick.transcripts.receipt import TOKENS_MAX, Answer, EngineStatement, Request, Tokens
+from tallystick.transcripts.receipt import PROXY, TOKENS_MAX, Answer, EngineStatement, Request, Tokens
 from tallystick.transcripts.sampler import Sampler
 
-Source = Literal["token ids by the server", "token ids made again from the text", "digest of the text"]
-NAME: Final = "proxy"
+Source = Literal["token ids by the server", "prompt made again, digest of the answer's text", "digest of the text"]
 UNKNOWN: Final = "unknown"
 SETTINGS: Final = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
 NOT_TEXT: Final = ("tool_calls", "function_call", "audio")
@@ -40,9 +40,6 @@ class Tokenizes(Protocol):
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """The tokens of messages in the chat template."""
-
-    def encode_answer(self, text: str) -> list[int]:
-        """The tokens of an answer, with no special tokens around them."""
 
 
 @dataclass
@@ -130,19 +127,19 @@ class Exchange:
     def _tokens(self, choice: SeenChoice) -> tuple[Source, Tokens, Tokens]:
         if self.prompt_ids is not None and choice.ids is not None:
             return "token ids by the server", Tokens.of(self.prompt_ids), Tokens.of(choice.ids)
-        made = self._made_again(choice.text)
-        if made is not None:
-            return "token ids made again from the text", Tokens.of(made[0]), Tokens.of(made[1])
         text = choice.text.encode(errors="surrogatepass")
-        prompt = Tokens(count=self._billed("prompt_tokens"), digest=digest("blob", encode(self.prompt)), over="text")
         answer = Tokens(count=self._billed("completion_tokens"), digest=digest("blob", text), over="text")
+        made = self._made_again()
+        if made is not None:
+            return "prompt made again, digest of the answer's text", Tokens.of(made), answer
+        prompt = Tokens(count=self._billed("prompt_tokens"), digest=digest("blob", encode(self.prompt)), over="text")
         return "digest of the text", prompt, answer
 
-    def _made_again(self, answer: str) -> tuple[list[int], list[int]] | None:
+    def _made_again(self) -> list[int] | None:
         if self.tokenizer is None:
             return None
         try:
-            return self._fed(self.tokenizer), self.tokenizer.encode_answer(answer)
+            return self._fed(self.tokenizer)
         except (TallyError, LookupError, TypeError, ValueError):
             return None
 
@@ -173,10 +170,13 @@ class Exchange:
         return answer if finish == "length" else TOKENS_MAX
 
     def sampler(self, number: int) -> Sampler:
-        """The settings asked for, with 0 for a seed that is not there or not of ours; the draw is the server's own."""
+        """The settings asked for; the draw is the server's own. A seed that was not asked for, or is no count, is 0.
+
+        The seeds of several answers count upward.
+        """
         fields = {name: self.body[name] for name in SETTINGS if self.body.get(name) is not None}
         seed = fields.get("seed", 0)
-        fields["seed"] = seed + number if isinstance(seed, int) and 0 <= seed <= SAFE_INTEGER_MAX - CHOICES_MAX else 0
+        fields["seed"] = seed + number if isinstance(seed, int) and 0 <= seed <= SAFE_INTEGER_MAX - number else 0
         settings = {**fields, "top_k": max(0, fields.get("top_k", 0)), "form": "unknown"}
         return Sampler.from_json(settings, "request")
 
@@ -205,7 +205,7 @@ def begin_exchange(body: Mapping[str, Any], tokenizer: Tokenizes | None) -> tupl
 def engine_behind(source: Source) -> EngineStatement:
     """What a proxy can say of the engine: nothing, but where its tokens are from."""
     return EngineStatement(
-        name=NAME,
+        name=PROXY,
         version=source,
         device=UNKNOWN,
         attention=UNKNOWN,

@@ -6,10 +6,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tallystick.commitments import Digest
+from tallystick.commitments import Digest, digest, encode
 from tallystick.transcripts.door import DigestText, Document, Positive
 
 Label = Annotated[str, Field(min_length=1, max_length=256)]
+Dtype = Literal["F32", "BF16", "F16"]
+
+
+def named_root(name: str) -> Digest:
+    """What stands for a model root where nobody has the model, only its name."""
+    return digest("model", encode({"name": name}))
 
 
 class ModelCard(Document):
@@ -26,7 +32,7 @@ class ModelCard(Document):
     weights: DigestText
     tokenizer: DigestText
     template: DigestText | None = None
-    dtype: Literal["F32", "BF16", "F16"] = "F32"
+    dtype: Dtype = "F32"
     quantization: Label | None = None
     vocabulary: Positive
     layers: Positive

@@ -27,6 +27,8 @@ TOKENS_MAX = 1 << 20
 LAYERS_MAX = 1 << 10
 FINGERPRINTS_MAX = 16
 SIGNED = b"tallystick/receipt/v1\n"
+PROXY = "proxy"
+"""The name of an engine that passed on what another one computed."""
 
 Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9_\-]{1,128}$")]
 Nonce = Annotated[str, Field(pattern=r"^([0-9a-f]{2}){1,64}$")]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tallystick.attacks.receipts import FORGERIES, Forgery, Presented, forgery_named, play, play_twin
+from tallystick.attacks.receipts import FORGERIES, Forgery, Presented, evasions, forgery_named, play, play_twin
 from tallystick.attacks.receipts.catalogue import Played
 from tallystick.attacks.receipts.forging import edit
 from tallystick.attacks.receipts.states import known_directions
 from tallystick.attestation import verify_receipt_signature
+from tallystick.audits.receipts.policy import ReceiptPolicy
 from tallystick.errors import MalformedError, ProofError
 from tallystick.transcripts.fingerprints import distances
 from tallystick.transcripts.receipt import Fingerprint, SignedReceipt, decode_base64
@@ -77,3 +79,26 @@ def test_forged_states_are_far_from_the_right_ones_and_have_their_fingerprints(s
     forged: Any = presented.body
     [own] = [Fingerprint.from_json(each, "own") for each in forged["receipt"]["receipt"]["fingerprints"]]
     assert max(each.distance for each in distances(own, scene.first.rows)) < 1e-4
+
+
+@pytest.mark.parametrize("what", ["other seed", "other temperature", "token replaced"])
+def test_a_form_that_was_promised_is_judged_whatever_a_receipt_leaves_open(what: str, scene: Any) -> None:
+    """An honest receipt that states no form passes by the same policy: its tokens are those of the seed.
+
+    So does the coarse head of this random model: its tokens are the very ones.
+    """
+    sampler = scene.policy.sampler.model_copy(update={"form": "gumbel"})
+    promised = replace(scene, policy=scene.policy.model_copy(update={"sampler": sampler}))
+    played = play(forgery_named(f"form unknown, {what}"), promised)
+    assert (played.outcome, "sampler" in played.checks) == ("rejected", True)
+    honest = Forgery("honest, no form", "", lambda each: evasions.stated(each, sampler__form="unknown"), "accepted")
+    assert play(honest, promised).outcome == "accepted"
+    assert play(honest, scene).outcome == "inconclusive"
+
+
+def test_no_statement_by_which_a_provider_would_choose_its_checks_is_accepted_by_the_default(scene: Any) -> None:
+    """The policy that names nothing but how few tokens are enough."""
+    least = ReceiptPolicy(sampler=scene.policy.sampler, fingerprints=scene.policy.fingerprints)
+    for forgery in (*evasions.FORGERIES, forgery_named("no fingerprint")):
+        assert play(forgery, replace(scene, policy=least)).outcome == "inconclusive", forgery.name
+        assert play_twin(forgery, replace(scene, policy=least)).outcome == "accepted", forgery.name

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.audits.receipts.policy import FingerprintDemand, ReceiptPolicy, read_receipt_policy
+from tallystick.audits.receipts.policy import STANDARD_DEMANDS, FingerprintDemand, ReceiptPolicy, read_receipt_policy
 from tallystick.audits.receipts.request import ExpectedRequest, read_request
 from tallystick.errors import MalformedError, UnavailableError
 
@@ -80,12 +80,16 @@ def test_a_policy_that_is_no_toml_or_not_there_is_refused(tmp_path: Path) -> Non
         (FingerprintDemand(bytes_min=1.0), True),
         (FingerprintDemand(bytes_min=100.0), False),
         (FingerprintDemand(method="toploc"), False),
+        (FingerprintDemand(final=True, block_max=8), True),
+        (FingerprintDemand(layers=(0,), final=True), True),
+        (FingerprintDemand(block_max=7), False),
+        *((each, True) for each in STANDARD_DEMANDS),
     ],
 )
 def test_a_demand_is_met_by_enough_of_the_right_kind(
     honest_answer: Any, demand: FingerprintDemand, is_met: bool
 ) -> None:
-    assert demand.is_met(honest_answer.issued.signed.receipt) is is_met
+    assert demand.is_met(honest_answer.issued.signed.receipt, 2) is is_met
 
 
 def test_a_request_is_read_as_it_was_sent() -> None:

@@ -37,7 +37,7 @@ def verified(language_model: Any, short_policy: Any) -> Callable[..., Any]:
     """The report on a stream: `verified(receipts, complete=True, audit_sample=0.5)`."""
 
     def verify(signed: list[Any], nonce: bytes = NONCE, **policy: Any) -> Any:
-        asked = short_policy.model_copy(update=policy)
+        asked = short_policy.model_copy(update={"demands": ()} | policy)
         subjects = [Subject(Response(receipt=each)) for each in signed]
 
         def judge(subject: Subject) -> Any:
@@ -123,11 +123,61 @@ def test_two_receipts_under_one_number_are_rejected(receipts: list[Any], resigne
     assert outcome_of([*receipts, other], complete=False) == ["number 3"]
 
 
-@pytest.mark.parametrize("field", ["request.id", "request.nonce"])
-def test_one_request_answered_twice_is_rejected(receipts: list[Any], resigned: Callable[..., Any], field: str) -> None:
-    value = getattr(receipts[0].receipt.request, field.split(".")[1])
-    again = resigned(receipts[2], {field: value})
-    assert field in outcome_of([receipts[0], again], complete=False)
+def test_two_answers_of_one_name_are_rejected(receipts: list[Any], resigned: Callable[..., Any]) -> None:
+    again = resigned(receipts[2], {"request.id": receipts[0].receipt.request.id})
+    assert "request.id" in outcome_of([receipts[0], again], complete=False)
+
+
+def numbered(receipts: list[Any], resigned: Callable[..., Any], count: int = 3, **changes: Any) -> list[Any]:
+    """Receipts as a server gives them to one request of several answers; `changes` are of the last."""
+    found = []
+    for number, each in enumerate(receipts[:count]):
+        alike = {"request.id": f"r-{number}", "request.nonce": "ab"}
+        found.append(resigned(each, alike | (changes if number == count - 1 else {})))
+    return found
+
+
+def test_the_answers_of_one_request_share_a_nonce(receipts: list[Any], resigned: Callable[..., Any]) -> None:
+    """The seeds of these count upward, as those of the choices of one request do."""
+    order = check_order([each.receipt for each in numbered(receipts, resigned)])
+    [nonce] = [each for each in order.findings.seen if each.where == "request.nonce"]
+    assert nonce.agrees
+    assert not any("nonce" in line or "binds none" in line for line in order.not_checked)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"request.id": "other"},
+        {"request.id": "q-2"},
+        {"request.id": "r-3"},
+        {"request.max_tokens": 17},
+        {"request.prompt": {"count": 1, "digest": str(digest("tokens", b"another"))}},
+        {"sampler.temperature": 0.5},
+        {"sampler.seed": 9},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_a_nonce_under_which_two_requests_were_answered_is_told_and_accuses_nobody(
+    receipts: list[Any], resigned: Callable[..., Any], changes: dict[str, Any]
+) -> None:
+    found = numbered(receipts, resigned, **changes)
+    order = check_order([each.receipt for each in found])
+    [nonce] = [each for each in order.findings.seen if each.where == "request.nonce"]
+    assert not nonce.agrees
+    assert nonce.advisory
+    assert any("ab in 3 receipts of different requests" in line for line in order.not_checked)
+
+
+def test_a_nonce_that_a_customer_used_twice_rejects_no_stream(
+    answered: Callable[..., Any], language_model: Any, provider_key: Any, verified: Callable[..., Any]
+) -> None:
+    from tallystick.recorders.receipts import ReceiptIssuer
+
+    issuer = ReceiptIssuer(language_model, provider_key)
+    made = [answered(issuer=issuer, seed=9, request_id=name, nonce="ab").issued.signed for name in ("x", "y")]
+    assert verified(made).outcome == "accepted"
+    assert verified([*made, made[0]]).outcome == "rejected"  # one receipt for two requests
 
 
 def test_a_broken_link_is_rejected(receipts: list[Any], resigned: Callable[..., Any]) -> None:

@@ -282,6 +282,7 @@ def test_a_truncated_answer_is_rejected(
     tokens_of: Callable[..., Any],
 ) -> None:
     cut = {"answer.tokens": tokens_of(honest_answer.tokens[:12]), "fingerprints": None, "states": None}
+    short_policy = short_policy.model_copy(update={"demands": ()})
     forged = resigned(honest_answer.issued.signed, cut)
     assert objections(verify_receipt(forged, language_model, short_policy)) == {"finish"}
     honest = resigned(honest_answer.issued.signed, {**cut, "request.max_tokens": 12})
@@ -311,6 +312,26 @@ def test_a_stop_text_has_to_be_one_that_was_asked_for(
 
     assert judged(whole[-3:]) == "accepted"
     assert judged("never") == "rejected"
+
+
+def test_an_answer_that_ended_before_a_stop_text_that_was_asked_for_is_whole(
+    honest_answer: Any, language_model: Any, short_policy: Any, resigned: Callable[..., Any]
+) -> None:
+    """Who forwards an answer is told `stop` for either end, and cannot tell them apart."""
+    model = replace(language_model)
+    model.__dict__["end_tokens"] = frozenset({honest_answer.tokens[-1]} - set(honest_answer.tokens[:-1]))
+    assert model.end_tokens, "the last token has to be the first of its kind"
+    signed = resigned(honest_answer.issued.signed, {"answer.finish": "stop"})
+    asked = ExpectedRequest.from_body({"prompt": "The stick is", "stop": ["never"]})
+
+    def judged(text: str, judge: Any = model) -> str:
+        found = read_response({"receipt": signed.to_json(), "choices": [{"text": text, "finish_reason": "stop"}]})
+        return str(verify_receipt(signed, judge, short_policy, asked, response=found).outcome)
+
+    whole = language_model.decode(honest_answer.tokens)
+    assert judged(whole) == "accepted"
+    assert judged(whole[:-3]) == "rejected"  # the rest was billed, and withheld
+    assert judged(whole, language_model) == "rejected"
 
 
 def test_a_private_receipt_needs_the_tokens_from_elsewhere(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tallystick.attacks.receipts import answers, requests, settings, states, streams
+from tallystick.attacks.receipts import answers, evasions, requests, settings, states, streams
 from tallystick.attacks.receipts.forgery import HONEST, Forge, Forgery, Outcome
 from tallystick.attacks.receipts.scene import NONCE, Presented, Scene
 from tallystick.audits.receipts.policy import ReceiptPolicy
@@ -21,6 +21,7 @@ FORGERIES: Final[tuple[Forgery, ...]] = (
     *answers.FORGERIES,
     *requests.FORGERIES,
     *settings.FORGERIES,
+    *evasions.FORGERIES,
     *streams.FORGERIES,
     *states.FORGERIES,
 )

@@ -6,11 +6,12 @@ The provider owns the key. It runs the promised model and a cheaper one, and may
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from tallystick.attacks.serving.weights import coarse_head
 from tallystick.attestation import SigningKey
-from tallystick.audits.receipts.policy import FingerprintDemand, ReceiptPolicy
+from tallystick.audits.receipts.policy import ReceiptPolicy
 from tallystick.audits.receipts.request import ExpectedRequest
 from tallystick.audits.receipts.verify import Challenge
 from tallystick.commitments import Json
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 TEMPERATURE: Final = 0.8
 HOTTER: Final = 2.5
+HEAD_BITS: Final = 4
 OTHER_SEED: Final = 4711
 NONCE: Final = bytes(range(32))
 """Drawn by the verifier once the receipts are fixed; any other number would do as well."""
@@ -80,7 +82,8 @@ class Scene:
     """Honest answers of one batch in the order of their receipts, and others from which forgeries are made.
 
     `worded` answers the first request with words ahead of its prompt, `hotter` at a higher temperature, `reseeded`
-    under another seed, and `cheap` by the cheaper model; each is honest beside its own request.
+    under another seed, and `cheap` by the cheaper model; each is honest beside its own request. `coarse` is by the
+    promised model with an output matrix in few bits, whose hidden states are the right ones.
     """
 
     promised: TorchLanguageModel
@@ -93,6 +96,7 @@ class Scene:
     hotter: Answered
     reseeded: Answered
     cheap: Answered
+    coarse: Answered
 
     @property
     def first(self) -> Answered:
@@ -120,7 +124,7 @@ def make_scene(
     """
     key, stranger = wishes.key, SigningKey(bytes(range(1, 33)))
     asked = {"keys": (key.public,), "unknown_key": "rejected", "nonce": "required", "seed": "customer"}
-    wanted = policy.model_copy(update={**asked, "demands": (FingerprintDemand(),), "complete": True})
+    wanted = policy.model_copy(update={**asked, "complete": True})
     requests = [_request(wishes, text, number) for number, text in enumerate(wishes.texts)]
     first = requests[0]
     return Scene(
@@ -134,6 +138,7 @@ def make_scene(
         hotter=answer(promised, wishes, [_changed(first, temperature=HOTTER)])[0],
         reseeded=answer(promised, wishes, [_changed(first, seed=OTHER_SEED)])[0],
         cheap=answer(cheaper, wishes, [first])[0],
+        coarse=answer(replace(promised, model=coarse_head(promised, HEAD_BITS)), wishes, [first])[0],
     )
 
 

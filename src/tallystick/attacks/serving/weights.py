@@ -13,12 +13,18 @@ E4M3_MAX = 448.0
 
 def integer_weights(language_model: TorchLanguageModel, bits: int) -> Any:
     """Every matrix rounded to 2ᵇⁱᵗˢ − 1 levels per row, as weight-only quantisation does."""
+    return _changed(language_model, lambda weight: _rounded(weight, bits))
 
-    def rounded(weight: Any) -> Any:
-        scale = weight.abs().amax(1, keepdim=True).clamp_min(1e-12) / (2 ** (bits - 1) - 1)
-        return (weight / scale).round() * scale
 
-    return _changed(language_model, rounded)
+def coarse_head(language_model: TorchLanguageModel, bits: int) -> Any:
+    """The output matrix alone in few bits: every hidden state stays what it was."""
+    import torch
+
+    model = copy.deepcopy(language_model.model)
+    head = model.get_output_embeddings()
+    with torch.no_grad():  # a new parameter, since the matrix may be that of the embeddings too
+        head.weight = torch.nn.Parameter(_rounded(head.weight, bits))
+    return model
 
 
 def float8_weights(language_model: TorchLanguageModel) -> Any:
@@ -51,6 +57,11 @@ def without_layers(language_model: TorchLanguageModel, layers: tuple[int, ...]) 
     for layer in layers:
         blocks[layer].forward = _passes_on
     return model
+
+
+def _rounded(weight: Any, bits: int) -> Any:
+    scale = weight.abs().amax(1, keepdim=True).clamp_min(1e-12) / (2 ** (bits - 1) - 1)
+    return (weight / scale).round() * scale
 
 
 def _passes_on(hidden_states: Any, *_: Any, **__: Any) -> Any:

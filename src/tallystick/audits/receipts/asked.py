@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from tallystick.audits.receipts.policy import ReceiptPolicy
 from tallystick.audits.receipts.report import Notebook
 from tallystick.audits.receipts.request import ExpectedRequest
-from tallystick.audits.receipts.response import Response
+from tallystick.audits.receipts.response import Response, split_name
+from tallystick.tolerances import Finding
 from tallystick.transcripts.language_model import LanguageModel
 from tallystick.transcripts.receipt import Receipt, tokens_digest
 
@@ -25,12 +26,20 @@ def check_request(
     prompt = asked.prompt_tokens(model)
     _check_prompt(notes, receipt, prompt)
     _check_nonce(notes, receipt, asked.tally_nonce, policy)
-    _check_settings(notes, receipt, asked.settings_of(response.number), policy)
+    _check_settings(notes, receipt, asked.settings_of(_number(response, asked)), policy)
+    _check_answers(notes, response, asked.n or 1)
     if asked.max_tokens is not None:
         notes.compare("settings", "max_tokens", receipt.request.max_tokens, asked.max_tokens)
     for name in asked.others:
         notes.lacks("settings", f"the request's {name} may have had a say in the answer, and no check covers it")
     return prompt
+
+
+def check_form(notes: Notebook, receipt: Receipt, policy: ReceiptPolicy) -> None:
+    """Where the policy was promised a form, the receipt states no other; one that states none is judged by it."""
+    stated, promised = receipt.sampler.form, policy.sampler.form
+    if promised is not None and stated != "unknown" and not receipt.sampler.is_greedy:
+        notes.compare("settings", "form", stated, promised)
 
 
 def _without_request(notes: Notebook, policy: ReceiptPolicy) -> None:
@@ -39,6 +48,20 @@ def _without_request(notes: Notebook, policy: ReceiptPolicy) -> None:
         notes.lacks("nonce", "the policy asks for a nonce of the customer's: give the request")
     if policy.seed == "customer":
         notes.lacks("settings", "the policy asks for a seed of the customer's: give the request")
+
+
+def _number(response: Response, asked: ExpectedRequest) -> int:
+    """Which of the answers to the request this is; a receipt by itself says it in its name."""
+    if response.answers > 1 or asked.n in (None, 1):
+        return response.number
+    number = split_name(response.receipt.receipt.request.id)[1]
+    return response.number if number is None or number >= (asked.n or 1) else number
+
+
+def _check_answers(notes: Notebook, response: Response, wanted: int) -> None:
+    """No more answers come, and are billed, than were asked for."""
+    detail = f"{response.answers} answers, and {wanted} asked for" if response.answers > wanted else ""
+    notes.note(Finding(float(response.answers), float(wanted), "settings", "n", detail))
 
 
 def _check_prompt(notes: Notebook, receipt: Receipt, prompt: Ids | None) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tallystick.audits.receipts.report import Notebook
 from tallystick.audits.receipts.request import ExpectedRequest
 from tallystick.audits.receipts.response import REASONS, Response
+from tallystick.commitments import digest
 from tallystick.tolerances import Finding
 from tallystick.transcripts.language_model import LanguageModel
 from tallystick.transcripts.receipt import Answer, Tokens, tokens_digest
@@ -27,6 +28,8 @@ def check_delivery(notes: Notebook, response: Response) -> None:
     receipt = response.receipt.receipt
     if response.usage is None:
         notes.not_checked.append("what was billed: give the response with its usage")
+    elif "text" in (receipt.request.prompt.over, receipt.answer.tokens.over):
+        notes.not_checked.append("what was billed: the receipt counts no tokens of its own")
     else:
         counts = receipt.request.prompt.count, receipt.answer.tokens.count
         billed = response.usage.prompt_tokens, response.usage.completion_tokens
@@ -34,6 +37,7 @@ def check_delivery(notes: Notebook, response: Response) -> None:
             _check_bill(notes, name, counted, paid)
     _check_ids(notes, "prompt", "prompt_token_ids", receipt.request.prompt, response.prompt_token_ids)
     _check_ids(notes, "tokens", "choices.0.token_ids", receipt.answer.tokens, response.choice.token_ids)
+    _check_bound_text(notes, receipt.answer.tokens, response.choice.content)
     if response.choice.finish_reason is not None:
         stated = REASONS[receipt.answer.finish]
         notes.compare("finish", "choices.0.finish_reason", stated, response.choice.finish_reason)
@@ -47,6 +51,8 @@ def check_finish(
     """The delivered text is what the answer's tokens say, and the answer ended where and why the receipt says."""
     receipt = response.receipt.receipt
     is_stopped = check_text(notes, response, answer, model, asked)
+    if answer and answer[-1] in model.end_tokens and _is_whole(response, answer, model):
+        is_stopped = True  # a stop text was asked for, and the model ended before it: who forwards cannot tell
     early = next((place for place, token in enumerate(answer[:-1]) if token in model.end_tokens), None)
     if early is not None:
         notes.differs("finish", f"token {early}", "an end token, and the answer goes on")
@@ -76,6 +82,12 @@ def check_text(
         return None
     rest = whole.removeprefix(delivered)
     return any(rest.startswith(stop) or delivered.endswith(stop) for stop in asked.stop)
+
+
+def _is_whole(response: Response, answer: Ids, model: LanguageModel) -> bool:
+    """Whether all the text that the tokens say was delivered."""
+    decode = getattr(model, "decode", None)
+    return decode is not None and decode(answer) == response.choice.content
 
 
 def known_tokens(notes: Notebook, response: Response, own_prompt: Ids | None) -> KnownTokens:
@@ -126,6 +138,16 @@ def _check_ids(notes: Notebook, check: str, where: str, stated: Tokens, ids: Ids
         notes.agrees(check, where)
     else:
         notes.differs(check, where, "not the tokens of the receipt")
+
+
+def _check_bound_text(notes: Notebook, stated: Tokens, text: str | None) -> None:
+    """Where the text itself is bound, it is the one that was delivered."""
+    if stated.over != "text" or text is None:
+        return
+    if digest("blob", text.encode(errors="surrogatepass")) == stated.digest:
+        notes.agrees("tokens", "text")
+    else:
+        notes.differs("tokens", "text", "the delivered text is not the one that the receipt binds")
 
 
 def _matching(stated: Tokens, candidates: tuple[Ids | None, ...]) -> Ids | None:

@@ -2,6 +2,9 @@
 
 The shipped table is made by `scripts/fingerprint_calibration.py` and committed with the figures it rests on. A verifier
 may bring another one, such as that of the one model it was promised; a provider never can.
+
+Rounding adds up over layers, so limits say nothing about models that are deeper or wider than those they were measured
+on. They carry that range; outside it a distance convicts nobody, and clears nobody.
 """
 
 from __future__ import annotations
@@ -10,19 +13,43 @@ import math
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import Field
 
 from tallystick.tolerances.fingerprints import FingerprintSettings
 from tallystick.tolerances.fingerprints.residues import reach
 from tallystick.transcripts.door import Count, Document, Positive
+from tallystick.transcripts.model_card import ModelCard
 from tallystick.transcripts.states_opening import PARTS_MAX
 
 Dtype = Literal["F32", "BF16", "F16"]
 Bits = Literal[1, 4, 8, 32]
 Limit = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+Kind = Literal["projection", "toploc", "states"]
 L = TypeVar("L", bound="DistanceLimits")
+
+
+class Measured(Document):
+    """Models on which limits were tried: in `dtype`, up to `layers` blocks deep and `width` elements wide.
+
+    `answers` honest answers of `models` were compared, and none of them was rejected.
+    """
+
+    dtype: Dtype
+    layers: Positive
+    width: Positive
+    models: tuple[str, ...] = ()
+    answers: Positive = 1
+
+    def covers(self, card: ModelCard) -> bool:
+        """Whether a model is within the range."""
+        return self.dtype == card.dtype and card.layers <= self.layers and card.width <= self.width
+
+
+TRIED: Final = (Measured(dtype="F32", layers=30, width=576, models=("SmolLM2-135M-Instruct",), answers=37),)
+"""Models on which limits of smaller ones were tried: on four stacks no honest answer was rejected, and every other
+model, precision and cache was seen."""
 
 
 class DistanceLimits(Document):
@@ -59,17 +86,30 @@ class FingerprintCalibration(Document):
     models: tuple[str, ...]
     stacks: tuple[str, ...]
     held_out: tuple[str, ...]
+    measured: tuple[Measured, ...] = ()
     limits: tuple[FingerprintLimits, ...]
     states: tuple[DistanceLimits, ...]
 
 
 class FingerprintRule(Document):
-    """What one verifier allows: limits (those shipped, if absent), times a margin, and how many states are opened."""
+    """What one verifier allows: limits (those shipped, if absent), times a margin, and how many states are opened.
+
+    `measured` says for which models: absent, limits of the verifier's own hold for every model, and those shipped for
+    the models that they were tried on. With shipped limits, it adds to these.
+    """
 
     limits: tuple[FingerprintLimits, ...] | None = None
     states: tuple[DistanceLimits, ...] | None = None
+    measured: tuple[Measured, ...] | None = None
     margin: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
     parts: Annotated[int, Field(ge=1, le=PARTS_MAX)] = 4
+
+    def measured_for(self, kind: Kind) -> tuple[Measured, ...] | None:
+        """The models for which limits hold; None where that is every model. Those of TOPLOC are never one's own."""
+        own = {"projection": self.limits, "states": self.states}.get(kind)
+        if own is not None:
+            return self.measured
+        return (*shipped_calibration().measured, *TRIED, *(self.measured or ()))
 
     def limits_for(
         self, settings: FingerprintSettings, dtype: Dtype, layer: int, tokens: int

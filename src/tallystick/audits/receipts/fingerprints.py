@@ -8,8 +8,8 @@ may not exceed a tighter one: a model that differs everywhere, if by little, is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Final, TypeAlias
 
@@ -22,6 +22,7 @@ from tallystick.audits.receipts.distance_limits import (
     FingerprintCalibration,
     FingerprintLimits,
     FingerprintRule,
+    Measured,
     shipped_calibration,
 )
 from tallystick.errors import MalformedError, ProofError, UnavailableError
@@ -51,11 +52,12 @@ TOPLOC_VALUES: Final = 128
 
 
 def judge_fingerprints(
-    receipt: Receipt, hidden: Hidden, rule: FingerprintRule, *, dtype: Dtype = "F32"
+    receipt: Receipt, hidden: Hidden, rule: FingerprintRule, *, dtype: Dtype = "F32", advisory: Collection[str] = ()
 ) -> tuple[Finding, ...]:
     """What every fingerprint of a receipt shows beside own rows [answer tokens, d] of its layers.
 
-    `dtype` is the precision that was promised. Fingerprints that `unjudged_fingerprints` names give no finding.
+    `dtype` is the precision that was promised. Fingerprints that `unjudged_fingerprints` names give no finding; those
+    of the methods in `advisory` decide nothing.
 
     Raises:
         MalformedError: a fingerprint is of another number of tokens than the answer, or is no fingerprint.
@@ -65,8 +67,11 @@ def judge_fingerprints(
     for place, fingerprint in enumerate(receipt.fingerprints):
         if fingerprint.tokens != count:
             raise MalformedError(f"fingerprints.{place}.tokens: {fingerprint.tokens}, and the answer has {count}")
-    judged = [judge_fingerprint(each, hidden, rule, dtype=dtype) for each in receipt.fingerprints]
-    return tuple(finding for findings in judged for finding in findings)
+    return tuple(
+        replace(finding, advisory=each.method in advisory)
+        for each in receipt.fingerprints
+        for finding in judge_fingerprint(each, hidden, rule, dtype=dtype)
+    )
 
 
 def judge_fingerprint(
@@ -107,11 +112,13 @@ def judge_states(
     *,
     dtype: Dtype = "F32",
     count: int | None = None,
+    advisory: bool = False,
 ) -> tuple[Finding, ...]:
     """What opened hidden states show beside own rows [committed rows, d] of the committed layers.
 
     The nonce has to select every opened part, `count` of them (`rule.parts` if not given). Each is compared with the
-    own rows directly, and under directions drawn from the nonce.
+    own rows directly, and under directions drawn from the nonce. With `advisory` distances decide nothing; an opening
+    that is none of the commitment always does.
 
     Raises:
         MalformedError: the bytes of a part are no rows, or of another width or number than the verifier's.
@@ -135,11 +142,12 @@ def judge_states(
     compared = _compared(direct, lambda each: rule.states_for(dtype, each.layer, each.tokens), rule.margin)
     fresh = _compared(projected, lambda each: rule.states_for(dtype, each.layer, each.tokens), FRESH * rule.margin)
     full = min(statement.block, statement.rows)
-    return (
+    found = (
         _largest(compared, "states", "rows as they are"),
         *_typical(compared, full, "states"),
         _largest(fresh, "states", f"{NONCE_WIDTH} directions of the nonce"),
     )
+    return tuple(replace(each, advisory=advisory) for each in found)
 
 
 @dataclass(frozen=True)
@@ -243,6 +251,7 @@ __all__ = [
     "FingerprintCalibration",
     "FingerprintLimits",
     "FingerprintRule",
+    "Measured",
     "judge_fingerprint",
     "judge_fingerprints",
     "judge_states",

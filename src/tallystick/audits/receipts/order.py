@@ -1,4 +1,4 @@
-"""The order of a provider's receipts: every number once, each naming the one before, none for two requests."""
+"""The order of a provider's receipts: every number once, each naming the one before, none under two names."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from itertools import pairwise
 from typing import Final
 
 from tallystick.audits.findings import AGREES, DIFFERS, Findings
+from tallystick.audits.receipts.report import shown
+from tallystick.audits.receipts.response import split_name
 from tallystick.commitments import Digest
 from tallystick.tolerances import Finding
 from tallystick.transcripts.receipt import Receipt
@@ -37,7 +39,8 @@ def check_order(receipts: Sequence[Receipt], complete: bool = False) -> Order:
         return order
     distinct = list(_without_replays(order, receipts))
     _check_numbers(order, distinct)
-    _check_requests(order, distinct)
+    _check_names(order, distinct)
+    _check_nonces(order, distinct)
     ascending = sorted(distinct, key=lambda each: each.sequence)
     _check_sorted(order, distinct, ascending)
     _check_gaps(order, ascending)
@@ -73,16 +76,50 @@ def _check_numbers(order: Order, receipts: Sequence[Receipt]) -> None:
         order.findings.note(AGREES, CHECK, "numbers", "each once")
 
 
-def _check_requests(order: Order, receipts: Sequence[Receipt]) -> None:
-    for what, names in (
-        ("request.id", [each.request.id for each in receipts]),
-        ("request.nonce", [each.request.nonce for each in receipts if each.request.nonce is not None]),
-    ):
-        doubled = sorted(name for name, count in Counter(names).items() if count > 1)
-        for name in doubled[:SHOWN]:
-            order.findings.note(DIFFERS, CHECK, what, f"{name} in more than one receipt")
-        if not doubled:
-            order.findings.note(AGREES, CHECK, what)
+def _check_names(order: Order, receipts: Sequence[Receipt]) -> None:
+    """The provider names its answers, and no two alike."""
+    names = Counter(each.request.id for each in receipts)
+    doubled = sorted(name for name, count in names.items() if count > 1)
+    for name in doubled[:SHOWN]:
+        order.findings.note(DIFFERS, CHECK, "request.id", f"{name} in more than one receipt")
+    if not doubled:
+        order.findings.note(AGREES, CHECK, "request.id")
+
+
+def _check_nonces(order: Order, receipts: Sequence[Receipt]) -> None:
+    """A nonce stands in the receipts of one request. Where it does not, a customer used it twice or sent it again.
+
+    That is no fault of the provider's: a receipt of another nonce than was asked for is found beside its own request.
+    """
+    by_nonce: dict[str, list[Receipt]] = defaultdict(list)
+    for each in receipts:
+        if each.request.nonce is not None:
+            by_nonce[each.request.nonce].append(each)
+    doubled = sorted(nonce for nonce, found in by_nonce.items() if not _is_one_request(found))
+    for nonce in doubled[:SHOWN]:
+        count = len(by_nonce[nonce])
+        line = f"{shown(nonce)} in {count} receipts of different requests"
+        order.findings.note(DIFFERS, CHECK, "request.nonce", line, advisory=True)
+        order.not_checked.append(f"{line}, so it binds none of them: a nonce is for one request")
+    if not doubled:
+        order.findings.note(AGREES, CHECK, "request.nonce")
+
+
+def _is_one_request(receipts: Sequence[Receipt]) -> bool:
+    """Whether receipts are the answers of one request: one name, numbered, and the seeds with it."""
+    if len(receipts) == 1:
+        return True
+    return None not in (asked := {_asked(each) for each in receipts}) and len(asked) == 1
+
+
+def _asked(receipt: Receipt) -> tuple[object, ...] | None:
+    """What the answers of one request share; None for a receipt whose name has no number."""
+    base, number = split_name(receipt.request.id)
+    if number is None:
+        return None
+    sampler = receipt.sampler
+    settings = sampler.model_copy(update={"seed": 0}), sampler.seed - number
+    return base, receipt.request.prompt.digest, receipt.request.max_tokens, *settings
 
 
 def _check_sorted(order: Order, receipts: Sequence[Receipt], ascending: Sequence[Receipt]) -> None:

@@ -27,6 +27,8 @@ RUNG_NAMES: Final = {1: "token test", 2: "fingerprints", 3: "one layer by operat
 STATED: Final = ("signature", "model")
 SEEN: Final = ("evidence", "fingerprint", "states", "replay")
 """Checks of which each alone shows that the promised model computed."""
+EXACT: Final = ("fingerprint", "states", "replay")
+"""Those that show in which precision: tokens seldom tell fewer bits from more."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Question:
 
 QUESTIONS: Final[Mapping[str, Question]] = {
     "same model": Question(STATED, SEEN, ("sampler", "surprisal", "layer")),
-    "same precision": Question(STATED, SEEN, ("sampler", "surprisal", "layer")),
+    "same precision": Question(STATED, EXACT, ("sampler", "surprisal", "evidence", "layer")),
     "same prompt": Question(("signature",), ("prompt",), ("nonce",)),
     "same sampler": Question(("signature", "settings"), ("evidence", "surprisal", "replay"), ("sampler",)),
     "same token count": Question(("signature", "finish"), ("usage", "tokens")),

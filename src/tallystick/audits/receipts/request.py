@@ -22,8 +22,8 @@ from tallystick.transcripts.sampler import Penalty, Share, Temperature
 SETTINGS: Final = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
 IDLE: Final = frozenset(
     {
-        *("model", "stream", "stream_options", "user", "metadata", "store", "service_tier", "timeout"),
-        *("safety_identifier", "prompt_cache_key", "logprobs", "top_logprobs", "extra_headers", "n"),
+        *("stream", "stream_options", "user", "metadata", "store", "service_tier", "timeout"),
+        *("safety_identifier", "prompt_cache_key", "logprobs", "top_logprobs", "extra_headers"),
     }
 )
 """Fields of a request that have no say in which tokens come out."""
@@ -44,9 +44,12 @@ Message = dict[str, str]
 class ExpectedRequest(Document):
     """One request: a conversation or a prompt (text or tokens), limits, settings of the sampler, nonce.
 
-    `others` names fields that may have had a say in the answer and that no check covers.
+    `model` is the name under which it was asked, `n` how many answers were. `others` names fields that may have had a
+    say in the answer and that no check covers.
     """
 
+    model: Annotated[str, Field(max_length=256)] | None = None
+    n: Annotated[int, Field(ge=1, le=TOKENS_MAX)] | None = None
     messages: tuple[Message, ...] | None = None
     prompt: str | Ids | None = None
     max_tokens: TokenCount | None = None

@@ -5,6 +5,7 @@ All of it comes from the provider. The receipt is what the provider signed; the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Final
 
@@ -20,6 +21,13 @@ REASONS: Final = {"end": "stop", "stop": "stop", "length": "length", "cancelled"
 
 
 ANSWERS_MAX: Final = 64
+NUMBERED: Final = re.compile(r"(.+)-(0|[1-9][0-9]{0,6})")
+
+
+def split_name(request_id: str) -> tuple[str, int | None]:
+    """The name of a request, and which of its answers this is where there are several: `name-0`, `name-1`, …."""
+    found = NUMBERED.fullmatch(request_id)
+    return (request_id, None) if found is None else (found[1], int(found[2]))
 
 
 class Loose(Document):
@@ -63,6 +71,7 @@ class Response(Loose):
 
     receipt: SignedReceipt
     id: Annotated[str, Field(max_length=256)] | None = None
+    model: str | None = None
     usage: Usage | None = None
     prompt_token_ids: TokenIds | None = None
     choices: Annotated[tuple[Choice, ...], Field(max_length=1)] = ()
@@ -85,6 +94,7 @@ class Several(Loose):
 
     receipts: Annotated[tuple[SignedReceipt, ...], Field(min_length=2, max_length=ANSWERS_MAX)]
     id: Annotated[str, Field(max_length=256)] | None = None
+    model: str | None = None
     usage: Usage | None = None
     prompt_token_ids: TokenIds | None = None
     choices: Annotated[tuple[Choice, ...], Field(max_length=ANSWERS_MAX)] = ()
@@ -103,6 +113,7 @@ class Several(Loose):
         return Response(
             receipt=self.receipts[number],
             id=self.id,
+            model=self.model,
             usage=usage,
             prompt_token_ids=self.prompt_token_ids,
             choices=self.choices[number : number + 1],

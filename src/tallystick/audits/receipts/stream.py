@@ -172,11 +172,11 @@ def _report(seen: _Seen, count: int, policy: ReceiptPolicy, nonce: bytes) -> Str
 
 
 def combined(evidence: Iterable[SamplerEvidence]) -> tuple[SamplerEvidence, ...]:
-    """The evidence of several answers together; only that under one rule adds up."""
-    by_rule: dict[SamplerRule, list[SamplerEvidence]] = defaultdict(list)
+    """The evidence of several answers together; only that under one rule adds up, and what decides something apart."""
+    groups: dict[tuple[SamplerRule, str], list[SamplerEvidence]] = defaultdict(list)
     for each in evidence:
-        by_rule[each.rule].append(each)
-    return tuple(reduce(add, group) for group in by_rule.values())
+        groups[each.rule, each.undecided].append(each)
+    return tuple(reduce(add, group) for group in groups.values())
 
 
 def _order_of(seen: _Seen, policy: ReceiptPolicy) -> tuple[list[Finding], list[str]]:

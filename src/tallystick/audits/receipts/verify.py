@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
 
-from tallystick.audits.receipts.asked import check_request
+from tallystick.audits.receipts.asked import check_form, check_request
 from tallystick.audits.receipts.delivered import Ids, KnownTokens, check_delivery, check_finish, known_tokens
 from tallystick.audits.receipts.fingerprints import judge_fingerprints, judge_states, unjudged_fingerprints
 from tallystick.audits.receipts.identity import SIGNATURE_BYTES, check_model, check_signer
 from tallystick.audits.receipts.limits import check_consistency, check_sizes, check_vocabulary
-from tallystick.audits.receipts.policy import ReceiptPolicy
+from tallystick.audits.receipts.measured import unmeasured_band, unmeasured_limits
+from tallystick.audits.receipts.policy import STANDARD_DEMANDS, ReceiptPolicy
 from tallystick.audits.receipts.report import Notebook, ReceiptReport
 from tallystick.audits.receipts.request import ExpectedRequest
 from tallystick.audits.receipts.response import Response
@@ -19,6 +20,7 @@ from tallystick.audits.receipts.sampler import SamplerEvidence, SamplerRule, jud
 from tallystick.commitments import Digest, digest
 from tallystick.transcripts.language_model import LanguageModel, Prefill
 from tallystick.transcripts.receipt import Receipt, SignedReceipt
+from tallystick.transcripts.sampler import Sampler
 from tallystick.transcripts.states_opening import StatesOpening
 
 Rung = Literal[1, 2]
@@ -96,7 +98,13 @@ class Verification:
     def can_compute(self) -> bool:
         """Whether tokens are known and nothing of the identity failed: a pass over another model says nothing."""
         names = {each.name for each in self.notes.findings.seen if not each.agrees and not each.advisory}
-        return bool(self.tokens.prompt and self.tokens.answer) and not names & {"signature", "model", "prompt"}
+        is_known = bool(self.tokens.prompt and self.tokens.answer) and self.is_promised
+        return is_known and not names & {"signature", "model", "prompt"}
+
+    @property
+    def is_promised(self) -> bool:
+        """Whether the receipt names the very model that is at hand."""
+        return self.subject.receipt.model == self.model.card.identity
 
     def report(self, rung: int) -> ReceiptReport:
         """What is known by now."""
@@ -159,11 +167,12 @@ def check_statements(subject: Subject, model: LanguageModel, policy: ReceiptPoli
     with notes.timing("signature", SIGNATURE_BYTES):
         check_signer(notes, subject.response.receipt, subject.body, policy)
     with notes.timing("model"):
-        check_model(notes, receipt, model.card, policy)
+        check_model(notes, subject, model, policy)
     if notes.findings.rejected:
         return found
     check_sizes(receipt, model.card, policy, subject.context, subject.layers)
     with notes.timing("request", len(subject.body)):
+        check_form(notes, receipt, policy)
         own_prompt = check_request(notes, subject.response, subject.request, model, policy)
         check_delivery(notes, subject.response)
         found.tokens = known_tokens(notes, subject.response, own_prompt)
@@ -182,9 +191,9 @@ def _compute(found: Verification, rung: Rung) -> None:
     passed = _pass(found, (*prompt, *answer[:-1]), rung)
     with notes.timing("sampler", TOKEN_BYTES * len(answer)):
         logits = passed.logits[-len(answer) :]
-        found.evidence = judge_sampler(
-            logits, prompt, answer, receipt.sampler, sampler_rule(found), found.model.end_tokens
-        )
+        rule, sampler = sampler_rule(found), promised_sampler(receipt.sampler, found.policy)
+        open_line = unmeasured_band(found.policy.sampler, found.model.card)
+        found.evidence = judge_sampler(logits, prompt, answer, sampler, rule, found.model.end_tokens, open_line)
     for finding in found.evidence.findings:
         notes.note(finding)
     for line in found.evidence.unavailable:
@@ -209,10 +218,21 @@ def error_rates(rule: SamplerRule) -> str:
 
 
 def sampler_rule(found: Verification) -> SamplerRule:
-    """The policy's rule with the tie band of the model's dtype; it is the customer's seed if the request named it."""
+    """The policy's rule with the tie band of the model's dtype; it is the customer's seed if the request named it.
+
+    A policy that asks for the customer's randomness has the seed looked at.
+    """
     rule, asked = found.policy.sampler.for_dtype(found.model.card.dtype), found.subject.request
+    if rule.seed == "unknown" and found.policy.seed == "customer":
+        rule = rule.model_copy(update={"seed": "provider"})
     is_customers = asked is not None and asked.seed is not None
     return rule.model_copy(update={"seed": "customer"}) if is_customers and rule.seed == "provider" else rule
+
+
+def promised_sampler(stated: Sampler, policy: ReceiptPolicy) -> Sampler:
+    """The sampler to judge by: where a receipt leaves the form open, it is the one that the policy was promised."""
+    form = policy.sampler.form
+    return stated if form is None or stated.form != "unknown" else stated.model_copy(update={"form": form})
 
 
 def _pass(found: Verification, tokens: Ids, rung: Rung) -> Prefill:
@@ -232,10 +252,12 @@ def _judge_fingerprints(found: Verification, passed: Prefill) -> None:
         return
     rows = {layer: states[-receipt.answer.tokens.count :] for layer, states in passed.hidden.items()}
     dtype = found.model.card.dtype
+    methods = {each.method for each in receipt.fingerprints}
+    unmeasured = {each: line for each in sorted(methods) if (line := unmeasured_limits(rule, each, found.model.card))}
     with notes.timing("fingerprint", sum(len(each.raw) for each in receipt.fingerprints)):
-        for finding in judge_fingerprints(receipt, rows, rule, dtype=dtype):
+        for finding in judge_fingerprints(receipt, rows, rule, dtype=dtype, advisory=unmeasured):
             notes.note(finding)
-    for line in unjudged_fingerprints(receipt, rule, dtype=dtype):
+    for line in (*unjudged_fingerprints(receipt, rule, dtype=dtype), *unmeasured.values()):
         notes.lacks("fingerprint", line)
     notes.assumptions.append(FORGEABLE)
 
@@ -253,21 +275,34 @@ def _judge_states(found: Verification, passed: Prefill) -> None:
         notes.lacks("states", "the receipt commits to no hidden states")
         return
     opening, rule = challenge.opening, found.policy.fingerprints
-    dtype, count = found.model.card.dtype, challenge.count
+    unmeasured = unmeasured_limits(rule, "states", found.model.card)
     with notes.timing("states", challenge.size):
-        found_states = judge_states(opening, statement, challenge.nonce, passed.hidden, rule, dtype=dtype, count=count)
+        found_states = judge_states(
+            opening,
+            statement,
+            challenge.nonce,
+            passed.hidden,
+            rule,
+            dtype=found.model.card.dtype,
+            count=challenge.count,
+            advisory=bool(unmeasured),
+        )
     for finding in found_states:
         notes.note(finding)
+    if unmeasured:
+        notes.lacks("states", unmeasured)
     notes.assumptions.append("the nonce of the challenge was drawn by the verifier after it had the receipt")
 
 
 def _check_demands(found: Verification, rung: Rung) -> None:
-    notes = found.notes
-    for demand in found.policy.demands:
+    notes, asked = found.notes, found.policy.demands
+    if asked is None:
+        asked = STANDARD_DEMANDS if rung > 1 else ()
+    for demand in asked:
         if demand.required and rung < 2:
             notes.lacks("fingerprint", f"the policy asks for {demand}, on rung 2")
-        elif not demand.is_met(found.subject.receipt):
-            line = f"the receipt carries no {demand}"
+        elif not demand.is_met(found.subject.receipt, found.model.card.layers):
+            line = f"the receipt carries no {demand}; a policy's `demands` say what has to be there"
             notes.lacks("fingerprint", line) if demand.required else notes.not_checked.append(f"fingerprint: {line}")
 
 
@@ -275,6 +310,8 @@ def _not_computed(found: Verification) -> None:
     notes = found.notes
     if notes.findings.rejected:
         notes.not_checked.append("sampler and fingerprints: what the receipt states is not what was promised")
+    elif not found.is_promised:
+        notes.not_checked.append("sampler and fingerprints: the model that the receipt names is not at hand")
     elif not found.subject.receipt.answer.tokens.count:
         notes.lacks("sampler", "an answer of no tokens shows nothing")
     else:

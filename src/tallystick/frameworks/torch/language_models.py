@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -22,9 +22,8 @@ from tallystick.frameworks.torch.state import to_tensor
 from tallystick.store import read_document
 from tallystick.tensors import state_digest
 from tallystick.transcripts.language_model import Prefill
-from tallystick.transcripts.model_card import ModelCard
+from tallystick.transcripts.model_card import Dtype, ModelCard
 
-Dtype = Literal["F32", "BF16", "F16"]
 DTYPES: Final[dict[Dtype, torch.dtype]] = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 VOLATILE: Final = frozenset({"_name_or_path", "dtype", "torch_dtype", "transformers_version", "use_cache"})
 """Settings that say where a model came from or how it is run, and nothing about what it is."""
@@ -39,6 +38,7 @@ class TorchLanguageModel:
     tokenizer: Any
     card: ModelCard
     device: str = "cpu"
+    directory: Path | None = None
 
     @cached_property
     def end_tokens(self) -> frozenset[int]:
@@ -68,6 +68,13 @@ class TorchLanguageModel:
         """The text of an answer, special tokens left out."""
         text: str = self.tokenizer.decode(list(ids), skip_special_tokens=True)
         return text
+
+    def card_in(self, dtype: Dtype) -> ModelCard | None:
+        """What the same directory is in another precision; None for a model that was not read from one.
+
+        Weights are read and converted anew, since what was rounded once cannot be told from what was not.
+        """
+        return None if self.directory is None else _card_in(self.directory, dtype)
 
     @torch.inference_mode()
     def prefill(self, tokens: Sequence[int], first: int, layers: Collection[int] = ()) -> Prefill:
@@ -121,7 +128,12 @@ def load_language_model(
     if loaded["missing_keys"]:
         raise UnavailableError(f"{path}: no whole model: {min(loaded['missing_keys'])} is in no .safetensors file")
     model = model.eval().to(device)
-    return TorchLanguageModel(model, tokenizer, describe_model(model, path, dtype), device)
+    return TorchLanguageModel(model, tokenizer, describe_model(model, path, dtype), device, path)
+
+
+@lru_cache(maxsize=8)
+def _card_in(path: Path, dtype: Dtype) -> ModelCard:
+    return load_language_model(path, dtype).card
 
 
 def check_directory(path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -17,6 +17,7 @@ from tallystick.audits.receipts.fingerprints import (
     FingerprintCalibration,
     FingerprintLimits,
     FingerprintRule,
+    Measured,
     judge_fingerprint,
 )
 from tallystick.frameworks.torch.language_models import load_language_model
@@ -47,11 +48,12 @@ class Trial(NamedTuple):
 
 @dataclass(frozen=True)
 class Study:
-    """The models, what they are fed, and where the rows are written."""
+    """The models, what they are fed, where the rows are written, and how many layers of what width each model has."""
 
     folder: Path
     models: Mapping[str, tuple[dict[str, Any], ...]]
     producers: tuple[Producer, ...] = PRODUCERS
+    sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def computed(self, producer: Producer, model: str, dtype: str) -> Computed | None:
         """The rows of a producer; none where it could not compute them."""
@@ -108,9 +110,27 @@ def calibrate(study: Study) -> FingerprintCalibration:
         models=tuple(Path(model).name for model in study.models),
         stacks=tuple(each.name for each in study.producers if not each.cheat and not each.held_out),
         held_out=tuple(each.name for each in study.producers if each.held_out),
+        measured=measured(study),
         limits=tuple(limits),
         states=tuple(states),
     )
+
+
+def measured(study: Study) -> tuple[Measured, ...]:
+    """The models for which the limits hold, in each dtype that was computed."""
+    if not study.sizes:
+        return ()
+    layers, width = (max(each) for each in zip(*study.sizes.values(), strict=True))
+    models = tuple(Path(model).name for model in study.models)
+    answers = sum(map(len, study.models.values()))
+    kinds: list[Any] = [each for each in DTYPES if any(each in producer.dtypes for producer in study.producers)]
+    return tuple(Measured(dtype=kind, layers=layers, width=width, models=models, answers=answers) for kind in kinds)
+
+
+def size_of(model: Path) -> tuple[int, int]:
+    """The layers and the width of the model in a directory."""
+    config = json.loads((model / "config.json").read_text())
+    return config["num_hidden_layers"], config["hidden_size"]
 
 
 def honest_pairs(study: Study, *, held_out: bool) -> Iterator[tuple[Producer, Producer]]:
