@@ -49,7 +49,9 @@ def _one(name: str, setting: Setting, asked: argparse.Namespace) -> Searched:
     environment = {**os.environ, **setting.environment, "PYTHONPATH": os.pathsep.join(sys.path)}
     environment["OMP_NUM_THREADS"] = str(setting.threads)
     command = [sys.executable, "-W", "ignore", __file__, "--one", name, "--draws", str(asked.draws)]
-    done = subprocess.run([*command, "--only", asked.only], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*command, "--only", asked.only], env=environment, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise SystemExit(f"{name}: {done.stderr[-2000:]}")
     found = Searched.from_json(json.loads(done.stdout.splitlines()[-1]))

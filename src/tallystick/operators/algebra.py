@@ -233,9 +233,7 @@ class Algebra(Protocol[V]):
         """Sorted values and their I64 indices; stable."""
         ...
 
-    def dot(
-        self, x: V, y: V, contract: tuple[Axes, Axes], batch: tuple[Axes, Axes] = ((), ()), short: int = 0
-    ) -> V:
+    def dot(self, x: V, y: V, contract: tuple[Axes, Axes], batch: tuple[Axes, Axes] = ((), ()), short: int = 0) -> V:
         """Sum of products over the `contract` axes; result axes: batch, free of `x`, free of `y`. Any order.
 
         `short`: where operands are 16-bit floats, how many roundings to their dtype each term goes through in kernels
