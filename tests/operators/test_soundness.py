@@ -13,9 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.operators.examples import Call, collected
 from tests.operators.honest import FLOATS, PROFILES, as_dtype, bounds_of, leaving, redrawn
+from tests.operators.real_layers import real_layers
 
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.frameworks.torch.engine import TorchEngine
+from tallystick.operators.bound import excess
 from tallystick.operators.precision import PLAIN, STEPWISE, Precision
 from tallystick.operators.registry import OPERATORS
 
@@ -111,6 +113,26 @@ def shaped(rows: int, inner: int, columns: int) -> Iterator[Call]:
     yield Call("aten._log_softmax.default", {"self": x, "dim": 0, "half_to_float": False})
     affine = {"weight": x[0], "bias": x[0]}
     yield Call("aten.native_layer_norm.default", {"input": x, "normalized_shape": (inner,), **affine, "eps": 1e-5})
+
+
+@pytest.mark.parametrize("name", ["batch_norm_legit_functional", "convolution", "vector_norm", "layer_norm_backward"])
+def test_layers_of_real_shapes_stay_within_the_bound(name: str) -> None:
+    """What the search (scripts/bound_search.py) had found outside: dead channels, 16-bit sums, roots of large sums."""
+    layers = [layer for layer in real_layers() if name in layer.operator]
+    ran = [check(as_dtype(each, dtype), stated(each.operator, dtype)) for each in layers for dtype in FLOATS]
+    assert all(ran[:3])
+
+
+def test_another_momentum_is_outside_the_bound() -> None:
+    """The twin: 0.998 in place of 0.997, of dead channels."""
+    layers = [each for each in real_layers() if each.arguments.get("momentum") == 0.997]
+    fading = next(each for each in layers if not each.arguments["input"].any())
+    honest = bounds_of(fading)
+    other = bounds_of(Call(fading.operator, {**fading.arguments, "momentum": 0.998}))
+    for right, wrong in zip(honest[3:], other[3:], strict=True):
+        assert right is not None
+        assert wrong is not None
+        assert excess(wrong.value, right.value, right.radius).min() > 100
 
 
 def test_another_product_is_outside_the_bound() -> None:
