@@ -172,10 +172,9 @@ def test_a_running_sum_in_storage_type_is_within_the_bound_unless_the_device_wid
 
 
 LEVELS = [
-    {"ATEN_CPU_CAPABILITY": "avx2"},
-    {"ATEN_CPU_CAPABILITY": "default"},
+    *({"ATEN_CPU_CAPABILITY": level} for level in ("avx2", "default")),
     {"MKL_CBWR": "COMPATIBLE"},
-    {"ONEDNN_MAX_CPU_ISA": "AVX2"},
+    *({"ONEDNN_MAX_CPU_ISA": level} for level in ("SSE41", "AVX", "AVX2", "AVX512_CORE")),
     {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41"},
 ]
 PROGRAM = """

@@ -149,16 +149,16 @@ class Accumulation(Rounding):
         )
         radius = radius + self._lifted(lost) * self.library.convert(sums.magnitude > 0, "F64")
         if self.step is not None:
-            radius = radius + 2 * form.unit * (self._size(centre) + radius) + self._kept_short(sums, form)
+            radius = radius + 2 * form.unit * (self._size(centre) + radius) + self._kept_short(sums, form, radius)
         radius = self.xp.where(self.xp.isfinite(centre.array), radius, math.inf if sums.products else 0.0)
         radius = self.xp.where((sums.magnitude * 1.01 < limit) & (radius < math.inf), radius, math.inf)
         return Ball(centre, self._spread_over(radius, centre), least)
 
-    def _kept_short(self, sums: Sums, form: Format) -> Array | float:
-        """What partial sums in a 16-bit format add: γ Σ|t|, and half a subnormal step for each rounding."""
+    def _kept_short(self, sums: Sums, form: Format, radius: Array) -> Array | float:
+        """What partial sums in a 16-bit format add: γ (Σ|t| + radius), and half a subnormal step for each rounding."""
         if not sums.short:
             return 0.0
-        return float(worst_factor(sums.short, form.unit)) * sums.magnitude + sums.short * form.half_step
+        return float(worst_factor(sums.short, form.unit)) * (sums.magnitude + radius) + sums.short * form.half_step
 
     def _collided(self, centre: Value, x: Ball, updates: Ball, radius: Array, counts: Array, add: bool) -> Ball:
         if not add:
