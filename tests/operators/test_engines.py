@@ -62,6 +62,31 @@ def test_what_iree_computes_within_its_bounds_is_not_excused(name: str, iree: En
     assert max(float(used.max()) for _, _, used in shares(product("F32"), iree, precision=PLAIN)) <= 1
 
 
+def images() -> Call:
+    """A convolution that NNPACK takes over where oneDNN is switched off: 16 examples or more."""
+    image, weight = (RNG.standard_normal(shape).astype(np.float32) for shape in ((16, 3, 24, 24), (16, 3, 3, 3)))
+    numbers = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
+    return call("aten.convolution.default", input=image, weight=weight, bias=None, transposed=False,
+                output_padding=(0, 0), **numbers)  # fmt: skip
+
+
+def test_winograd_convolutions_of_pytorch_without_onednn_are_outside_and_in_the_table(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch = pytest.importorskip("torch")
+    engine = pytest.importorskip("tallystick.frameworks.torch.engine").TorchEngine()
+    assert engine.name == "torch"
+    assert share(images(), engine) <= 1
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
+    if engine.name != "torch-nnpack":
+        pytest.skip("this PyTorch has no NNPACK")
+    assert share(images(), engine) > 2
+    assert outside(engine.name, "aten.convolution.default", "F32") is not None
+    with torch.backends.nnpack.flags(enabled=False):
+        assert engine.name == "torch"
+        assert share(images(), engine) <= 1
+
+
 def test_only_the_engines_of_the_table_are_excused() -> None:
     assert outside("torch", "stablehlo.sine", "F32") is None
     assert outside(None, "stablehlo.sine", "F32") is None

@@ -35,10 +35,12 @@ _WAVES: Final = frozenset(
     {"stablehlo.sine", "stablehlo.cosine", "aten.sin.default", "aten.cos.default", "aten.tan.default"}
 )
 _PRODUCTS: Final = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
+_IMAGES: Final = frozenset({"aten.convolution.default", "aten.conv2d.default", "aten.conv2d.padding"})
 
 OUTSIDE: Final = (
     Outside("iree", "3.13", _WAVES, frozenset({"F32", "BF16", "F16"}), 1.1e7, "sine and cosine near 0 and far from it"),
     Outside("iree", "3.13", _PRODUCTS, frozenset({"BF16"}), 116, "products keep partial sums in BF16"),
+    Outside("torch-nnpack", "2.13", _IMAGES, frozenset({"F32"}), 18.5, "NNPACK transforms tiles of images (Winograd)"),
     Outside("iree", "3.13", frozenset(), frozenset({"F16"}), 1023, "results below 2^-14 become 0, sums are F16"),
 )
 """Measured by tests/operators/test_engines.py."""

@@ -47,9 +47,14 @@ def train_opened(out: Path) -> None:
 class TamperingEngine(TorchEngine):
     """PyTorch, but for the results of one node; it may give itself another name."""
 
-    def __init__(self, number: int, change: Change, name: str = TorchEngine.name) -> None:
+    def __init__(self, number: int, change: Change, name: str = "torch") -> None:
         super().__init__()
-        self.name, self._number, self._change = name, number, change
+        self._name, self._number, self._change = name, number, change
+
+    @property
+    def name(self) -> str:
+        """What it says it is."""
+        return self._name
 
     def prepare(self, node: Node, differentiable: bool = False) -> Callable[[Arguments], tuple[Any, ...]]:
         """The honest kernel, or the honest kernel with a change behind it."""
