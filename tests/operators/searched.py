@@ -24,6 +24,10 @@ SPECIAL: Final = (0.997, 0.1, 1 / 3, 0.999, 0.01)
 """Numbers between 0 and 1 that no binary format has, and whose distance from 1 is small beside them."""
 
 
+CONTIGUOUS: Final = "flash_attention_for_cpu"
+"""Kernels that PyTorch calls for heads that are contiguous alone: given others, they read other numbers."""
+
+
 @dataclass(frozen=True)
 class Setting:
     """How one process runs PyTorch."""
@@ -88,8 +92,9 @@ def search(setting: Setting, draws: int, only: str = "") -> Searched:
     warnings.simplefilter("ignore")
     torch.set_num_threads(setting.threads)
     torch.backends.mkldnn.enabled = setting.onednn  # type: ignore[assignment]
-    engine, found = (Layout() if setting.channels_last else TorchEngine()), Searched()
+    found = Searched()
     for drawn, dtype in calls(draws, only):
+        engine = Layout() if setting.channels_last and CONTIGUOUS not in drawn.operator else TorchEngine()
         try:
             with np.errstate(all="ignore"):
                 used = shares(drawn, engine, precision=PLAIN if dtype == "F32" else STEPWISE)
