@@ -11,7 +11,7 @@ from tallystick.audits.findings import Findings
 from tallystick.audits.operators import OperatorJudge
 from tallystick.commitments import digest
 from tallystick.graphs import Node
-from tallystick.operators.precision import TENSOR_FLOAT
+from tallystick.operators.precision import PLAIN, TENSOR_FLOAT
 from tallystick.tensors import Tensor, TensorSpec
 
 GRAPH = digest("graph", b"")
@@ -82,3 +82,29 @@ def test_a_value_that_is_not_there_leaves_the_operator_open() -> None:
     notes = Findings()
     assert OperatorJudge(GRAPH).judge(notes, node, {"a": Tensor.of(A)}) == "node 7: b is not opened"
     assert notes.seen == []
+
+
+ANGLES = np.linspace(-3, 3, 60, dtype=np.float32)
+
+
+def test_an_engine_that_is_known_to_leave_the_bound_is_neither_accused_nor_accepted() -> None:
+    off = np.cos(ANGLES) + np.float32(1e-4)
+    assert judged("aten.cos.default", {"self": ANGLES}, {}, off) == (False, ["operator"], "")
+    assert judged("aten.cos.default", {"self": ANGLES}, {}, off, engine="torch")[0] is False
+    agrees, _, line = judged("aten.cos.default", {"self": ANGLES}, {}, off, engine="iree")
+    assert agrees
+    assert "of its bound, and iree is known to leave it" in line
+
+
+def test_what_it_computes_within_its_bound_and_its_other_operators_are_judged_as_ever() -> None:
+    assert judged("aten.cos.default", {"self": ANGLES}, {}, np.cos(ANGLES), engine="iree") == (True, [], "")
+    off = np.exp(ANGLES) * np.float32(1.001)
+    assert judged("aten.exp.default", {"self": ANGLES}, {}, off, engine="iree") == (False, ["operator"], "")
+
+
+def test_a_kernel_that_rounds_every_step_to_16_bits_is_honest_unless_it_is_said_to_widen() -> None:
+    x = ANGLES.astype(np.float16)
+    gate = (1 / (1 + np.exp(-x.astype(np.float32)))).astype(np.float16)
+    assert judged("aten.silu.default", {"self": x}, {}, x * gate) == (True, [], "")
+    assert judged("aten.silu.default", {"self": x}, {}, x * gate, precision=PLAIN)[0] is False
+    assert judged("aten.silu.default", {"self": x}, {}, x * gate * np.float16(1.01))[0] is False

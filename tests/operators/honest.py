@@ -136,6 +136,8 @@ def _unloaded(engine: Engine, result: Any, dtype: str) -> Tensor | None:
     A softmax's gradient for a type that its operands do not have is in theirs, whatever is asked for: not compared.
     """
     held = NARROW.get(str(getattr(result, "dtype", "")).removeprefix("torch."))
+    if engine.name == "iree":
+        held = result.spec.dtype
     if dtype == "F32" and held is not None:
         return Tensor.of(engine.unload(result, held).values().astype(np.float32))
     return engine.unload(result, dtype) if dtype not in NARROW.values() or held == dtype else None

@@ -22,7 +22,7 @@ from tallystick.errors import MalformedError, ProofError, UnavailableError, Usag
 from tallystick.graphs.files import load_program
 from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.graphs.root import NodeProof, check_node, graph_root
-from tallystick.operators.precision import PLAIN, Precision
+from tallystick.operators.precision import UNSTATED, Precision
 from tallystick.store import read_document, read_lines
 from tallystick.tensors import StateFile, Tensor, TensorSpec, read_single, tensor_digest
 from tallystick.tensors.single import VALUE
@@ -50,7 +50,7 @@ class Judgement:
     `claim` is the digest of the claim that was published, `published` the claim itself, which says more.
     """
 
-    precision: Precision = PLAIN
+    precision: Precision = UNSTATED
     profile: Profile | None = None
     nodes: frozenset[int] = frozenset()
     properties: tuple[str, ...] = ()
@@ -246,7 +246,7 @@ def _judge_nodes(
     nodes: Iterable[Node],
     digests: Mapping[Ref, Digest],
 ) -> Iterator[str]:
-    judge = OperatorJudge(opening.graph, asked.precision, asked.profile)
+    judge = OperatorJudge(opening.graph, asked.precision, asked.profile, engine=opening.engine)
     known = {node.number: node for node in nodes}
     unknown = sorted(asked.nodes - known.keys())
     if unknown:
@@ -313,6 +313,8 @@ def _not_checked(folder: Path, opening: Opening, asked: Judgement, nodes: Collec
             yield f"whether these are the states around step {record.index}: its record has no exact summary of both"
     if asked.nodes and len(asked.nodes) < len(nodes):
         yield f"{len(nodes) - len(asked.nodes)} of {len(nodes)} operators were not judged"
+    if opening.engine is not None:
+        yield f"whether {opening.engine} computed the operators: the opening says so"
     if asked.published is None:
         yield "whether transcript and graph are those of the claim that was published: only the claim itself says so"
 

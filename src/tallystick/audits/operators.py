@@ -21,8 +21,9 @@ from tallystick.graphs.derive import Deriver, operand_of
 from tallystick.graphs.graph import Node, Ref
 from tallystick.operators.bound import Bound as OperatorBound
 from tallystick.operators.bound import bound
+from tallystick.operators.engines import outside
 from tallystick.operators.operator import Exactness, Operator
-from tallystick.operators.precision import FORMATS, PLAIN, Precision
+from tallystick.operators.precision import FORMATS, UNSTATED, Precision
 from tallystick.operators.registry import operator
 from tallystick.operators.rounding import DETERMINISTIC, Model
 from tallystick.tensors import Tensor, TensorSpec
@@ -36,12 +37,16 @@ Values = Mapping[Ref, Tensor]
 
 @dataclass(frozen=True)
 class OperatorJudge:
-    """How operators of one graph are judged: stated precision, model of rounding, and perhaps a profile."""
+    """How operators of one graph are judged: stated precision, model of rounding, and perhaps a profile.
+
+    `engine` is what the prover says it computed with: where that is known to leave bounds, nothing is held against it.
+    """
 
     graph: Digest
-    precision: Precision = PLAIN
+    precision: Precision = UNSTATED
     profile: Profile | None = None
     model: Model = DETERMINISTIC
+    engine: str | None = None
 
     def judge(self, notes: Findings, node: Node, values: Values) -> str:
         """Judge the results of `node`; returns what could not be checked, or nothing.
@@ -76,6 +81,9 @@ class OperatorJudge:
             finding = _same_signs(numbers, limit, finding)
         if not limit.decides:
             return f"{where}: no bound holds for any of its elements"
+        known = None if finding.agrees else outside(self.engine, node.operator, claimed.dtype)
+        if known is not None:
+            return f"{where}: {finding.distance:.3g} of its bound, and {known}"
         notes.note(finding, "operator", where)
         if finding.agrees and self.profile is not None and limit.radius.any():
             return self._threshold(notes, node, ref, limit, claimed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import typer
 
@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from tallystick.transcripts.profile import Profile
 
 
+PRECISION_HELP: Final = (
+    "What the prover computed in: stepwise (16-bit floats as any kernel for CPUs has them), plain (one rounding, as on "
+    "GPUs), tf32, bf16-products, bf16-sums, fp16-sums."
+)
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands of this file."""
     app.command()(judge)
@@ -24,7 +30,7 @@ def judge(
     opening: Path | None = typer.Argument(None, help="A directory that `tally open --operators` wrote."),
     node: list[int] | None = typer.Option(None, "--node", help="Judge this operator; may be given several times."),
     profile: Path | None = typer.Option(None, help="Calibrated thresholds besides the proven bounds."),
-    precision: str = typer.Option("plain", help="What the prover computed in: plain, tf32, bf16-products, …"),
+    precision: str = typer.Option("stepwise", help=PRECISION_HELP),
     properties: list[str] | None = typer.Option(None, "--properties", help="Check this property too, or `all`."),
     claim: str | None = typer.Option(None, help="The digest of the claim that was published: sha256:…"),
     run: Path | None = typer.Option(None, help="The run that is opened: its claim and spec say what was claimed."),
@@ -64,6 +70,7 @@ def read_precision(name: str) -> Precision:
     from tallystick.operators import precision
 
     known = {
+        "stepwise": precision.STEPWISE,
         "plain": precision.PLAIN,
         "tf32": precision.TENSOR_FLOAT,
         "bf16-products": precision.BFLOAT_PRODUCTS,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from tallystick.cli.judge import PRECISION_HELP
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def register(app: typer.Typer) -> None:
 def referee(
     file: Path | None = typer.Argument(None, help="A leaf bundle."),
     profile: Path | None = typer.Option(None, help="Calibrated thresholds besides the proven bounds."),
-    precision: str = typer.Option("plain", help="What the prover computed in: plain, tf32, bf16-products, …"),
+    precision: str = typer.Option("stepwise", help=PRECISION_HELP),
     run: Path | None = typer.Option(None, help="The run that is opened: its claim and spec say what was claimed."),
     nonce: str | None = typer.Option(
         None,

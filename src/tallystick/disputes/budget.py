@@ -32,7 +32,7 @@ from tallystick.graphs.reference import Reference
 from tallystick.graphs.values import float_results
 from tallystick.operators.bound import bound
 from tallystick.operators.operator import Exactness
-from tallystick.operators.precision import FORMATS, PLAIN, Precision
+from tallystick.operators.precision import FORMATS, UNSTATED, Precision
 from tallystick.operators.registry import operator
 from tallystick.tensors import Tensor, TensorSpec
 from tallystick.tolerances import Finding
@@ -123,7 +123,7 @@ class Budget:
         return cls(one, any_, max(paths.values(), default=0.0), paths)
 
 
-def judge_budget(graph: Graph, read: Read, budget: Budget, precision: Precision = PLAIN) -> Verdict:
+def judge_budget(graph: Graph, read: Read, budget: Budget, precision: Precision = UNSTATED) -> Verdict:
     """Whether the errors of a whole opening stay within a budget; inconclusive where too little is opened.
 
     A rejection is statistical: it holds as far as honest stacks are those that the budget was calibrated on.
@@ -145,7 +145,7 @@ def weigh_budget(found: Accumulated, budget: Budget) -> Verdict:
     return Verdict(tuple(notes.seen), found.unavailable, (), assumed)
 
 
-def accumulate(graph: Graph, read: Read, precision: Precision = PLAIN) -> Accumulated:
+def accumulate(graph: Graph, read: Read, precision: Precision = UNSTATED) -> Accumulated:
     """Measure both statistics over the opened values of a graph; computes every operator twice, in float64.
 
     A value of another dtype or shape than the graph states counts as one that is not opened.

@@ -205,8 +205,8 @@ class Algebra(Protocol[V]):
 
     # ---- many elements to one
 
-    def sum(self, x: V, axes: Axes, keep: bool = False) -> V:
-        """Accumulates in any order; the sum over no elements is 0."""
+    def sum(self, x: V, axes: Axes, keep: bool = False, short: int = 0) -> V:
+        """Accumulates in any order; the sum over no elements is 0. For `short` see `dot`."""
         ...
 
     def prod(self, x: V, axes: Axes, keep: bool = False) -> V:
@@ -233,8 +233,12 @@ class Algebra(Protocol[V]):
         """Sorted values and their I64 indices; stable."""
         ...
 
-    def dot(self, x: V, y: V, contract: tuple[Axes, Axes], batch: tuple[Axes, Axes] = ((), ())) -> V:
-        """Sum of products over the `contract` axes; result axes: batch, free of `x`, free of `y`. Any order."""
+    def dot(self, x: V, y: V, contract: tuple[Axes, Axes], batch: tuple[Axes, Axes] = ((), ()), short: int = 0) -> V:
+        """Sum of products over the `contract` axes; result axes: batch, free of `x`, free of `y`. Any order.
+
+        `short`: where operands are 16-bit floats, how many roundings to their dtype each term goes through in kernels
+        that keep partial sums in it.
+        """
         ...
 
     # ---- moving data

@@ -137,7 +137,7 @@ class Batches(ByElement[Batched]):
 
     # ---- many elements to one
 
-    def sum(self, x: Batched, axes: Axes, keep: bool = False) -> Batched:
+    def sum(self, x: Batched, axes: Axes, keep: bool = False, short: int = 0) -> Batched:
         """Over other axes than the batch's."""
         self._note("sum", axes)
         return self._reduced(self.types.sum(x.spec, axes, keep), x, axes, keep)
@@ -173,7 +173,9 @@ class Batches(ByElement[Batched]):
         values, indices = self.types.sort(x.spec, axis, descending)
         return self._result(values, (x, _all_but((axis,)))), self._result(indices, (x, _all_but((axis,))))
 
-    def dot(self, x: Batched, y: Batched, contract: tuple[Axes, Axes], batch: tuple[Axes, Axes] = ((), ())) -> Batched:
+    def dot(
+        self, x: Batched, y: Batched, contract: tuple[Axes, Axes], batch: tuple[Axes, Axes] = ((), ()), short: int = 0
+    ) -> Batched:
         """The batch is a batch axis of both, or a free axis of one."""
         self._note("dot", contract, batch)
         result = self.types.dot(x.spec, y.spec, contract, batch)

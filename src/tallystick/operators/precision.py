@@ -64,7 +64,7 @@ class Precision:
     `products` and `accumulation` name a format, or are `None` for that of the operands. With `flush`, subnormal
     numbers (F16 excepted) may be read and written as zero, as XLA and many GPU kernels do. Unless it `widens`, a
     kernel for F16 or BF16 may round every intermediate result to that type, and not only the last one; running sums
-    are F32 all the same.
+    are F32 all the same, save the partial ones that a definition calls `short` (`Algebra.dot`).
     """
 
     products: str | None = None
@@ -104,6 +104,8 @@ class Precision:
 PLAIN: Final = Precision()
 STEPWISE: Final = Precision(widens=False)
 """What PyTorch's kernels on CPUs do with F16 and BF16: some compute in F32, some round after every step."""
+UNSTATED: Final = STEPWISE
+"""What a judge assumes of a device about which its verifier states nothing: no honest kernel may be outside."""
 TENSOR_FLOAT: Final = Precision(products="TF32")
 BFLOAT_PRODUCTS: Final = Precision(products="BF16")
 HALF_SUMS: Final = Precision(accumulation="F16")

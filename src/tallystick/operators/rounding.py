@@ -30,7 +30,8 @@ class Sums:
     `value` is the exact sum, `magnitude` bounds Σ|t|, `norm()` bounds ‖t‖₂, over the terms as an honest evaluation has
     them. `unit` is the unit roundoff of the running sum. `products` says that each term is itself a rounded product,
     `plain` that the sum is all that the operator does, `rescaling` how many roundings each further tile of
-    `RESCALED_TILE` terms costs a running sum that is rescaled.
+    `RESCALED_TILE` terms costs a running sum that is rescaled, `short` how many roundings to a 16-bit type each term
+    goes through where kernels keep partial sums in it: bounded in the worst case under every model.
     """
 
     terms: Any
@@ -41,6 +42,7 @@ class Sums:
     products: bool = False
     plain: bool = False
     rescaling: int = 0
+    short: int = 0
 
     @property
     def roundings(self) -> Any:

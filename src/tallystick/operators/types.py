@@ -151,13 +151,15 @@ class Types:
 
     # ---- many elements to one
 
-    def sum(self, x: TensorSpec, axes: Axes, keep: bool = False) -> TensorSpec:
+    def sum(self, x: TensorSpec, axes: Axes, keep: bool = False, short: int = 0) -> TensorSpec:
         """Numbers."""
         _check_dtype(x, "numbers", NUMBERS)
         result = self._made(x.dtype, shapes.reduced(x.shape, axes, keep))
         return self._computed(result, x, operations=x.size)
 
-    prod = sum
+    def prod(self, x: TensorSpec, axes: Axes, keep: bool = False) -> TensorSpec:
+        """Numbers."""
+        return self.sum(x, axes, keep)
 
     def max(self, x: TensorSpec, axes: Axes, keep: bool = False) -> TensorSpec:
         """Any dtype, over at least one element."""
@@ -185,7 +187,12 @@ class Types:
         return self._written(x, x), self._written(self._made("I64", x.shape))
 
     def dot(
-        self, x: TensorSpec, y: TensorSpec, contract: tuple[Axes, Axes], batch: tuple[Axes, Axes] = ((), ())
+        self,
+        x: TensorSpec,
+        y: TensorSpec,
+        contract: tuple[Axes, Axes],
+        batch: tuple[Axes, Axes] = ((), ()),
+        short: int = 0,
     ) -> TensorSpec:
         """Numbers of one type; 2 operations per product."""
         _check_dtype(x, "numbers", NUMBERS)

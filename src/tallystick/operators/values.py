@@ -257,7 +257,7 @@ class Values:
 
     # ---- many elements to one
 
-    def sum(self, x: Value, axes: Axes, keep: bool = False) -> Value:
+    def sum(self, x: Value, axes: Axes, keep: bool = False, short: int = 0) -> Value:
         """See `Algebra.sum`."""
         return self._reduced("sum", x, axes, keep, dtype=x.array.dtype)
 
@@ -294,7 +294,9 @@ class Values:
             order = self.flip(self.sub(x.shape[axis] - 1, order), (axis,))
         return self.take_along(x, order, axis), order
 
-    def dot(self, x: Value, y: Value, contract: tuple[Axes, Axes], batch: tuple[Axes, Axes] = ((), ())) -> Value:
+    def dot(
+        self, x: Value, y: Value, contract: tuple[Axes, Axes], batch: tuple[Axes, Axes] = ((), ()), short: int = 0
+    ) -> Value:
         """See `Algebra.dot`: one matrix product of stacks."""
         left, right = self._pair(x, y)
         left_free, right_free = _free(left, contract[0], batch[0]), _free(right, contract[1], batch[1])

@@ -63,7 +63,7 @@ def open_operators(
         noting.keep(name, tensor)
     results = execute(graph, subject.bindings, engine, noting)
     log = _write_records(out, noting.lines) if node is None else _log_of(noting.lines)
-    opening = _opening(subject, sources, results, noting.digests, log)
+    opening = _opening(subject, sources, results, noting.digests, log, engine.name)
     write_atomically(out / "opening.json", opening.to_bytes())
     if node is None:
         save_program(out / "graph.json", graph, subject.bindings)
@@ -134,7 +134,9 @@ def _one(graph: Graph, lines: Sequence[bytes], position: int) -> OpenedOperator:
     return OpenedOperator(node=node, index=position, record=record, proof=tuple(step.hex() for step in proof))
 
 
-def _opening(subject: Subject, sources: State, results: State, digests: Mapping[Ref, Digest], log: Log) -> Opening:
+def _opening(
+    subject: Subject, sources: State, results: State, digests: Mapping[Ref, Digest], log: Log, engine: str
+) -> Opening:
     values = {output.name: output.value for output in subject.graph.outputs}
     rest = {name: tensor_digest(tensor) for name, tensor in subject.rest.items()}
     return Opening(
@@ -149,4 +151,5 @@ def _opening(subject: Subject, sources: State, results: State, digests: Mapping[
         results={name: digests[values[name]] for name in results},
         rest_before=rest,
         rest_after=rest,
+        engine=None if engine == "torch" else engine,
     )

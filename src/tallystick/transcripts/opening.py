@@ -19,6 +19,7 @@ from tallystick.commitments import Digest, Hash, check_inclusion, digest, digest
 from tallystick.errors import MalformedError
 from tallystick.transcripts.claim import Log
 from tallystick.transcripts.door import Count, DigestText, Document
+from tallystick.transcripts.model_card import Label
 from tallystick.transcripts.record import CallRecord, OperatorRecord, RefText, StepRecord, read_record
 
 HashText = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -32,6 +33,7 @@ class Opening(Document):
 
     `sources` names what the graph read by the names of its inputs and constants, `results` what it gave by the names
     of its outputs, `rest_before` and `rest_after` the tensors of the state that the graph neither reads nor writes.
+    `engine` names what computed the operators, where that is not PyTorch.
     """
 
     opening: Literal["operators"] = "operators"
@@ -47,6 +49,7 @@ class Opening(Document):
     results: Named
     rest_before: Named = {}
     rest_after: Named = {}
+    engine: Label | None = None
 
     @property
     def identity(self) -> Digest:

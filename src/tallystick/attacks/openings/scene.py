@@ -45,11 +45,16 @@ def train_opened(out: Path) -> None:
 
 
 class TamperingEngine(TorchEngine):
-    """PyTorch, but for the results of one node."""
+    """PyTorch, but for the results of one node; it may give itself another name."""
 
-    def __init__(self, number: int, change: Change) -> None:
+    def __init__(self, number: int, change: Change, name: str = "torch") -> None:
         super().__init__()
-        self._number, self._change = number, change
+        self._name, self._number, self._change = name, number, change
+
+    @property
+    def name(self) -> str:
+        """What it says it is."""
+        return self._name
 
     def prepare(self, node: Node, differentiable: bool = False) -> Callable[[Arguments], tuple[Any, ...]]:
         """The honest kernel, or the honest kernel with a change behind it."""
@@ -99,6 +104,11 @@ class Scene:
         graph = self.program.graph
         updated = {output.value for output in graph.outputs if output.name.startswith("weights.")}
         return next(node for node in graph.nodes if node.outputs[0] in updated)
+
+    @property
+    def cosine(self) -> Node:
+        """An operator that is known to lie outside its bound on some engine."""
+        return next(node for node in self.program.graph.nodes if node.operator == "aten.cos.default")
 
     @property
     def transposition(self) -> Node:

@@ -46,6 +46,17 @@ def moved_by(radii: float) -> Change:
     return change
 
 
+def forge_named(engine: str, excused: bool) -> Forge:
+    """A forger beyond the bound who says that an engine outside of bounds computed it: of that operator, or not."""
+
+    def forge(scene: Scene, out: Path) -> None:
+        node = scene.cosine if excused else scene.product
+        scene.open(out, engine=TamperingEngine(node.number, moved_by(BEYOND), engine))
+        recommit(scene, out, loss=loss_of(out))
+
+    return forge
+
+
 def plant_nan(_node: Node, _arguments: Arguments, results: tuple[Any, ...]) -> tuple[Any, ...]:
     """The first element is no number."""
     moved = results[0].clone()
@@ -94,6 +105,7 @@ def _file_of_product(scene: Scene, out: Path) -> str:
 
 
 WITHIN_BOUND = "a proven bound holds for every honest order of rounding; a calibrated profile is tighter"
+NAMED = "an engine that is known to leave the bound is neither accused nor accepted; a dispute does not excuse it"
 KEPT = rejected("claim")
 
 
@@ -125,6 +137,19 @@ ATTACKS = (
         forge=forge_with(moved_by(WITHIN)),
         alone=accepted(WITHIN_BOUND),
         own=accepted(WITHIN_BOUND),
+        kept=KEPT,
+    ),
+    _tampered(
+        "operator-beyond-its-bound-by-a-named-engine",
+        "one element of a matrix product is moved by twice its bound; the opening names IREE, which keeps that bound",
+        forge_named("iree", excused=False),
+    ),
+    OpeningAttack(
+        name="cosine-beyond-its-bound-by-a-named-engine",
+        change="one element of a cosine is moved by twice its bound; the opening names IREE, which leaves that bound",
+        forge=forge_named("iree", excused=True),
+        alone=inconclusive(NAMED),
+        own=inconclusive(NAMED),
         kept=KEPT,
     ),
     OpeningAttack(

@@ -22,7 +22,7 @@ from tallystick.operators.balls import Ball, Balls
 from tallystick.operators.bound import PLAIN_SUMS
 from tallystick.operators.library import ANY
 from tallystick.operators.operator import Exactness, Operator
-from tallystick.operators.precision import FORMATS, PLAIN, SHORT, Precision
+from tallystick.operators.precision import FORMATS, SHORT, UNSTATED, Precision
 from tallystick.operators.registry import operator
 from tallystick.operators.rounding import DETERMINISTIC, Model
 from tallystick.tensors import Tensor
@@ -36,7 +36,7 @@ class Enclosed:
     radius: npt.NDArray[np.float64]
 
 
-def enclose(graph: Graph, bindings: Mapping[Ref, Tensor], precision: Precision = PLAIN) -> dict[str, Enclosed]:
+def enclose(graph: Graph, bindings: Mapping[Ref, Tensor], precision: Precision = UNSTATED) -> dict[str, Enclosed]:
     """The outputs of `graph` by name, from exact inputs.
 
     Raises `MalformedError` where a binding is missing or has another spec, or operands do not fit together.
@@ -57,7 +57,7 @@ def enclose(graph: Graph, bindings: Mapping[Ref, Tensor], precision: Precision =
 class BallEngine:
     """The engine whose arrays are balls."""
 
-    precision: Precision = PLAIN
+    precision: Precision = UNSTATED
     model: Model = DETERMINISTIC
     name: Final[str] = field(default="balls", init=False)
 
@@ -74,19 +74,20 @@ class BallEngine:
         known = operator(node.operator)
 
         def run(arguments: Arguments) -> tuple[Any, ...]:
-            balls = self._algebra(known, any(ball.dtype in SHORT for ball in _balls(arguments.values())))
+            balls = self._algebra(known, next((x.dtype for x in _balls(arguments.values()) if x.dtype in SHORT), None))
             with NUMPY.quiet():
                 results = known.read(balls, {**node.attributes, **arguments})
                 return tuple(None if ball is None else _sound(known, ball) for ball in results)
 
         return run
 
-    def _algebra(self, known: Operator, has_short: bool) -> Balls:
+    def _algebra(self, known: Operator, short: str | None) -> Balls:
         """As for a single operator: what a fused kernel may regroup, rescale and round in between."""
-        figures = ANY.within(known.name, has_short)
+        figures = ANY.within(known.name, short is not None)
         rescaling = 1 + EXPONENTIAL["F32"] if "attention" in known.name else 0
         is_composite, plain = known.exactness is Exactness.COMPOSITE, known.name in PLAIN_SUMS
-        return Balls(NUMPY, self.precision, self.model, figures, rescaling, is_composite, None, plain)
+        step = None if self.precision.widens else short
+        return Balls(NUMPY, self.precision, self.model, figures, rescaling, is_composite, step, plain)
 
 
 def _balls(arguments: Iterable[Any]) -> Iterator[Ball]:

@@ -132,9 +132,10 @@ class Parts(ByElement[Part]):
 
     # ---- many elements to one
 
-    def sum(self, x: Part, axes: Axes, keep: bool = False) -> Part:
+    def sum(self, x: Part, axes: Axes, keep: bool = False, short: int = 0) -> Part:
         """See `Algebra.sum`."""
-        return self._reduced(self.types.sum(x.spec, axes, keep), x, axes, partial(_along_row, self.balls.sum))
+        total = partial(self.balls.sum, short=short)
+        return self._reduced(self.types.sum(x.spec, axes, keep), x, axes, partial(_along_row, total))
 
     def prod(self, x: Part, axes: Axes, keep: bool = False) -> Part:
         """See `Algebra.prod`."""
@@ -178,7 +179,9 @@ class Parts(ByElement[Part]):
 
         return Part(specs[0], partial(rule, 0)), Part(specs[1], partial(rule, 1))
 
-    def dot(self, x: Part, y: Part, contract: tuple[Axes, Axes], batch: tuple[Axes, Axes] = ((), ())) -> Part:
+    def dot(
+        self, x: Part, y: Part, contract: tuple[Axes, Axes], batch: tuple[Axes, Axes] = ((), ()), short: int = 0
+    ) -> Part:
         """See `Algebra.dot`."""
         spec = self.types.dot(x.spec, y.spec, contract, batch)
         free = [
@@ -193,7 +196,7 @@ class Parts(ByElement[Part]):
             kept = front[: split[0]], front[split[0] : split[1]], front[split[1] :]
             rows = _lines(x.shape, (*batch[0], *free[0]), (*kept[0], *kept[1]), contract[0], len(some))
             columns = _lines(y.shape, (*batch[1], *free[1]), (*kept[0], *kept[2]), contract[1], len(some))
-            found = self.balls.dot(self._grid(x, rows), self._grid(y, columns), ((1,), (1,)), ((0,), (0,)))
+            found = self.balls.dot(self._grid(x, rows), self._grid(y, columns), ((1,), (1,)), ((0,), (0,)), short)
             return self._taken(found, which)
 
         return Part(spec, rule)

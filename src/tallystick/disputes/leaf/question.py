@@ -14,7 +14,7 @@ from tallystick.disputes.leaf.parts import Places
 from tallystick.disputes.leaf.ties import BANDS
 from tallystick.graphs.derive import Derived
 from tallystick.graphs.graph import Ref
-from tallystick.operators.precision import PLAIN, Precision
+from tallystick.operators.precision import UNSTATED, Precision
 from tallystick.transcripts.profile import Profile
 
 
@@ -66,7 +66,7 @@ class Question:
     are not compared with the digests in its record (`check_binding`).
     """
 
-    precision: Precision = PLAIN
+    precision: Precision = UNSTATED
     profile: Profile | None = None
     published: Published | None = None
     nonce: bytes = b""

@@ -25,7 +25,7 @@ from tallystick.graphs.graph import Node, Ref
 from tallystick.operators.bound import Bound as OperatorBound
 from tallystick.operators.bound import bound
 from tallystick.operators.operator import Exactness
-from tallystick.operators.precision import FORMATS, PLAIN, Format, Precision
+from tallystick.operators.precision import FORMATS, UNSTATED, Format, Precision
 from tallystick.operators.registry import operator
 from tallystick.tensors import Tensor
 from tallystick.tolerances import Finding
@@ -45,7 +45,7 @@ class Weights:
     """How results are weighed: the stated precision, perhaps a profile for the graph, and the margin of ties."""
 
     graph: Digest
-    precision: Precision = PLAIN
+    precision: Precision = UNSTATED
     profile: Profile | None = None
     bands: float = 2.0
 

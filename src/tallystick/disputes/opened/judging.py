@@ -38,7 +38,7 @@ from tallystick.graphs.check import parse_ref
 from tallystick.graphs.derive import Deriver
 from tallystick.graphs.engine import Engine
 from tallystick.graphs.graph import Ref, result_ref
-from tallystick.operators.precision import PLAIN, Precision
+from tallystick.operators.precision import UNSTATED, Precision
 from tallystick.store import read_document
 from tallystick.tensors import TensorSpec
 from tallystick.transcripts import AnchorRecord, StepRecord, read_record
@@ -60,7 +60,7 @@ class Judge:
     engine: Engine | None = None
     device: str = "cpu"
     profile: Profile | None = None
-    precision: Precision = PLAIN
+    precision: Precision = UNSTATED
     limits: Limits = field(default_factory=Limits)
     budget: Budget | None = None
     _held: Holdings = field(default_factory=Holdings)

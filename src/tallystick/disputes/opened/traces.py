@@ -27,9 +27,11 @@ from tallystick.disputes.opened.subjects import (
 )
 from tallystick.disputes.parties import Descent, Opened, Trace
 from tallystick.disputes.state import Dispute
+from tallystick.errors import UsageError
 from tallystick.graphs.engine import Engine
-from tallystick.store import InferenceDirectory, RunDirectory, claims_inference
-from tallystick.transcripts import StepRecord, read_record
+from tallystick.operators.engines import lines_of
+from tallystick.store import InferenceDirectory, RunDirectory, claims_inference, read_document
+from tallystick.transcripts import Opening, StepRecord, read_record
 
 if TYPE_CHECKING:
     from tallystick.recorders.step_opening import Subject
@@ -42,11 +44,14 @@ def trace_for(run: Path, work: Path, engine: Engine | None = None, device: str =
     """The trace of a run directory, an inference directory or an opening directory; `work` is kept between calls.
 
     `engine` computes the operators that are opened, PyTorch on `device` by default. Raises `UnavailableError` where
-    the claim is missing or the device is not there.
+    the claim is missing or the device is not there, `UsageError` where the engine is known to lie outside the bounds:
+    a referee holds everybody to them.
     """
     if (run / OPENING).is_file():
+        _refuse_outside(Opening.from_bytes(read_document(run / OPENING), OPENING).engine)
         return OperatorTrace(run)
     own = engine or torch_engine(device)
+    _refuse_outside(own.name)
     if claims_inference(run):
         return trace_of_calls(InferenceDirectory(run), work, own)
     return trace_of_training(RunDirectory(run), work, own, lambda evidence: graph_replayer(evidence, device))
@@ -177,6 +182,11 @@ class CallSource:
         from tallystick.transcripts import CallRecord
 
         return subject_of_call(self.calls, CallRecord.from_bytes(line, "record").index)
+
+
+def _refuse_outside(engine: str | None) -> None:
+    if lines := [each.why for each in lines_of(engine)]:
+        raise UsageError(f"{engine} lies outside the bounds ({'; '.join(lines)}): open with another engine")
 
 
 def torch_engine(device: str = "cpu") -> Engine:

@@ -27,12 +27,17 @@ class TorchEngine:
     Raises `UnavailableError` where the device is not there, or a kernel does not run.
     """
 
-    name = "torch"
-
     def __init__(self, device: str = "cpu") -> None:
         if device.startswith("cuda") and not torch.cuda.is_available():
             raise UnavailableError("there is no CUDA device here")
         self.device = device
+
+    @property
+    def name(self) -> str:
+        """`torch-nnpack` where NNPACK may take convolutions over, by transforms of tiles: on CPUs without oneDNN."""
+        has_nnpack = torch.backends.nnpack.is_available()  # type: ignore[no-untyped-call]
+        transforms = has_nnpack and torch._C._get_nnpack_enabled() and not torch.backends.mkldnn.enabled
+        return "torch-nnpack" if self.device == "cpu" and transforms else "torch"
 
     def load(self, tensor: Tensor) -> torch.Tensor:
         """A new tensor on the device of the engine."""

@@ -183,7 +183,9 @@ class Steps(ByElement[Stacked]):
         self._check_apart(x.axes[axis], "sorts tokens or keys")
         return self._moved(values, x.axes, x), self._made(indices, x.axes)
 
-    def dot(self, x: Stacked, y: Stacked, contract: tuple[Axes, Axes], batch: tuple[Axes, Axes] = ((), ())) -> Stacked:
+    def dot(
+        self, x: Stacked, y: Stacked, contract: tuple[Axes, Axes], batch: tuple[Axes, Axes] = ((), ()), short: int = 0
+    ) -> Stacked:
         """Keys may be summed over where a factor that belongs to a token is 0 at later ones."""
         spec = self.types.dot(x.spec, y.spec, contract, batch)
         for ours, theirs in zip(contract[0] + batch[0], contract[1] + batch[1], strict=True):
@@ -203,7 +205,7 @@ class Steps(ByElement[Stacked]):
         if all(later_of(each) != 0 for each in weights):
             raise ReadsLater(0.0)
 
-    def _reduced(self, name: str, x: Stacked, axes: Axes, keep: bool = False) -> Stacked:
+    def _reduced(self, name: str, x: Stacked, axes: Axes, keep: bool = False, short: int = 0) -> Stacked:
         spec = getattr(self.types, name)(x.spec, axes, keep)
         marks = [mark for axis in axes for mark in x.axes[axis]]
         self._check_apart(marks, f"takes the {name} over tokens", keys=False)

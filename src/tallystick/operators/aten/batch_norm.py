@@ -218,9 +218,10 @@ def _batch_inner(a: Algebra[V], g: V, centred: V, total: V, dotted: V, rstd: V) 
 
 
 def _moved(a: Algebra[V], running: V, new: V, momentum: float) -> V:
-    """Kernels round the factors to F32 or compute in float64, so each term has more than its own rounding."""
-    kept = summand(a, a.mul(a.cast(running, new.dtype), 1 - momentum), TERMS)
-    return a.cast(a.add(kept, summand(a, a.mul(new, momentum), TERMS)), running.dtype)
+    """Kernels round `momentum` to F32, or to the type of the statistics, before they take it from 1, or use F64."""
+    share = a.full((), momentum, new.dtype)
+    kept = summand(a, a.mul(a.cast(running, new.dtype), a.sub(1, share)), TERMS)
+    return a.cast(a.add(kept, summand(a, a.mul(new, share), TERMS)), running.dtype)
 
 
 def _check_channels(x: Typed, *statistics: Typed | None) -> None:

@@ -3,6 +3,10 @@
 A convolution is a sum of products over channels and window positions (Dumoulin & Visin 2016, arXiv:1603.07285, §2 and
 §4 for transposed ones), taken in any order. Kernels that transform their operands (Winograd, Fourier) are another
 formula and outside its bound.
+
+Kernels of PyTorch on CPUs without units for 16-bit floats multiply matrices of columns (`slow_conv…`): a product for
+each place of the kernel is rounded to 16 bits before a transposed convolution adds them up in 16 bits, and gradients
+of weights are added up over the examples in 16 bits. `short` counts these roundings.
 """
 
 from __future__ import annotations
@@ -201,7 +205,8 @@ def _spread(a: Algebra[V], x: V, w: V, geometry: Geometry, extra: Sides) -> V:
     between = [step - 1 for step in geometry.strides]
     padded = a.pad(x, 0, (0, 0, *low), (0, 0, *high), (0, 0, *between))
     mirrored = _exchanged(a, a.flip(w, tuple(range(2, len(w.shape)))), geometry.groups)
-    return _correlate(a, padded, mirrored, (1,) * len(reach), geometry.dilations, geometry.groups)
+    places = math.prod(w.shape[2:])
+    return _correlate(a, padded, mirrored, (1,) * len(reach), geometry.dilations, geometry.groups, places + 1)
 
 
 def _exchanged(a: Algebra[V], w: V, groups: int) -> V:
@@ -211,13 +216,13 @@ def _exchanged(a: Algebra[V], w: V, groups: int) -> V:
     return a.reshape(swapped, (groups * w.shape[1], w.shape[0] // groups, *w.shape[2:]))
 
 
-def _correlate(a: Algebra[V], x: V, w: V, strides: Sides, dilations: Sides, groups: int) -> V:
+def _correlate(a: Algebra[V], x: V, w: V, strides: Sides, dilations: Sides, groups: int, short: int = 0) -> V:
     spatial, kernel = len(x.shape) - 2, w.shape[2:]
     grouped = a.reshape(x, (x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
     seen = a.windows(grouped, tuple(range(3, 3 + spatial)), kernel, strides, dilations)
     weights = a.reshape(w, (groups, w.shape[0] // groups, *w.shape[1:]))
     summed = (2, *range(3 + spatial, 3 + 2 * spatial)), tuple(range(2, 3 + spatial))
-    result = a.dot(seen, weights, summed, ((1,), (0,)))
+    result = a.dot(seen, weights, summed, ((1,), (0,)), short)
     first = a.transpose(result, (1, 0, 2 + spatial, *range(2, 2 + spatial)))
     return a.reshape(first, (x.shape[0], w.shape[0], *first.shape[3:]))
 
@@ -256,7 +261,7 @@ def _by_weight(a: Algebra[V], outer: V, inner: V, shape: Sides, geometry: Geomet
     seen = a.windows(grouped, axes, positions, geometry.dilations, geometry.strides)
     outputs = a.reshape(outer, (outer.shape[0], groups, outer.shape[1] // groups, *positions))
     summed = (0, *axes), (0, *range(3 + spatial, 3 + 2 * spatial))
-    return a.reshape(a.dot(outputs, seen, summed, ((1,), (1,))), shape)
+    return a.reshape(a.dot(outputs, seen, summed, ((1,), (1,)), outer.shape[0]), shape)
 
 
 def _check_gradient(g: Typed, x: Typed, w: Typed, geometry: Geometry, transposed: bool, extra: Sides) -> None:

@@ -87,7 +87,7 @@ def native_layer_norm_backward(
     bias: V | None,
     output_mask: tuple[bool, ...],
 ) -> tuple[V | None, V | None, V | None]:
-    """Gradients that `output_mask` leaves out are `None`."""
+    """Gradients that `output_mask` leaves out are `None`; kernels on CPUs add up rows in the type of the input."""
     axes = _normalized_axes(input, normalized_shape, weight, bias)
     wanted = masked(output_mask, 3)
     check_shape(grad_out, input.shape)
@@ -97,15 +97,16 @@ def native_layer_norm_backward(
     x, g = a.wide(input), a.wide(grad_out)
     mean, rstd = a.cast(mean, x.dtype), a.cast(rstd, x.dtype)
     rows = tuple(range(len(x.shape) - len(axes)))
+    short = math.prod(x.shape[axis] for axis in rows) + 1
     by_input = by_weight = by_bias = None
     if wanted[0]:
         weighted = g if weight is None else a.mul(g, a.wide(weight))
         by_input = a.cast(gradient_by_input(a, weighted, x, mean, rstd, axes), input.dtype)
     if wanted[1]:
         scaled = a.mul(centred(a, x, mean), rstd)
-        by_weight = a.cast(a.sum(a.mul(g, scaled), rows), present(weight, "weight").dtype)
+        by_weight = a.cast(a.sum(a.mul(g, scaled), rows, short=short), present(weight, "weight").dtype)
     if wanted[2]:
-        by_bias = a.cast(a.sum(g, rows), present(weight if bias is None else bias, "bias").dtype)
+        by_bias = a.cast(a.sum(g, rows, short=short), present(weight if bias is None else bias, "bias").dtype)
     return by_input, by_weight, by_bias
 
 

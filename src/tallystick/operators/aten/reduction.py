@@ -352,7 +352,9 @@ def _norm_along(a: Algebra[V], x: V, order: float, axes: Axes, keep: bool) -> V:
     size = a.abs(x)
     if math.isinf(order):
         return a.max(size, axes, keep) if order > 0 else a.min(size, axes, keep)
-    return a.sum(size, axes, keep) if order == 1 else a.pow(a.sum(a.pow(size, order), axes, keep), 1 / order)
+    if order == 1:
+        return a.sum(size, axes, keep)
+    return a.pow(a.sum(a.pow(size, order), axes, keep), a.div(1, a.full((), order, x.dtype)))
 
 
 def _summed_dtype(x: V) -> str:

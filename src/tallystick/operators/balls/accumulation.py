@@ -13,21 +13,21 @@ from tallystick.operators.algebra import Axes
 from tallystick.operators.arrays import Array
 from tallystick.operators.balls.ball import INFLATION, Ball
 from tallystick.operators.balls.rounding import Rounding
-from tallystick.operators.precision import FORMATS, REFERENCE
-from tallystick.operators.rounding import Deterministic, Sums
+from tallystick.operators.precision import FORMATS, REFERENCE, Format
+from tallystick.operators.rounding import Deterministic, Sums, worst_factor
 from tallystick.operators.values import Value
 
 
 class Accumulation(Rounding):
     """See `Algebra`; sums by the model of rounding."""
 
-    def sum(self, x: Ball, axes: Axes, keep: bool = False) -> Ball:
+    def sum(self, x: Ball, axes: Axes, keep: bool = False, short: int = 0) -> Ball:
         """See `Algebra.sum`."""
         centre = self.values.sum(x.centre, axes, keep)
         if x.dtype not in FORMATS:
             return self._reduced_discrete(centre, x, axes, keep)
         terms = math.prod(x.shape[axis] for axis in axes)
-        return self._accumulated(centre, x, terms, lambda array: self._total(array, axes, keep), self.plain)
+        return self._accumulated(centre, x, terms, lambda array: self._total(array, axes, keep), self.plain, short)
 
     def prod(self, x: Ball, axes: Axes, keep: bool = False) -> Ball:
         """See `Algebra.prod`; infinite where some order of multiplication overflows or underflows."""
@@ -51,7 +51,9 @@ class Accumulation(Rounding):
         terms = np.arange(1, x.shape[axis] + 1).reshape([-1 if i == axis else 1 for i in range(len(x.shape))])
         return self._accumulated(centre, x, terms, lambda array: self._running(array, axis))
 
-    def dot(self, x: Ball, y: Ball, contract: tuple[Axes, Axes], batch: tuple[Axes, Axes] = ((), ())) -> Ball:
+    def dot(
+        self, x: Ball, y: Ball, contract: tuple[Axes, Axes], batch: tuple[Axes, Axes] = ((), ()), short: int = 0
+    ) -> Ball:
         """See `Algebra.dot`."""
         centre = self.values.dot(x.centre, y.centre, contract, batch)
         if x.dtype not in FORMATS:
@@ -73,6 +75,7 @@ class Accumulation(Rounding):
             norm=lambda: self.xp.sqrt(product(a * a, b * b)) + spread,
             products=True,
             rescaling=self.rescaling,
+            short=short,
         )
         low = 0.0 if min(x.least, y.least) >= 0 else -math.inf
         return self._summed(centre, sums, spread, low)
@@ -107,7 +110,13 @@ class Accumulation(Rounding):
         return replace(result, radius=radius)
 
     def _accumulated(
-        self, centre: Value, x: Ball, terms: Any, total: Callable[[Array], Array], plain: bool = False
+        self,
+        centre: Value,
+        x: Ball,
+        terms: Any,
+        total: Callable[[Array], Array],
+        plain: bool = False,
+        short: int = 0,
     ) -> Ball:
         """Sums of one tensor's elements; `total` adds arrays up in the same way."""
         r = self._read(x)
@@ -121,6 +130,7 @@ class Accumulation(Rounding):
             norm=lambda: self.xp.sqrt(total(size * size)) + spread,
             plain=plain,
             rescaling=self.rescaling,
+            short=short,
         )
         return self._summed(centre, sums, spread, 0.0 if x.least >= 0 else -math.inf)
 
@@ -139,10 +149,16 @@ class Accumulation(Rounding):
         )
         radius = radius + self._lifted(lost) * self.library.convert(sums.magnitude > 0, "F64")
         if self.step is not None:
-            radius = radius + 2 * form.unit * (self._size(centre) + radius)
+            radius = radius + 2 * form.unit * (self._size(centre) + radius) + self._kept_short(sums, form, radius)
         radius = self.xp.where(self.xp.isfinite(centre.array), radius, math.inf if sums.products else 0.0)
         radius = self.xp.where((sums.magnitude * 1.01 < limit) & (radius < math.inf), radius, math.inf)
         return Ball(centre, self._spread_over(radius, centre), least)
+
+    def _kept_short(self, sums: Sums, form: Format, radius: Array) -> Array | float:
+        """What partial sums in a 16-bit format add: γ (Σ|t| + radius), and half a subnormal step for each rounding."""
+        if not sums.short:
+            return 0.0
+        return float(worst_factor(sums.short, form.unit)) * (sums.magnitude + radius) + sums.short * form.half_step
 
     def _collided(self, centre: Value, x: Ball, updates: Ball, radius: Array, counts: Array, add: bool) -> Ball:
         if not add:

@@ -18,7 +18,7 @@ from tallystick.operators.values import Value, Values
 class Loops(Values):
     """`Values` on NumPy, with loops for sums and products of matrices."""
 
-    def sum(self, x: Value, axes: Axes, keep: bool = False) -> Value:
+    def sum(self, x: Value, axes: Axes, keep: bool = False, short: int = 0) -> Value:
         """See `Algebra.sum`."""
         kept = [side for axis, side in enumerate(x.shape) if axis not in axes]
         terms = np.moveaxis(x.array, axes, range(len(axes))).reshape(-1, *kept)
