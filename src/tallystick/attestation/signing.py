@@ -1,4 +1,4 @@
-"""Ed25519 keys and signatures (RFC 8032), by the library `cryptography`."""
+"""Ed25519 keys and signatures (RFC 8032), by the library `cryptography` behind a door of our own."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Final
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from tallystick.attestation.points import fault_of_point, fault_of_signature
 from tallystick.errors import MalformedError, ProofError, UsageError
 from tallystick.transcripts.receipt import Receipt, SignedReceipt
 
@@ -68,11 +69,22 @@ class SigningKey:
 
 
 def check_signature(public: str, signature: str, message: bytes) -> None:
-    """Raise `ProofError` unless `signature` is one of `message` by the key `public` (both hexadecimal)."""
+    """Raise `ProofError` unless `signature` is one of `message` by the key `public` (both hexadecimal).
+
+    The one place where signatures are checked; see `spec/signature.md`.
+    """
     try:
-        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public)).verify(bytes.fromhex(signature), message)
+        key, made = bytes.fromhex(public), bytes.fromhex(signature)
+        _refuse("key of the signature", fault_of_point(key))
+        _refuse("signature", fault_of_signature(made))
+        Ed25519PublicKey.from_public_bytes(key).verify(made, message)
     except (InvalidSignature, ValueError):
         raise ProofError("the signature is not one of this key over these bytes") from None
+
+
+def _refuse(what: str, fault: str | None) -> None:
+    if fault is not None:
+        raise ProofError(f"the {what} is {fault}")
 
 
 def sign_receipt(receipt: Receipt, key: SigningKey) -> SignedReceipt:

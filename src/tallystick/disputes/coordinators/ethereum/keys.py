@@ -18,6 +18,9 @@ from eth_utils.exceptions import ValidationError
 from tallystick.errors import MalformedError, UsageError
 
 SECRET_BYTES: Final = 32
+SIGNATURE_BYTES: Final = 65
+RECOVERY: Final = (27, 28)
+"""The last byte of a signature. With s in the lower half (EIP-2) there is one signature, as in `Signed.sol`."""
 ORDER: Final = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 """The order of the group of secp256k1 (SEC 2, §2.4.1): a secret key is a number from 1 below it."""
 
@@ -102,7 +105,10 @@ class EthereumKey:
 
 
 def signer_of(document: Mapping[str, Any], signature: bytes) -> str | None:
-    """The address whose key made `signature` over typed data; `None` where it is no signature."""
+    """The address whose key made `signature` over typed data; `None` where it is none that the contract takes."""
+    is_low = int.from_bytes(signature[32:64]) <= ORDER // 2
+    if len(signature) != SIGNATURE_BYTES or signature[-1] not in RECOVERY or not is_low:
+        return None
     try:
         message = encode_typed_data(full_message=dict(document))
         return str(Account.recover_message(message, signature=signature)).lower()
