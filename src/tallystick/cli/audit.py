@@ -14,6 +14,7 @@ from tallystick.errors import UsageError
 if TYPE_CHECKING:
     from tallystick.audits import Policy, Report, Workplace
     from tallystick.audits.training import Progress
+    from tallystick.datasets import Tokenizer
     from tallystick.store import RunDirectory
 
 RUN = typer.Argument(help="A finished run directory.")
@@ -115,7 +116,14 @@ def workplace_for(run: RunDirectory, device: str | None, policy: Policy) -> Work
         lambda spec, dataset, plan: TorchReplayer(spec, dataset, plan, on, policy.parameters_max),
         lambda spec, program: GraphReplayer(spec, program, on, policy.parameters_max),
         recipe_graph_root,
+        _train_bpe,
     )
+
+
+def _train_bpe(text: str, vocabulary: int) -> Tokenizer:
+    from tallystick.frameworks.tokenizers import train_bpe  # raises where the library is missing: a full audit asks
+
+    return train_bpe(text, vocabulary)
 
 
 THREADS_MAX = 256
