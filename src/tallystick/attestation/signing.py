@@ -12,7 +12,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from tallystick.attestation.points import fault_of_point, fault_of_signature
-from tallystick.errors import MalformedError, ProofError, UsageError
+from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
 from tallystick.transcripts.receipt import Receipt, SignedReceipt
 
 SECRET_BYTES: Final = 32
@@ -46,13 +46,22 @@ class SigningKey:
             raise MalformedError(f"{path.name}: no signing key of 64 hexadecimal digits") from None
 
     def write(self, path: Path) -> None:
-        """Keep the key in a new file of mode 600; raises `UsageError` where there is one already."""
+        """Keep the key in a new file of mode 600.
+
+        Raises:
+            UsageError: there is one already.
+            UnavailableError: the disk refuses it.
+        """
         try:
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
             raise UsageError(f"{path}: exists already; a key is never overwritten") from None
-        with os.fdopen(handle, "w") as file:
-            file.write(self.secret.hex() + "\n")
+        try:
+            with os.fdopen(handle, "w") as file:
+                file.write(self.secret.hex() + "\n")
+        except OSError as error:
+            path.unlink()  # the half of a key would stand in the way of a whole one
+            raise UnavailableError(f"{path}: could not be written: {error.strerror}") from None
 
     @cached_property
     def public(self) -> str:

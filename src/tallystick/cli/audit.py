@@ -148,8 +148,9 @@ def _show(report: Report, html: Path | None, as_json: bool) -> int:
 
     if html is not None:
         from tallystick.cli.page import render_page
+        from tallystick.store import write_atomically
 
-        html.write_text(render_page(report))
+        write_atomically(html, render_page(report).encode())
     if as_json:
         print_json(report.to_json())
     else:

@@ -15,7 +15,7 @@ from eth_account.signers.local import LocalAccount
 from eth_keys.exceptions import BadSignature
 from eth_utils.exceptions import ValidationError
 
-from tallystick.errors import MalformedError, UsageError
+from tallystick.errors import MalformedError, UnavailableError, UsageError
 
 SECRET_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 65
@@ -76,13 +76,22 @@ class EthereumKey:
             raise MalformedError(f"{path.name}: no Ethereum key of 64 hexadecimal digits") from None
 
     def write(self, path: Path) -> None:
-        """Keep the key in a new file of mode 600; raises `UsageError` where there is one already."""
+        """Keep the key in a new file of mode 600.
+
+        Raises:
+            UsageError: there is one already.
+            UnavailableError: the disk refuses it.
+        """
         try:
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
             raise UsageError(f"{path}: exists already; a key is never overwritten") from None
-        with os.fdopen(handle, "w") as file:
-            file.write(self.secret.hex() + "\n")
+        try:
+            with os.fdopen(handle, "w") as file:
+                file.write(self.secret.hex() + "\n")
+        except OSError as error:
+            path.unlink()  # the half of a key would stand in the way of a whole one
+            raise UnavailableError(f"{path}: could not be written: {error.strerror}") from None
 
     @cached_property
     def address(self) -> str:
