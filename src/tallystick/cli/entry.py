@@ -33,7 +33,7 @@ from tallystick.cli import (
     verify_response,
 )
 from tallystick.cli import open as opening
-from tallystick.cli.streams import close_stdout, open_streams
+from tallystick.cli.streams import OUTPUT, close_stdout, open_streams
 from tallystick.errors import TallyError
 
 app = typer.Typer(
@@ -119,11 +119,14 @@ def _told(error: BaseException, arguments: list[str]) -> int:
     if isinstance(error, KeyboardInterrupt):
         return _say(_interrupted(arguments), INTERRUPTED_EXIT)
     if _is_reader_gone(error):
+        close_stdout()
         return READER_LEFT_EXIT
-    if isinstance(error, ModuleNotFoundError) and not (error.name or "tallystick").startswith("tallystick."):
+    if isinstance(error, ModuleNotFoundError):
         return _say(f"{error.name} is not installed: pip install 'tallystick[torch]'", INPUT_EXIT)
     if isinstance(error, OSError):
-        return _say(_trouble(error), INPUT_EXIT)
+        if error.filename == OUTPUT:
+            close_stdout()
+        return _say(f"{error.strerror or error}: {error.filename or 'while reading or writing'}", INPUT_EXIT)
     if isinstance(error, MemoryError):
         return _say("out of memory", INPUT_EXIT)
     what = " ".join(f"{type(error).__name__}: {error}".split())[:MISTAKE_MAX]
@@ -141,24 +144,8 @@ def _tell_usage(message: str, arguments: list[str]) -> int:
 
 def _is_reader_gone(error: BaseException) -> bool:
     """Whether stdout is a pipe that nobody reads any more; `rich` makes a `SystemExit(1)` of it."""
-    if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
-        return False
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        close_stdout()
-        return True
-    return isinstance(error, SystemExit)
-
-
-def _trouble(error: OSError) -> str:
-    """What the system says, and of which file; output that cannot be flushed is given up."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        close_stdout()
-        return f"{error.strerror or error}: {error.filename or 'while printing'}"
-    return f"{error.strerror or error}: {error.filename or 'while reading or writing'}"
+    cause = error.__context__ if isinstance(error, SystemExit) else error
+    return isinstance(cause, BrokenPipeError) and cause.filename == OUTPUT
 
 
 def _interrupted(arguments: list[str]) -> str:

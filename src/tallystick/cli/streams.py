@@ -8,12 +8,13 @@ import os
 import sys
 import unicodedata
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TextIO
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 PLAINER: Final = "tallystick.plainer"
+OUTPUT: Final = "the output"
 ASCII: Final = "tallystick_ascii"
 STDOUT, STDERR = 1, 2
 PAIRS: Final = (
@@ -22,6 +23,17 @@ PAIRS: Final = (
 )
 IN_ASCII: Final = dict(pair.split(" ") for pair in PAIRS.split(", "))
 """What is written for characters that neither are letters with an accent nor have a plain form in Unicode."""
+
+
+class OutputFile(io.FileIO):
+    """Stdout, whose errors say so: whoever left, or which disk is full, is otherwise not to be known."""
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        """Write; raises `OSError` with `OUTPUT` as its file."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, OUTPUT) from None
 
 
 class PatientFile(io.FileIO):
@@ -55,13 +67,8 @@ def open_streams() -> None:
     codecs.register(_find_codec)
     for number in (0, STDOUT, STDERR):
         _open_where_closed(number)
-    if sys.stdout is None:
-        sys.stdout = open(STDOUT, "w", closefd=False)  # noqa: SIM115  it is the program's own
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding=_own_name(sys.stdout.encoding), errors=PLAINER)
-    encoding = _own_name(getattr(sys.stderr, "encoding", "utf-8"))
-    talk = io.BufferedWriter(PatientFile(STDERR, "w", closefd=False))
-    sys.stderr = io.TextIOWrapper(talk, encoding, PLAINER, line_buffering=True)
+    sys.stdout = _text(OutputFile(STDOUT, "w", closefd=False), sys.stdout)
+    sys.stderr = _text(PatientFile(STDERR, "w", closefd=False), sys.stderr)
 
 
 def close_stdout() -> None:
@@ -81,6 +88,12 @@ def _open_where_closed(number: int) -> None:
         if found != number:
             os.dup2(found, number)
             os.close(found)
+
+
+def _text(file: io.FileIO, before: TextIO | None) -> TextIO:
+    encoding = _own_name(before.encoding if before is not None else "utf-8")
+    is_seen = file.isatty() or isinstance(file, PatientFile)
+    return io.TextIOWrapper(io.BufferedWriter(file), encoding, PLAINER, line_buffering=is_seen)
 
 
 def _own_name(encoding: str) -> str:
