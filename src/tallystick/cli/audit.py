@@ -143,13 +143,14 @@ def _watched() -> Iterator[Progress]:
 
 
 def _show(report: Report, html: Path | None, as_json: bool) -> int:
-    from tallystick.cli.output import print_json
+    from tallystick.cli.output import existing, print_json
     from tallystick.cli.report import print_report
 
     if html is not None:
         from tallystick.cli.page import render_page
         from tallystick.store import write_atomically
 
+        existing(html.absolute().parent, "folder")
         write_atomically(html, render_page(report).encode())
     if as_json:
         print_json(report.to_json())
