@@ -384,7 +384,7 @@ def page(
     controls = [row for row in rows if row.attack.is_honest]
     counts = {"frauds": len(frauds), "controls": len(controls), "audits": len(AUDITS), "hitting": HITTING}
     yield INTRODUCTION.format(**facts, **counts)
-    yield from table([row for row in frauds if row.attack.reference == "recipe"])
+    yield from table([row for row in frauds if row.attack.reference in ("recipe", "bpe")])
     yield from ["", "## Controls: nothing is forged", ""]
     yield from table(controls)
     yield "\nA run that is trained again has the transcript root of the first one, bit for bit, and another claim: the"

@@ -25,6 +25,8 @@ SECRET = bytes.fromhex("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac03
 KEY = Ed25519PrivateKey.from_private_bytes(SECRET)
 PUBLIC = KEY.public_key().public_bytes_raw().hex()
 DOMAIN = b"tallystick/receipt/v1\n"
+NOBODY, ANYTHING = "01" + 62 * "0", "01" + 126 * "0"
+"""The neutral element as key and as R, and S = 0: S·B = R + k·A for every k (spec/signature.md)."""
 
 
 def main() -> None:
@@ -256,6 +258,7 @@ def forged() -> dict[str, Document]:
         "another sequence": changed("receipt.sequence", 3),
         "another key": changed("key", other),
         "a signature of zeros": changed("signature", 128 * "0"),
+        "a key and a signature that hold for every message": {**signed(WHOLE), "key": NOBODY, "signature": ANYTHING},
         "signed without the domain": signed(WHOLE, b""),
         "signed under another domain": signed(WHOLE, b"tallystick/claim/v1\n"),
     }

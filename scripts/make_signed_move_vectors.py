@@ -26,6 +26,8 @@ HOUSE = Ed25519PrivateKey.from_private_bytes(
 )
 MOVE, ENTRY, PUT = (f"tallystick/{noun}/v1\n".encode() for noun in ("move", "entry", "put"))
 TIME = 1_700_000_000
+NOBODY, ANYTHING = "01" + 62 * "0", "01" + 126 * "0"
+"""The neutral element as key and as R, and S = 0: S·B = R + k·A for every k (spec/signature.md)."""
 
 
 def public(key: Ed25519PrivateKey) -> str:
@@ -163,6 +165,7 @@ def forged() -> dict[str, Document]:
         "another move": {**signed(canonical(MOVES["the end of a claim"])), "move": turned},
         "another key": {**HONEST, "key": public(HOUSE)},
         "a signature of zeros": {**HONEST, "signature": "00" * 64},
+        "a key and a signature that hold for every message": {**HONEST, "key": NOBODY, "signature": ANYTHING},
         "signed without the domain": signed(HONEST["move"], domain=b""),
         "signed as an entry": signed(HONEST["move"], domain=ENTRY),
     }

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 VECTORS = ROOT / "vectors"
-THIRD_PARTY = ["jcs", "json-test-suite", "rfc6962-merkle", "tessera-log"]
+THIRD_PARTY = ["jcs", "json-test-suite", "rfc6962-merkle", "speccheck", "tessera-log", "wycheproof"]
 
 
 def load_script() -> ModuleType:

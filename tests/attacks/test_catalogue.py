@@ -148,7 +148,7 @@ def test_policies_differ_in_what_their_names_say(reference: Path) -> None:
     assert policy_of("tolerant", reference_policy(), kept).mode == "tolerant"
 
 
-@pytest.mark.parametrize("kind", ["loop", "gpt2"])
+@pytest.mark.parametrize("kind", ["loop", "gpt2", "bpe"])
 @pytest.mark.parametrize("audit", AUDITS)
 def test_the_honest_run_that_other_attacks_start_from_is_accepted(
     kind: Reference, audit: Audit, honest: Callable[[Reference], Path]

@@ -108,9 +108,9 @@ def test_a_key_is_kept_in_a_file_of_its_owner_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "00" * 31, "00" * 33, "zz" * 32, "\x00\xff"])
-def test_a_file_that_is_no_key_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_no_key_is_refused_by_its_name(tmp_path: Path, text: str) -> None:
     (tmp_path / "key").write_text(text)
-    with pytest.raises(MalformedError, match="key"):
+    with pytest.raises(MalformedError, match=r"^key: no signing key of 64 hexadecimal digits$"):
         SigningKey.read(tmp_path / "key")
 
 

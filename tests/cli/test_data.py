@@ -108,7 +108,8 @@ def test_records_are_opened_by_place_and_by_step(tally: Tally, honest: Path) -> 
 
 
 def test_a_record_that_is_not_there_is_refused(tally: Tally, honest: Path) -> None:
-    assert tally("open", honest, "--record", 17).code == 1
+    told = tally("open", honest, "--record", 17)
+    assert (told.code, told.complaint) == (2, "tally: --record 17: there are 17 records, counted from 0")
     told = tally("open", honest, "--step", 13)
     assert told.code == 2
     assert "no such step" in told.complaint

@@ -82,6 +82,8 @@ def eval_list(text: str) -> list[str]:
         ["open", "run"],
         ["open", "run", "--record", "1", "--step", "1"],
         ["open", "run", "--record", "-1"],
+        [],
+        ["coordinator"],
         ["prove-data", "run"],
         ["digest"],
     ],
@@ -89,7 +91,17 @@ def eval_list(text: str) -> list[str]:
 def test_a_request_that_makes_no_sense_exits_with_2_and_one_line(tally: Tally, arguments: list[str]) -> None:
     told = tally(*arguments)
     assert (told.code, told.out) == (2, "")
-    assert told.complaint.startswith("tally: ")
+    if arguments in ([], ["coordinator"]):  # the whole help, in lines
+        assert told.err.startswith("Usage: tally")
+        assert "\n" in told.err.strip()
+        assert "\ufffd" not in told.err
+    else:
+        assert told.complaint.startswith("tally: ")
+
+
+def test_a_usage_error_says_which_argument_is_missing(tally: Tally) -> None:
+    assert tally("audit").complaint == "tally: Missing argument 'run'; see `tally audit --help`"
+    assert tally("audit", "run", "--samples", "many").complaint.startswith("tally: Invalid value for '--samples': ")
 
 
 @pytest.mark.parametrize(
@@ -128,10 +140,10 @@ def test_what_is_no_run_exits_with_4_and_is_left_alone(
     assert left == ([] if kind == "missing" else ["target"])
 
 
-def test_an_interruption_exits_with_4(tally: Tally, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_exits_with_130(tally: Tally, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tallystick.tensors.digest_file", interrupt)
     told = tally("digest", "x.safetensors")
-    assert (told.code, told.complaint) == (4, "tally: interrupted")
+    assert (told.code, told.complaint) == (130, "tally: interrupted")
 
 
 def test_an_interrupted_training_says_how_to_go_on(
@@ -139,7 +151,7 @@ def test_an_interrupted_training_says_how_to_go_on(
 ) -> None:
     monkeypatch.setattr("tallystick.store.RunDirectory.spec", interrupt)
     told = tally("train", "--resume", tmp_path)
-    assert told.code == 4
+    assert told.code == 130
     assert told.complaint.startswith("tally: interrupted; ")
     assert "tally train --resume RUN" in told.complaint
 
@@ -153,3 +165,48 @@ def test_a_missing_library_is_named_with_its_remedy(tally: Tally, monkeypatch: p
     told = tally("digest", "x.safetensors")
     assert told.code == 4
     assert "pip install" in told.complaint
+
+
+UNFORESEEN = [
+    ValueError("two\nlines"),
+    RecursionError("maximum recursion depth exceeded"),
+    SystemExit(1),
+    SystemExit(0),
+    EOFError(),
+    AssertionError(),
+    UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+]
+
+
+@pytest.mark.parametrize("error", UNFORESEEN, ids=lambda each: type(each).__name__)
+def test_what_nobody_foresaw_is_one_line_and_no_verdict(
+    tally: Tally, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("tallystick.tensors.digest_file", fail)
+    told = tally("digest", "x.safetensors")
+    assert (told.code, told.out) == (4, "")
+    assert told.complaint.startswith(f"tally: this is a mistake of tallystick's: {type(error).__name__}:")
+    assert "TALLY_TRACEBACK=1" in told.complaint
+
+
+def test_a_traceback_is_shown_to_whoever_asks(tally: Tally, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("why")
+
+    monkeypatch.setattr("tallystick.tensors.digest_file", fail)
+    monkeypatch.setenv("TALLY_TRACEBACK", "1")
+    told = tally("digest", "x.safetensors")
+    assert told.code == 4
+    assert "Traceback (most recent call last)" in told.err
+
+
+def test_a_machine_without_memory_is_told(tally: Tally, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("tallystick.tensors.digest_file", fail)
+    told = tally("digest", "x.safetensors")
+    assert (told.code, told.complaint) == (4, "tally: out of memory")

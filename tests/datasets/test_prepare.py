@@ -10,6 +10,7 @@ import pytest
 
 from tallystick.datasets import (
     BatchPlan,
+    BpeTraining,
     DatasetCommitment,
     ExampleDataset,
     TokenDataset,
@@ -21,6 +22,7 @@ from tallystick.datasets import (
     prepare,
     read_tokens,
     verify_data,
+    verify_tokenizer,
     verify_tokens,
     write_tokens,
 )
@@ -30,6 +32,7 @@ from tallystick.tensors import Tensor, write_state
 
 TEXT = b"a stick was notched,\r\nthen split: the halves had to match.\n" * 40
 LINES = b'{"text":"one notch"}\r\n{"id":2,"text":"two notches"}'
+SAME = BpeTraining(train_bpe, "1", "1")
 Prepared = tuple[Path, DatasetCommitment]
 Change = Callable[[np.ndarray], np.ndarray]
 
@@ -57,7 +60,9 @@ def test_prepared_data_opens_and_verifies(prepared: dict[str, Prepared], kind: s
     dataset = open_dataset(folder, commitment, sequence=4)
     assert dataset.count == ((commitment.count - 1) // 4 if commitment.tokens else commitment.count)
     assert all(len(array) == 2 for array in dataset.batch(np.array([0, 1])).values())
-    verify_data(folder, commitment, train_bpe)
+    verify_data(folder, commitment)
+    if commitment.tokens is not None:
+        verify_tokenizer(folder, commitment, "bpe" if kind == "bpe" else "bytes", 280, SAME)
 
 
 @KINDS
@@ -172,7 +177,35 @@ def test_a_tokenizer_that_was_not_trained_on_the_source_is_named(tmp_path: Path)
     )
     verify_data(tmp_path / "out", commitment)
     with pytest.raises(ProofError, match="merge 0"):
-        verify_data(tmp_path / "out", commitment, train_bpe)
+        verify_tokenizer(tmp_path / "out", commitment, "bpe", 257, SAME)
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [("0.23.3", "0.22.0"), ("unknown", "unknown"), ("0.23.3", "unknown")])
+def test_merges_of_another_library_are_not_held_against_anybody(tmp_path: Path, ours: str, theirs: str) -> None:
+    (tmp_path / "text").write_bytes(TEXT)
+    foreign = Tokenizer("bpe", ((122, 122),))
+    commitment = prepare(
+        "text", tmp_path / "text", tmp_path / "out", tokenization="bpe", train_bpe=lambda text, size: foreign
+    )
+    with pytest.raises(UnavailableError, match=f"tokenizers {ours}; the run states {theirs}.*install that one"):
+        verify_tokenizer(tmp_path / "out", commitment, "bpe", 257, BpeTraining(train_bpe, ours, theirs))
+
+
+def test_training_is_repeated_with_the_vocabulary_that_the_recipe_states(prepared: dict[str, Prepared]) -> None:
+    folder, commitment = prepared["bpe"]
+    asked: list[int] = []
+
+    def train(text: str, vocabulary: int) -> Tokenizer:
+        asked.append(vocabulary)
+        return train_bpe(text, vocabulary)
+
+    with pytest.raises(ProofError, match="280 tokens, where the recipe allows 279"):
+        verify_tokenizer(folder, commitment, "bpe", 279, SAME)
+    with pytest.raises(ProofError, match="merge 35"):
+        verify_tokenizer(folder, commitment, "bpe", 300, BpeTraining(train, "1", "1"))
+    assert asked == [300]
+    with pytest.raises(ProofError, match="of kind bpe, where the recipe states bytes"):
+        verify_tokenizer(folder, commitment, "bytes", 280, SAME)
 
 
 def test_a_vocabulary_that_is_not_the_tokenizers_is_refused(prepared: dict[str, Prepared], tmp_path: Path) -> None:

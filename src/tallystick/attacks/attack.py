@@ -22,10 +22,11 @@ AUDITS: tuple[Audit, ...] = get_args(Audit)
 Outcome = Literal["accepted", "rejected", "inconclusive", "refused"]
 """A verdict, or `refused`: the run is malformed and no verdict is given (exit 4)."""
 Forger = Callable[[Path, Path], None]
-Reference = Literal["recipe", "loop", "gpt2", "gpt2-bf16"]
+Reference = Literal["recipe", "bpe", "loop", "gpt2", "gpt2-bf16"]
 """Which honest run an attack forges.
 
 recipe     a Llama-style model by a recipe
+bpe        the same on byte pairs, whose encoder is trained on the source
 loop       somebody's own loop, with a step graph
 gpt2       a GPT-2 by a recipe: no replay determines its key biases
 gpt2-bf16  the same in bfloat16

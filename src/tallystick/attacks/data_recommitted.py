@@ -7,9 +7,11 @@ from tempfile import TemporaryDirectory
 
 from tallystick.attacks.attack import Attack, accepted, rejected
 from tallystick.attacks.forging import copy_data, recipe_of
-from tallystick.attacks.token_files import commit_again, forge_tokens
+from tallystick.attacks.token_files import commit_again, forge_tokenizer, forge_tokens
 from tallystick.datasets import DatasetCommitment
+from tallystick.datasets.prepare import SOURCE_FILES
 from tallystick.errors import UsageError
+from tallystick.frameworks.tokenizers import train_bpe
 from tallystick.recorders import TrainingRun, train
 from tallystick.store import RunDirectory
 from tallystick.transcripts import Spec
@@ -38,8 +40,21 @@ def forge_tokens_only(run: Path, out: Path) -> None:
     TrainingRun(forged, Spec.of(recipe_of(spec), commit_again(forged.data_path, commitment))).record()
 
 
+def forge_tokenizer_only(run: Path, out: Path) -> None:
+    """Train honestly on the committed source as a tokenizer cuts it that was trained on another text."""
+    spec = RunDirectory(run).spec()
+    recipe, forged = recipe_of(spec), copy_data(run, out)
+    source = (forged.data_path / SOURCE_FILES["text"]).read_text("utf-8")
+    other = train_bpe(source.swapcase(), recipe.tokenizer.vocabulary)
+    forge_tokenizer(forged.data_path, source, other)
+    commitment = spec.commitment
+    assert isinstance(commitment, DatasetCommitment)  # the recipe has data
+    TrainingRun(forged, Spec.of(recipe, commit_again(forged.data_path, commitment))).record()
+
+
 OTHER_RUN = "it is an honest run on the data it names; only whoever knows which data was agreed on can object"
 NOT_DERIVED = "a sampled audit checks the digest of the tokens and does not derive them from the source"
+NOT_TRAINED = "a sampled audit checks the digest of the tokenizer and does not train it again on the source"
 
 ATTACKS = (
     Attack(
@@ -58,5 +73,15 @@ ATTACKS = (
         exact=accepted(NOT_DERIVED),
         full=rejected("tokens of the source"),
         tolerant=accepted(NOT_DERIVED),
+    ),
+    Attack(
+        name="tokenizer-of-other-text",
+        change="the run is made anew on its source, as byte pairs cut it that were learned from another text",
+        forge=forge_tokenizer_only,
+        screens=accepted(NOT_TRAINED),
+        exact=accepted(NOT_TRAINED),
+        full=rejected("tokenizer of the source"),
+        tolerant=accepted(NOT_TRAINED),
+        reference="bpe",
     ),
 )

@@ -12,6 +12,7 @@ from tallystick.attacks.loop_reference import train_loop
 from tallystick.audits import Policy, Workplace
 from tallystick.commitments import Digest
 from tallystick.errors import UnavailableError
+from tallystick.frameworks.tokenizers import train_bpe
 from tallystick.frameworks.torch.environment import describe_environment
 from tallystick.frameworks.torch.graph_replayer import GraphReplayer, recipe_graph_root
 from tallystick.frameworks.torch.replayer import TorchReplayer
@@ -54,7 +55,8 @@ GPT2 = RECIPE | {
     }
 }
 HALF = GPT2 | {"training": RECIPE["training"] | {"dtype": "bf16"}}
-RECIPES: dict[Reference, dict[str, Any]] = {"recipe": RECIPE, "gpt2": GPT2, "gpt2-bf16": HALF}
+PAIRS = RECIPE | {"tokenizer": {"kind": "bpe", "vocabulary": 300}}
+RECIPES: dict[Reference, dict[str, Any]] = {"recipe": RECIPE, "bpe": PAIRS, "gpt2": GPT2, "gpt2-bf16": HALF}
 HITTING = STEPS - STRIDE + 1
 """So many samples that no segment can be missed."""
 
@@ -93,7 +95,7 @@ def this_workplace() -> Workplace:
             captured[name] = recipe_graph_root(spec)
         return captured[name]
 
-    return Workplace(describe_environment("cpu"), TorchReplayer, GraphReplayer, root)
+    return Workplace(describe_environment("cpu"), TorchReplayer, GraphReplayer, root, train_bpe)
 
 
 def _refuse(reason: str) -> None:

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tallystick.datasets import DatasetCommitment, commit_tokens, read_tokens, write_tokens
+from tallystick.datasets import DatasetCommitment, Tokenizer, commit_tokens, read_tokens, write_tokens
+from tallystick.datasets.prepare import TOKENIZER_FILE, TOKENS_FILE, tokenize
 from tallystick.errors import UsageError
-
-TOKENS_FILE = "tokens.bin"
 
 
 def forge_tokens(data: Path, exchange: Callable[[np.ndarray], np.ndarray]) -> None:
@@ -23,6 +22,14 @@ def forge_tokens(data: Path, exchange: Callable[[np.ndarray], np.ndarray]) -> No
     write_tokens(path, exchange(np.array(tokens)), vocabulary)
 
 
+def forge_tokenizer(data: Path, source: str, tokenizer: Tokenizer) -> None:
+    """Put another tokenizer in the place of that of a run, and the tokens that it makes of the source."""
+    (data / TOKENIZER_FILE).write_bytes(tokenizer.to_bytes())
+    write_tokens(data / TOKENS_FILE, tokenize(tokenizer, source), tokenizer.vocabulary)
+
+
 def commit_again(data: Path, commitment: DatasetCommitment) -> DatasetCommitment:
-    """The commitment with the tokens that stand in `data` now, and the source and tokenizer it named before."""
-    return replace(commitment, tokens=commit_tokens(*read_tokens(data / TOKENS_FILE)))
+    """The commitment with the tokenizer and tokens that stand in `data` now, and the source it named before."""
+    tokenizer = Tokenizer.from_bytes((data / TOKENIZER_FILE).read_bytes())
+    tokens = commit_tokens(*read_tokens(data / TOKENS_FILE))
+    return replace(commitment, tokens=tokens, tokenizer=tokenizer.digest)

@@ -1,4 +1,4 @@
-"""Ed25519 keys and signatures (RFC 8032), by the library `cryptography`."""
+"""Ed25519 keys and signatures (RFC 8032), by the library `cryptography` behind a door of our own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Final
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from tallystick.errors import MalformedError, ProofError, UsageError
+from tallystick.attestation.points import fault_of_point, fault_of_signature
+from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
 from tallystick.transcripts.receipt import Receipt, SignedReceipt
 
 SECRET_BYTES: Final = 32
@@ -45,13 +46,22 @@ class SigningKey:
             raise MalformedError(f"{path.name}: no signing key of 64 hexadecimal digits") from None
 
     def write(self, path: Path) -> None:
-        """Keep the key in a new file of mode 600; raises `UsageError` where there is one already."""
+        """Keep the key in a new file of mode 600.
+
+        Raises:
+            UsageError: there is one already.
+            UnavailableError: the disk refuses it.
+        """
         try:
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
             raise UsageError(f"{path}: exists already; a key is never overwritten") from None
-        with os.fdopen(handle, "w") as file:
-            file.write(self.secret.hex() + "\n")
+        try:
+            with os.fdopen(handle, "w") as file:
+                file.write(self.secret.hex() + "\n")
+        except OSError as error:
+            path.unlink()  # the half of a key would stand in the way of a whole one
+            raise UnavailableError(f"{path}: could not be written: {error.strerror}") from None
 
     @cached_property
     def public(self) -> str:
@@ -68,11 +78,22 @@ class SigningKey:
 
 
 def check_signature(public: str, signature: str, message: bytes) -> None:
-    """Raise `ProofError` unless `signature` is one of `message` by the key `public` (both hexadecimal)."""
+    """Raise `ProofError` unless `signature` is one of `message` by the key `public` (both hexadecimal).
+
+    The one place where signatures are checked; see `spec/signature.md`.
+    """
     try:
-        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public)).verify(bytes.fromhex(signature), message)
+        key, made = bytes.fromhex(public), bytes.fromhex(signature)
+        _refuse("key of the signature", fault_of_point(key))
+        _refuse("signature", fault_of_signature(made))
+        Ed25519PublicKey.from_public_bytes(key).verify(made, message)
     except (InvalidSignature, ValueError):
         raise ProofError("the signature is not one of this key over these bytes") from None
+
+
+def _refuse(what: str, fault: str | None) -> None:
+    if fault is not None:
+        raise ProofError(f"the {what} is {fault}")
 
 
 def sign_receipt(receipt: Receipt, key: SigningKey) -> SignedReceipt:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from tallystick.audits.findings import Findings, require
 from tallystick.audits.policy import Policy
 from tallystick.commitments import Frontier, digest_from, leaf_hash
-from tallystick.datasets import BatchPlan, Dataset
+from tallystick.datasets import BatchPlan, Dataset, check_stated_tokenizer
+from tallystick.datasets.opened import read_tokenizer
 from tallystick.errors import ProofError, UnavailableError
 from tallystick.graphs.files import load_program
 from tallystick.graphs.graph import Graph
@@ -138,8 +139,21 @@ def _open_data(evidence: Evidence) -> None:
     require(evidence.claim.data == spec.data_root, "the claim names another data root than the spec")
     if spec.commitment is None:
         return
-    evidence.dataset = open_data(spec, evidence.run.data_path)
+    dataset = open_data(spec, evidence.run.data_path)
+    _check_stated_data(evidence)
+    evidence.dataset = dataset
     evidence.plan = batch_plan(spec, evidence.dataset)
+
+
+def _check_stated_data(evidence: Evidence) -> None:
+    """What is committed to is of the kinds that the recipe states."""
+    recipe, commitment = evidence.spec.recipe, evidence.spec.commitment
+    assert recipe is not None  # only a recipe has data
+    assert commitment is not None
+    require(commitment.kind == recipe.data.kind, f"the data is {commitment.kind}, the recipe's is {recipe.data.kind}")
+    if commitment.tokens is not None:
+        tokenizer = read_tokenizer(evidence.run.data_path, commitment)
+        check_stated_tokenizer(tokenizer, recipe.tokenizer.kind, recipe.tokenizer.vocabulary)
 
 
 def _open_graph(evidence: Evidence) -> None:

@@ -131,11 +131,17 @@ def _not_checked(evidence: Evidence, policy: Policy, segments: list[SegmentRepor
     if evidence.spec.recipe is None and evidence.program is not None:
         yield "where the first state came from, which data the batches are, and what set the learning rates"
     if not policy.full and evidence.spec.commitment is not None:
-        yield "whether the tokens are those of the source: `tally verify-data`, or --full"
+        yield f"whether the {_derived(evidence)} of the source: `tally verify-data`, or --full"
     if evidence.failures:
         yield f"{evidence.failures} steps crashed and were repeated; the crashes themselves were not replayed"
     yield "who made the claim and when: it carries no signature yet"
     yield "whether other data was used elsewhere, before step 0 or after the last step"
+
+
+def _derived(evidence: Evidence) -> str:
+    recipe = evidence.spec.recipe
+    is_trained = recipe is not None and recipe.tokenizer.kind == "bpe"
+    return "tokenizer was trained on the source, and the tokens are those" if is_trained else "tokens are those"
 
 
 def _assumptions(evidence: Evidence, policy: Policy, nonce: bytes, graph: Digest | None) -> Iterable[str]:

@@ -24,7 +24,8 @@ from tallystick.audits.screens import screen_anchors
 from tallystick.audits.tolerant import TolerantJudge
 from tallystick.audits.workload import workload_of
 from tallystick.commitments import Digest
-from tallystick.datasets import BatchPlan, Dataset, verify_data
+from tallystick.datasets import BatchPlan, BpeTraining, Dataset, DatasetCommitment, verify_data, verify_tokenizer
+from tallystick.datasets.prepare import TrainBpe
 from tallystick.errors import ProofError, UnavailableError, UsageError
 from tallystick.store import RunDirectory
 from tallystick.tensors import StateFile
@@ -41,13 +42,15 @@ Progress = Callable[[int, int], None]
 class Workplace:
     """The verifier's own machine: its environment and how it builds a replayer.
 
-    `graph_replayer` replays from a step graph; `recipe_graph` captures the step of a recipe anew and gives its root.
+    `graph_replayer` replays from a step graph; `recipe_graph` captures the step of a recipe anew and gives its root;
+    `train_bpe` trains a tokenizer anew.
     """
 
     environment: Environment
     replayer: MakeReplayer
     graph_replayer: MakeGraphReplayer | None = None
     recipe_graph: CaptureRecipe | None = None
+    train_bpe: TrainBpe | None = None
 
 
 def audit_training(
@@ -126,9 +129,9 @@ def _audit(
 ) -> Report:
     hangs_together = not evidence.findings.rejected
     screen_anchors(evidence)
-    if policy.full:
-        _derive_tokens(evidence)
     unavailable = list(_out_of_reach(selection, policy))
+    if policy.full:
+        unavailable.extend(_derive_data(evidence, workplace))
     segments: list[SegmentReport] = []
     try:
         if hangs_together:  # otherwise there is nothing to replay against
@@ -233,12 +236,33 @@ def _parameters(evidence: Evidence, anchor: int) -> int:
         return element_count(file.tensor(name) for name in file.names if name.startswith("weights."))
 
 
-def _derive_tokens(evidence: Evidence) -> None:
-    """Tokenize the source again: the digests of source and tokens do not show that one comes from the other."""
+def _derive_data(evidence: Evidence, workplace: Workplace) -> Iterable[str]:
+    """Train the tokenizer and tokenize the source again, and say what of it cannot be done here.
+
+    The digests of source, tokenizer and tokens do not show that one comes from the other.
+    """
     commitment = evidence.spec.commitment
-    if commitment is not None and commitment.tokens is not None and evidence.dataset is not None:
-        with evidence.findings.check("tokens of the source"):
-            verify_data(evidence.run.data_path, commitment)
+    if commitment is None or commitment.tokens is None or evidence.dataset is None:
+        return
+    with evidence.findings.check("tokens of the source"):
+        verify_data(evidence.run.data_path, commitment)
+    try:
+        _train_tokenizer(evidence, commitment, workplace)
+    except UnavailableError as error:
+        yield f"whether the tokenizer was trained on the source: {error}"
+
+
+def _train_tokenizer(evidence: Evidence, commitment: DatasetCommitment, workplace: Workplace) -> None:
+    recipe = evidence.spec.recipe
+    assert recipe is not None  # only a recipe has data
+    if recipe.tokenizer.kind == "bytes":
+        return  # that it is one of single bytes was seen with the data
+    if workplace.train_bpe is None:
+        raise UnavailableError("nothing here trains one")
+    ours, theirs = (place.package("tokenizers") for place in (workplace.environment, evidence.environment))
+    training = BpeTraining(workplace.train_bpe, ours, theirs)
+    with evidence.findings.check("tokenizer of the source"):
+        verify_tokenizer(evidence.run.data_path, commitment, "bpe", recipe.tokenizer.vocabulary, training)
 
 
 def _out_of_reach(selection: Selection, policy: Policy) -> Iterable[str]:

@@ -14,6 +14,7 @@ from tallystick.errors import UsageError
 if TYPE_CHECKING:
     from tallystick.audits import Policy, Report, Workplace
     from tallystick.audits.training import Progress
+    from tallystick.datasets import Tokenizer
     from tallystick.store import RunDirectory
 
 RUN = typer.Argument(help="A finished run directory.")
@@ -115,7 +116,14 @@ def workplace_for(run: RunDirectory, device: str | None, policy: Policy) -> Work
         lambda spec, dataset, plan: TorchReplayer(spec, dataset, plan, on, policy.parameters_max),
         lambda spec, program: GraphReplayer(spec, program, on, policy.parameters_max),
         recipe_graph_root,
+        _train_bpe,
     )
+
+
+def _train_bpe(text: str, vocabulary: int) -> Tokenizer:
+    from tallystick.frameworks.tokenizers import train_bpe  # raises where the library is missing: a full audit asks
+
+    return train_bpe(text, vocabulary)
 
 
 THREADS_MAX = 256
@@ -135,13 +143,15 @@ def _watched() -> Iterator[Progress]:
 
 
 def _show(report: Report, html: Path | None, as_json: bool) -> int:
-    from tallystick.cli.output import print_json
+    from tallystick.cli.output import existing, print_json
     from tallystick.cli.report import print_report
 
     if html is not None:
         from tallystick.cli.page import render_page
+        from tallystick.store import write_atomically
 
-        html.write_text(render_page(report))
+        existing(html.absolute().parent, "folder")
+        write_atomically(html, render_page(report).encode())
     if as_json:
         print_json(report.to_json())
     else:

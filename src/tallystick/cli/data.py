@@ -9,6 +9,8 @@ import typer
 
 if TYPE_CHECKING:
     from tallystick.commitments import Digest
+    from tallystick.datasets import DatasetCommitment
+    from tallystick.store import RunDirectory
 
 
 def register(app: typer.Typer) -> None:
@@ -61,20 +63,33 @@ def _commit_file(path: Path, target: Path, verify: Path | None) -> Digest:
 
 
 def verify_data(run: Path = typer.Argument(help="A run directory.")) -> None:
-    """Tokenize the committed source again and compare every token."""
+    """Train the tokenizer and tokenize the committed source again, and compare every merge and token."""
     from tallystick.cli.output import talk
     from tallystick.datasets import verify_data
     from tallystick.errors import UsageError
-    from tallystick.frameworks.tokenizers import train_bpe
     from tallystick.store import RunDirectory
 
     directory = RunDirectory(run)
     commitment = directory.spec().commitment
     if commitment is None:
         raise UsageError(f"{run}: recorded around somebody's own loop; it commits to batches, not to a source")
-    verify_data(directory.data_path, commitment, train_bpe)
+    verify_data(directory.data_path, commitment)
+    if commitment.tokens is not None:
+        _verify_tokenizer(directory, commitment)
     talk().print(f"{run}: source, tokenizer and {commitment.count} tokens or examples agree")
     print(commitment.root)
+
+
+def _verify_tokenizer(run: RunDirectory, commitment: DatasetCommitment) -> None:
+    from importlib.metadata import version
+
+    from tallystick.datasets import BpeTraining, verify_tokenizer
+    from tallystick.frameworks.tokenizers import train_bpe
+
+    recipe = run.spec().recipe
+    assert recipe is not None  # only a recipe has data
+    training = BpeTraining(train_bpe, version("tokenizers"), run.environment().package("tokenizers"))
+    verify_tokenizer(run.data_path, commitment, recipe.tokenizer.kind, recipe.tokenizer.vocabulary, training)
 
 
 def prove_data(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import traceback
 
 import typer
 
@@ -31,6 +33,7 @@ from tallystick.cli import (
     verify_response,
 )
 from tallystick.cli import open as opening
+from tallystick.cli.streams import OUTPUT, close_stdout, open_streams
 from tallystick.errors import TallyError
 
 app = typer.Typer(
@@ -50,8 +53,13 @@ for group in (
     group.register(app)
 
 
-SIGINT_EXIT = 130
-"""What typer returns for Ctrl-C."""
+INPUT_EXIT = 4
+INTERRUPTED_EXIT = 130
+"""Ctrl-C: 128 and the number of the signal, as shells have it; so is a reader that left."""
+READER_LEFT_EXIT = 141
+MISTAKE_MAX = 500
+TRACEBACK = "TALLY_TRACEBACK"
+"""Set to anything, an error is shown with its traceback."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -66,30 +74,78 @@ def _root(
 ) -> None:
     """Make ML compute verifiable: record a training run, replay any part of it, judge the difference.
 
-    Exit codes: 0 accepted or done, 1 rejected, 2 usage, 3 inconclusive, 4 environment, input or I/O.
+    Exit codes: 0 accepted or done, 1 rejected, 2 usage, 3 inconclusive, 4 environment, input or I/O, 130 interrupted.
     """
 
 
 def main() -> None:
     """Run `tally` and exit."""
-    sys.exit(run(sys.argv[1:]))
+    open_streams()
+    code = run(sys.argv[1:])
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
     """Run `tally` with `arguments` and return its exit code."""
     try:
-        result = app(arguments, standalone_mode=False, prog_name="tally")
-    except TallyError as error:
-        return _say(str(error), error.exit_code)
-    except ModuleNotFoundError as error:
-        return _say(f"{error.name} is not installed: pip install 'tallystick[torch]'", 4)
-    except typer.TyperException as error:
-        return _say(f"{error.format_message().rstrip('.')}; see `{_help_for(arguments)}`", 2)
-    except OSError as error:
-        return _say(f"{error.strerror or error}: {error.filename or 'while reading or writing'}", 4)
-    if result == SIGINT_EXIT:
-        return _say(_interrupted(arguments), 4)
+        code = _invoke(arguments)
+        sys.stdout.flush()  # what is printed counts as written only now
+    # Whatever nobody foresaw ends here, and only here, in one line and a code that is no verdict: left to itself it
+    # would exit with 1, and 1 means rejected.
+    except BaseException as error:  # noqa: BLE001
+        if os.environ.get(TRACEBACK):
+            traceback.print_exception(error)
+        return _told(error, arguments)
+    return code
+
+
+def _invoke(arguments: list[str]) -> int:
+    """What a command returns; errors travel, where typer's own `main` would turn some of them into exit code 1."""
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("tally", list(arguments)) as context:
+            result = command.invoke(context)
+    except typer.Exit as leaving:
+        return leaving.exit_code
     return result if isinstance(result, int) else 0
+
+
+def _told(error: BaseException, arguments: list[str]) -> int:
+    """Say in one line what went wrong; returns the exit code."""
+    if isinstance(error, TallyError):
+        return _say(str(error), error.exit_code)
+    if isinstance(error, typer.TyperException):
+        return _tell_usage(error.format_message(), arguments)
+    if isinstance(error, KeyboardInterrupt):
+        return _say(_interrupted(arguments), INTERRUPTED_EXIT)
+    if _is_reader_gone(error):
+        close_stdout()
+        return READER_LEFT_EXIT
+    if isinstance(error, ModuleNotFoundError):
+        return _say(f"{error.name} is not installed: pip install 'tallystick[torch]'", INPUT_EXIT)
+    if isinstance(error, OSError):
+        if error.filename == OUTPUT:
+            close_stdout()
+        return _say(f"{error.strerror or error}: {error.filename or 'while reading or writing'}", INPUT_EXIT)
+    if isinstance(error, MemoryError):
+        return _say("out of memory", INPUT_EXIT)
+    what = " ".join(f"{type(error).__name__}: {error}".split())[:MISTAKE_MAX]
+    return _say(
+        f"this is a mistake of tallystick's: {what}; please report it (set {TRACEBACK}=1 to see where)", INPUT_EXIT
+    )
+
+
+def _tell_usage(message: str, arguments: list[str]) -> int:
+    if "\n" in message:  # the whole help, where nothing was asked
+        print(message, file=sys.stderr)
+        return 2
+    return _say(f"{message.rstrip('.')}; see `{_help_for(arguments)}`", 2)
+
+
+def _is_reader_gone(error: BaseException) -> bool:
+    """Whether stdout is a pipe that nobody reads any more; `rich` makes a `SystemExit(1)` of it."""
+    cause = error.__context__ if isinstance(error, SystemExit) else error
+    return isinstance(cause, BrokenPipeError) and cause.filename == OUTPUT
 
 
 def _interrupted(arguments: list[str]) -> str:

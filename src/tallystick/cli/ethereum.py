@@ -173,7 +173,9 @@ def _rules(path: Path | None, told: dict[str, Any], own: str) -> Rules:
 
 
 def _lines(path: Path | None) -> list[Json] | None:
-    return None if path is None else [line.strip().lower() for line in path.read_text().splitlines() if line.strip()]
+    from tallystick.cli.output import read_entries
+
+    return None if path is None else [line.lower() for line in read_entries(path)]
 
 
 def _need_extra() -> None:

@@ -49,6 +49,8 @@ def _open_record(run: Path, index: int | None, step: int) -> None:
         raise UsageError(f"{run}: holds calls of a model; `tally open RUN --step C --operators --out DIR`")
     directory = RunDirectory(run)
     log = directory.claim().transcript
+    if index is not None and index >= log.size:
+        raise UsageError(f"--record {index}: there are {log.size} records, counted from 0")
     place = index if index is not None else place_of_step(directory, log.size, step)
     opened = open_line(directory.transcript_path, place, log.size)
     opened.check(log)

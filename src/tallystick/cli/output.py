@@ -45,6 +45,16 @@ def progress_bar() -> Iterator[Progress]:
         yield bar
 
 
+def read_entries(path: Path) -> list[str]:
+    """The lines of a file that say something, without blanks around; raises `MalformedError` where they are no text."""
+    from tallystick.errors import MalformedError
+
+    try:
+        return [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
+    except UnicodeDecodeError as error:
+        raise MalformedError(f"{path}: byte {error.start} is not UTF-8") from None
+
+
 def existing(path: Path, what: str) -> Path:
     """`path`, or an `UnavailableError` that says what should have been there."""
     from tallystick.errors import UnavailableError

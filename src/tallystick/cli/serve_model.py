@@ -190,7 +190,9 @@ def _keys(path: Path | None) -> frozenset[str]:
     """The lines of a file; raises `UsageError` if there are none, too many, or blanks in one."""
     if path is None:
         return frozenset()
-    lines = [line.strip() for line in path.read_text().splitlines() if line.strip()]
+    from tallystick.cli.output import read_entries
+
+    lines = read_entries(path)
     if not lines or len(lines) > KEYS_MAX or any(len(line.split()) > 1 for line in lines):
         raise UsageError(f"{path}: not 1 to {KEYS_MAX} keys, one a line, without blanks")
     return frozenset(lines)

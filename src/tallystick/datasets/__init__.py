@@ -22,11 +22,18 @@ from tallystick.datasets.records import RecordCommit, RecordOpening, RecordTree,
 from tallystick.datasets.samples import Dataset, ExampleDataset, TokenDataset
 from tallystick.datasets.tokenizer import Tokenizer
 from tallystick.datasets.tokens import TokensCommit, commit_tokens, read_tokens, write_tokens
-from tallystick.datasets.verify import verify_data, verify_tokens
+from tallystick.datasets.verify import (
+    BpeTraining,
+    check_stated_tokenizer,
+    verify_data,
+    verify_tokenizer,
+    verify_tokens,
+)
 
 __all__ = [
     "ArtifactCommit",
     "BatchPlan",
+    "BpeTraining",
     "Dataset",
     "DatasetCommitment",
     "DatasetKind",
@@ -43,6 +50,7 @@ __all__ = [
     "check_commit",
     "check_directory",
     "check_record",
+    "check_stated_tokenizer",
     "check_tar",
     "commit_directory",
     "commit_path",
@@ -60,6 +68,7 @@ __all__ = [
     "read_tokenizer",
     "read_tokens",
     "verify_data",
+    "verify_tokenizer",
     "verify_tokens",
     "write_commit",
     "write_tokens",

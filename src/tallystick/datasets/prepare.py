@@ -62,7 +62,7 @@ def prepare(
     data = normalize_newlines(kind, read_file(source))
     records = RecordTree.of(kind, split_records(kind, data))
     corpus = read_corpus(kind, data)
-    tokenizer = _make_tokenizer(corpus, tokenization, vocabulary, train_bpe)
+    tokenizer = make_tokenizer(corpus, tokenization, vocabulary, train_bpe)
     tokens = tokenize(tokenizer, corpus)
     write_file(folder / SOURCE_FILES[kind], data)
     write_file(folder / TOKENIZER_FILE, tokenizer.to_bytes())
@@ -95,7 +95,8 @@ def _prepare_digits(folder: Path) -> DatasetCommitment:
     return DatasetCommitment("digits", RecordTree.of("arrays", encode_examples(examples)).commit)
 
 
-def _make_tokenizer(corpus: str, kind: TokenizerKind, vocabulary: int, train_bpe: TrainBpe | None) -> Tokenizer:
+def make_tokenizer(corpus: str, kind: TokenizerKind, vocabulary: int, train_bpe: TrainBpe | None) -> Tokenizer:
+    """The tokenizer of a corpus: single bytes, or what `train_bpe` learns from it; raises `UsageError` without one."""
     if kind == "bytes":
         return Tokenizer("bytes")
     if train_bpe is None:

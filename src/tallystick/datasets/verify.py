@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
@@ -10,18 +12,30 @@ from tallystick.datasets.commitment import DatasetCommitment
 from tallystick.datasets.digits import load_digits
 from tallystick.datasets.files import read_file
 from tallystick.datasets.opened import open_dataset, read_source, read_tokenizer, text_kind
-from tallystick.datasets.prepare import TOKENIZER_FILE, TrainBpe, tokenize
+from tallystick.datasets.prepare import TOKENIZER_FILE, TrainBpe, make_tokenizer, tokenize
 from tallystick.datasets.samples import ExampleDataset, TokenDataset
 from tallystick.datasets.sources import TextKind, normalize_newlines, read_corpus
-from tallystick.datasets.tokenizer import Tokenizer
+from tallystick.datasets.tokenizer import BYTE_TOKENS, Tokenizer, TokenizerKind
 from tallystick.datasets.tokens import Tokens, read_tokens
-from tallystick.errors import ProofError
+from tallystick.errors import ProofError, UnavailableError
+
+UNKNOWN: Final = "unknown"
 
 
-def verify_data(folder: Path, commitment: DatasetCommitment, train_bpe: TrainBpe | None = None) -> None:
+@dataclass(frozen=True)
+class BpeTraining:
+    """A verifier's own training of byte-pair encoders.
+
+    `library` is the version it runs, `stated` the one that the prover states; another one may learn other merges.
+    """
+
+    train: TrainBpe
+    library: str = UNKNOWN
+    stated: str = UNKNOWN
+
+
+def verify_data(folder: Path, commitment: DatasetCommitment) -> None:
     """Derive the data in `folder` again: tokens from the source, or the digits from scikit-learn.
-
-    With `train_bpe` given, the tokenizer has to be the one that training on the source makes.
 
     Raises:
         ProofError: naming the file, or the first token, that differs.
@@ -32,10 +46,38 @@ def verify_data(folder: Path, commitment: DatasetCommitment, train_bpe: TrainBpe
         return
     assert isinstance(dataset, TokenDataset)
     corpus = read_corpus(text_kind(commitment), read_source(folder, commitment))
-    tokenizer = read_tokenizer(folder, commitment)
-    if train_bpe is not None and tokenizer.kind == "bpe":
-        _check_training(tokenizer, train_bpe(corpus, tokenizer.vocabulary))
-    check_tokens(dataset.tokens, tokenize(tokenizer, corpus))
+    check_tokens(dataset.tokens, tokenize(read_tokenizer(folder, commitment), corpus))
+
+
+def verify_tokenizer(
+    folder: Path, commitment: DatasetCommitment, kind: TokenizerKind, vocabulary: int, training: BpeTraining
+) -> None:
+    """Make the tokenizer again from the committed source, as the recipe states it, and compare every merge.
+
+    Raises:
+        ProofError: naming the first merge that differs.
+        UnavailableError: one differs, and the library is not known to be the one that the run was made with.
+    """
+    corpus = read_corpus(text_kind(commitment), read_source(folder, commitment))
+    claimed = read_tokenizer(folder, commitment)
+    check_stated_tokenizer(claimed, kind, vocabulary)
+    try:
+        _check_training(claimed, make_tokenizer(corpus, kind, vocabulary, training.train))
+    except ProofError as error:
+        if training.library == training.stated != UNKNOWN:
+            raise
+        raise UnavailableError(
+            f"{error} with tokenizers {training.library}; the run states {training.stated}, "
+            "and another version may learn other merges: install that one to decide"
+        ) from None
+
+
+def check_stated_tokenizer(tokenizer: Tokenizer, kind: TokenizerKind, vocabulary: int) -> None:
+    """Raise `ProofError` where a tokenizer cannot be the one of a recipe, whatever it was trained on."""
+    if tokenizer.kind != kind:
+        raise ProofError(f"{TOKENIZER_FILE}: of kind {tokenizer.kind}, where the recipe states {kind}")
+    if tokenizer.vocabulary > max(vocabulary, BYTE_TOKENS):
+        raise ProofError(f"{TOKENIZER_FILE}: {tokenizer.vocabulary} tokens, where the recipe allows {vocabulary}")
 
 
 def verify_tokens(kind: TextKind, source: Path, tokenizer: Tokenizer, tokens: Path) -> None:

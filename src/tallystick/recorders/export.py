@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import torch
+from safetensors import SafetensorError
+from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from tallystick.datasets import Tokenizer
-from tallystick.errors import ProofError, UsageError
+from tallystick.errors import ProofError, UnavailableError, UsageError
 from tallystick.frameworks.tokenizers import to_pipeline
 from tallystick.frameworks.torch.models import build_model
 from tallystick.frameworks.torch.state import from_tensor
@@ -31,10 +36,10 @@ def export_model(run: RunDirectory, out: Path) -> None:
         UsageError: `out` is not empty, or the run did not train a language model.
         MalformedError: a file of the run is not what it should be.
         ProofError: the last anchor is not the claimed final state.
-        UnavailableError: the run is not finished.
+        UnavailableError: the run is not finished, or the disk refused something; then nothing is left in `out`.
     """
-    if out.exists() and any(out.iterdir()):
-        raise UsageError(f"{out}: not empty; choose another directory")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"{out}: not an empty directory; choose another one")
     recipe, end = run.spec().recipe, run.claim().final_state
     if recipe is None or recipe.data.kind == "digits":
         raise UsageError(f"{run.path}: the run did not train a language model from a recipe")
@@ -47,8 +52,30 @@ def export_model(run: RunDirectory, out: Path) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(held[name])
+    with _whole(out) as draft:
+        _write(model, tokenizer, draft)
+
+
+@contextmanager
+def _whole(out: Path) -> Iterator[Path]:
+    """A folder beside `out` that takes its place once everything is in it, and is gone where that fails."""
+    draft = out.with_name(f".{out.name}.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    try:
+        draft.mkdir(parents=True)
+        yield draft
+        draft.replace(out)
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UnavailableError(f"{out}: could not be written: {reason}") from None
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _write(model: PreTrainedModel, tokenizer: Tokenizer, out: Path) -> None:
     disable_progress_bar()
-    model.save_pretrained(out)  # type: ignore[operator]
-    to_pipeline(tokenizer).save(str(out / "tokenizer.json"))
+    model.save_pretrained(out)
+    # the library's own `save` raises a bare `Exception` where the disk is full
+    write_atomically(out / "tokenizer.json", to_pipeline(tokenizer).to_str(pretty=True).encode())
     write_atomically(out / "tokenizer_config.json", b'{"tokenizer_class":"PreTrainedTokenizerFast"}')
     write_atomically(out / "chat_template.jinja", TEMPLATE.encode())

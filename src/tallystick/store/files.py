@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from tallystick.errors import UnavailableError
@@ -11,15 +12,23 @@ DOCUMENT_BYTES_MAX = 16 << 20
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` so that a crash at any instant leaves the old file or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write `data` so that a crash at any instant leaves the old file or the new one.
+
+    Raises `UnavailableError` where the disk refuses it; the old file, if any, is still there.
+    """
     draft = path.with_name(f".{path.name}.draft")
-    with draft.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-    sync_folder(path.parent)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with draft.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise UnavailableError(f"{path}: could not be written: {error.strerror}") from None
 
 
 def sync_folder(folder: Path) -> None:

@@ -33,15 +33,18 @@ class Environment(Document):
 
     def stack(self) -> dict[str, str]:
         """The part that decides the bits of a result: compute libraries, processor, threads and switches."""
-        packages = self.packages if isinstance(self.packages, dict) else {}
         fields = {
             name: str(getattr(self, name))
             for name in ("machine", "cpu", "capability", "torch", "threads", "device", "cuda", "cudnn")
         }
         fields["gpus"] = _listed(self.gpus) if self.device == "cuda" else ""
         fields["math libraries"] = _listed(self.math_libraries)
-        fields["transformers"] = packages.get("transformers", "unknown")
+        fields["transformers"] = self.package("transformers")
         return fields | {name: value for name, value in self.variables.items() if value}
+
+    def package(self, name: str) -> str:
+        """The version of an installed package, or "unknown"."""
+        return self.packages.get(name, "unknown") if isinstance(self.packages, dict) else "unknown"
 
     def differences(self, other: Environment) -> tuple[str, ...]:
         """Every entry of the two stacks that is not the same, as `name: ours / theirs`."""

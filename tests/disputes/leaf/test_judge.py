@@ -193,6 +193,9 @@ def test_an_element_that_does_not_exist_is_the_challengers_fault(
     bundle = forged({0: shifted(1e6)}).whole.bundle(0)
     assert outcome(bundle, replace(asked, element=("n0", 95)))[1] is not Ground.ELEMENT
     assert outcome(bundle, replace(asked, element=element)) == (Fault.CHALLENGER, Ground.ELEMENT)
+    ruling = rule_leaf(bundle, replace(asked, element=element))
+    assert ruling.verdict.outcome == "inconclusive"  # the challenger is at fault, and the operator was not judged
+    assert ruling.verdict.unavailable == ("node 0: nothing of it was judged",)
     broken = replace(bundle, edges=Edges(producers=bundle.edges.producers[1:]), values={})
     assert outcome(broken, replace(asked, element=element))[0] is Fault.PROVER
 

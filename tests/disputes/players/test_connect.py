@@ -19,7 +19,7 @@ from tallystick.disputes.rules import Rules
 from tallystick.errors import RuleError, UnavailableError, UsageError
 from tallystick.serving.listening import served
 
-RULES = Rules(treasury="0" * 64)
+RULES = Rules(treasury="1" * 64)
 
 
 @pytest.fixture

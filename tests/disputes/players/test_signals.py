@@ -30,7 +30,7 @@ class Game:
         self.keys = {role: SigningKey.generate() for role in ("prover", "challenger")}
         for role, key in self.keys.items():
             key.write(folder / role)
-        self.place = LocalCoordinator.create(self.database, Rules(treasury="0" * 64, ways=2))
+        self.place = LocalCoordinator.create(self.database, Rules(treasury="1" * 64, ways=2))
         for key in self.keys.values():
             self.place.grant(key.public, 2_000_000)
 

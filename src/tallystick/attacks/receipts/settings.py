@@ -11,6 +11,8 @@ from tallystick.attacks.receipts.forging import edit, restate, sign
 from tallystick.attacks.receipts.scene import HOTTER, TEMPERATURE, Answered, Presented, Scene
 
 Which = Callable[[Scene], Answered]
+NEUTRAL: Final = "01" + 62 * "0"
+"""The neutral element: as key A and as R, with S = 0, it makes S·B = R + k·A for every message."""
 
 
 def stated(scene: Scene, which: Which) -> tuple[Presented, ...]:
@@ -51,6 +53,13 @@ def signed_by_another(scene: Scene) -> tuple[Presented, ...]:
 def key_replaced(scene: Scene) -> tuple[Presented, ...]:
     """A stranger's signature under the provider's key."""
     signed = {**sign(scene.first.receipt, scene.stranger), "key": scene.key.public}
+    return (Presented({**scene.first.body, "receipt": signed}, scene.first.request),)
+
+
+def signed_by_nobody(scene: Scene) -> tuple[Presented, ...]:
+    """The key and the signature that hold for every message, where nothing but the key is looked at."""
+    held: Any = scene.first.body["receipt"]
+    signed = {**held, "key": NEUTRAL, "signature": NEUTRAL + 64 * "0"}
     return (Presented({**scene.first.body, "receipt": signed}, scene.first.request),)
 
 
@@ -125,5 +134,11 @@ FORGERIES: Final = (
     Forgery("cache stated", "a cache of 8 bits", cache_rounded, checks=("model",)),
     Forgery("edited", "one field replaced after signing", edited, checks=("signature",)),
     Forgery("signed by another", "a key that the customer does not know", signed_by_another, checks=("signature",)),
+    Forgery(
+        "signed by nobody",
+        "a key of small order, and the signature that holds for every message under it",
+        signed_by_nobody,
+        checks=("signature",),
+    ),
     Forgery("key replaced", "the provider's key above another's signature", key_replaced, checks=("signature",)),
 )

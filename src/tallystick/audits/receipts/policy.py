@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
+from tallystick.attestation import PublicKey
 from tallystick.audits.policy import read_settings
 from tallystick.audits.receipts.fingerprints import FingerprintRule
 from tallystick.audits.receipts.sampler import SamplerRule
@@ -14,7 +15,6 @@ from tallystick.transcripts.door import DigestText, Document, Positive
 from tallystick.transcripts.model_card import Label
 from tallystick.transcripts.receipt import Fingerprint, Layers, Receipt
 
-PublicKey = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Size = Annotated[float, Field(ge=0.0, le=1e9, allow_inf_nan=False)]
 Dtype = Literal["F32", "BF16", "F16"]

@@ -141,6 +141,7 @@ def workplace(held: HeldTraining, device: str) -> Workplace:
     """This machine, with as many threads as the run states."""
     import torch
 
+    from tallystick.frameworks.tokenizers import train_bpe
     from tallystick.frameworks.torch.environment import describe_environment
     from tallystick.frameworks.torch.graph_replayer import GraphReplayer
     from tallystick.frameworks.torch.replayer import TorchReplayer
@@ -151,6 +152,7 @@ def workplace(held: HeldTraining, device: str) -> Workplace:
         lambda spec, dataset, plan: TorchReplayer(spec, dataset, plan, device),
         lambda spec, program: GraphReplayer(spec, program, device),
         _captured_root,
+        train_bpe,
     )
 
 

@@ -31,12 +31,15 @@ MARGIN: Final = 2.0
 CONFIRMED_MAX: Final = 16
 STEPWISE: Final = TRAJECTORY | {f"{name} summary" for name in ("exact", "fp16_rne", "grid", "projection")}
 """The findings that are about one step, and not about an anchor."""
+UNRULED: Final = frozenset({"tokenizer of the source"})
+"""What no judge of a record can rule on, so that no bond is bet on it."""
 _STEP: Final = re.compile(r"\bsteps? (\d+)")
 
 
 def doubt_training(held: HeldTraining, replays: Replays, report: Report) -> Doubt | None:
     """The step or anchor at which a training first goes wrong, by the report of a full audit and then step by step."""
-    bad = [each for each in report.verdict.findings if not each.advisory and not _is_within(each)]
+    decisive = (each for each in report.verdict.findings if not each.advisory and each.name not in UNRULED)
+    bad = [each for each in decisive if not _is_within(each)]
     if not bad:
         return None
     step = _step_of(bad[0])

@@ -12,7 +12,7 @@ from tests.disputes.coordinators.ethereum.chains import KEYS, Chain, claim, cont
 
 from tallystick.commitments import digest
 from tallystick.disputes.coordinators.ethereum import Relayed
-from tallystick.disputes.coordinators.ethereum.keys import signer_of
+from tallystick.disputes.coordinators.ethereum.keys import ORDER, signer_of
 from tallystick.disputes.coordinators.ethereum.relay import sign_relayed
 from tallystick.disputes.coordinators.ethereum.typed_data import TYPES, kept_data, relayed_move
 from tallystick.disputes.moves import Enlist, Move
@@ -72,6 +72,9 @@ def test_a_signature_is_of_its_signer_over_its_chain_contract_and_message_alone(
         relayed_move(1, HERE, KEYS["board"].address, 0, FAR, b"call"),
     ]
     assert all(signer_of(other, signature) != key.address for other in others)
+    turned = (ORDER - int.from_bytes(signature[32:64])).to_bytes(32)
+    assert signer_of(document, signature[:32] + turned + bytes([55 - signature[64]])) is None  # the contract refuses it
+    assert signer_of(document, signature[:64] + bytes([signature[64] - 27])) is None
     assert signer_of(document, signature[:-1]) is None
     assert signer_of(document, b"\x00" * 65) is None
     assert signer_of(document, b"\xff" * 65) is None

@@ -207,7 +207,7 @@ def test_an_entry_whose_move_was_not_signed_for_this_coordinator_is_refused(
 ) -> None:
     last = played.place.accepted(4, 1, 1)[0]
     lies = {
-        "signature": last.signed.model_copy(update={"signature": "00" * 64}),
+        "signature": last.signed.model_copy(update={"signature": key_of("challenger").sign(b"another")}),
         "coordinator": sign_move(a_contest(played), digest("coordinator", b"another"), key_of("challenger")),
     }
     entry = last.receipt.entry.model_copy(update={"move": lies[lie].identity})

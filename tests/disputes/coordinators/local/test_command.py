@@ -81,6 +81,11 @@ MISTAKES: dict[str, tuple[type[TallyError], Arrange]] = {
     "another key": (UsageError, lambda folder: ["show", "--db", folder / "a.db", "--key", folder / "other.key"]),
     "set up already": (UsageError, lambda folder: ["init", "--db", folder / "a.db"]),
     "no such party": (UsageError, lambda folder: ["grant", "somebody", 5, "--db", folder / "a.db"]),
+    "a party that anybody is": (UsageError, lambda folder: ["grant", "01" + 62 * "0", 5, "--db", folder / "a.db"]),
+    "a referee that anybody is": (
+        UsageError,
+        lambda folder: ["init", "--db", folder / "b.db", "--referee", "01" + 62 * "0"],
+    ),
     "an empty purse": (UsageError, lambda folder: ["grant", party_of("prover"), 5, "--out", "--db", folder / "a.db"]),
     "rules that are none": (MalformedError, lambda folder: ["init", "--db", folder / "b.db", "--rules", folder / "no"]),
     "rules said twice": (

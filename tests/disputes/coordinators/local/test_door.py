@@ -18,7 +18,7 @@ from tallystick.disputes.coordinators.local.signed import MOVE_DOMAIN, SIGNED_MO
 from tallystick.disputes.moves import Concede, Finalise, Partition, Post, Timeout
 from tallystick.disputes.partition import cut_places
 from tallystick.disputes.state import Phase
-from tallystick.errors import MalformedError, ProofError, RuleError, TallyError
+from tallystick.errors import MalformedError, ProofError, RuleError, TallyError, UsageError
 
 
 def signed_claim(world: LocalWorld) -> SignedMove:
@@ -88,6 +88,19 @@ def test_a_move_under_another_partys_signature_is_refused(world: LocalWorld) -> 
     honest = signed_claim(world).to_bytes()
     assert isinstance(refusal(world, edited(honest, key=thief.public)), ProofError)
     world.place.take(honest)
+
+
+def test_a_move_that_anybody_could_have_signed_is_refused(world: LocalWorld) -> None:
+    nobody = "01" + 62 * "0"
+    move = a_claim(world).model_copy(update={"actor": nobody})
+    honest = sign_move(move, world.place.identity, key_of("prover"))
+    forged = honest.model_copy(update={"key": nobody, "signature": nobody + 64 * "0"})
+    with pytest.raises(UsageError, match="small order"):
+        world.place.grant(nobody, 1)
+    error = refusal(world, forged.to_bytes())
+    assert isinstance(error, ProofError)
+    assert "small order" in str(error)
+    world.place.take(signed_claim(world).to_bytes())
 
 
 @pytest.mark.parametrize("domain", [b"", b"tallystick/entry/v1\n", b"tallystick/put/v1\n", b"tallystick/move/v2\n"])

@@ -167,6 +167,8 @@ def test_blobs_are_refused_unless_signed_by_somebody_with_standing(http: httpx.C
     signature = stranger.sign(put_message(world.place.identity, digest("blob", data), len(data)))
     named = {"Tally-Key": stranger.public, "Tally-Signature": signature}
     assert code_of(put(http, world, data, headers=named)) == (403, "standing")  # type: ignore[arg-type]
+    nobody = {"Tally-Key": "01" + 62 * "0", "Tally-Signature": "01" + 126 * "0"}
+    assert code_of(put(http, world, data, headers=nobody)) == (401, "signature")  # type: ignore[arg-type]
     assert code_of(http.put("/v1/blobs/notadigest", content=data)) == (400, "malformed")
     assert world.place.blobs.held_for(party_of("prover")) == 0
     assert put(http, world, data).status_code == 204

@@ -44,6 +44,12 @@ def test_a_charter_has_the_identity_of_its_bytes() -> None:
     assert (charter().identity, charter().to_bytes().decode()) == (case["identity"], case["text"])
 
 
+def test_a_charter_under_a_key_that_anybody_has_is_refused() -> None:
+    text = cases("charters")[0]["text"].replace(f'"key":"{charter().key}"', f'"key":"01{62 * "0"}"')
+    with pytest.raises(MalformedError, match=r"charter: key: .* small order"):
+        Charter.from_bytes(text.encode(), "charter")
+
+
 @pytest.mark.parametrize("case", cases("signed"), ids=lambda case: str(case["what"]))
 def test_a_signed_move_is_read_and_its_signature_holds(case: Any) -> None:
     signed = read_signed_move(case["text"].encode())

@@ -15,9 +15,12 @@ from eth_account.signers.local import LocalAccount
 from eth_keys.exceptions import BadSignature
 from eth_utils.exceptions import ValidationError
 
-from tallystick.errors import MalformedError, UsageError
+from tallystick.errors import MalformedError, UnavailableError, UsageError
 
 SECRET_BYTES: Final = 32
+SIGNATURE_BYTES: Final = 65
+RECOVERY: Final = (27, 28)
+"""The last byte of a signature. With s in the lower half (EIP-2) there is one signature, as in `Signed.sol`."""
 ORDER: Final = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 """The order of the group of secp256k1 (SEC 2, §2.4.1): a secret key is a number from 1 below it."""
 
@@ -73,13 +76,22 @@ class EthereumKey:
             raise MalformedError(f"{path.name}: no Ethereum key of 64 hexadecimal digits") from None
 
     def write(self, path: Path) -> None:
-        """Keep the key in a new file of mode 600; raises `UsageError` where there is one already."""
+        """Keep the key in a new file of mode 600.
+
+        Raises:
+            UsageError: there is one already.
+            UnavailableError: the disk refuses it.
+        """
         try:
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
             raise UsageError(f"{path}: exists already; a key is never overwritten") from None
-        with os.fdopen(handle, "w") as file:
-            file.write(self.secret.hex() + "\n")
+        try:
+            with os.fdopen(handle, "w") as file:
+                file.write(self.secret.hex() + "\n")
+        except OSError as error:
+            path.unlink()  # the half of a key would stand in the way of a whole one
+            raise UnavailableError(f"{path}: could not be written: {error.strerror}") from None
 
     @cached_property
     def address(self) -> str:
@@ -102,7 +114,10 @@ class EthereumKey:
 
 
 def signer_of(document: Mapping[str, Any], signature: bytes) -> str | None:
-    """The address whose key made `signature` over typed data; `None` where it is no signature."""
+    """The address whose key made `signature` over typed data; `None` where it is none that the contract takes."""
+    is_low = int.from_bytes(signature[32:64]) <= ORDER // 2
+    if len(signature) != SIGNATURE_BYTES or signature[-1] not in RECOVERY or not is_low:
+        return None
     try:
         message = encode_typed_data(full_message=dict(document))
         return str(Account.recover_message(message, signature=signature)).lower()

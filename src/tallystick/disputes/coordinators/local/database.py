@@ -67,7 +67,7 @@ class Database:
             url = sa.make_url(place if isinstance(place, str) and "://" in place else f"sqlite:///{place}")
             self._engine = _engine(url if url.drivername != "postgresql" else url.set(drivername="postgresql+psycopg"))
             self._writer = self._engine.execution_options(writes=True)
-        except (ArgumentError, ModuleNotFoundError) as error:
+        except (ArgumentError, ModuleNotFoundError, ValueError) as error:  # the last for a port that is no number
             raise UsageError(f"{place}: no path or URL of a database: {error}") from None
         self.is_file = url.get_backend_name() == "sqlite"
         self.path = Path(url.database or "")

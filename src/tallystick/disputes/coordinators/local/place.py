@@ -14,7 +14,7 @@ from typing import IO, Final, Self
 
 import sqlalchemy as sa
 
-from tallystick.attestation import SigningKey
+from tallystick.attestation import SigningKey, check_public
 from tallystick.commitments import Digest
 from tallystick.disputes.coordinators.coordinator import Entry
 from tallystick.disputes.coordinators.local import beacon
@@ -186,7 +186,12 @@ class LocalCoordinator:
         return self._nonce(self.book().drawn)
 
     def grant(self, party: str, amount: int) -> int:
-        """Put money into a party's purse, or take it out where negative; returns what is in it then."""
+        """Put money into a party's purse, or take it out where negative; returns what is in it then.
+
+        Raises `UsageError` where money would go to a key by which anybody could sign.
+        """
+        if amount > 0:
+            _check_party("grant", party)
         with self._lock, self._database.writing() as connection:
             spent = self._catch_up(connection).spent.get(party, 0)
             return self.purses.grant(connection, party, amount, self.now(), spent)
@@ -325,17 +330,26 @@ class LocalBoard:
 
 
 def check_rules(rules: Rules) -> None:
-    """Raise `UsageError` unless everybody whom the rules name can sign a local move, and somebody draws committees.
+    """Raise `UsageError` unless whom the rules name, and nobody else, can sign as it, and somebody draws committees.
 
     A contract draws by the hash of a block where there is no beacon; here whoever asked for the draw would choose.
     """
     named = {"treasury": rules.treasury, "referee": rules.referee, "beacon": rules.beacon, "planter": rules.planter}
     named |= {"guardian": rules.guardian} | {f"members.{i}": member for i, member in enumerate(rules.members)}
     for name, party in named.items():
-        if party is not None and party.startswith("0x"):
-            raise UsageError(f"rules: {name}: a local coordinator knows parties by their Ed25519 keys")
+        if party is not None:
+            _check_party(f"rules: {name}", party)
     if rules.members and rules.beacon is None:
         raise UsageError("rules: beacon: members are drawn by a nonce, and the rules name nobody who brings it")
+
+
+def _check_party(what: str, party: str) -> None:
+    if party.startswith("0x"):
+        raise UsageError(f"{what}: a local coordinator knows parties by their Ed25519 keys")
+    try:
+        check_public(party)
+    except ValueError as error:
+        raise UsageError(f"{what}: {error}") from None
 
 
 def key_path(database: Database) -> Path:

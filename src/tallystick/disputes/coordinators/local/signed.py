@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from tallystick.attestation import SigningKey, check_signature
+from tallystick.attestation import PublicKey, SigningKey, check_signature
 from tallystick.commitments import Digest, digest
 from tallystick.disputes.moves import MOVE_BYTES_MAX, HashText, Move
 from tallystick.disputes.rules import Rules
@@ -37,7 +37,7 @@ class Charter(Document):
 
     beacon: HashText
     genesis: HashText
-    key: HashText
+    key: PublicKey
     rules: Rules
     version: Literal[1] = 1
 

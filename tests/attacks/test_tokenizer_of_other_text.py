@@ -1,0 +1,61 @@
+"""Whether the byte pairs were learned from the committed source: seen by a full audit, left open by another library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tallystick.attacks.attack import Reference
+from tallystick.attacks.reference import reference_policy, this_workplace
+from tallystick.audits import Report, Workplace, audit_training
+from tallystick.cli.entry import run as tally
+from tallystick.store import RunDirectory
+
+Honest = Callable[[Reference], Path]
+FULL = reference_policy(1).model_copy(update={"full": True})
+
+
+def audited(run: Path, workplace: Workplace) -> Report:
+    return audit_training(RunDirectory(run), FULL, bytes(32), workplace)
+
+
+def with_library(workplace: Workplace, version: str) -> Workplace:
+    packages = workplace.environment.packages
+    assert isinstance(packages, dict)
+    changed = workplace.environment.model_copy(update={"packages": {**packages, "tokenizers": version}})
+    return replace(workplace, environment=changed)
+
+
+def test_another_library_may_learn_other_pairs_and_nobody_is_rejected_for_it(
+    honest: Honest, forged: Callable[[str], Path]
+) -> None:
+    elsewhere = with_library(this_workplace(), "0.1")
+    verdict = audited(forged("tokenizer-of-other-text"), elsewhere).verdict
+    assert (verdict.outcome, len(verdict.unavailable)) == ("inconclusive", 1)
+    assert "whether the tokenizer was trained on the source: " in verdict.unavailable[0]
+    assert "install that one to decide" in verdict.unavailable[0]
+    assert audited(honest("bpe"), elsewhere).verdict.outcome == "accepted"  # the same pairs from any library
+
+
+def test_a_verifier_that_trains_nothing_accepts_no_full_audit_of_byte_pairs(honest: Honest) -> None:
+    blind = replace(this_workplace(), train_bpe=None)
+    assert audited(honest("bpe"), blind).verdict.outcome == "inconclusive"
+    assert audited(honest("recipe"), blind).verdict.outcome == "accepted"
+
+
+def test_a_sampled_audit_says_that_it_did_not_train_the_tokenizer(honest: Honest) -> None:
+    for kind, is_trained in (("bpe", True), ("recipe", False)):
+        report = audit_training(RunDirectory(honest(kind)), reference_policy(1), bytes(32), this_workplace())  # type: ignore[arg-type]
+        lines = [line for line in report.verdict.not_checked if "of the source" in line]
+        assert [("tokenizer was trained" in line) for line in lines] == [is_trained]
+
+
+@pytest.mark.parametrize("forger", ["tokenizer-of-other-text", "tokens-not-of-the-source"])
+def test_the_command_rejects_data_that_is_not_of_its_source(
+    forger: str, honest: Honest, forged: Callable[[str], Path]
+) -> None:
+    assert tally(["verify-data", str(forged(forger))]) == 1
+    assert tally(["verify-data", str(honest("bpe"))]) == 0
