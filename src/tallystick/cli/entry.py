@@ -88,13 +88,8 @@ def run(arguments: list[str]) -> int:
     except OSError as error:
         return _say(f"{error.strerror or error}: {error.filename or 'while reading or writing'}", 4)
     if result == SIGINT_EXIT:
-        return _say(_interrupted(arguments), 4)
+        return _say("interrupted", 4)
     return result if isinstance(result, int) else 0
-
-
-def _interrupted(arguments: list[str]) -> str:
-    is_training = arguments[:1] == ["train"]
-    return "interrupted" + is_training * "; a recorded run can be continued with `tally train --resume RUN`"
 
 
 def _help_for(arguments: list[str]) -> str:
