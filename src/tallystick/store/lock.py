@@ -73,6 +73,12 @@ def lock_new_run(folder: Path) -> RunLock:
     return lock
 
 
+def require_free(folder: Path) -> None:
+    """Raise `UsageError` where no run can begin; nothing is locked or written yet."""
+    if not is_free(folder):
+        raise UsageError(_refusal(folder))
+
+
 def is_free(folder: Path) -> bool:
     """Whether a run can begin there: nothing is in it but what an interrupted beginning left."""
     if not folder.exists():
