@@ -111,11 +111,12 @@ class OwnLoopRecorder:
         with sheltered(troubles.append):
             kept = self._recorder.finish_at_anchor(self._no_graph) if self._recorder is not None else 0
         left = (
-            f"the run ends at its anchor of step {kept}" if kept else "there is no run, for no step stands before one"
+            f"the run ends at its anchor of step {kept}" if kept else "no step stands before an anchor: no run is left"
         )
         if troubles:
             left = f"the run has no claim ({troubles[0]})"
-        say(f"recording ended at step {self.index} and the loop goes on; {left}: {reason}")
+        self._said_over = True
+        say(f"recording ended at step {self.index}, and the loop goes on: {reason}; {left}")
 
     def _begin(self) -> None:
         require_whole(self._model)
