@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -97,3 +99,28 @@ def exchanges(step: int, model: Any, _optimizer: Any) -> None:
 
 def claim_of(path: Path) -> Any:
     return RunDirectory(path).claim()
+
+
+def train_among_two(rank: int, folder: str) -> None:
+    """One of two processes: each has batches of its own, and the first one records its inner module."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    model, optimizer = network()
+    wrapped, data = torch.nn.parallel.DistributedDataParallel(model), batches()[rank::2]
+    captured = {"loss": loss_of, "example": data[0]}
+    recording = (
+        tallystick.record_training(f"{folder}/run", model, optimizer, **captured) if rank == 0 else nullcontext()
+    )
+    with recording as recorder:
+        for batch in data:
+            optimizer.zero_grad()
+            loss = loss_of(wrapped, batch)
+            loss.backward()
+            optimizer.step()
+            if recorder is not None:
+                recorder.step(loss, batch)
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    torch.multiprocessing.spawn(train_among_two, (sys.argv[1],), nprocs=2)

@@ -287,6 +287,7 @@ def test_a_loss_that_the_model_does_not_return_leaves_the_training_alone(one_thr
         report_to=[],
         save_strategy="no",
         disable_tqdm=True,
+        remove_unused_columns=False,
         optim="adamw_torch",
     )
     trainer = OwnLoss(

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from tallystick.errors import UnavailableError, UsageError
-from tallystick.frameworks.torch.wrappers import inner_model, inner_optimizer, require_whole
+from tallystick.frameworks.torch.wrappers import inner_model, inner_optimizer, sharding_of
 from tallystick.recorders.boundary import say
 from tallystick.recorders.loop_recorder import OwnLoopRecorder
 from tallystick.recorders.step_graph import LossOfBatch, StepGraph, capture_loop
@@ -88,8 +88,9 @@ def captured_or_none(
     accumulation: int,
 ) -> StepGraph | None:
     """The step graph of a loop, or a warning of one line that says why there is none."""
+    if sharding_of(inner_model(model)):
+        return None  # nothing of it can be recorded, and the recorder says so
     try:
-        require_whole(inner_model(model))
         return capture_loop(
             inner_model(model),
             loss,

@@ -48,10 +48,17 @@ def inner_optimizer(optimizer: Any) -> torch.optim.Optimizer:
     return found
 
 
-def require_whole(model: nn.Module) -> None:
-    """Raise `UnavailableError` where a process holds parts of tensors only: FSDP, or any other sharding."""
+def sharding_of(model: nn.Module) -> str:
+    """What says that a process holds parts of tensors only, as FSDP and other sharding do; nothing for whole ones."""
     for name, value in (*model.named_parameters(), *model.named_buffers()):
         if hasattr(value, "to_local"):  # a DTensor; its class is not imported for this question
-            raise UnavailableError(f"{name} is sharded over processes (FSDP), and a record is of whole tensors")
+            return f"{name} is sharded over processes (FSDP)"
     if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
-        raise UnavailableError("the model is sharded over processes (FSDP), and a record is of whole tensors")
+        return "the model is sharded over processes (FSDP)"
+    return ""
+
+
+def require_whole(model: nn.Module) -> None:
+    """Raise `UnavailableError` for a model that is sharded."""
+    if found := sharding_of(model):
+        raise UnavailableError(f"{found}, and a record is of whole tensors")
