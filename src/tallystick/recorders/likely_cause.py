@@ -94,7 +94,7 @@ class Doubt:
         if ratio is None:
             yield "gradients are changed between backward() and optimizer.step(), or a loss of several parts is summed"
         elif abs(ratio - 1) <= PARALLEL:
-            yield "the loop's kernels round otherwise (compiled, or another memory format); record the loop without them"
+            yield "the loop's kernels round otherwise (compiled, or another memory format); record it without them"
         elif ratio < 1 or self.graph.clip_norm is not None:
             norm = math.sqrt(sum(float(value.double().square().sum()) for value in theirs.values()))
             stated = "undeclared" if self.graph.clip_norm is None else f"not at {self.graph.clip_norm}"
