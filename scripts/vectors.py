@@ -45,6 +45,7 @@ from tallystick.tensors import (
     tensor_digest,
     write_state,
 )
+from tallystick.transcripts import Claim, Log
 
 VALUES: Mapping[str, Json] = {
     "empty object": {},
@@ -98,6 +99,7 @@ def own_vectors() -> dict[str, bytes]:
         "tensor/tensors.json": tensor_vectors(),
         "state/states.json": state_vectors(),
         "anchor/anchors.json": anchor_vectors(),
+        "claim/claims.json": claim_vectors(),
         "philox/words.json": philox_vectors(),
     }
     pages = {path: json.dumps(value, indent=1, sort_keys=True).encode() + b"\n" for path, value in documents.items()}
@@ -216,6 +218,22 @@ def anchor_vectors() -> Json:
             "what": what,
         }
         for what, state in states.items()
+    ]
+
+
+def claim_vectors() -> Json:
+    """Claims with their bytes and digests: a field that is not there leaves no trace in the bytes."""
+    log = Log(root=digest("blob", b"records"), size=3)
+    names = {name: digest("blob", name.encode()) for name in ("spec", "environment", "final_state")}
+    plain = Claim(**names, transcript=log, trace=log)
+    changes: Mapping[str, dict[str, str]] = {
+        "a loop of somebody's own": {},
+        "a run by a recipe": {"data": digest("blob", b"data")},
+        "a loop whose step graph was withdrawn": {"no_graph": "step 1: gradients are clipped, undeclared"},
+    }
+    return [
+        {"case": case, "digest": str(claim.identity), "bytes": claim.to_bytes().decode()}
+        for case, claim in ((case, plain.model_copy(update=change)) for case, change in changes.items())
     ]
 
 

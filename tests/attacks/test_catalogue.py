@@ -55,6 +55,9 @@ NEVER_MISSING = (
     "loop-batch-withheld",
     "loop-batch-renamed",
     "loop-constant-exchanged",
+    "loop-clipping-undeclared",
+    "loop-graph-excused",
+    "recipe-graph-excused",
     "undetermined-moved",
 )
 BY_RECIPE_TOO = ("honest-copy", "bad-seed", "gradient-noise", "weights-edited-by-one-ulp", "one-token-substituted")

@@ -146,16 +146,6 @@ def test_an_interruption_exits_with_130(tally: Tally, monkeypatch: pytest.Monkey
     assert (told.code, told.complaint) == (130, "tally: interrupted")
 
 
-def test_an_interrupted_training_says_how_to_go_on(
-    tally: Tally, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("tallystick.store.RunDirectory.spec", interrupt)
-    told = tally("train", "--resume", tmp_path)
-    assert told.code == 130
-    assert told.complaint.startswith("tally: interrupted; ")
-    assert "tally train --resume RUN" in told.complaint
-
-
 def interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 

@@ -208,3 +208,60 @@ def test_a_file_that_may_not_grow_exits_with_4_and_the_run_resumes_without_the_l
     if (out / "spec.json").exists():
         assert tally("train", "--resume", out).code == 0
         assert tally("audit", out).code == 0
+
+
+def test_a_second_training_into_a_directory_stops_with_one_line_and_leaves_the_first_alone(
+    tally: Tally, config: Path, tmp_path: Path
+) -> None:
+    from tallystick.store import RunLock
+
+    out = tmp_path / "run"
+    with RunLock(out):
+        for arguments in (["train", config, "--out", out], ["train", config, "--out", out, "--no-graph"]):
+            told = tally(*arguments)
+            assert (told.code, told.out) == (4, "")
+            assert "another process records into it" in told.complaint
+        assert [path.name for path in out.iterdir()] == [".lock"]
+    assert tally("train", config, "--out", out).code == 0
+    (out / "claim.json").unlink()
+    with RunLock(out):
+        told = tally("train", "--resume", out)
+        assert told.code == 4
+        assert "another process records into it" in told.complaint
+    assert tally("train", "--resume", out).code == 0
+    assert tally("audit", out).code == 0
+
+
+@pytest.mark.parametrize(
+    ("at", "says"),
+    [
+        ("tallystick.recorders.training.prepare", "before the first record; the same command begins again"),
+        ("tallystick.recorders.training.capture_step", "before the first record; the same command begins again"),
+        ("tallystick.recorders.training.TrainingRun._step", "`tally train --resume"),
+    ],
+)
+def test_ctrl_c_says_what_goes_on_and_that_goes_on(
+    tally: Tally, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, says: str
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        (tmp_path / "run/data").mkdir(exist_ok=True)
+        raise KeyboardInterrupt
+
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(at, interrupt)
+        told = tally("train", config, "--out", out)
+    assert told.code == 130
+    assert "interrupted" in told.complaint
+    assert says in told.complaint
+    again = ["--resume", out] if "--resume" in says else [config, "--out", out]
+    assert tally("train", *again).code == 0
+    assert tally("audit", out).code == 0
+
+
+def test_a_directory_with_files_of_somebody_else_is_left_alone(tally: Tally, config: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    (out / "data").mkdir(parents=True)
+    (out / "data/mine.txt").write_text("mine")
+    assert tally("train", config, "--out", out).code == 2
+    assert [path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()] == ["data/mine.txt"]

@@ -2,11 +2,12 @@
 
 Each line on stdin is a job, each line on stdout its outcome:
 
-    {"do": "train" | "resume", "recipe": {…}, "source": path, "out": path, "kill_at": event}
+    {"do": "train" | "resume", "recipe": {…}, "source": path, "out": path, "kill_at": event, "with": signal}
     {"events": how many, "signal": 9 or 0, "error": text}
 
 An event is an instant around a write: before and after every appended line, in the middle of it, and before every
-file under `out` is opened for writing, renamed or truncated. The child kills itself with SIGKILL at `kill_at`.
+file under `out` is opened for writing, renamed or truncated. The child sends itself the signal at `kill_at`: SIGKILL,
+or SIGINT as Ctrl-C does.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ WRITES = os.O_WRONLY | os.O_RDWR
 class Executioner:
     """Counts events and ends this process without warning at the chosen one."""
 
-    def __init__(self, out: str, kill_at: int) -> None:
-        self.out, self.kill_at, self.events = out, kill_at, 0
+    def __init__(self, out: str, kill_at: int, signal_number: int) -> None:
+        self.out, self.kill_at, self.signal, self.events = out, kill_at, signal_number, 0
 
     def event(self) -> None:
         self.events += 1
         if self.events == self.kill_at:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), self.signal)
 
     def watch(self) -> None:
         sys.addaudithook(self._on_audit)
@@ -62,7 +63,7 @@ class Executioner:
 
 
 def perform(job: dict[str, Any], answer: int) -> None:
-    executioner = Executioner(job["out"], job["kill_at"])
+    executioner = Executioner(job["out"], job["kill_at"], job["with"])
     executioner.watch()
     error = ""
     try:
@@ -70,12 +71,13 @@ def perform(job: dict[str, Any], answer: int) -> None:
             train(Recipe.from_json(job["recipe"], "recipe"), Path(job["source"]), Path(job["out"]))
         else:
             resume(Path(job["out"]))
-    except TallyError as caught:
+    except (TallyError, KeyboardInterrupt) as caught:
         error = f"{type(caught).__name__}: {caught}"
     os.write(answer, json.dumps({"events": executioner.events, "error": error}).encode())
 
 
 def main() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a test may be run where Ctrl-C is ignored
     torch.set_num_threads(1)
     describe_environment("cpu")
     for line in sys.stdin:

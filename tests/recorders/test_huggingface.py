@@ -146,19 +146,31 @@ def _names(path: Path) -> tuple[str, ...]:
     return tuple(read_state(path, canonical=True))
 
 
-def test_weights_that_were_changed_on_the_way_are_rejected(tmp_path: Path, replayed: Replayed) -> None:
+@pytest.fixture
+def meddling() -> Any:
     class Meddling(transformers.TrainerCallback):  # type: ignore[misc]
         def on_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **live: Any) -> None:
             if state.global_step == 2:
                 with torch.no_grad():
                     next(model.parameters()).add_(1e-4)
 
+    return Meddling()
+
+
+@pytest.mark.parametrize(("checked", "outcome"), [(1, "rejected"), (3, "inconclusive")])
+def test_weights_that_were_changed_on_the_way_are_never_accepted(
+    tmp_path: Path, replayed: Replayed, meddling: Any, monkeypatch: pytest.MonkeyPatch, checked: int, outcome: str
+) -> None:
     from tallystick.recorders.huggingface import TallyCallback
 
+    monkeypatch.setattr("tallystick.recorders.self_check.SelfCheck.is_due", lambda _, index: index == checked)
     transformers.set_seed(0)
-    fit(tmp_path, gpt2(), Tokens(40), [TallyCallback(tmp_path / "run", anchor_stride=2), Meddling()])
+    fit(tmp_path, gpt2(), Tokens(40), [TallyCallback(tmp_path / "run", anchor_stride=2), meddling])
     report = replayed(tmp_path / "run")
-    assert report.verdict.outcome == "rejected"
+    assert report.verdict.outcome == outcome
+    if outcome == "inconclusive":
+        assert "the state was changed outside of `optimizer.step()`" in RunDirectory(tmp_path / "run").claim().no_graph
+        return
     assert "state" in {finding.name for finding in report.verdict.objections}
 
 
@@ -194,3 +206,93 @@ def test_a_directory_that_is_not_empty_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="not empty"):
         TallyCallback(tmp_path)
+
+
+def adafactor(model: Any) -> Any:
+    from transformers.optimization import Adafactor
+
+    return Adafactor(model.parameters(), lr=None, relative_step=True, scale_parameter=True, warmup_init=True)
+
+
+def trained_with(out: Path, callback: Any, optimizer: Any = None, model: Any = None, **settings: Any) -> Any:
+    """A Trainer that has trained three steps, with an optimizer of its own."""
+    transformers.set_seed(0)
+    model = gpt2() if model is None else model
+    arguments = transformers.TrainingArguments(
+        output_dir=str(out / "trainer"),
+        per_device_train_batch_size=4,
+        max_steps=3,
+        use_cpu=True,
+        report_to=[],
+        save_strategy="no",
+        disable_tqdm=True,
+        optim="adamw_torch",
+        **settings,
+    )
+    optimizers = (None if optimizer is None else optimizer(model), None)
+    trainer = transformers.Trainer(
+        model, arguments, train_dataset=Tokens(40), callbacks=[callback], optimizers=optimizers
+    )
+    trainer.train()
+    return trainer
+
+
+def test_an_optimizer_without_a_rate_is_recorded_as_such(one_thread: None, tmp_path: Path, replayed: Replayed) -> None:
+    from tallystick.recorders.huggingface import TallyCallback
+
+    with pytest.warns(RuntimeWarning, match="Adafactor cannot be captured"):
+        trained_with(tmp_path, TallyCallback(tmp_path / "run"), adafactor)
+    assert [(step.learning_rate, step.tags) for step in steps_of(tmp_path / "run")] == [(0.0, ("no-rate",))] * 3
+    assert replayed(tmp_path / "run").verdict.objections == ()
+
+
+def test_a_compiled_trainer_is_recorded_without_a_graph(one_thread: None, tmp_path: Path, replayed: Replayed) -> None:
+    with pytest.warns(RuntimeWarning, match="torch_compile=True round otherwise"):
+        run = record(tmp_path, gpt2(), Tokens(40), torch_compile=True, torch_compile_backend="eager", max_steps=2)
+    assert len(steps_of(run)) == 2
+    assert replayed(run).verdict.outcome == "inconclusive"
+    assert replayed(run).verdict.objections == ()
+
+
+def test_a_second_training_goes_on_unrecorded_and_the_first_run_stays(tmp_path: Path, replayed: Replayed) -> None:
+    from tallystick.recorders.huggingface import TallyCallback
+
+    trainer = trained_with(tmp_path, TallyCallback(tmp_path / "run", anchor_stride=2))
+    claim = (tmp_path / "run/claim.json").read_bytes()
+    before = trainer.model.transformer.wte.weight.detach().clone()
+    with pytest.warns(RuntimeWarning, match="one TallyCallback records one training"):
+        trainer.train()
+    assert not torch.equal(before, trainer.model.transformer.wte.weight)
+    assert (tmp_path / "run/claim.json").read_bytes() == claim
+    assert replayed(tmp_path / "run").verdict.outcome == "accepted"
+
+
+def test_a_loss_that_the_model_does_not_return_leaves_the_training_alone(one_thread: None, tmp_path: Path) -> None:
+    from tallystick.recorders.huggingface import TallyCallback
+
+    class Unpaid(transformers.GPT2LMHeadModel):  # type: ignore[misc]
+        def forward(self, *args: Any, labels: Any = None, **kwargs: Any) -> Any:
+            return super().forward(*args, **kwargs)
+
+    class OwnLoss(transformers.Trainer):  # type: ignore[misc]
+        def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
+            logits = model(**inputs).logits
+            return torch.nn.functional.cross_entropy(logits.flatten(0, 1), inputs["labels"].flatten())
+
+    arguments = transformers.TrainingArguments(
+        output_dir=str(tmp_path / "trainer"),
+        per_device_train_batch_size=4,
+        max_steps=2,
+        use_cpu=True,
+        report_to=[],
+        save_strategy="no",
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        optim="adamw_torch",
+    )
+    trainer = OwnLoss(
+        Unpaid(gpt2().config), arguments, train_dataset=Tokens(40), callbacks=[TallyCallback(tmp_path / "run")]
+    )
+    with pytest.warns(RuntimeWarning, match="the model returns no loss"):
+        assert trainer.train().global_step == 2
+    assert not (tmp_path / "run/claim.json").exists()

@@ -97,9 +97,10 @@ def test_the_recording_does_not_change_the_loop(one_thread: None, tmp_path: Path
     assert RunDirectory(tmp_path / "a").claim().final_state == RunDirectory(tmp_path / "b").claim().final_state
 
 
-def test_a_loop_without_a_step_is_refused(one_thread: None, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no step was recorded"):
+def test_a_loop_without_a_step_is_told_so_and_goes_on(one_thread: None, tmp_path: Path) -> None:
+    with pytest.warns(RuntimeWarning, match="no step was recorded: call `recorder.step"):
         fit(tmp_path / "run", steps=0)
+    assert not (tmp_path / "run/claim.json").exists()
 
 
 def test_an_unknown_setting_is_refused(one_thread: None, tmp_path: Path) -> None:

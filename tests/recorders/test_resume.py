@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -34,8 +35,8 @@ def perform(source: Path, recipe_of: Callable[..., Any]) -> Iterator[Perform]:
         assert workshop.stdin is not None
         assert workshop.stdout is not None
 
-        def job(do: str, out: Path, kill_at: int = 0) -> dict[str, Any]:
-            order = {"do": do, "recipe": recipe, "source": str(source), "out": str(out), "kill_at": kill_at}
+        def job(do: str, out: Path, kill_at: int = 0, by: int = signal.SIGKILL) -> dict[str, Any]:
+            order = {"do": do, "recipe": recipe, "source": str(source), "out": str(out), "kill_at": kill_at, "with": by}
             assert workshop.stdin is not None
             assert workshop.stdout is not None
             print(json.dumps(order), file=workshop.stdin, flush=True)
@@ -69,9 +70,9 @@ def test_a_run_killed_at_any_write_resumes_to_the_same_root(
     for kill_at in range(1 + offset, events + 1, 6):
         out = tmp_path / str(kill_at)
         assert perform("train", out, kill_at)["signal"] == 9
-        if not (out / "spec.json").exists() or (out / "claim.json").exists():
-            continue  # nothing to resume yet, or nothing left to do
-        told = perform("resume", out)
+        if (out / "claim.json").exists():
+            continue  # nothing left to do
+        told = perform("resume" if (out / "spec.json").exists() else "train", out)
         assert told["error"] == "", f"killed at event {kill_at}"
         assert same_run(out, claim), f"killed at event {kill_at}"
         resumed += 1
@@ -93,9 +94,25 @@ def test_a_run_killed_again_while_it_resumes_still_ends_under_the_same_root(
 def test_a_run_killed_before_its_spec_stood_says_that_there_is_nothing_to_resume(
     perform: Perform, tmp_path: Path
 ) -> None:
-    perform("train", tmp_path / "run", 1)
+    perform("train", tmp_path / "run", 2)
     told = perform("resume", tmp_path / "run")
-    assert told["error"].startswith("UnavailableError: spec.json")
+    assert told["error"].startswith("UnavailableError: spec.json: not there; ")
+    assert "train it again" in told["error"]
+
+
+def test_ctrl_c_at_any_early_write_leaves_a_run_that_resumes_or_begins_again(
+    perform: Perform, undisturbed: tuple[Claim, int], tmp_path: Path
+) -> None:
+    claim, _ = undisturbed
+    again = {"train": 0, "resume": 0}
+    for at in range(2, 31, 2):
+        out = tmp_path / str(at)
+        assert perform("train", out, at, signal.SIGINT)["error"].startswith("KeyboardInterrupt"), f"event {at}"
+        then = "resume" if (out / "spec.json").exists() else "train"
+        assert perform(then, out)["error"] == "", f"{then} after event {at}"
+        assert same_run(out, claim), f"event {at}"
+        again[then] += 1
+    assert min(again.values()) > 2
 
 
 @pytest.fixture

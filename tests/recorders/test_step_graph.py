@@ -119,7 +119,11 @@ def test_clipping_and_accumulation_are_replayed_too(
     assert replayed(tmp_path / "run").verdict.outcome == "accepted"
 
 
-def test_a_limit_of_clipping_that_is_not_the_stated_one_is_seen(tmp_path: Path, replayed: Replayed) -> None:
+def test_a_limit_of_clipping_that_is_not_the_stated_one_is_seen(
+    tmp_path: Path, replayed: Replayed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recorder that does not look at its own steps, as a prover may use one, is caught by the audit."""
+    monkeypatch.setattr("tallystick.recorders.self_check.SelfCheck.is_due", lambda *_: False)
     fit(tmp_path / "run", batches(4), anchor_stride=2, summaries=["exact"], clip=0.05, clips=2.0)
     report = replayed(tmp_path / "run")
     assert report.verdict.outcome == "rejected"
@@ -171,7 +175,7 @@ def test_a_record_with_another_learning_rate_is_rejected(
 
 
 def test_a_step_of_another_shape_is_recorded_and_said_to_be_beyond_replay(tmp_path: Path, replayed: Replayed) -> None:
-    with pytest.warns(RuntimeWarning, match=r"step 3 cannot be replayed: inputs.x0 is F32\[5,3\], and F32\[8,3\]"):
+    with pytest.warns(RuntimeWarning, match=r"step 3 cannot be replayed.*: inputs.x0 is F32\[5,3\], and F32\[8,3\]"):
         fit(tmp_path / "run", [*batches(2), *batches(1, rows=5)], anchor_stride=2, summaries=["exact"])
     report = replayed(tmp_path / "run")
     assert report.verdict.outcome == "inconclusive"
@@ -244,10 +248,27 @@ def test_a_loop_that_announces_its_batches_by_hooks_is_recorded_and_replayed(
         optimizer.zero_grad()
         outputs = module.training_step(batch, number)
         outputs["loss"].backward()
-        hooks.on_before_optimizer_step(trainer, module, optimizer)
         optimizer.step()
         optimizer.param_groups[0]["lr"] *= 0.5
         hooks.on_train_batch_end(trainer, module, outputs, batch, number)
     hooks.on_train_end(trainer, module)
     assert [step.learning_rate for step in steps_of(tmp_path / "run")] == [0.1, 0.05, 0.025, 0.0125]
     assert replayed(tmp_path / "run").verdict.outcome == "accepted"
+
+
+def test_hooks_without_a_loss_leave_the_training_alone(one_thread: None, tmp_path: Path) -> None:
+    from tallystick.recorders.lightning import BatchHooks
+
+    module = Module()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    trainer = types.SimpleNamespace(optimizers=[optimizer, optimizer])
+    hooks = BatchHooks(tmp_path / "run")
+    with pytest.warns(
+        RuntimeWarning, match="the training is not recorded and goes on: BatchHooks records one optimizer"
+    ):
+        hooks.on_train_batch_start(trainer, module, batches(1)[0], 0)
+    hooks.on_train_batch_end(trainer, module, None, batches(1)[0], 0)
+    hooks.on_train_end(trainer, module)
+    assert not (tmp_path / "run").exists() or not (tmp_path / "run/claim.json").exists()
+    with pytest.warns(RuntimeWarning, match="one BatchHooks records one training"):
+        hooks.on_train_start(trainer, module)

@@ -72,7 +72,8 @@ def test_a_timeline_entry_is_the_very_bytes_of_the_page() -> None:
 
 def test_claim() -> None:
     (found,) = examples("claim")
-    assert found.keys() == Claim.model_fields.keys()
+    assert found.keys() == Claim.model_fields.keys() - {"no_graph"}
+    assert "`no_graph`" in (SPEC / "claim.md").read_text()
     assert Claim.from_json(found, "claim.md").transcript.size == 134
     with pytest.raises(MalformedError):
         Claim.from_json({**found, "signature": ""}, "claim.md")

@@ -18,6 +18,7 @@ from tallystick.attacks import (
     implausible,
     loop_batches,
     loop_graph,
+    loop_without_graph,
     nonce_ground,
     optimizer_reset,
     out_of_reach,
@@ -61,6 +62,7 @@ FILES = (
     step_graph_file,
     loop_batches,
     loop_graph,
+    loop_without_graph,
     undetermined_moved,
 )
 

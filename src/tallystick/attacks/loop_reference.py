@@ -9,24 +9,40 @@ from tallystick.recorders import record_training
 
 TOKENS, WIDTH, ROWS, SEQUENCE = 32, 16, 8, 12
 STEPS, STRIDE = 24, 6
+CLIP = 0.01
 CLASS_WEIGHTS = tuple(0.5 + token / TOKENS for token in range(TOKENS))
 
 
-def train_loop(out: Path, data_seed: int = 5) -> None:
-    """Record the loop into `out`; another `data_seed` gives other batches."""
+def train_loop(
+    out: Path,
+    data_seed: int = 5,
+    *,
+    scheduled: bool = False,
+    clips: float | None = None,
+    autocast: bool = False,
+    undecayed_from: int = STEPS,
+) -> None:
+    """Record the loop into `out`; another `data_seed` gives other batches, and the rest what people's loops do."""
     import torch
 
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Embedding(TOKENS, WIDTH), torch.nn.Tanh(), torch.nn.Linear(WIDTH, TOKENS))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9 if scheduled else 1.0)
     data = batches(data_seed)
     recording = record_training(out, model, optimizer, loss=loss_of, example=data[0], anchor_stride=STRIDE)
     with recording as recorder:
-        for batch in data:
+        for step, batch in enumerate(data):
+            if step == undecayed_from:
+                optimizer.param_groups[0]["weight_decay"] = 0.0
             optimizer.zero_grad()
-            loss = loss_of(model, batch)
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                loss = loss_of(model, batch)
             loss.backward()
+            if clips is not None:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), clips)
             optimizer.step()
+            schedule.step()
             recorder.step(loss, batch)
 
 

@@ -23,6 +23,7 @@ from tallystick.transcripts import (
     Claim,
     Environment,
     FailedRecord,
+    GroupRule,
     HeaderRecord,
     Log,
     Record,
@@ -63,6 +64,11 @@ class Evidence:
     _places: array[int] = field(default_factory=lambda: array("Q"))
 
     @property
+    def optimizer(self) -> tuple[GroupRule, ...]:
+        """The rules of a loop's optimizer; none where the claim withdraws the step graph beside which they stand."""
+        return () if self.claim.no_graph is not None else self.spec.optimizer or ()
+
+    @property
     def steps(self) -> int:
         """The number of step records."""
         return len(self._places)
@@ -97,7 +103,7 @@ class Evidence:
     def rates(self, index: int) -> tuple[float, ...]:
         """The learning rates that step `index` records, one for each parameter group."""
         record = self.step(index)
-        groups = len(self.spec.optimizer or ())
+        groups = len(self.optimizer)
         return record.learning_rates or (record.learning_rate,) * groups
 
     def add_step(self, place: int) -> None:
@@ -117,6 +123,8 @@ def gather_evidence(run: RunDirectory, policy: Policy) -> Evidence:
     with findings.check("claim"):
         expected = policy.claim
         require(expected in (None, claim.identity), f"the claim is {claim.identity}, not the expected {expected}")
+        has_one = evidence.spec.recipe is None and evidence.spec.graph is not None
+        require(claim.no_graph is None or has_one, "the claim withdraws the step graph of a loop, and there is none")
     with findings.check("spec"):
         require(evidence.spec.identity == claim.spec, "spec.json is not the spec that the claim names")
     with findings.check("environment"):
@@ -160,7 +168,8 @@ def _open_graph(evidence: Evidence) -> None:
     """Read the step graph through the strict door; raises `MalformedError` for one that no verifier would run."""
     graph, constants = load_program(evidence.run.graph_path)
     require(graph_root(graph) == evidence.spec.graph, "graphs/step.json is not the graph that the spec names")
-    evidence.program = _program(evidence, graph, constants)
+    if evidence.claim.no_graph is None:
+        evidence.program = _program(evidence, graph, constants)
 
 
 def _program(evidence: Evidence, graph: Graph, constants: State) -> StepProgram | None:

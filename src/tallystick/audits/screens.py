@@ -68,8 +68,8 @@ def screen_anchors(evidence: Evidence) -> None:
         if previous is not None and recipe is not None:
             _screen_segment(evidence, recipe, previous, state, start, mark)
             moves.append(_move_per_rate(recipe, previous, state, start, mark))
-        elif previous is not None and evidence.spec.optimizer is not None:
-            rules = [group.rule for group in evidence.spec.optimizer]
+        elif previous is not None and evidence.optimizer:
+            rules = [group.rule for group in evidence.optimizer]
             if all(rule.kind != "sgd" for rule in rules):
                 _note(evidence, _loop_screens(evidence, rules, previous, state, start, mark), start, mark)
         previous = state

@@ -165,6 +165,8 @@ def _replay(
 
 def _replayer(evidence: Evidence, policy: Policy, workplace: Workplace) -> Replayer:
     spec, device = evidence.spec, _device(evidence)
+    if spec.recipe is None and evidence.claim.no_graph is not None:
+        raise UnavailableError(f"no step was replayed: the recorder withdrew the step graph, {evidence.claim.no_graph}")
     if spec.recipe is None and evidence.program is None:
         raise UnavailableError("no step was replayed: the run was recorded around a loop that no recipe describes")
     if device not in policy.devices:

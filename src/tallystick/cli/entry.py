@@ -117,7 +117,7 @@ def _told(error: BaseException, arguments: list[str]) -> int:
     if isinstance(error, typer.TyperException):
         return _tell_usage(error.format_message(), arguments)
     if isinstance(error, KeyboardInterrupt):
-        return _say(_interrupted(arguments), INTERRUPTED_EXIT)
+        return _say(str(error) or "interrupted", INTERRUPTED_EXIT)
     if _is_reader_gone(error):
         close_stdout()
         return READER_LEFT_EXIT
@@ -146,11 +146,6 @@ def _is_reader_gone(error: BaseException) -> bool:
     """Whether stdout is a pipe that nobody reads any more; `rich` makes a `SystemExit(1)` of it."""
     cause = error.__context__ if isinstance(error, SystemExit) else error
     return isinstance(cause, BrokenPipeError) and cause.filename == OUTPUT
-
-
-def _interrupted(arguments: list[str]) -> str:
-    is_training = arguments[:1] == ["train"]
-    return "interrupted" + is_training * "; a recorded run can be continued with `tally train --resume RUN`"
 
 
 def _help_for(arguments: list[str]) -> str:

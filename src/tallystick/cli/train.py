@@ -38,9 +38,24 @@ def train(
         torch.set_num_threads(threads)
     folder = resume or out
     assert folder is not None  # held by the usage check above
-    claim = _run(config, folder, is_new=resume is None, with_graph=graph)
+    try:
+        claim = _run(config, folder, is_new=resume is None, with_graph=graph)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_interrupted(folder)) from None
     _draw_losses(folder)
     _report(claim, folder, json)
+
+
+def _interrupted(folder: Path) -> str:
+    """What Ctrl-C leaves behind, and what goes on from there."""
+    from tallystick.store import RunDirectory
+
+    run = RunDirectory(folder)
+    if run.claim_path.exists():
+        return f"interrupted; {folder} is finished"
+    if run.has_recipe:
+        return f"interrupted; `tally train --resume {folder}` goes on with it"
+    return "interrupted before the first record; the same command begins again"
 
 
 def _run(config: Path | None, folder: Path, is_new: bool, with_graph: bool) -> Claim:

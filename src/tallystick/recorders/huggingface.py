@@ -8,7 +8,6 @@ number of items a loss is divided by; a data collator runs ahead of the steps, a
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,10 @@ import torch
 from transformers import TrainerCallback
 
 from tallystick.errors import UsageError
-from tallystick.recorders.own_loop import OwnLoopRecorder, captured_or_none, new_run
+from tallystick.recorders.boundary import say, sheltered
+from tallystick.recorders.callback import CallbackRecording
+from tallystick.recorders.own_loop import captured_or_none
 from tallystick.recorders.step_graph import StepGraph, as_mapping
-from tallystick.transcripts import RecordRecipe
 
 ITEMS = "num_items_in_batch"
 """What the Trainer divides a summed loss by, over all micro-batches of a step."""
@@ -31,46 +31,41 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
     Keyword arguments are the fields of `RecordRecipe`. The step is captured for `optim="adamw_torch"` or SGD in
     float32 on batches of one shape; otherwise a warning says why the run cannot be replayed.
 
-    Raises `UsageError` where `run_dir` is not empty or a setting is unknown.
+    Raises `UsageError` where `run_dir` is not empty or a setting is unknown, and nothing into the training: what cannot
+    be recorded is a `RuntimeWarning`. One callback records one `train()`.
     """
 
     def __init__(
         self, run_dir: str | Path, *, description: Mapping[str, str] | None = None, **recorded: object
     ) -> None:
-        self._run = new_run(run_dir)
-        self._settings = RecordRecipe.from_json(dict(recorded), "TallyCallback")  # type: ignore[arg-type]
-        self._description = dict(description or {})
-        self._recorder: OwnLoopRecorder | None = None
+        self._recording = CallbackRecording(run_dir, "TallyCallback", description, recorded)
         self._watching: list[Any] = []
         self._calls: list[dict[str, Any]] = []
         self._losses: list[torch.Tensor] = []
-        self._rates: list[float] = []
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **live: Any) -> None:
-        """Watch the model from now on; raises `UsageError` for what one recorder cannot follow."""
-        if args.world_size > 1 or args.n_gpu > 1:
-            raise UsageError("TallyCallback records one process on one device")
-        self._args, self._model, self._optimizer = args, live["model"], unwrapped(live["optimizer"])
-        self._watch()
-
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **live: Any) -> None:
-        """Note the learning rates before a schedule moves them."""
-        self._rates = [float(group["lr"]) for group in self._optimizer.param_groups]
+        """Watch the model from now on."""
+        with sheltered(self._stop):
+            if self._recording.has_begun:
+                self._recording.refuse_another()
+                return
+            if args.world_size > 1 or args.n_gpu > 1:
+                raise UsageError("TallyCallback records one process on one device")
+            self._args, self._model, self._optimizer = args, live["model"], live["optimizer"]
+            self._watch()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **live: Any) -> None:
         """Record the step that was just taken."""
-        recorder = self._recorder
-        assert recorder is not None  # the model was called before
-        total = torch.stack(self._losses).sum() if self._is_scaled else torch.stack(self._losses).mean()
-        batch = self._calls[0] if self._accumulation == 1 else list(self._calls)
-        recorder.step(total, batch, learning_rates=self._rates)
-        self._calls, self._losses = [], []
+        with sheltered(self._stop):
+            if self._recording.is_open:
+                self._recording.step(self._losses, self._is_scaled, self._calls)
+            self._calls, self._losses = [], []
 
     def on_train_end(self, args: Any, state: Any, control: Any, **live: Any) -> None:
         """Keep the last state and write the claim."""
-        self._unwatch()
-        if self._recorder is not None:
-            self._recorder.finish()
+        with sheltered(self._stop):
+            self._unwatch()
+            self._recording.finish()
 
     @property
     def _accumulation(self) -> int:
@@ -81,9 +76,15 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
         """Whether each loss is its share of the step's loss already, rather than a mean of its own."""
         return ITEMS in self._calls[0]
 
+    def _stop(self, reason: str) -> None:
+        self._unwatch()
+        self._recording.stop(reason)
+
     def _watch(self) -> None:
-        before = self._model.register_forward_pre_hook(self._called, with_kwargs=True)
-        self._watching = [before, self._model.register_forward_hook(self._answered)]
+        """Hooks stay out of what `torch.compile` compiles: they run as they are."""
+        called, answered = (torch.compiler.disable(hook) for hook in (self._called, self._answered))  # type: ignore[no-untyped-call]
+        before = self._model.register_forward_pre_hook(called, with_kwargs=True)
+        self._watching = [before, self._model.register_forward_hook(answered)]
 
     def _unwatch(self) -> None:
         for handle in self._watching:
@@ -91,29 +92,28 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
         self._watching = []
 
     def _called(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not (model.training and torch.is_grad_enabled()):
-            return
-        self._calls.append(dict(kwargs) | {f"x{number}": value for number, value in enumerate(args)})
-        if self._recorder is None:
-            self._recorder = self._begin()
+        with sheltered(self._stop):
+            if not (model.training and torch.is_grad_enabled()):
+                return
+            self._calls.append(dict(kwargs) | {f"x{number}": value for number, value in enumerate(args)})
+            if not self._recording.has_begun:
+                self._begin()
 
     def _answered(self, model: torch.nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        if model.training and torch.is_grad_enabled():
-            self._losses.append(loss_of(output).detach())
+        with sheltered(self._stop):
+            if model.training and torch.is_grad_enabled():
+                self._losses.append(loss_of(output).detach())
 
-    def _begin(self) -> OwnLoopRecorder:
+    def _begin(self) -> None:
         """Capture the step for the first batch, and keep the state before it."""
         self._unwatch()
-        try:
-            described = {"loop": "transformers.Trainer", "optim": str(self._args.optim)} | self._description
-            graph = self._captured()
-            return OwnLoopRecorder(self._run, self._model, self._optimizer, self._settings, described, graph)
-        finally:
-            self._watch()
+        described = {"loop": "transformers.Trainer", "optim": str(self._args.optim)}
+        self._recording.begin(self._model, self._optimizer, described, self._captured)
+        self._watch()
 
     def _captured(self) -> StepGraph | None:
         if reason := self._not_captured():
-            warnings.warn(f"the run has no step graph and cannot be replayed: {reason}", RuntimeWarning, stacklevel=2)
+            say(f"the run has no step graph and cannot be replayed: {reason}")
             return None
         first, count = self._calls[0], self._accumulation
         factor = count if self._is_scaled else 1
@@ -130,6 +130,8 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
         args, count = self._args, self._accumulation
         if args.bf16 or args.fp16:
             return "mixed precision of the Trainer is not captured; float32 is"
+        if args.torch_compile:
+            return "kernels of torch_compile=True round otherwise than those of a graph"
         if any(group.get("fused") for group in self._optimizer.param_groups):
             return f'the fused kernel of optim="{args.optim.value}" adds in another order; use optim="adamw_torch"'
         if self._is_scaled and count & (count - 1):
@@ -137,13 +139,6 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
         if any(name.startswith("x") and name[1:].isdigit() for name in as_mapping(self._calls[0])):
             return "the model is called with positional arguments"
         return ""
-
-
-def unwrapped(optimizer: Any) -> torch.optim.Optimizer:
-    """The optimizer of PyTorch inside the wrapper of `accelerate`."""
-    while not isinstance(optimizer, torch.optim.Optimizer) or hasattr(optimizer, "optimizer"):
-        optimizer = optimizer.optimizer
-    return optimizer
 
 
 def loss_of(output: Any) -> torch.Tensor:

@@ -15,58 +15,60 @@ from typing import Any
 import torch
 
 from tallystick.errors import UsageError
-from tallystick.recorders.own_loop import OwnLoopRecorder, captured_or_none, new_run
-from tallystick.transcripts import RecordRecipe
+from tallystick.recorders.boundary import sheltered
+from tallystick.recorders.callback import CallbackRecording
+from tallystick.recorders.own_loop import captured_or_none
+from tallystick.recorders.step_graph import StepGraph
 
 
 class BatchHooks:
     """Records every optimizer step into `run_dir`; the step is captured from `training_step` of the module.
 
-    Keyword arguments are the fields of `RecordRecipe`. Raises `UsageError` where `run_dir` is not empty.
+    Keyword arguments are the fields of `RecordRecipe`. Raises `UsageError` where `run_dir` is not empty, and
+    nothing into the training: what cannot be recorded is a `RuntimeWarning`.
     """
 
     def __init__(
         self, run_dir: str | Path, *, description: Mapping[str, str] | None = None, **recorded: object
     ) -> None:
-        self._run = new_run(run_dir)
-        self._settings = RecordRecipe.from_json(dict(recorded), "BatchHooks")  # type: ignore[arg-type]
-        self._description = {"loop": "batch hooks"} | dict(description or {})
-        self._recorder: OwnLoopRecorder | None = None
+        self._recording = CallbackRecording(run_dir, "BatchHooks", description, recorded)
         self._batches: list[Any] = []
         self._losses: list[torch.Tensor] = []
-        self._rates: list[float] | None = None
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        """Refuse a second training; the first run stays as it is."""
+        with sheltered(self._recording.stop):
+            if self._recording.has_begun:
+                self._recording.refuse_another()
 
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
         """Before the first batch: capture the step and keep the state."""
-        if self._recorder is None:
-            self._recorder = self._begin(trainer, module, batch)
-
-    def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
-        """Note the learning rates before a schedule moves them."""
-        self._rates = [float(group["lr"]) for group in optimizer.param_groups]
+        with sheltered(self._recording.stop):
+            if not self._recording.has_begun:
+                self._begin(trainer, module, batch)
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Record the step once its last micro-batch is through; raises `UsageError` where there is no loss."""
-        assert self._recorder is not None  # a batch was announced before
-        self._batches.append(batch)
-        self._losses.append(_loss(outputs))
-        count = _accumulation(trainer)
-        if len(self._batches) == count:
-            given = self._batches[0] if count == 1 else self._batches
-            self._recorder.step(torch.stack(self._losses).mean(), given, learning_rates=self._rates)
-            self._batches, self._losses = [], []
+        """Record the step once its last micro-batch is through."""
+        with sheltered(self._recording.stop):
+            if not self._recording.is_open:
+                return
+            self._batches.append(batch)
+            self._losses.append(_loss(outputs))
+            if len(self._batches) == _accumulation(trainer):
+                self._recording.step(self._losses, False, self._batches)
+                self._batches, self._losses = [], []
 
     def on_train_end(self, trainer: Any, module: Any) -> None:
         """Keep the last state and write the claim."""
-        if self._recorder is not None:
-            self._recorder.finish()
+        with sheltered(self._recording.stop):
+            self._recording.finish()
 
     def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
         """Record that a step crashed."""
-        if self._recorder is not None:
-            self._recorder.recorder.fail(self._recorder.index + 1, exception)
+        with sheltered(self._recording.stop):
+            self._recording.fail(exception)
 
-    def _begin(self, trainer: Any, module: Any, batch: Any) -> OwnLoopRecorder:
+    def _begin(self, trainer: Any, module: Any, batch: Any) -> None:
         if len(trainer.optimizers) != 1:
             raise UsageError("BatchHooks records one optimizer")
         optimizer, count = trainer.optimizers[0], _accumulation(trainer)
@@ -74,9 +76,12 @@ class BatchHooks:
         def loss(model: Any, examples: Any) -> torch.Tensor:
             return _loss(type(module).training_step(model, examples, 0), is_live=True)
 
-        limit = getattr(trainer, "gradient_clip_val", None)
-        graph = captured_or_none(module, loss, optimizer, batch if count == 1 else [batch] * count, limit, count)
-        return OwnLoopRecorder(self._run, module, optimizer, self._settings, self._description, graph)
+        def capture() -> StepGraph | None:
+            limit = getattr(trainer, "gradient_clip_val", None)
+            example = batch if count == 1 else [batch] * count
+            return captured_or_none(module, loss, optimizer, example, limit, count)
+
+        self._recording.begin(module, optimizer, {"loop": "batch hooks"}, capture)
 
 
 def _accumulation(trainer: Any) -> int:

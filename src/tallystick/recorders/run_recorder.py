@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Self
 
+from tallystick.commitments import Digest
 from tallystick.frameworks.torch.summaries import Summariser
 from tallystick.recorders.journal import Journal
 from tallystick.store import LogWriter, RunDirectory, write_atomically
+from tallystick.store.log import cut_log
 from tallystick.tensors import Tensor, state_digest, write_state
 from tallystick.tolerances import quantise
 from tallystick.transcripts import (
@@ -19,6 +22,7 @@ from tallystick.transcripts import (
     Environment,
     HeaderRecord,
     Knobs,
+    Log,
     Spec,
     StateSummary,
     StepRecord,
@@ -27,6 +31,15 @@ from tallystick.transcripts import (
 )
 
 State = Callable[[], Mapping[str, Tensor]]
+
+
+@dataclass(frozen=True)
+class Anchored:
+    """The last anchor that stands whole: its step, its state, and the number of records up to it."""
+
+    index: int
+    digest: Digest
+    records: int
 
 
 class RunRecorder:
@@ -41,6 +54,7 @@ class RunRecorder:
         self._summariser, self._state = summariser, state
         self._summary = StateSummary()
         self._logs: list[LogWriter] = []
+        self._anchored: Anchored | None = None
 
     def begin(self) -> Self:
         """Write spec, environment, header and the anchor of the initial state."""
@@ -100,28 +114,48 @@ class RunRecorder:
 
     def fail(self, index: int, error: BaseException) -> None:
         """Append that step `index` crashed, and close the run without a claim."""
-        self._journal.fail(index, f"{type(error).__name__}: {error}")
+        if self._logs:
+            self._journal.fail(index, f"{type(error).__name__}: {error}")
         self.close()
 
-    def finish(self) -> Claim:
-        """Close the transcript and write the claim over it."""
-        transcript, trace = self._transcript.close(), self._trace.close()
-        claim = Claim(
-            spec=self.spec.identity,
-            environment=self.environment.digest_as("environment"),
-            data=self.spec.data_root,
-            transcript=transcript,
-            trace=trace,
-            final_state=state_digest(self._state()),
-        )
-        write_atomically(self.run.claim_path, claim.to_bytes())
-        return claim
+    def finish(self, no_graph: str | None = None) -> Claim:
+        """Close the transcript and write the claim over it; `no_graph` says why its step graph was withdrawn."""
+        return self._claim(self._transcript.close(), self._trace.close(), state_digest(self._state()), no_graph)
+
+    def finish_at_anchor(self, no_graph: str | None = None) -> int:
+        """Claim the run up to its last anchor, because it cannot be recorded further; what stands behind is cut off.
+
+        Returns the step of that anchor; 0 means that no step stands before one, and that there is no claim.
+        """
+        self.close()
+        held = self._anchored
+        if held is None or held.index == 0:
+            return 0
+        for draft in self.run.path.rglob(".*.draft"):
+            draft.unlink()  # half of something, and its room may be needed
+        transcript = cut_log(self.run.transcript_path, held.records)
+        trace = cut_log(self.run.trace_path, held.index)
+        self._claim(transcript, trace, held.digest, no_graph)
+        return held.index
 
     def close(self) -> None:
         """Close the logs as far as the disk allows; an unfinished run stays resumable, tiles are written anew."""
         for log in self._logs:
             with suppress(OSError):
                 log.close()
+
+    def _claim(self, transcript: Log, trace: Log, final_state: Digest, no_graph: str | None) -> Claim:
+        claim = Claim(
+            spec=self.spec.identity,
+            environment=self.environment.digest_as("environment"),
+            data=self.spec.data_root,
+            transcript=transcript,
+            trace=trace,
+            final_state=final_state,
+            no_graph=no_graph,
+        )
+        write_atomically(self.run.claim_path, claim.to_bytes())
+        return claim
 
     def _open(self, reproduce: tuple[bytes, ...] | list[bytes]) -> None:
         self._logs.append(LogWriter(self.run.transcript_path))
@@ -133,10 +167,10 @@ class RunRecorder:
         state = self._state()
         write_state(self.run.path / anchor_file(index), state)
         summary = self._summary if index == 0 else self._summariser.at_anchor()
-        self._journal.add(
-            AnchorRecord(index=index, file=anchor_file(index), digest=state_digest(state), summary=summary)
-        )
+        digest = state_digest(state)
+        self._journal.add(AnchorRecord(index=index, file=anchor_file(index), digest=digest, summary=summary))
         self._journal.sync()
+        self._anchored = Anchored(index, digest, self._transcript.frontier.size)
 
     def _time(self, index: int, seconds: float, recording: float) -> None:
         self.seconds_recording += recording

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import torch
@@ -26,15 +27,24 @@ LossOfBatch: TypeAlias = Any
 
 @dataclass(frozen=True)
 class StepGraph:
-    """A captured step and how many micro-batches it reads."""
+    """A captured step, what it was captured from, and how many micro-batches it reads."""
 
     captured: CapturedStep
     accumulation: int
+    model: torch.nn.Module
+    loss: LossOfBatch
+    clip_norm: float | None = None
 
     @property
     def root(self) -> Digest:
         """The digest that names the graph."""
         return graph_root(self.captured.graph)
+
+    @cached_property
+    def trained(self) -> frozenset[str]:
+        """The parameters that have a gradient in every step."""
+        prefix, outputs = "gradients.", (output.name for output in self.captured.graph.outputs)
+        return frozenset(name.removeprefix(prefix) for name in outputs if name.startswith(prefix))
 
     @property
     def rules(self) -> tuple[GroupRule, ...]:
@@ -54,7 +64,7 @@ class StepGraph:
         """The tensors of a step's batch as the graph names them, without `inputs.`."""
         return {
             name if self.accumulation == 1 else f"{number}.{name}": to_tensor(value).copy()
-            for number, part in enumerate(_parts(batch, self.accumulation))
+            for number, part in enumerate(parts_of(batch, self.accumulation))
             for name, value in as_mapping(part).items()
         }
 
@@ -83,7 +93,7 @@ def capture_loop(
 
     Raises `UnavailableError` where the step cannot be captured, naming what stands in the way.
     """
-    first = _parts(example, accumulation)[0]
+    first = parts_of(example, accumulation)[0]
 
     def of_tensors(called: Any, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
         result: torch.Tensor = loss(called, _like(first, tensors))
@@ -93,7 +103,7 @@ def capture_loop(
     captured = capture_training_step(
         model, objective, optimizer, as_mapping(first), clip_norm=clip_norm, accumulation=accumulation
     )
-    return StepGraph(captured, accumulation)
+    return StepGraph(captured, accumulation, model, loss, clip_norm)
 
 
 def keep_batch(run: RunDirectory, named: State) -> Digest:
@@ -123,5 +133,6 @@ def _like(example: Batch, tensors: Mapping[str, torch.Tensor]) -> Any:
     return tuple(tensors.get(f"x{number}", value) for number, value in enumerate(example))
 
 
-def _parts(batch: Batches, accumulation: int) -> list[Any]:
+def parts_of(batch: Batches, accumulation: int) -> list[Any]:
+    """The micro-batches of a step."""
     return [batch] if accumulation == 1 else list(batch)

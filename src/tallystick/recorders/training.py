@@ -19,7 +19,8 @@ from tallystick.graphs.files import save_program
 from tallystick.graphs.root import graph_root
 from tallystick.recorders.resume import ResumePoint, find_resume_point
 from tallystick.recorders.run_recorder import RunRecorder
-from tallystick.store import RunDirectory
+from tallystick.store import RunDirectory, RunLock, lock_new_run
+from tallystick.store.lock import is_free
 from tallystick.transcripts import (
     Batch,
     Claim,
@@ -128,22 +129,22 @@ def train(
     line, and the run goes on without.
 
     Raises:
-        UsageError: `out` is there already and is not empty.
-        UnavailableError: the source, the device, a library or the disk is missing, or a step crashed.
+        UsageError: `out` holds something else than a beginning that was interrupted before the first record.
+        UnavailableError: the source, the device, a library or the disk is missing, another process records into `out`,
+            or a step crashed.
     """
-    if out.exists() and any(out.iterdir()):
-        raise UsageError(f"{out}: not empty; choose another directory, or `tally train --resume {out}`")
-    run = RunDirectory(out)
-    commitment = prepare(
-        recipe.data.kind,
-        source,
-        run.data_path,
-        tokenization=recipe.tokenizer.kind,
-        vocabulary=recipe.tokenizer.vocabulary,
-        train_bpe=train_bpe,
-    )
-    graph = None if capture_with is None else capture_step(run, recipe, commitment, capture_with)
-    return TrainingRun(run, Spec.of(recipe, commitment, graph)).record(progress)
+    with lock_new_run(out):
+        run = RunDirectory(out)
+        commitment = prepare(
+            recipe.data.kind,
+            source,
+            run.data_path,
+            tokenization=recipe.tokenizer.kind,
+            vocabulary=recipe.tokenizer.vocabulary,
+            train_bpe=train_bpe,
+        )
+        graph = None if capture_with is None else capture_step(run, recipe, commitment, capture_with)
+        return TrainingRun(run, Spec.of(recipe, commitment, graph)).record(progress)
 
 
 def capture_step(run: RunDirectory, recipe: Recipe, commitment: DatasetCommitment, say: Say) -> Digest | None:
@@ -158,13 +159,26 @@ def capture_step(run: RunDirectory, recipe: Recipe, commitment: DatasetCommitmen
 
 
 def resume(out: Path, progress: Progress = silent) -> Claim:
-    """Finish an interrupted run; the transcript root is that of an undisturbed one on the same stack."""
+    """Finish an interrupted run; the transcript root is that of an undisturbed one on the same stack.
+
+    Raises:
+        UsageError: the run is finished, or it was recorded around somebody's own loop.
+        UnavailableError: nothing was recorded yet, another process records into it, this is another stack, or what
+            `train` raises it for.
+    """
     run = RunDirectory(out)
-    if run.claim_path.exists():
-        raise UsageError(f"{out}: this run is finished; its claim is {run.claim().identity}")
+    if not run.spec_path.exists() and run.path.is_dir() and is_free(run.path) and any(run.path.iterdir()):
+        raise UnavailableError(f"spec.json: not there; {out} was interrupted before its first record: train it again")
     spec = run.spec()
+    with RunLock(out):
+        return _resume(run, spec, progress)
+
+
+def _resume(run: RunDirectory, spec: Spec, progress: Progress) -> Claim:
+    if run.claim_path.exists():
+        raise UsageError(f"{run.path}: this run is finished; its claim is {run.claim().identity}")
     if spec.recipe is None:
-        raise UsageError(f"{out}: this run was recorded around somebody's own loop; only that loop can resume it")
+        raise UsageError(f"{run.path}: recorded around somebody's own loop, which no command can take up again")
     point = find_resume_point(run)
     training = TrainingRun(run, spec)
     if point is None:

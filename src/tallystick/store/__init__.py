@@ -2,6 +2,7 @@
 
 from tallystick.store.files import read_document, write_atomically
 from tallystick.store.inference import InferenceDirectory, claims_inference
+from tallystick.store.lock import RunLock, lock_new_run
 from tallystick.store.log import LogWriter, Opened, appending, open_line, read_lines
 from tallystick.store.run import RunDirectory
 
@@ -10,8 +11,10 @@ __all__ = [
     "LogWriter",
     "Opened",
     "RunDirectory",
+    "RunLock",
     "appending",
     "claims_inference",
+    "lock_new_run",
     "open_line",
     "read_document",
     "read_lines",

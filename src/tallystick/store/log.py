@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import mmap
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import IO
 
@@ -91,6 +93,15 @@ def appending(path: Path) -> Iterator[LogWriter]:
         yield writer
     finally:
         writer.close()
+
+
+def cut_log(path: Path, size: int) -> Log:
+    """Forget the lines behind the first `size`, write tiles and offsets anew, and return root and size."""
+    end = sum(len(line) + 1 for line in islice(read_lines(path), size))
+    with path.open("r+b") as file:
+        file.truncate(end)
+    shutil.rmtree(_tiles_folder(path), ignore_errors=True)
+    return LogWriter(path).close()
 
 
 def mend_tail(path: Path) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tallystick.commitments import Digest, digest
-from tallystick.errors import ProofError, UnavailableError
+from tallystick.errors import MalformedError, ProofError, UnavailableError
 from tallystick.store.files import read_document, write_atomically
 from tallystick.transcripts import Claim, Environment, Spec
 
@@ -64,12 +64,21 @@ class RunDirectory:
         """Where the step graph stands, if the spec names one; its constants stand beside it."""
         return self.path / "graphs" / "step.json"
 
+    @property
+    def has_recipe(self) -> bool:
+        """Whether a spec with a recipe stands there: only such a run can be taken up again by a command."""
+        try:
+            return self.spec().recipe is not None
+        except (MalformedError, UnavailableError):
+            return False
+
     def claim(self) -> Claim:
         """The claim; raises `UnavailableError` while the run is unfinished."""
         if self.transcript_path.is_file() and not self.claim_path.exists():
-            raise UnavailableError(
-                f"claim.json: not there; {self.path} is unfinished, `tally train --resume {self.path}` goes on with it"
-            )
+            mend = "record the loop anew into another directory"
+            if self.has_recipe:
+                mend = f"`tally train --resume {self.path}` goes on with it"
+            raise UnavailableError(f"claim.json: not there; {self.path} is unfinished, {mend}")
         return Claim.from_bytes(read_document(self.claim_path), "claim.json")
 
     def spec(self) -> Spec:

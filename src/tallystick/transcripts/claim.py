@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from tallystick.commitments import Digest
 from tallystick.transcripts.door import Count, DigestText, Document
@@ -26,6 +28,8 @@ class Claim(Document):
     transcript: Log
     trace: Log
     final_state: DigestText
+    no_graph: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    """Why the step graph in the spec is not what the loop did, where the recorder noticed; left out otherwise."""
 
     @property
     def identity(self) -> Digest:

@@ -38,7 +38,7 @@ class GraphReplayer:
         self._inputs = {each.name: each for each in program.graph.inputs if each.name in program.state_names}
         _check_size(self._inputs, parameters_max)
         engine = TorchEngine(device)
-        self._run = engine.compile(_without_gradients(program.graph), consumed=program.state_names)
+        self._run = engine.compile(without_gradients(program.graph), consumed=program.state_names)
         self._constants = {name: engine.load(program.constants[name]) for name in _constant_names(program.graph)}
         self._live = {name: _empty(each, device) for name, each in self._inputs.items()}
         self._carried: dict[str, Tensor] = {}
@@ -120,7 +120,7 @@ def _check_size(inputs: Mapping[str, Input], parameters_max: int) -> None:
         raise UnavailableError(f"the model has {count} parameters, more than the {parameters_max} allowed")
 
 
-def _without_gradients(graph: Graph) -> Graph:
+def without_gradients(graph: Graph) -> Graph:
     """The same graph; what only a reader of single gradients needs is let go as soon as possible."""
     return replace(graph, outputs=tuple(each for each in graph.outputs if not each.name.startswith("gradients.")))
 

@@ -1,0 +1,64 @@
+"""What libraries put around models and optimizers, and what is inside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from tallystick.errors import UnavailableError
+
+
+def inner_model(model: nn.Module) -> nn.Module:
+    """The model inside `torch.compile`, `DistributedDataParallel` or `DataParallel`: it has the plain names."""
+    while True:
+        if isinstance(model, DistributedDataParallel | DataParallel):
+            model = model.module
+        elif is_compiled_wrapper(model):
+            model = model._orig_mod  # type: ignore[assignment]
+        else:
+            return model
+
+
+def is_compiled_wrapper(model: nn.Module) -> bool:
+    """Whether this is what `torch.compile` returns; its class is not imported, because that takes seconds."""
+    return type(model).__name__ == "OptimizedModule" and "_orig_mod" in model._modules
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Whether calling the model runs compiled kernels, as far as the model shows."""
+    found = model
+    while isinstance(found, DistributedDataParallel | DataParallel):
+        found = found.module
+    return is_compiled_wrapper(found) or getattr(found, "_compiled_call_impl", None) is not None
+
+
+def inner_optimizer(optimizer: Any) -> torch.optim.Optimizer:
+    """The optimizer of PyTorch inside wrappers such as those of `accelerate`.
+
+    Raises `UnavailableError` where there is none.
+    """
+    found = optimizer
+    while not isinstance(found, torch.optim.Optimizer) or hasattr(found, "optimizer"):
+        if not hasattr(found, "optimizer"):
+            raise UnavailableError(f"{type(optimizer).__name__} is no optimizer of torch.optim, nor around one")
+        found = found.optimizer
+    return found
+
+
+def sharding_of(model: nn.Module) -> str:
+    """What says that a process holds parts of tensors only, as FSDP and other sharding do; nothing for whole ones."""
+    for name, value in (*model.named_parameters(), *model.named_buffers()):
+        if hasattr(value, "to_local"):  # a DTensor; its class is not imported for this question
+            return f"{name} is sharded over processes (FSDP)"
+    if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
+        return "the model is sharded over processes (FSDP)"
+    return ""
+
+
+def require_whole(model: nn.Module) -> None:
+    """Raise `UnavailableError` for a model that is sharded."""
+    if found := sharding_of(model):
+        raise UnavailableError(f"{found}, and a record is of whole tensors")

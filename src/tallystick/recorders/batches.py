@@ -1,0 +1,31 @@
+"""How a step record names what the step consumed, where no graph has names for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from tallystick.commitments import Digest, digest, encode
+from tallystick.frameworks.torch.state import to_tensor
+from tallystick.recorders.step_graph import as_mapping
+from tallystick.tensors import tensor_digest
+from tallystick.transcripts import Batch
+
+Examples = torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torch.Tensor] | Sequence[int]
+
+
+def describe_batch(batch: Examples) -> Batch:
+    """Positions as they are, tensors by one digest over all of them."""
+    if isinstance(batch, Mapping):
+        return Batch(digest=_digest_of(list(as_mapping(batch).values())))
+    if isinstance(batch, torch.Tensor):
+        return Batch(digest=_digest_of([batch]))
+    tensors = [item for item in batch if isinstance(item, torch.Tensor)]
+    if tensors:
+        return Batch(digest=_digest_of(tensors))
+    return Batch(indices=tuple(int(item) for item in batch if isinstance(item, int)))
+
+
+def _digest_of(tensors: Sequence[torch.Tensor]) -> Digest:
+    return digest("batch", encode([str(tensor_digest(to_tensor(tensor))) for tensor in tensors]))

@@ -1,0 +1,94 @@
+"""What recorders have in common that a training calls back: the run is begun at the first batch, inside the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tallystick.recorders.boundary import say
+from tallystick.recorders.loop_recorder import OwnLoopRecorder
+from tallystick.recorders.step_graph import StepGraph
+from tallystick.store import RunDirectory, RunLock, lock_new_run
+from tallystick.store.lock import require_free
+from tallystick.transcripts import RecordRecipe
+
+Capture = Callable[[], StepGraph | None]
+
+
+class CallbackRecording:
+    """One run: settings that are read before the training, a recorder that begins in it, and its end.
+
+    Raises `UsageError` where `run_dir` is not empty or a setting is unknown; nothing after that.
+    """
+
+    def __init__(
+        self, run_dir: str | Path, who: str, description: Mapping[str, str] | None, recorded: Mapping[str, object]
+    ) -> None:
+        self._folder, self._who = Path(run_dir), who
+        require_free(self._folder)
+        self._settings = RecordRecipe.from_json(dict(recorded), who)  # type: ignore[arg-type]
+        self._description = dict(description or {})
+        self._recorder: OwnLoopRecorder | None = None
+        self._lock: RunLock | None = None
+        self._is_over = False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a training was recorded, or is being recorded."""
+        return self._recorder is not None or self._is_over
+
+    @property
+    def is_open(self) -> bool:
+        """Whether steps are recorded."""
+        return self._recorder is not None and not self._is_over
+
+    def begin(self, model: torch.nn.Module, optimizer: Any, loop: Mapping[str, str], capture: Capture) -> None:
+        """Lock the directory, capture the step, and keep the state before it."""
+        self._lock = lock_new_run(self._folder)
+        described = {**loop, **self._description}
+        run = RunDirectory(self._folder)
+        self._recorder = OwnLoopRecorder(run, model, optimizer, self._settings, described, capture())
+
+    def step(self, losses: list[torch.Tensor], is_scaled: bool, batches: list[Any]) -> None:
+        """Record a step over micro-batches; `is_scaled` losses are shares of the step's loss already."""
+        assert self._recorder is not None
+        total = torch.stack(losses).sum() if is_scaled else torch.stack(losses).mean()
+        self._recorder.step(total, batches[0] if len(batches) == 1 else batches)
+
+    def finish(self) -> None:
+        """Keep the last state and write the claim."""
+        if self.is_open:
+            assert self._recorder is not None
+            self._recorder.finish()
+            self._end()
+
+    def fail(self, error: BaseException) -> None:
+        """Record that a step crashed."""
+        if self.is_open:
+            assert self._recorder is not None
+            self._recorder.fail(error)
+            self._end()
+
+    def stop(self, reason: str) -> None:
+        """Record no further, and say why once."""
+        if self._is_over:
+            return
+        if self._recorder is None:
+            say(f"the training is not recorded and goes on: {reason}")
+        else:
+            self._recorder.stop(reason)
+        self._end()
+
+    def refuse_another(self) -> None:
+        """Say that a second training is not recorded; the first run stays as it is."""
+        again = f"one {self._who} records one training; give the next one another, with a directory of its own"
+        self.stop(again)
+        say(f"this training is not recorded and goes on: {again}")
+
+    def _end(self) -> None:
+        self._is_over = True
+        if self._lock is not None:
+            self._lock.release()

@@ -1,0 +1,121 @@
+"""Why a step graph does not give what the loop did, and what the person who wrote the loop can change.
+
+The causes are told apart by what they leave behind: gradients in one proportion are clipped, a loss that autocast gives
+is autocast's, equal gradients with other weights were changed after the optimizer.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from tallystick.frameworks.torch.engine import TorchEngine
+from tallystick.frameworks.torch.state import restore_tensors
+from tallystick.frameworks.torch.wrappers import is_compiled
+from tallystick.recorders.boundary import sheltered, unsaid
+from tallystick.recorders.self_check import SelfCheck, TakenStep, inputs_of
+from tallystick.recorders.step_graph import StepGraph, parts_of
+from tallystick.tolerances import LossBand, quantise
+
+PARALLEL: Final = 1e-4
+"""How far, relative to their norm, gradients in one proportion may lie beside each other in rounding."""
+HALVES: Final = (torch.bfloat16, torch.float16)
+GIVE_LOSS: Final = "give `loss=` as the loop computes it, and step the optimizer once between two records"
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """A graph, the step that it does not give, and where the two part."""
+
+    graph: StepGraph
+    device: str
+    step: TakenStep
+    where: str
+    loss_decimals: int
+    model: torch.nn.Module
+
+    def cause(self, check: SelfCheck, replayed: Mapping[str, torch.Tensor]) -> str:
+        """One line that names the likely cause and what mends it."""
+        found = f"step {self.step.index}: the captured step gives another {self.where} than the loop"
+        causes: list[str] = []
+        with sheltered(unsaid):  # an explanation is no reason to fail: the general one stands behind it
+            causes.extend(self._causes(check, replayed))
+        return f"{found}: {causes[0] if causes else f'the loop does something else; {GIVE_LOSS}'}"
+
+    def _causes(self, check: SelfCheck, replayed: Mapping[str, torch.Tensor]) -> Iterator[str]:
+        if self.where == "gradient_norm":
+            yield "the norm that was given is not that of the gradient before clipping; leave `gradient_norm=` out"
+        again = check.replay(self.step)
+        if any(not torch.equal(replayed[name], value) for name, value in again.items() if not value.isnan().any()):
+            yield "kernels here give other bits each time; use torch.use_deterministic_algorithms(True)"
+        if (count := _processes()) > 1:
+            yield f"{count} processes average their gradients, and a graph holds the step of one; leave `loss=` out"
+        if is_compiled(self.model):
+            yield "torch.compile rounds otherwise; record the loop uncompiled"
+        if self.where == "loss":
+            yield from self._autocast()
+        else:
+            yield from self._gradients()
+
+    def _autocast(self) -> Iterator[str]:
+        for dtype in HALVES:
+            if self._has_loss_of(dtype):
+                name = str(dtype).removeprefix("torch.")
+                yield f"the loop runs under autocast in {name}; put `with torch.autocast(...)` inside `loss=`"
+
+    def _has_loss_of(self, dtype: torch.dtype) -> bool:
+        band = LossBand(self.loss_decimals)
+        return band.compare(quantise(self.step.loss, band.decimals), self._eager_loss(dtype)).agrees
+
+    def _eager_loss(self, dtype: torch.dtype) -> float:
+        model, losses = copy.deepcopy(self.graph.model), []
+        live: dict[str, torch.Tensor] = {f"weights.{name}": value for name, value in model.named_parameters()}
+        live |= {f"buffers.{name}": value for name, value in model.named_buffers()}
+        restore_tensors(live, self.step.before)
+        devices = [torch.cuda.current_device()] if self.device == "cuda" else []
+        with torch.random.fork_rng(devices=devices), torch.autocast(self.device, dtype=dtype):
+            for part in parts_of(self.step.given, self.graph.accumulation):
+                losses.append(self.graph.loss(model, part).detach().float())
+        return float(torch.stack(losses).mean())
+
+    def _gradients(self) -> Iterator[str]:
+        ours, theirs = self._graph_gradients(), self.step.gradients
+        if ours.keys() != theirs.keys():
+            return
+        if all(torch.equal(ours[name], theirs[name]) for name in ours):
+            yield "its gradients are the same, so the state was changed outside of `optimizer.step()`"
+            return
+        ratio = _ratio(ours, theirs)
+        if ratio is None:
+            yield "gradients are changed between backward() and optimizer.step(), or a loss of several parts is summed"
+        elif abs(ratio - 1) <= PARALLEL:
+            yield "the loop's kernels round otherwise (compiled, or another memory format); record it without them"
+        elif ratio < 1 or self.graph.clip_norm is not None:
+            norm = math.sqrt(sum(float(value.double().square().sum()) for value in theirs.values()))
+            stated = "undeclared" if self.graph.clip_norm is None else f"not at {self.graph.clip_norm}"
+            yield f"gradients are clipped, {stated}; give `clip_norm={norm:.4g}`"
+        else:
+            yield f"the loop's gradients are {ratio:.4g} times those of the loss; scale them inside `loss=`"
+
+    def _graph_gradients(self) -> dict[str, torch.Tensor]:
+        program = TorchEngine(self.device).compile(self.graph.captured.graph)
+        results = program(inputs_of(self.graph, self.device, self.step))
+        return {name: results[f"gradients.{name}"] for name in self.graph.trained}
+
+
+def _processes() -> int:
+    is_distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return torch.distributed.get_world_size() if is_distributed else 1
+
+
+def _ratio(ours: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor]) -> float | None:
+    """The one number that all of `theirs` are times `ours`, or nothing."""
+    a = torch.cat([ours[name].double().flatten() for name in sorted(ours)])
+    b = torch.cat([theirs[name].double().flatten() for name in sorted(ours)])
+    ratio = float(a @ b / (a @ a))
+    return ratio if ratio > 0 and float((b - ratio * a).norm()) <= PARALLEL * float(b.norm()) else None

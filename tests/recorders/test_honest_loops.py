@@ -1,0 +1,313 @@
+"""Whatever an honest loop does, its training goes on, and its audit accepts it or says why it cannot judge."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.recorders import loops
+
+import tallystick
+from tallystick.errors import UnavailableError
+from tallystick.store import RunDirectory, RunLock, read_lines
+from tallystick.transcripts import StepRecord, read_record
+
+torch = pytest.importorskip("torch")
+
+Audit = Callable[[Path], Any]
+
+
+@pytest.fixture
+def audit(one_thread: None) -> Audit:
+    from tallystick.audits import Policy, audit_training
+    from tallystick.cli.audit import workplace_for
+
+    def judged(path: Path) -> Any:
+        run, asked = RunDirectory(path), Policy(full=True)
+        return audit_training(run, asked, bytes(32), workplace_for(run, None, asked)).verdict
+
+    return judged
+
+
+@pytest.fixture(scope="module")
+def one_process() -> Iterator[None]:
+    """A group of one process over gloo, as DDP and FSDP ask for."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def steps_of(run: Path) -> list[StepRecord]:
+    records = (read_record(line, "record") for line in read_lines(run / "transcript.jsonl"))
+    return [record for record in records if isinstance(record, StepRecord)]
+
+
+def said(out: Path, **loop: Any) -> list[str]:
+    """The lines that a recorder warns with while a loop takes all its steps."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert loops.fit(out, **loop) == loops.STEPS
+    return [str(each.message) for each in caught if each.category is RuntimeWarning]
+
+
+@pytest.mark.parametrize("loop", [{}, {"scheduled": True}, {"clips": 1e6}, {"clips": 0.05, "clip_norm": 0.05}])
+def test_a_loop_that_the_graph_gives_is_accepted(tmp_path: Path, audit: Audit, loop: dict[str, Any]) -> None:
+    assert said(tmp_path / "run", **loop) == []
+    assert loops.claim_of(tmp_path / "run").no_graph is None
+    assert audit(tmp_path / "run").outcome == "accepted"
+
+
+def test_the_rate_of_a_step_is_the_one_it_was_taken_with(tmp_path: Path) -> None:
+    loops.fit(tmp_path / "run", scheduled=True)
+    assert [step.learning_rate for step in steps_of(tmp_path / "run")[:3]] == [1e-2, 5e-3, 2.5e-3]
+
+
+@pytest.mark.parametrize(
+    ("loop", "reason"),
+    [
+        ({"clips": 0.05}, "gradients are clipped, undeclared; give `clip_norm=0.05`"),
+        ({"clips": 0.1, "clip_norm": 0.05}, "gradients are clipped, not at 0.05; give `clip_norm=0.1`"),
+        ({"autocast": True}, "under autocast in bfloat16; put `with torch.autocast(...)` inside `loss=`"),
+        ({"change": loops.decays_less}, "weight_decay of parameter group 0 is 0.0, and 0.1 in the captured step"),
+        ({"change": loops.forgets_faster}, "betas of parameter group 0 is (0.5, 0.6), and (0.9, 0.999)"),
+        ({"change": loops.freezes}, "0.weight has no gradient in this step, and one in the captured one"),
+        ({"change": loops.averages}, "give `loss=` as the loop computes it"),
+    ],
+)
+def test_a_loop_that_departs_from_its_graph_is_inconclusive_with_the_reason(
+    tmp_path: Path, audit: Audit, loop: dict[str, Any], reason: str
+) -> None:
+    (line,) = said(tmp_path / "run", **loop)
+    assert line.startswith("the run cannot be replayed: ")
+    assert reason in line
+    claim, verdict = loops.claim_of(tmp_path / "run"), audit(tmp_path / "run")
+    assert line.endswith(claim.no_graph)
+    assert (verdict.outcome, verdict.objections) == ("inconclusive", ())
+    assert verdict.unavailable == (f"no step was replayed: the recorder withdrew the step graph, {claim.no_graph}",)
+
+
+def test_one_record_for_each_micro_batch_is_inconclusive_with_the_reason(tmp_path: Path, audit: Audit) -> None:
+    model, optimizer = loops.network()
+    data = loops.batches()
+
+    def every_micro_batch() -> None:
+        captured = {"loss": loops.loss_of, "example": data[0]}
+        with tallystick.record_training(tmp_path / "run", model, optimizer, **captured) as recorder:
+            for step, batch in enumerate(data):
+                loss = loops.loss_of(model, batch)
+                (loss / 2).backward()
+                if step % 2:
+                    optimizer.step()
+                    optimizer.zero_grad()
+                recorder.step(loss, batch)
+
+    with pytest.warns(RuntimeWarning, match="stepped 0 times since the last record.*`accumulation=`"):
+        every_micro_batch()
+    assert audit(tmp_path / "run").outcome == "inconclusive"
+
+
+def test_a_compiled_loop_is_inconclusive_with_the_reason(tmp_path: Path, audit: Audit) -> None:
+    """Stands for compiled kernels: gradients that lie one rounding beside those of the graph."""
+
+    def rounds_otherwise(model: Any) -> Any:
+        for parameter in model.parameters():
+            parameter.register_hook(lambda gradient: gradient * (1 + 2**-20))
+        return model
+
+    (line,) = said(tmp_path / "run", wrap=rounds_otherwise)
+    assert "the loop's kernels round otherwise" in line
+    assert audit(tmp_path / "run").outcome == "inconclusive"
+
+
+def test_autocast_inside_the_loss_is_captured(tmp_path: Path, audit: Audit) -> None:
+    def loss_of(model: Any, batch: Any) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return loops.loss_of(model, batch)
+
+    model, optimizer = loops.network()
+    data = loops.batches(3)
+    with tallystick.record_training(tmp_path / "run", model, optimizer, loss=loss_of, example=data[0]) as recorder:
+        for batch in data:
+            optimizer.zero_grad()
+            loss = loss_of(model, batch)
+            loss.backward()
+            optimizer.step()
+            recorder.step(loss, batch)
+    assert audit(tmp_path / "run").outcome == "accepted"
+
+
+@pytest.mark.usefixtures("one_process")
+class TestAmongProcesses:
+    @pytest.mark.parametrize("outer", [False, True])
+    def test_ddp_is_judged_whether_its_outer_or_its_inner_module_is_recorded(
+        self, tmp_path: Path, audit: Audit, outer: bool
+    ) -> None:
+        def records(model: Any, wrapped: Any) -> Any:
+            return wrapped if outer else model
+
+        lines = said(tmp_path / "run", wrap=torch.nn.parallel.DistributedDataParallel, records=records)
+        verdict = audit(tmp_path / "run")
+        assert (verdict.outcome, lines) == ("accepted", [])
+
+    @pytest.mark.parametrize("graph", [False, True])
+    def test_a_sharded_model_trains_unharmed_and_unrecorded(self, tmp_path: Path, graph: bool) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        data = loops.batches(3)
+        model, _ = loops.network()
+        fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+        self._trains_unrecorded(tmp_path / "run", model, data, graph)
+
+    @pytest.mark.filterwarnings("ignore:FSDP is switching", "ignore::FutureWarning")
+    def test_a_model_in_fsdp_1_trains_unharmed_and_unrecorded(self, tmp_path: Path) -> None:
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        model = FullyShardedDataParallel(loops.network()[0], device_id=torch.device("cpu"))
+        self._trains_unrecorded(tmp_path / "run", model, loops.batches(3), False)
+
+    def test_two_processes_that_average_their_gradients_are_inconclusive_with_the_reason(
+        self, tmp_path: Path, audit: Audit
+    ) -> None:
+        done = subprocess.run(
+            [sys.executable, loops.__file__, str(tmp_path)], capture_output=True, text=True, timeout=240, check=True
+        )
+        assert "2 processes average their gradients" in done.stderr
+        verdict = audit(tmp_path / "run")
+        assert (verdict.outcome, verdict.objections) == ("inconclusive", ())
+
+    def _trains_unrecorded(self, out: Path, model: Any, data: list[Any], graph: bool) -> None:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        captured = {"loss": loops.loss_of, "example": data[0]} if graph else {}
+        losses = []
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with tallystick.record_training(out, model, optimizer, **captured) as recorder:
+                for batch in data:
+                    optimizer.zero_grad()
+                    loss = loops.loss_of(model, batch)
+                    loss.backward()
+                    optimizer.step()
+                    recorder.step(loss, batch)
+                    losses.append(float(loss.detach()))
+        (line,) = [str(each.message) for each in caught if each.category is RuntimeWarning]
+        assert "sharded over processes (FSDP)" in line
+        assert "the loop goes on" in line
+        assert len(losses) == 3
+        assert not (out / "claim.json").exists()
+
+
+def odd(what: str) -> Callable[[int, Any, Any], tuple[Any, Any]]:
+    def told(step: int, loss: Any, batch: Any) -> tuple[Any, Any]:
+        if step != 4:
+            return loss, batch
+        return {"no loss": (None, batch), "no batch": (loss, object()), "many losses": (torch.ones(2), batch)}[what]
+
+    return told
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("what", ["no loss", "no batch", "many losses"])
+def test_what_cannot_be_recorded_ends_the_run_at_its_anchor_and_not_the_loop(
+    tmp_path: Path, audit: Audit, what: str, graph: bool
+) -> None:
+    (line,) = said(tmp_path / "run", told=odd(what), graph=graph)
+    assert line.startswith("recording ended at step 5, and the loop goes on: ")
+    assert line.endswith("the run ends at its anchor of step 3")
+    verdict = audit(tmp_path / "run")
+    assert (verdict.outcome, verdict.objections) == ("accepted" if graph else "inconclusive", ())
+    assert len(steps_of(tmp_path / "run")) == 3
+
+
+def test_exchanged_parameters_end_the_run_and_not_the_loop(tmp_path: Path, audit: Audit) -> None:
+    (line,) = said(tmp_path / "run", change=loops.exchanges, graph=False)
+    assert "parameters of the model were exchanged" in line
+    assert audit(tmp_path / "run").objections == ()
+
+
+def test_a_full_disk_ends_the_run_and_not_the_loop(
+    tmp_path: Path, audit: Audit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise UnavailableError("step_00000006.safetensors: could not be written: No space left on device")
+
+    def fills(step: int, _model: Any, _optimizer: Any) -> None:
+        if step == 4:
+            monkeypatch.setattr("tallystick.recorders.run_recorder.write_state", full)
+
+    (line,) = said(tmp_path / "run", change=fills)
+    assert "recording ended at step 6, and the loop goes on: step_00000006" in line
+    assert audit(tmp_path / "run").outcome == "accepted"
+
+
+def test_a_run_that_cannot_be_closed_either_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tallystick.recorders.run_recorder.write_state", full)
+    monkeypatch.setattr("tallystick.recorders.run_recorder.RunRecorder.finish_at_anchor", full)
+    (line,) = said(tmp_path / "run")
+    assert "recording ended at step 0" in line
+    assert "the run has no claim (OSError: [Errno 28] No space left on device)" in line
+
+
+def test_an_error_of_the_loop_stays_its_own_although_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    def falls(step: int, _model: Any, _optimizer: Any) -> None:
+        if step == 2:
+            monkeypatch.setattr("tallystick.recorders.run_recorder.RunRecorder.fail", full)
+            raise FloatingPointError("the loop fell over")
+
+    with pytest.raises(FloatingPointError, match="fell over"):
+        loops.fit(tmp_path / "run", change=falls)
+
+
+def test_ctrl_c_passes_through_the_recorder_and_the_advice_fits_a_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tallystick.recorders.run_recorder.RunRecorder.step", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        loops.fit(tmp_path / "run")
+    with pytest.raises(UnavailableError, match="record the loop anew") as refused:
+        loops.claim_of(tmp_path / "run")
+    assert "tally train --resume" not in str(refused.value)
+
+
+def test_a_directory_that_another_recorder_writes_is_refused_before_the_loop(tmp_path: Path, audit: Audit) -> None:
+    with RunLock(tmp_path / "run"), pytest.raises(UnavailableError, match="another process records into it"):
+        loops.fit(tmp_path / "run")
+    loops.fit(tmp_path / "run")
+    assert audit(tmp_path / "run").outcome == "accepted"
+
+
+def test_steps_behind_the_end_of_a_run_are_not_recorded_and_said_once(tmp_path: Path) -> None:
+    model, optimizer = loops.network()
+    with tallystick.record_training(tmp_path / "run", model, optimizer) as recorder:
+        recorder.step(1.0, [1])
+    before = (tmp_path / "run/transcript.jsonl").read_bytes()
+    with pytest.warns(RuntimeWarning, match="the run is closed"):
+        recorder.step(1.0, [2])
+    recorder.step(1.0, [3])  # silently: a warning would be an error here
+    assert (tmp_path / "run/transcript.jsonl").read_bytes() == before
+
+
+def test_an_optimizer_without_a_rate_is_recorded_as_such(tmp_path: Path, audit: Audit) -> None:
+    model, optimizer = loops.network()
+    with tallystick.record_training(tmp_path / "run", model, optimizer) as recorder:
+        optimizer.param_groups[0]["lr"] = None
+        recorder.step(1.0, [1])
+    (step,) = steps_of(tmp_path / "run")
+    assert (step.learning_rate, step.tags) == (0.0, ("no-rate",))
+    assert audit(tmp_path / "run").objections == ()
