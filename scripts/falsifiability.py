@@ -282,7 +282,7 @@ def examine_openings(scene: Scene, folder: Path) -> Iterator[OpeningRow]:
 
 def undetermined(rows: list[Row]) -> list[Row]:
     """The attacks on what no replay determines."""
-    return [row for row in rows if row.attack.reference in ("gpt2", "gpt2-bf16")]
+    return [row for row in rows if row.attack.name.startswith("undetermined-")]
 
 
 def freedom_of(honest: Path, forged: Path) -> dict[str, Any]:
@@ -384,7 +384,8 @@ def page(
     controls = [row for row in rows if row.attack.is_honest]
     counts = {"frauds": len(frauds), "controls": len(controls), "audits": len(AUDITS), "hitting": HITTING}
     yield INTRODUCTION.format(**facts, **counts)
-    yield from table([row for row in frauds if row.attack.reference in ("recipe", "bpe")])
+    apart = undetermined(frauds)
+    yield from table([row for row in frauds if row.attack.reference != "loop" and row not in apart])
     yield from ["", "## Controls: nothing is forged", ""]
     yield from table(controls)
     yield "\nA run that is trained again has the transcript root of the first one, bit for bit, and another claim: the"
@@ -392,7 +393,7 @@ def page(
     yield LOOPS.format(**facts)
     yield from table([row for row in frauds if row.attack.reference == "loop"])
     yield UNDETERMINED.format(**facts)
-    yield from table(undetermined(frauds))
+    yield from table(apart)
     yield FREEDOM
     yield from (free(each) for each in freedom)
     yield FREED.format(**facts)

@@ -41,11 +41,13 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few answers, to see that it runs")
     arguments = parser.parse_args()
     data = arguments.out / "data" / "inference.json"
-    parts: dict[str, Any] = json.loads(data.read_text())["parts"] if data.is_file() else {}
+    held: dict[str, Any] = json.loads(data.read_text()) if data.is_file() else {"machines": {}, "parts": {}}
+    parts, machines = held["parts"], held["machines"]
     with tempfile.TemporaryDirectory() as folder:
         for name in arguments.only:
             parts[name] = PARTS[name](arguments.models or Path(folder), arguments.quick)
-            write(arguments.out, data, parts)
+            machines[name] = machine()
+            write(arguments.out, data, parts, machines)
 
 
 def separation(dtype: str) -> Callable[[Path, bool], Any]:
@@ -100,13 +102,21 @@ PARTS: Mapping[str, Callable[[Path, bool], Any]] = {
 }
 
 
-def write(out: Path, data: Path, parts: Mapping[str, Any]) -> None:
+def named(machines: Mapping[str, str]) -> str:
+    """The machine of all parts, or each machine with its parts where they were measured on several."""
+    kinds = list(dict.fromkeys(machines.values()))
+    if len(kinds) == 1:
+        return kinds[0]
+    return "; ".join(f"{kind} ({', '.join(part for part in machines if machines[part] == kind)})" for kind in kinds)
+
+
+def write(out: Path, data: Path, parts: Mapping[str, Any], machines: Mapping[str, str]) -> None:
     """The page, its data and its plots."""
     data.parent.mkdir(parents=True, exist_ok=True)
     data.write_text(
-        json.dumps({"machine": machine(), "parts": parts}, ensure_ascii=False, separators=(",", ":")) + "\n"
+        json.dumps({"machines": machines, "parts": parts}, ensure_ascii=False, separators=(",", ":")) + "\n"
     )
-    (out / "inference.md").write_text("\n".join(render(parts, COMMAND, machine())) + "\n")
+    (out / "inference.md").write_text("\n".join(render(parts, COMMAND, named(machines))) + "\n")
     for name, entries in parts.items():
         kind, _, dtype = name.partition(" ")
         if kind == "separation":

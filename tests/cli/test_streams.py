@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -19,25 +18,26 @@ ASCII = [
     {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
 ]
 FULL = Path("/dev/full")
+LIMIT_BYTES = 512
+"""The unit of `ulimit -f` in a POSIX shell."""
 
 
 def run(
     words: list[object], closed: tuple[int, ...] = (), file_bytes: int | None = None, **options: object
 ) -> subprocess.CompletedProcess[bytes]:
-    """`tally` as a process of its own, with some of its streams closed and its files limited."""
+    """`tally` as a process of its own, with some of its streams closed and its files limited.
 
-    def prepare() -> None:
-        for number in closed:
-            os.close(number)
-        if file_bytes is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+    A shell does both: code between fork and exec would run in a process that other tests have filled with threads.
+    """
 
     settings = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "PYTHONIO"))}
     given = options.pop("env", {})
     assert isinstance(given, dict)
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
-    command = [sys.executable, "-c", MAIN, *map(str, words)]
-    return subprocess.run(command, env=settings | given, preexec_fn=prepare, check=False, **streams)  # type: ignore[call-overload,no-any-return]
+    limit = "" if file_bytes is None else f"ulimit -f {file_bytes // LIMIT_BYTES}; "
+    shell = f'{limit}exec "$0" "$@" ' + " ".join(f"{number}>&-" for number in closed)
+    command = ["sh", "-c", shell, sys.executable, "-c", MAIN, *map(str, words)]
+    return subprocess.run(command, env=settings | given, check=False, **streams)  # type: ignore[call-overload,no-any-return]
 
 
 @pytest.fixture

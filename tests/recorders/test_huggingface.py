@@ -214,6 +214,13 @@ def adafactor(model: Any) -> Any:
     return Adafactor(model.parameters(), lr=None, relative_step=True, scale_parameter=True, warmup_init=True)
 
 
+class Unscheduled(torch.optim.lr_scheduler.LRScheduler):
+    """Leaves every rate as it is; the schedules of the Trainer multiply it, and None times a number is none."""
+
+    def get_lr(self) -> list[Any]:
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+
 def trained_with(out: Path, callback: Any, optimizer: Any = None, model: Any = None, **settings: Any) -> Any:
     """A Trainer that has trained three steps, with an optimizer of its own."""
     transformers.set_seed(0)
@@ -229,7 +236,8 @@ def trained_with(out: Path, callback: Any, optimizer: Any = None, model: Any = N
         optim="adamw_torch",
         **settings,
     )
-    optimizers = (None if optimizer is None else optimizer(model), None)
+    own = None if optimizer is None else optimizer(model)
+    optimizers = (own, None if own is None else Unscheduled(own))
     trainer = transformers.Trainer(
         model, arguments, train_dataset=Tokens(40), callbacks=[callback], optimizers=optimizers
     )

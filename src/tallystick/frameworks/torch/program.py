@@ -16,7 +16,7 @@ from tallystick.errors import MalformedError
 from tallystick.frameworks.torch.kernels import CRASHES, overload_of, prepared, refusal, results_of
 from tallystick.frameworks.torch.reuse import in_place_nodes
 from tallystick.graphs.costs import last_readers
-from tallystick.graphs.graph import Graph, Node, Operand, Ref
+from tallystick.graphs.graph import Graph, Node, Operand, Ref, Role
 
 Run: TypeAlias = Callable[[list[Any]], None]
 """One prepared call: reads operands from their slots, writes results into theirs, and empties those read last."""
@@ -46,6 +46,9 @@ class Program:
     def __call__(self, values: Mapping[Ref, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The outputs by name; `values` gives every input and constant.
 
+        Weights require gradients, as those of a module do: PyTorch's matrix products look at that when they choose
+        between one product and many, which on some processors round differently.
+
         Raises `UnavailableError` where a kernel refuses its operands, `MalformedError` where a value is missing.
         """
         held: list[Any] = [None] * (len(self.slots) + 1)  # the last slot stands for an absent operand
@@ -53,6 +56,8 @@ class Program:
             if name not in values:
                 raise MalformedError(f"{name} is not bound")
             held[self.slots[name]] = values[name]
+        for weight in (given for given in self.graph.inputs if given.role is Role.WEIGHT and given.spec.is_float):
+            held[self.slots[weight.name]] = held[self.slots[weight.name]].detach().requires_grad_()
         at = None
         try:
             for run, at in self.steps:  # noqa: B007
