@@ -105,6 +105,79 @@ def test_the_form_that_was_promised_is_the_one_that_is_judged(
     assert report.answers["same sampler"] == {"accepted": "yes", "rejected": "no"}.get(outcome, "unknown")
 
 
+def without_ids(signed: Any, resigned: Callable[..., Any], **changes: Any) -> Any:
+    """The receipt without the ids of its prompt, and with other fields of it."""
+    fields = {f"request.prompt.{name}": value for name, value in changes.items()}
+    return resigned(signed, {"request.prompt.ids": None, "states": None, **fields})
+
+
+@pytest.mark.parametrize("more", [-1, 8, 200])
+def test_a_prompt_is_the_one_that_was_asked_in_its_length_too(
+    honest_answer: Any, language_model: Any, short_policy: Any, resigned: Callable[..., Any], more: int
+) -> None:
+    """A bill is by the count, and the digest alone does not say it."""
+    request, signed = ExpectedRequest(prompt="The stick is"), honest_answer.issued.signed
+    count = signed.receipt.request.prompt.count
+    assert verify_receipt(without_ids(signed, resigned), language_model, short_policy, request).outcome == "accepted"
+    report = verify_receipt(without_ids(signed, resigned, count=count + more), language_model, short_policy, request)
+    assert {each.name for each in report.verdict.objections} == {"prompt"}
+
+
+@pytest.mark.parametrize("what", ["request.prompt", "answer.tokens"])
+def test_what_is_called_a_text_is_no_tokens(
+    honest_answer: Any, language_model: Any, short_policy: Any, resigned: Callable[..., Any], what: str
+) -> None:
+    """No count is compared of a text: tokens under its name would be billed as one likes."""
+    held = honest_answer.issued.signed
+    choice = {"token_ids": list(honest_answer.tokens)}
+    for over, outcome in ((None, "accepted"), ("text", "inconclusive")):
+        signed = resigned(held, {f"{what}.ids": None, f"{what}.over": over})
+        body = {
+            "receipt": signed.to_json(),
+            "choices": [choice],
+            "prompt_token_ids": list(honest_answer.prompt),
+        }
+        response = read_responses(body)[0]
+        report = verify_receipt(signed, language_model, short_policy, response=response)
+        assert report.outcome == outcome, report.verdict
+
+
+@pytest.mark.parametrize("finish", ["length", "stop"])
+def test_no_token_comes_after_a_stop_text(
+    honest_answer: Any, language_model: Any, short_policy: Any, resigned: Callable[..., Any], finish: str
+) -> None:
+    signed, ids = resigned(honest_answer.issued.signed, {"answer.finish": finish}), honest_answer.tokens
+    text = language_model.decode(ids)
+    until = language_model.decode(ids[:-1])
+    stops = {"passed": until[-1], "at the end": text[len(until) :], "nowhere": "no such text"}
+    assert stops["at the end"] not in until
+
+    def objections(stop: str) -> set[str]:
+        delivered = text.removesuffix(stop) if finish == "stop" else text
+        body = {"receipt": signed.to_json(), "choices": [{"text": delivered}]}
+        request = ExpectedRequest(prompt="The stick is", stop=(stop,))
+        report = verify_receipt(signed, language_model, short_policy, request, response=read_responses(body)[0])
+        return {each.detail for each in report.verdict.objections if each.name == "finish"}
+
+    assert any("goes on after" in each for each in objections(stops["passed"]))
+    assert not any("goes on after" in each for each in objections(stops["nowhere"]))
+    assert not objections(stops["at the end"])
+
+
+def test_a_penalty_that_nobody_asked_for_does_not_blunt_the_judgement(
+    answered: Callable[..., Any], language_model: Any, short_policy: Any
+) -> None:
+    """It widens the tie band, and whoever states it would choose how wide."""
+    for penalty, outcome in ((1.3, "accepted"), (3.0, "inconclusive"), (0.3, "inconclusive")):
+        signed = answered(repetition_penalty=penalty).issued.signed
+        report = verify_receipt(signed, language_model, short_policy)
+        assert (report.outcome, report.answers["same sampler"] == "yes") == (outcome, outcome == "accepted")
+        silent = ExpectedRequest(prompt="The stick is")
+        assert verify_receipt(signed, language_model, short_policy, silent).outcome == outcome
+        asked = silent.model_copy(update={"repetition_penalty": penalty})
+        assert verify_receipt(signed, language_model, short_policy, asked).outcome == "accepted"
+
+
 def test_probabilities_alone_are_judged_only_where_the_policy_says_so(
     honest_answer: Any, language_model: Any, short_policy: Any, resigned: Callable[..., Any]
 ) -> None:

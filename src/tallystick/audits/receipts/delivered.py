@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
-from tallystick.audits.receipts.report import Notebook
+from tallystick.audits.receipts.report import Notebook, shown
 from tallystick.audits.receipts.request import ExpectedRequest
 from tallystick.audits.receipts.response import REASONS, Response
 from tallystick.commitments import digest
@@ -13,6 +15,10 @@ from tallystick.transcripts.language_model import LanguageModel
 from tallystick.transcripts.receipt import Answer, Tokens, tokens_digest
 
 Ids = tuple[int, ...]
+UNFINISHED: Final = "\ufffd"
+"""What a decoder gives for bytes that are not yet a whole character."""
+HELD_MAX: Final = 8
+"""Tokens at the end of an answer that may be pieces of one character."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,8 @@ def check_finish(
     early = next((place for place, token in enumerate(answer[:-1]) if token in model.end_tokens), None)
     if early is not None:
         notes.differs("finish", f"token {early}", "an end token, and the answer goes on")
+    if asked is not None:
+        _check_stops(notes, answer, model, asked)
     limit = receipt.request.max_tokens
     notes.note(Finding(float(len(answer)), float(limit), "finish", "answer.tokens.count", "tokens beside the limit"))
     _check_reason(notes, receipt.answer, answer, limit, model.end_tokens, is_stopped)
@@ -82,6 +90,23 @@ def check_text(
         return None
     rest = whole.removeprefix(delivered)
     return any(rest.startswith(stop) or delivered.endswith(stop) for stop in asked.stop)
+
+
+def _check_stops(notes: Notebook, answer: Ids, model: LanguageModel, asked: ExpectedRequest) -> None:
+    """No token comes, and is billed, after a stop text that was asked for.
+
+    A stop text in a piece whose last character is incomplete shows with a later token: such a piece is passed over.
+    """
+    decode = getattr(model, "decode", None)
+    if decode is None or not asked.stop:
+        return
+    places = range(len(answer) - 1, max(0, len(answer) - 1 - HELD_MAX), -1)
+    texts: Iterator[str] = (decode(answer[:place]) for place in places)
+    before = next((text for text in texts if not text.endswith(UNFINISHED)), "")
+    if found := [stop for stop in asked.stop if stop and stop in before]:
+        notes.differs("finish", "stop", f"the answer goes on after {shown(repr(found[0]))}, at which it was to end")
+    else:
+        notes.agrees("finish", "stop", "no token after a stop text")
 
 
 def _is_whole(response: Response, answer: Ids, model: LanguageModel) -> bool:
@@ -151,6 +176,7 @@ def _check_bound_text(notes: Notebook, stated: Tokens, text: str | None) -> None
 
 
 def _matching(stated: Tokens, candidates: tuple[Ids | None, ...]) -> Ids | None:
-    if stated.ids is not None:
+    if stated.ids is not None or stated.over is not None:
         return stated.ids
-    return next((ids for ids in candidates if ids is not None and tokens_digest(ids) == stated.digest), None)
+    known = (ids for ids in candidates if ids is not None)
+    return next((ids for ids in known if (len(ids), tokens_digest(ids)) == (stated.count, stated.digest)), None)

@@ -10,9 +10,10 @@ from operator import add
 from typing import Final
 
 from tallystick.audits.findings import AGREES
+from tallystick.audits.receipts.identity import check_signer
 from tallystick.audits.receipts.order import CHECK, check_order
 from tallystick.audits.receipts.policy import ReceiptPolicy
-from tallystick.audits.receipts.report import ReceiptReport
+from tallystick.audits.receipts.report import Notebook, ReceiptReport
 from tallystick.audits.receipts.sampler import SamplerEvidence, SamplerRule
 from tallystick.audits.receipts.verify import Subject, check_statements
 from tallystick.audits.verdict import Outcome, Verdict
@@ -137,10 +138,10 @@ def _look_at(
     seen: _Seen, subject: Subject, model: LanguageModel, policy: ReceiptPolicy, nonce: bytes, judge: Judge
 ) -> None:
     receipt = subject.receipt
+    if _is_signed(subject, policy):
+        seen.signed[subject.response.receipt.key].append(receipt)
     try:
         stated = check_statements(subject, model, policy)
-        if not any(each.name == "signature" and not each.agrees for each in stated.notes.findings.seen):
-            seen.signed[subject.response.receipt.key].append(receipt)
         if is_sampled(nonce, subject.identity, policy.audit_sample):
             seen.reports.append(judge(subject))
             seen.computed += 1
@@ -148,6 +149,13 @@ def _look_at(
             seen.reports.append(stated.report(0))
     except Refused as error:
         seen.refused.append(f"receipt number {receipt.sequence}: {error}")
+
+
+def _is_signed(subject: Subject, policy: ReceiptPolicy) -> bool:
+    """Whether its number counts: also where the receipt cannot be judged, which leaves no gap."""
+    notes = Notebook()
+    check_signer(notes, subject.response.receipt, subject.body, policy)
+    return not notes.findings.rejected
 
 
 def _report(seen: _Seen, count: int, policy: ReceiptPolicy, nonce: bytes) -> StreamReport:
