@@ -151,6 +151,7 @@ def test_a_request_with_a_field_that_no_check_covers_is_inconclusive(
     [
         ({"usage": {"prompt_tokens": 12, "completion_tokens": 20}}, "usage"),
         ({"usage": {"prompt_tokens": 20, "completion_tokens": 16}}, "usage"),
+        ({"usage": {"prompt_tokens": 12, "completion_tokens": 16, "total_tokens": 29}}, "usage"),
         ({"id": "another"}, "nonce"),
         ({"prompt_token_ids": [1, 2]}, "prompt"),
         ({"choices": [{"token_ids": [1] * 16}]}, "tokens"),
@@ -186,12 +187,13 @@ def test_overbilling_says_by_how_much(
 def test_several_answers_share_a_bill(answered: Callable[..., Any], response_of: Callable[..., Any]) -> None:
     first, second = answered(request_id="r-0"), answered(request_id="r-1", seed=4)
     receipts = [first.issued.signed.to_json(), second.issued.signed.to_json()]
-    usage = {"prompt_tokens": 12, "completion_tokens": 32}
+    usage = {"prompt_tokens": 12, "completion_tokens": 32, "total_tokens": 44}
     choices = [{"token_ids": list(first.tokens)}, {"token_ids": list(second.tokens)}]
     found = read_responses(
         {"id": "r", "receipt": receipts[0], "receipts": receipts, "usage": usage, "choices": choices}
     )
     assert [each.usage.completion_tokens for each in found if each.usage] == [16, 16]
+    assert [each.usage.total_tokens for each in found if each.usage] == [28, 28]
     assert [each.request_id for each in found] == ["r-0", "r-1"]
     assert found[1].choice.token_ids == second.tokens
     with pytest.raises(MalformedError, match="2 answers"):
@@ -529,6 +531,14 @@ def _leaves(value: Any) -> Any:
             yield from _leaves(entry)
         else:
             yield value, name
+
+
+def test_a_text_told_twice_is_one_text(honest_answer: Any) -> None:
+    """Of two texts, one would be read by the customer and the other by the verifier."""
+    signed = honest_answer.issued.signed.to_json()
+    assert read_response({"receipt": signed, "choices": [{"text": "a", "message": {"content": "a"}}]}).choice.content
+    with pytest.raises(MalformedError, match="not alike"):
+        read_response({"receipt": signed, "choices": [{"text": "b", "message": {"content": "a"}}]})
 
 
 def test_a_receipt_without_a_receipt_is_refused() -> None:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from tallystick.attacks.receipts.forgery import Forgery
-from tallystick.attacks.receipts.forging import billed, cut, fingerprints_of, restate, usage_of
+from tallystick.attacks.receipts.forging import Body, billed, cut, fingerprints_of, restate, usage_of
 from tallystick.attacks.receipts.scene import Presented, Scene, choice_of
 from tallystick.audits.receipts.delivered import UNFINISHED
 from tallystick.audits.receipts.response import REASONS
@@ -28,6 +28,12 @@ def overbilled(scene: Scene, count: str) -> tuple[Presented, ...]:
     """An honest receipt under a bill for more tokens."""
     body = scene.first.body
     return (Presented(billed(body, **{count: usage_of(body)[count] + EXTRA}), scene.first.request),)
+
+
+def overbilled_in_total(scene: Scene) -> tuple[Presented, ...]:
+    """An honest receipt, and a bill whose parts are right and whose sum is not."""
+    total = sum(usage_of(scene.first.body).values()) + EXTRA
+    return (Presented(billed(scene.first.body, total_tokens=total), scene.first.request),)
 
 
 def overcounted(scene: Scene, *paths: str) -> tuple[Presented, ...]:
@@ -64,9 +70,9 @@ def prompt_counted_up(scene: Scene) -> tuple[Presented, ...]:
 
 def called_a_text(scene: Scene) -> tuple[Presented, ...]:
     """The digest of the tokens under the name of a text's, of which no count is compared, and a higher bill."""
-    choice: Any = scene.first.body["choices"]
+    choices: Any = scene.first.body["choices"]
     changes = {"answer.tokens.ids": None, "answer.tokens.over": "text"}
-    body = {**restate(scene.first, scene.key, changes), "choices": [{**choice[0], "text": None}]}
+    body: Body = {**restate(scene.first, scene.key, changes), "choices": [{**choices[0], "text": None}]}
     return (Presented(billed(body, completion_tokens=len(scene.first.tokens) + EXTRA), scene.first.request),)
 
 
@@ -75,7 +81,7 @@ def beyond_a_stop(scene: Scene, finish: str) -> tuple[Presented, ...]:
     stop, until = _stop_inside(scene)
     request = scene.first.request.model_copy(update={"stop": (stop,)})
     body = restate(scene.first, scene.key, {"answer.finish": finish})
-    choice = choice_of(scene.promised, scene.first.tokens, REASONS[finish])
+    choice: Any = choice_of(scene.promised, scene.first.tokens, REASONS[finish])
     return (Presented({**body, "choices": [choice | ({"text": until} if finish == "stop" else {})]}, request),)
 
 
@@ -126,6 +132,7 @@ FORGERIES: Final = (
         partial(overbilled, count="prompt_tokens"),
         checks=("usage",),
     ),
+    Forgery("sum overbilled", f"{EXTRA} tokens more in the sum of the bill", overbilled_in_total, checks=("usage",)),
     Forgery(
         "count raised",
         f"{EXTRA} tokens more in answer and bill",

@@ -41,6 +41,8 @@ def check_delivery(notes: Notebook, response: Response) -> None:
         billed = response.usage.prompt_tokens, response.usage.completion_tokens
         for name, counted, paid in zip(("prompt_tokens", "completion_tokens"), counts, billed, strict=True):
             _check_bill(notes, name, counted, paid)
+        if response.usage.total_tokens is not None:
+            _check_bill(notes, "total_tokens", sum(counts), response.usage.total_tokens)
     _check_ids(notes, "prompt", "prompt_token_ids", receipt.request.prompt, response.prompt_token_ids)
     _check_ids(notes, "tokens", "choices.0.token_ids", receipt.answer.tokens, response.choice.token_ids)
     _check_bound_text(notes, receipt.answer.tokens, response.choice.content)
