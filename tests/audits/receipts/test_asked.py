@@ -51,6 +51,33 @@ def test_several_answers_to_one_request_with_a_nonce_are_accepted(
     assert not [each for each in report.verdict.findings if not each.agrees]
 
 
+def test_answers_of_one_request_may_end_in_any_order(
+    answered: Callable[..., Any], language_model: Any, short_policy: Any, provider_key: Any
+) -> None:
+    """Receipts are numbered as answers end: of two requests at a time, those of one lie between those of the other."""
+    from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
+    from tallystick.tolerances.fingerprints import FingerprintSettings
+
+    settings = RecordSettings((FingerprintSettings(layers=(0, 2), block=8),))
+    issuer = ReceiptIssuer(language_model, provider_key, settings)
+    names = ["a-1", "b-0", "a-0", "b-1"]
+    made = {name: answered(issuer=issuer, request_id=name, seed=3 + int(name[-1])) for name in names}
+    found = {name: each.issued.signed.to_json() for name, each in made.items()}
+    responses = {name: read_responses({"receipts": [found[f"{name}-0"], found[f"{name}-1"]]}) for name in "ab"}
+    whole = short_policy.model_copy(update={"complete": True})
+
+    def outcome(order: str) -> str:
+        return str(
+            verdict_on([Subject(each) for name in order for each in responses[name]], language_model, whole).outcome
+        )
+
+    assert outcome("ab") == "accepted"
+    assert outcome("ba") == "rejected"
+    bare = [Subject(read_responses(found[name])[0]) for name in names]
+    assert verdict_on(bare, language_model, whole).outcome == "accepted"
+    assert verdict_on(bare[::-1], language_model, whole).outcome == "rejected"
+
+
 def test_bare_receipts_of_one_request_say_which_answer_they_are(
     two: dict[str, Any], language_model: Any, short_policy: Any
 ) -> None:

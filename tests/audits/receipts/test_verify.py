@@ -533,6 +533,35 @@ def _leaves(value: Any) -> Any:
             yield value, name
 
 
+def test_the_text_of_an_end_token_may_be_left_out(
+    honest_answer: Any, language_model: Any, short_policy: Any, resigned: Callable[..., Any]
+) -> None:
+    """Servers do, and a tokenizer that does not count it as special decodes it."""
+    ids = honest_answer.tokens
+    assert ids[-1] not in ids[:-1]
+    signed = resigned(honest_answer.issued.signed, {"answer.finish": "end"})
+    texts = {count: language_model.decode(ids[:count]) for count in (16, 15, 14)}
+
+    def outcome(model: Any, count: int) -> str:
+        response = read_response({"receipt": signed.to_json(), "choices": [{"text": texts[count]}]})
+        return str(verify_receipt(signed, model, short_policy, response=response).outcome)
+
+    ending = _with_end(language_model, ids[-1])
+    assert [outcome(ending, count) for count in (16, 15, 14)] == ["accepted", "accepted", "rejected"]
+    assert [outcome(language_model, count) for count in (16, 15)] == ["rejected", "rejected"]
+
+
+def _with_end(model: Any, token: int) -> Any:
+    """The model with an end token that its tokenizer does not know."""
+    import copy
+    from dataclasses import replace
+
+    other = copy.copy(model.model)
+    other.generation_config = copy.deepcopy(model.model.generation_config)
+    other.generation_config.eos_token_id = token
+    return replace(model, model=other)
+
+
 def test_a_text_told_twice_is_one_text(honest_answer: Any) -> None:
     """Of two texts, one would be read by the customer and the other by the verifier."""
     signed = honest_answer.issued.signed.to_json()

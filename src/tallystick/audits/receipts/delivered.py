@@ -83,8 +83,8 @@ def check_text(
     if delivered is None or decode is None:
         notes.not_checked.append("whether the text that was delivered is that of the tokens: give the response")
         return None
-    whole: str = decode(answer)
-    if whole == delivered or (is_stopped and whole.startswith(delivered)):
+    whole, *others = _texts(answer, model)
+    if delivered in (whole, *others) or (is_stopped and whole.startswith(delivered)):
         notes.agrees("tokens", "text")
     else:
         notes.differs("tokens", "text", "the delivered text is not what the answer's tokens say")
@@ -113,8 +113,16 @@ def _check_stops(notes: Notebook, answer: Ids, model: LanguageModel, asked: Expe
 
 def _is_whole(response: Response, answer: Ids, model: LanguageModel) -> bool:
     """Whether all the text that the tokens say was delivered."""
+    return response.choice.content in _texts(answer, model)
+
+
+def _texts(answer: Ids, model: LanguageModel) -> tuple[str, ...]:
+    """What the tokens say: the text of an end token that its tokenizer does not count as special may be left out."""
     decode = getattr(model, "decode", None)
-    return decode is not None and decode(answer) == response.choice.content
+    if decode is None:
+        return ()
+    is_ended = bool(answer) and answer[-1] in model.end_tokens
+    return (decode(answer), decode(answer[:-1])) if is_ended else (decode(answer),)
 
 
 def known_tokens(notes: Notebook, response: Response, own_prompt: Ids | None) -> KnownTokens:
