@@ -15,7 +15,6 @@ from tallystick.transcripts.fingerprints import make_fingerprint
 from tallystick.transcripts.receipt import PROXY, Tokens
 
 LONG: Final = 1 << 10
-PENALTY: Final = 100.0
 
 
 def form_unknown(scene: Scene, which: Callable[[Scene], Answered]) -> tuple[Presented, ...]:
@@ -34,12 +33,6 @@ def token_replaced(scene: Scene) -> tuple[Presented, ...]:
     body = restate(scene.first, scene.key, {**changes, "sampler.form": "unknown"})
     choice: Json = choice_of(scene.promised, tokens, "length")
     return (Presented({**body, "choices": [choice]}, scene.first.request),)
-
-
-def penalised(scene: Scene) -> tuple[Presented, ...]:
-    """An answer of a coarse output matrix under a penalty that nobody asked for, and that widens the tie band."""
-    claimed = {**scene.first.receipt["sampler"], "repetition_penalty": PENALTY}
-    return (Presented(restate(scene.coarse, scene.key, {"sampler": claimed}), scene.first.request),)
 
 
 def fingerprinted(scene: Scene, settings: Callable[[Scene], FingerprintSettings]) -> tuple[Presented, ...]:
@@ -99,14 +92,6 @@ FORGERIES: Final = (
         "inconclusive",
         SAMPLER,
         why=LOST,
-    ),
-    Forgery(
-        "penalty of a hundred",
-        f"an output matrix of {HEAD_BITS} bits, and a repetition penalty of {PENALTY:g} that nobody asked for",
-        penalised,
-        "inconclusive",
-        ("settings",),
-        why="under it logits differ so much that tokens show little",
     ),
     Forgery(
         "early layer alone",
