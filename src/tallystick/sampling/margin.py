@@ -77,7 +77,7 @@ def margin(logits: Logits, token: int, sampler: Sampler, position: int, history:
     if x[token] == -math.inf:
         return math.inf
     apart = -float(x[token]) if sampler.is_greedy else _drawn(x, token, sampler, position)
-    return apart / _stretch(sampler, history)
+    return apart / (stretch(sampler) if len(history) else 1.0)
 
 
 def _drawn(x: Reals, token: int, sampler: Sampler, position: int) -> float:
@@ -202,6 +202,6 @@ def _least(is_explained: Callable[[float], bool], scale: float) -> float:
     return low
 
 
-def _stretch(sampler: Sampler, history: Sequence[int]) -> float:
-    """How much the repetition penalty can stretch a difference of logits."""
-    return max(1.0, *penalty_factors(sampler.repetition_penalty)) if len(history) else 1.0
+def stretch(sampler: Sampler) -> float:
+    """How much the repetition penalty can stretch a difference of logits, and a tie band with it."""
+    return max(1.0, *penalty_factors(sampler.repetition_penalty))

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tallystick.attacks.receipts import FORGERIES, Forgery, Presented, evasions, forgery_named, play, play_twin
-from tallystick.attacks.receipts.catalogue import Played
-from tallystick.attacks.receipts.forging import edit
+from tallystick.attacks.receipts.catalogue import Played, judge
+from tallystick.attacks.receipts.forging import edit, restate
 from tallystick.attacks.receipts.states import known_directions
 from tallystick.attestation import verify_receipt_signature
 from tallystick.audits.receipts.policy import ReceiptPolicy
@@ -102,3 +102,14 @@ def test_no_statement_by_which_a_provider_would_choose_its_checks_is_accepted_by
     for forgery in (*evasions.FORGERIES, forgery_named("no fingerprint")):
         assert play(forgery, replace(scene, policy=least)).outcome == "inconclusive", forgery.name
         assert play_twin(forgery, replace(scene, policy=least)).outcome == "accepted", forgery.name
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["request", "no request"])
+def test_a_penalty_that_nobody_asked_for_is_no_excuse(scene: Any, asks: bool) -> None:
+    """Under a penalty of a hundred the tie band is so wide that tokens of a coarse output matrix lie inside."""
+    claimed = {**scene.first.receipt["sampler"], "repetition_penalty": 100.0}
+    body = restate(scene.coarse, scene.key, {"sampler": claimed})
+    policy = ReceiptPolicy(sampler=scene.policy.sampler, fingerprints=scene.policy.fingerprints)
+    verdict = judge((Presented(body, scene.first.request if asks else None),), scene.promised, policy)
+    assert verdict.outcome == "inconclusive"
+    assert any("repetition penalty of 100" in line for line in verdict.unavailable)

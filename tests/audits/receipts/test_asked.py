@@ -51,6 +51,33 @@ def test_several_answers_to_one_request_with_a_nonce_are_accepted(
     assert not [each for each in report.verdict.findings if not each.agrees]
 
 
+def test_answers_of_one_request_may_end_in_any_order(
+    answered: Callable[..., Any], language_model: Any, short_policy: Any, provider_key: Any
+) -> None:
+    """Receipts are numbered as answers end: of two requests at a time, those of one lie between those of the other."""
+    from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
+    from tallystick.tolerances.fingerprints import FingerprintSettings
+
+    settings = RecordSettings((FingerprintSettings(layers=(0, 2), block=8),))
+    issuer = ReceiptIssuer(language_model, provider_key, settings)
+    names = ["a-1", "b-0", "a-0", "b-1"]
+    made = {name: answered(issuer=issuer, request_id=name, seed=3 + int(name[-1])) for name in names}
+    found = {name: each.issued.signed.to_json() for name, each in made.items()}
+    responses = {name: read_responses({"receipts": [found[f"{name}-0"], found[f"{name}-1"]]}) for name in "ab"}
+    whole = short_policy.model_copy(update={"complete": True})
+
+    def outcome(order: str) -> str:
+        return str(
+            verdict_on([Subject(each) for name in order for each in responses[name]], language_model, whole).outcome
+        )
+
+    assert outcome("ab") == "accepted"
+    assert outcome("ba") == "rejected"
+    bare = [Subject(read_responses(found[name])[0]) for name in names]
+    assert verdict_on(bare, language_model, whole).outcome == "accepted"
+    assert verdict_on(bare[::-1], language_model, whole).outcome == "rejected"
+
+
 def test_bare_receipts_of_one_request_say_which_answer_they_are(
     two: dict[str, Any], language_model: Any, short_policy: Any
 ) -> None:
@@ -103,6 +130,79 @@ def test_the_form_that_was_promised_is_the_one_that_is_judged(
     report = verify_receipt(signed, language_model, policy)
     assert report.outcome == outcome
     assert report.answers["same sampler"] == {"accepted": "yes", "rejected": "no"}.get(outcome, "unknown")
+
+
+def without_ids(signed: Any, resigned: Callable[..., Any], **changes: Any) -> Any:
+    """The receipt without the ids of its prompt, and with other fields of it."""
+    fields = {f"request.prompt.{name}": value for name, value in changes.items()}
+    return resigned(signed, {"request.prompt.ids": None, "states": None, **fields})
+
+
+@pytest.mark.parametrize("more", [-1, 8, 200])
+def test_a_prompt_is_the_one_that_was_asked_in_its_length_too(
+    honest_answer: Any, language_model: Any, short_policy: Any, resigned: Callable[..., Any], more: int
+) -> None:
+    """A bill is by the count, and the digest alone does not say it."""
+    request, signed = ExpectedRequest(prompt="The stick is"), honest_answer.issued.signed
+    count = signed.receipt.request.prompt.count
+    assert verify_receipt(without_ids(signed, resigned), language_model, short_policy, request).outcome == "accepted"
+    report = verify_receipt(without_ids(signed, resigned, count=count + more), language_model, short_policy, request)
+    assert {each.name for each in report.verdict.objections} == {"prompt"}
+
+
+@pytest.mark.parametrize("what", ["request.prompt", "answer.tokens"])
+def test_what_is_called_a_text_is_no_tokens(
+    honest_answer: Any, language_model: Any, short_policy: Any, resigned: Callable[..., Any], what: str
+) -> None:
+    """No count is compared of a text: tokens under its name would be billed as one likes."""
+    held = honest_answer.issued.signed
+    choice = {"token_ids": list(honest_answer.tokens)}
+    for over, outcome in ((None, "accepted"), ("text", "inconclusive")):
+        signed = resigned(held, {f"{what}.ids": None, f"{what}.over": over})
+        body = {
+            "receipt": signed.to_json(),
+            "choices": [choice],
+            "prompt_token_ids": list(honest_answer.prompt),
+        }
+        response = read_responses(body)[0]
+        report = verify_receipt(signed, language_model, short_policy, response=response)
+        assert report.outcome == outcome, report.verdict
+
+
+@pytest.mark.parametrize("finish", ["length", "stop"])
+def test_no_token_comes_after_a_stop_text(
+    honest_answer: Any, language_model: Any, short_policy: Any, resigned: Callable[..., Any], finish: str
+) -> None:
+    signed, ids = resigned(honest_answer.issued.signed, {"answer.finish": finish}), honest_answer.tokens
+    text = language_model.decode(ids)
+    until = language_model.decode(ids[:-1])
+    stops = {"passed": until[-1], "at the end": text[len(until) :], "nowhere": "no such text"}
+    assert stops["at the end"] not in until
+
+    def objections(stop: str) -> set[str]:
+        delivered = text.removesuffix(stop) if finish == "stop" else text
+        body = {"receipt": signed.to_json(), "choices": [{"text": delivered}]}
+        request = ExpectedRequest(prompt="The stick is", stop=(stop,))
+        report = verify_receipt(signed, language_model, short_policy, request, response=read_responses(body)[0])
+        return {each.detail for each in report.verdict.objections if each.name == "finish"}
+
+    assert any("goes on after" in each for each in objections(stops["passed"]))
+    assert not any("goes on after" in each for each in objections(stops["nowhere"]))
+    assert not objections(stops["at the end"])
+
+
+def test_a_penalty_that_nobody_asked_for_does_not_blunt_the_judgement(
+    answered: Callable[..., Any], language_model: Any, short_policy: Any
+) -> None:
+    """It widens the tie band, and whoever states it would choose how wide."""
+    for penalty, outcome in ((1.3, "accepted"), (3.0, "inconclusive"), (0.3, "inconclusive")):
+        signed = answered(repetition_penalty=penalty).issued.signed
+        report = verify_receipt(signed, language_model, short_policy)
+        assert (report.outcome, report.answers["same sampler"] == "yes") == (outcome, outcome == "accepted")
+        silent = ExpectedRequest(prompt="The stick is")
+        assert verify_receipt(signed, language_model, short_policy, silent).outcome == outcome
+        asked = silent.model_copy(update={"repetition_penalty": penalty})
+        assert verify_receipt(signed, language_model, short_policy, asked).outcome == "accepted"
 
 
 def test_probabilities_alone_are_judged_only_where_the_policy_says_so(

@@ -92,6 +92,19 @@ def test_many_blocks_that_are_each_within_the_limit_are_rejected_by_their_median
     assert outcome(noisy(states(), 5e-4), states(), chosen())
 
 
+def test_right_layers_do_not_cover_for_one_that_is_not():
+    """Which layers there are, the receipt says: an honest layer has the median of its own."""
+    for share, is_accepted in ((1.4e-3, False), (5e-4, True)):
+        claimed = states()
+        claimed[2] = noisy(states(), share)[2]
+        findings = judge_fingerprints(receipt_of(claimed, chosen((1, 2))), states(), RULE)
+        assert {each.where: each.agrees for each in findings[1:]} == {
+            "the median of 8 full blocks": True,
+            "the median of 4 full blocks of layer 1": True,
+            "the median of 4 full blocks of layer 2": is_accepted,
+        }
+
+
 def test_a_short_last_block_has_its_own_limit():
     claimed = states(tokens=33)
     claimed[2][32] *= 1 + 0.003 * np.random.default_rng(1).normal(size=SIZE).astype(np.float32)

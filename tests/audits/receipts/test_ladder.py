@@ -228,6 +228,28 @@ def test_bounds_hold_for_a_whole_layer(language_model: Any, layers: Any) -> None
     assert np.isfinite(found.radius).all()
 
 
+def test_states_kept_in_fewer_bits_convict_nobody_and_clear_nobody(
+    honest_answer: Any, language_model: Any, short_policy: Any, resigned: Callable[..., Any], layers: Any
+) -> None:
+    from tallystick.tensors import Tensor, round_to_bfloat16
+
+    committed = honest_answer.issued.states
+    rows = {
+        layer: Tensor("BF16", each.shape, round_to_bfloat16(np.array(each.values(), np.float32)).tobytes())
+        for layer, each in committed.states.items()
+    }
+    kept = commit_states(rows, tuple(rows), 8, prompt=True)
+    signed = resigned(honest_answer.issued.signed, {"states": kept.statement.to_json()})
+    subject = Subject(Response(receipt=signed), challenge=Challenge(NONCE, EVERYTHING, kept.open(NONCE, EVERYTHING)))
+    for layer in range(3):
+        report = climb(subject, language_model, short_policy, 3, Tools(layers=layers, layer=layer))
+        assert report.outcome == "inconclusive", report.verdict
+        assert {each.check for each in report.missing} == {"states", "layer"}
+    other = Challenge(NONCE, EVERYTHING, committed.open(NONCE, EVERYTHING))
+    false = climb(replace(subject, challenge=other), language_model, short_policy, 2)
+    assert {each.name for each in false.verdict.objections} == {"states"}
+
+
 def test_the_exact_replay_settles_what_too_few_tokens_left_open(
     honest_answer: Any, language_model: Any, strict: ReceiptPolicy, replayer: Any
 ) -> None:
@@ -237,8 +259,39 @@ def test_the_exact_replay_settles_what_too_few_tokens_left_open(
         report = climb(subject, language_model, strict, rung, Tools(replayer=replayer))
         assert report.outcome == "accepted", report.verdict
         assert report.rung == 4
-        assert [finding.where for finding in report.findings if finding.name == "replay"] == ["tokens", "hidden states"]
+        assert [finding.where for finding in report.findings if "replay" in finding.name] == ["tokens", "hidden states"]
+        assert report.answers["same precision"] == "yes"
         assert any("settled by exact replay" in line for line in report.not_checked)
+
+
+@pytest.mark.parametrize(
+    "left_out", [{"fingerprints": None, "states": None}, {"fingerprints": "early", "states": None}]
+)
+def test_replayed_tokens_are_no_fingerprints(
+    honest_answer: Any,
+    language_model: Any,
+    short_policy: Any,
+    resigned: Callable[..., Any],
+    replayer: Any,
+    left_out: dict[str, Any],
+) -> None:
+    """Fewer bits choose the same tokens: a receipt that leaves out what shows them is not accepted for that."""
+    from tallystick.tolerances.fingerprints import FingerprintSettings
+    from tallystick.transcripts.fingerprints import make_fingerprint
+
+    rows = honest_answer.issued.states.states[0].values()[-16:]
+    early = make_fingerprint({0: np.array(rows, np.float32)}, FingerprintSettings(layers=(0,), block=8)).to_json()
+    changes = {path: [early] if value == "early" else value for path, value in left_out.items()}
+    subject = Subject(Response(receipt=resigned(honest_answer.issued.signed, changes)))
+    for rung in (4, None):
+        report = climb(subject, language_model, short_policy, rung, Tools(replayer=replayer))
+        assert report.outcome == "inconclusive"
+        assert "carries no projection of the final norm" in str(report.missing[0])
+    waived = short_policy.model_copy(update={"demands": ()})
+    report = climb(subject, language_model, waived, 4, Tools(replayer=replayer))
+    assert report.outcome == "accepted"
+    if changes["fingerprints"] is None:
+        assert report.answers["same precision"] == "unknown"
 
 
 def test_the_ladder_is_not_climbed_without_need(

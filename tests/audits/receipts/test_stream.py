@@ -90,6 +90,25 @@ def test_a_receipt_that_cannot_be_judged_is_no_pass(
     assert "receipt number 5" in report.verdict.unavailable[0]
 
 
+def test_a_receipt_beyond_what_the_policy_spends_leaves_no_gap(
+    receipts: list[Any], verified: Callable[..., Any], answered: Callable[..., Any], language_model: Any
+) -> None:
+    from tallystick.recorders.receipts import ReceiptIssuer
+
+    issuer = ReceiptIssuer(language_model, SigningKey(bytes(range(32))))
+    lengths = (16, 18, 16)
+    signed = [
+        answered(issuer=issuer, seed=number, request_id=f"r{number}", max_tokens=length).issued.signed
+        for number, length in enumerate(lengths)
+    ]
+    most = signed[0].receipt.request.prompt.count + 16
+    report = verified(signed, complete=True, tokens_max=most)
+    assert report.outcome == "inconclusive", report.verdict
+    assert "tokens_max" in report.verdict.unavailable[0]
+    assert verified([signed[0], signed[2]], complete=True, tokens_max=most).outcome == "rejected"
+    assert verified(signed, complete=True).outcome == "accepted"
+
+
 def test_a_complete_stream_in_order_has_no_objection(receipts: list[Any]) -> None:
     assert outcome_of(receipts) == []
     assert outcome_of(receipts[1:3], complete=False) == []

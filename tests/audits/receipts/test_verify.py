@@ -151,6 +151,7 @@ def test_a_request_with_a_field_that_no_check_covers_is_inconclusive(
     [
         ({"usage": {"prompt_tokens": 12, "completion_tokens": 20}}, "usage"),
         ({"usage": {"prompt_tokens": 20, "completion_tokens": 16}}, "usage"),
+        ({"usage": {"prompt_tokens": 12, "completion_tokens": 16, "total_tokens": 29}}, "usage"),
         ({"id": "another"}, "nonce"),
         ({"prompt_token_ids": [1, 2]}, "prompt"),
         ({"choices": [{"token_ids": [1] * 16}]}, "tokens"),
@@ -186,12 +187,13 @@ def test_overbilling_says_by_how_much(
 def test_several_answers_share_a_bill(answered: Callable[..., Any], response_of: Callable[..., Any]) -> None:
     first, second = answered(request_id="r-0"), answered(request_id="r-1", seed=4)
     receipts = [first.issued.signed.to_json(), second.issued.signed.to_json()]
-    usage = {"prompt_tokens": 12, "completion_tokens": 32}
+    usage = {"prompt_tokens": 12, "completion_tokens": 32, "total_tokens": 44}
     choices = [{"token_ids": list(first.tokens)}, {"token_ids": list(second.tokens)}]
     found = read_responses(
         {"id": "r", "receipt": receipts[0], "receipts": receipts, "usage": usage, "choices": choices}
     )
     assert [each.usage.completion_tokens for each in found if each.usage] == [16, 16]
+    assert [each.usage.total_tokens for each in found if each.usage] == [28, 28]
     assert [each.request_id for each in found] == ["r-0", "r-1"]
     assert found[1].choice.token_ids == second.tokens
     with pytest.raises(MalformedError, match="2 answers"):
@@ -529,6 +531,43 @@ def _leaves(value: Any) -> Any:
             yield from _leaves(entry)
         else:
             yield value, name
+
+
+def test_the_text_of_an_end_token_may_be_left_out(
+    honest_answer: Any, language_model: Any, short_policy: Any, resigned: Callable[..., Any]
+) -> None:
+    """Servers do, and a tokenizer that does not count it as special decodes it."""
+    ids = honest_answer.tokens
+    assert ids[-1] not in ids[:-1]
+    signed = resigned(honest_answer.issued.signed, {"answer.finish": "end"})
+    texts = {count: language_model.decode(ids[:count]) for count in (16, 15, 14)}
+
+    def outcome(model: Any, count: int) -> str:
+        response = read_response({"receipt": signed.to_json(), "choices": [{"text": texts[count]}]})
+        return str(verify_receipt(signed, model, short_policy, response=response).outcome)
+
+    ending = _with_end(language_model, ids[-1])
+    assert [outcome(ending, count) for count in (16, 15, 14)] == ["accepted", "accepted", "rejected"]
+    assert [outcome(language_model, count) for count in (16, 15)] == ["rejected", "rejected"]
+
+
+def _with_end(model: Any, token: int) -> Any:
+    """The model with an end token that its tokenizer does not know."""
+    import copy
+    from dataclasses import replace
+
+    other = copy.copy(model.model)
+    other.generation_config = copy.deepcopy(model.model.generation_config)
+    other.generation_config.eos_token_id = token
+    return replace(model, model=other)
+
+
+def test_a_text_told_twice_is_one_text(honest_answer: Any) -> None:
+    """Of two texts, one would be read by the customer and the other by the verifier."""
+    signed = honest_answer.issued.signed.to_json()
+    assert read_response({"receipt": signed, "choices": [{"text": "a", "message": {"content": "a"}}]}).choice.content
+    with pytest.raises(MalformedError, match="not alike"):
+        read_response({"receipt": signed, "choices": [{"text": "b", "message": {"content": "a"}}]})
 
 
 def test_a_receipt_without_a_receipt_is_refused() -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 from typing import Any, Final
 
 from tallystick.attacks.receipts.forgery import Forgery
-from tallystick.attacks.receipts.forging import billed, cut, fingerprints_of, restate, usage_of
-from tallystick.attacks.receipts.scene import Presented, Scene
+from tallystick.attacks.receipts.forging import Body, billed, cut, fingerprints_of, restate, usage_of
+from tallystick.attacks.receipts.scene import Presented, Scene, choice_of
+from tallystick.audits.receipts.delivered import UNFINISHED
+from tallystick.audits.receipts.response import REASONS
 from tallystick.transcripts.fingerprints import make_fingerprint, settings_of
 from tallystick.transcripts.receipt import Tokens
 
@@ -25,6 +28,12 @@ def overbilled(scene: Scene, count: str) -> tuple[Presented, ...]:
     """An honest receipt under a bill for more tokens."""
     body = scene.first.body
     return (Presented(billed(body, **{count: usage_of(body)[count] + EXTRA}), scene.first.request),)
+
+
+def overbilled_in_total(scene: Scene) -> tuple[Presented, ...]:
+    """An honest receipt, and a bill whose parts are right and whose sum is not."""
+    total = sum(usage_of(scene.first.body).values()) + EXTRA
+    return (Presented(billed(scene.first.body, total_tokens=total), scene.first.request),)
 
 
 def overcounted(scene: Scene, *paths: str) -> tuple[Presented, ...]:
@@ -49,6 +58,39 @@ def unknown_token(scene: Scene) -> tuple[Presented, ...]:
     ids = [*scene.first.tokens[:-1], scene.promised.card.vocabulary]
     body = restate(scene.first, scene.key, {"answer.tokens": Tokens.of(ids).to_json()})
     return (Presented({**body, "choices": []}, scene.first.request),)
+
+
+def prompt_counted_up(scene: Scene) -> tuple[Presented, ...]:
+    """A longer prompt in receipt and bill; the ids are left to the customer, and their digest is right."""
+    more = len(scene.first.receipt["request"]["prompt"]["ids"]) + EXTRA
+    changes = {"request.prompt.ids": None, "request.prompt.count": more, "states": None}
+    body = billed(restate(scene.first, scene.key, changes), prompt_tokens=more)
+    return (Presented({name: each for name, each in body.items() if name != "prompt_token_ids"}, scene.first.request),)
+
+
+def called_a_text(scene: Scene) -> tuple[Presented, ...]:
+    """The digest of the tokens under the name of a text's, of which no count is compared, and a higher bill."""
+    choices: Any = scene.first.body["choices"]
+    changes = {"answer.tokens.ids": None, "answer.tokens.over": "text"}
+    body: Body = {**restate(scene.first, scene.key, changes), "choices": [{**choices[0], "text": None}]}
+    return (Presented(billed(body, completion_tokens=len(scene.first.tokens) + EXTRA), scene.first.request),)
+
+
+def beyond_a_stop(scene: Scene, finish: str) -> tuple[Presented, ...]:
+    """An answer that goes on where a stop text was to end it, delivered in part or as a whole."""
+    stop, until = _stop_inside(scene)
+    request = scene.first.request.model_copy(update={"stop": (stop,)})
+    body = restate(scene.first, scene.key, {"answer.finish": finish})
+    choice: Any = choice_of(scene.promised, scene.first.tokens, REASONS[finish])
+    return (Presented({**body, "choices": [choice | ({"text": until} if finish == "stop" else {})]}, request),)
+
+
+def _stop_inside(scene: Scene) -> tuple[str, str]:
+    """What one token in the first half of the answer adds to the text, in whole characters, and the text before it."""
+    texts = [scene.promised.decode(scene.first.tokens[:count]) for count in range(len(scene.first.tokens) // 2)]
+    added = ((now[len(before) :], now) for before, now in pairwise(texts) if now.startswith(before))
+    stop, now = next((stop, now) for stop, now in added if stop and UNFINISHED not in stop)
+    return stop, now[: now.index(stop)]
 
 
 def stated(scene: Scene, **fields: Any) -> tuple[Presented, ...]:
@@ -90,6 +132,7 @@ FORGERIES: Final = (
         partial(overbilled, count="prompt_tokens"),
         checks=("usage",),
     ),
+    Forgery("sum overbilled", f"{EXTRA} tokens more in the sum of the bill", overbilled_in_total, checks=("usage",)),
     Forgery(
         "count raised",
         f"{EXTRA} tokens more in answer and bill",
@@ -101,8 +144,33 @@ FORGERIES: Final = (
         "count raised everywhere",
         f"{EXTRA} tokens more in answer, fingerprints, states and bill",
         lambda scene: overcounted(scene, *COUNTS),
-        "refused",
-        ("fingerprint.tokens",),
+        checks=("tokens",),
+    ),
+    Forgery(
+        "prompt counted up",
+        f"{EXTRA} tokens more in prompt and bill, the prompt's ids left out",
+        prompt_counted_up,
+        checks=("prompt",),
+    ),
+    Forgery(
+        "tokens called a text",
+        f"{EXTRA} tokens more on the bill, and a digest that is said to be of a text",
+        called_a_text,
+        "inconclusive",
+        ("tokens",),
+        why="a text has no tokens to judge",
+    ),
+    Forgery(
+        "beyond a stop text",
+        "tokens, and their bill, after a stop text",
+        partial(beyond_a_stop, finish="length"),
+        checks=("finish",),
+    ),
+    Forgery(
+        "beyond a stop text, hidden",
+        "the text delivered as far as the stop text, and tokens billed after it",
+        partial(beyond_a_stop, finish="stop"),
+        checks=("finish",),
     ),
     Forgery(
         "blocks missing",

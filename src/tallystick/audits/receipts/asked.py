@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from tallystick.audits.receipts.policy import ReceiptPolicy
 from tallystick.audits.receipts.report import Notebook
 from tallystick.audits.receipts.request import ExpectedRequest
 from tallystick.audits.receipts.response import Response, split_name
+from tallystick.sampling.margin import stretch
 from tallystick.tolerances import Finding
 from tallystick.transcripts.language_model import LanguageModel
 from tallystick.transcripts.receipt import Receipt, tokens_digest
 
 Ids = tuple[int, ...]
+STRETCH_MAX: Final = 2.0
+"""How many times the tie band may be widened by a repetition penalty that nobody is known to have asked for."""
 
 
 def check_request(
@@ -30,6 +34,8 @@ def check_request(
     _check_answers(notes, response, asked.n or 1)
     if asked.max_tokens is not None:
         notes.compare("settings", "max_tokens", receipt.request.max_tokens, asked.max_tokens)
+    else:
+        notes.not_checked.append("the limit of tokens, which the request left to the provider")
     for name in asked.others:
         notes.lacks("settings", f"the request's {name} may have had a say in the answer, and no check covers it")
     return prompt
@@ -40,6 +46,15 @@ def check_form(notes: Notebook, receipt: Receipt, policy: ReceiptPolicy) -> None
     stated, promised = receipt.sampler.form, policy.sampler.form
     if promised is not None and stated != "unknown" and not receipt.sampler.is_greedy:
         notes.compare("settings", "form", stated, promised)
+
+
+def check_penalty(notes: Notebook, receipt: Receipt, asked: ExpectedRequest | None) -> None:
+    """What is stated widens the tie band little, unless the customer asked for it."""
+    penalty = receipt.sampler.repetition_penalty
+    is_asked = asked is not None and asked.repetition_penalty is not None
+    if stretch(receipt.sampler) > STRETCH_MAX and not is_asked:
+        line = f"the receipt states a repetition penalty of {penalty:g}, under which tokens show little"
+        notes.lacks("settings", f"{line}: give a request that asks for it")
 
 
 def _without_request(notes: Notebook, policy: ReceiptPolicy) -> None:
@@ -70,7 +85,7 @@ def _check_prompt(notes: Notebook, receipt: Receipt, prompt: Ids | None) -> None
     elif receipt.request.prompt.over == "text":
         notes.lacks("prompt", "the receipt binds the text of the prompt, and no tokens")
     elif tokens_digest(prompt) == receipt.request.prompt.digest:
-        notes.agrees("prompt")
+        notes.compare("prompt", "request.prompt.count", receipt.request.prompt.count, len(prompt))
     else:
         notes.differs("prompt", _first_difference(prompt, receipt.request.prompt.ids), "not the prompt that was asked")
 

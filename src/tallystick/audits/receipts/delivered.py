@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
-from tallystick.audits.receipts.report import Notebook
+from tallystick.audits.receipts.report import Notebook, shown
 from tallystick.audits.receipts.request import ExpectedRequest
 from tallystick.audits.receipts.response import REASONS, Response
 from tallystick.commitments import digest
@@ -13,6 +15,10 @@ from tallystick.transcripts.language_model import LanguageModel
 from tallystick.transcripts.receipt import Answer, Tokens, tokens_digest
 
 Ids = tuple[int, ...]
+UNFINISHED: Final = "\ufffd"
+"""What a decoder gives for bytes that are not yet a whole character."""
+HELD_MAX: Final = 8
+"""Tokens at the end of an answer that may be pieces of one character."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,8 @@ def check_delivery(notes: Notebook, response: Response) -> None:
         billed = response.usage.prompt_tokens, response.usage.completion_tokens
         for name, counted, paid in zip(("prompt_tokens", "completion_tokens"), counts, billed, strict=True):
             _check_bill(notes, name, counted, paid)
+        if response.usage.total_tokens is not None:
+            _check_bill(notes, "total_tokens", sum(counts), response.usage.total_tokens)
     _check_ids(notes, "prompt", "prompt_token_ids", receipt.request.prompt, response.prompt_token_ids)
     _check_ids(notes, "tokens", "choices.0.token_ids", receipt.answer.tokens, response.choice.token_ids)
     _check_bound_text(notes, receipt.answer.tokens, response.choice.content)
@@ -56,6 +64,8 @@ def check_finish(
     early = next((place for place, token in enumerate(answer[:-1]) if token in model.end_tokens), None)
     if early is not None:
         notes.differs("finish", f"token {early}", "an end token, and the answer goes on")
+    if asked is not None:
+        _check_stops(notes, answer, model, asked)
     limit = receipt.request.max_tokens
     notes.note(Finding(float(len(answer)), float(limit), "finish", "answer.tokens.count", "tokens beside the limit"))
     _check_reason(notes, receipt.answer, answer, limit, model.end_tokens, is_stopped)
@@ -73,8 +83,8 @@ def check_text(
     if delivered is None or decode is None:
         notes.not_checked.append("whether the text that was delivered is that of the tokens: give the response")
         return None
-    whole: str = decode(answer)
-    if whole == delivered or (is_stopped and whole.startswith(delivered)):
+    whole, *others = _texts(answer, model)
+    if delivered in (whole, *others) or (is_stopped and whole.startswith(delivered)):
         notes.agrees("tokens", "text")
     else:
         notes.differs("tokens", "text", "the delivered text is not what the answer's tokens say")
@@ -84,10 +94,35 @@ def check_text(
     return any(rest.startswith(stop) or delivered.endswith(stop) for stop in asked.stop)
 
 
+def _check_stops(notes: Notebook, answer: Ids, model: LanguageModel, asked: ExpectedRequest) -> None:
+    """No token comes, and is billed, after a stop text that was asked for.
+
+    A stop text in a piece whose last character is incomplete shows with a later token: such a piece is passed over.
+    """
+    decode = getattr(model, "decode", None)
+    if decode is None or not asked.stop:
+        return
+    places = range(len(answer) - 1, max(0, len(answer) - 1 - HELD_MAX), -1)
+    texts: Iterator[str] = (decode(answer[:place]) for place in places)
+    before = next((text for text in texts if not text.endswith(UNFINISHED)), "")
+    if found := [stop for stop in asked.stop if stop and stop in before]:
+        notes.differs("finish", "stop", f"the answer goes on after {shown(repr(found[0]))}, at which it was to end")
+    else:
+        notes.agrees("finish", "stop", "no token after a stop text")
+
+
 def _is_whole(response: Response, answer: Ids, model: LanguageModel) -> bool:
     """Whether all the text that the tokens say was delivered."""
+    return response.choice.content in _texts(answer, model)
+
+
+def _texts(answer: Ids, model: LanguageModel) -> tuple[str, ...]:
+    """What the tokens say: the text of an end token that its tokenizer does not count as special may be left out."""
     decode = getattr(model, "decode", None)
-    return decode is not None and decode(answer) == response.choice.content
+    if decode is None:
+        return ()
+    is_ended = bool(answer) and answer[-1] in model.end_tokens
+    return (decode(answer), decode(answer[:-1])) if is_ended else (decode(answer),)
 
 
 def known_tokens(notes: Notebook, response: Response, own_prompt: Ids | None) -> KnownTokens:
@@ -151,6 +186,7 @@ def _check_bound_text(notes: Notebook, stated: Tokens, text: str | None) -> None
 
 
 def _matching(stated: Tokens, candidates: tuple[Ids | None, ...]) -> Ids | None:
-    if stated.ids is not None:
+    if stated.ids is not None or stated.over is not None:
         return stated.ids
-    return next((ids for ids in candidates if ids is not None and tokens_digest(ids) == stated.digest), None)
+    known = (ids for ids in candidates if ids is not None)
+    return next((ids for ids in known if (len(ids), tokens_digest(ids)) == (stated.count, stated.digest)), None)

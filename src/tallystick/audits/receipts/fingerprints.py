@@ -1,8 +1,8 @@
 """Judges the fingerprints of a receipt, and opened hidden states, against the verifier's own pass over the tokens.
 
 Two limits hold for projections. The largest distance of any block and layer may not exceed a generous one: one block
-with unlucky rounding does not reject an answer. Where there are four or more full blocks, over all layers, their median
-may not exceed a tighter one: a model that differs everywhere, if by little, is not excused by that.
+with unlucky rounding does not reject an answer. Where there are four or more full blocks, of all layers or of one,
+their median may not exceed a tighter one: a model that differs everywhere, if by little, is not excused by that.
 """
 
 from __future__ import annotations
@@ -192,13 +192,25 @@ def _largest(compared: Sequence[_Compared], name: str, detail: str) -> Finding:
 
 
 def _typical(compared: Sequence[_Compared], block: int, name: str) -> Iterator[Finding]:
-    """The median of the full blocks of each class of layers that has enough of them."""
+    """The median of the full blocks of each class of layers, and of each layer, that has enough of them.
+
+    Of layers together alone, right ones that a receipt adds would cover for one that is not.
+    """
     full = [each for each in compared if each.found.tokens == block]
     for allowed in sorted({each.typical for each in full}):
-        alike = [each.found.distance for each in full if each.typical == allowed]
-        if len(alike) >= MEDIAN_FROM:
-            middle = median(math.inf if math.isnan(each) else each for each in alike)
-            yield Finding(middle, allowed, name, f"the median of {len(alike)} full blocks")
+        alike = [each for each in full if each.typical == allowed]
+        layers = sorted({each.found.layer for each in alike})
+        yield from _median(alike, allowed, name)
+        for layer in layers if len(layers) > 1 else ():
+            yield from _median(
+                [each for each in alike if each.found.layer == layer], allowed, name, f" of layer {layer}"
+            )
+
+
+def _median(alike: Sequence[_Compared], allowed: float, name: str, which: str = "") -> Iterator[Finding]:
+    if len(alike) >= MEDIAN_FROM:
+        middle = median(math.inf if math.isnan(each.found.distance) else each.found.distance for each in alike)
+        yield Finding(middle, allowed, name, f"the median of {len(alike)} full blocks{which}")
 
 
 def _toploc_finding(found: Sequence[Distance], dtype: Dtype) -> Finding:

@@ -63,7 +63,7 @@ def _wanted(found: Verification, asked: int | None, rung: int, is_there: bool) -
         return False
     if asked is not None:
         return asked == rung or (asked > rung and is_there)
-    doubts = [each for each in found.notes.missing if each.check in RUNG_OF]
+    doubts = [each for each in found.notes.missing if each.check in RUNG_OF and not each.lasting]
     return is_there and bool(doubts) and not found.notes.findings.rejected
 
 
@@ -117,14 +117,17 @@ def _judge_replay(found: Verification, tools: Tools) -> frozenset[int]:
 
 
 def _settled(report: ReceiptReport, rungs: frozenset[int]) -> ReceiptReport:
-    """The report after an exact replay agreed: what lower rungs doubted decides nothing any more."""
+    """The report after an exact replay agreed: what lower rungs doubted decides nothing any more.
+
+    What the policy demands of a receipt stays missing: equal tokens do not show in which precision they were computed.
+    """
     if not rungs:
         return report
     findings = tuple(
         replace(each, advisory=True) if RUNG_OF.get(each.name) in rungs and not each.agrees else each
         for each in report.findings
     )
-    doubts = tuple(each for each in report.missing if RUNG_OF.get(each.check) in rungs)
+    doubts = tuple(each for each in report.missing if RUNG_OF.get(each.check) in rungs and not each.lasting)
     noted = tuple(f"{each}; settled by exact replay" for each in doubts)
     return replace(
         report,

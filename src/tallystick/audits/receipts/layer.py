@@ -137,9 +137,12 @@ def _judge(
             notes.lacks("layer", f"the states are kept in another form than layer {layer} reads: {statement.dtype}")
             return
         bindings[program.given] = given
+    if statement.dtype != specs[output.value].dtype:
+        notes.lacks("layer", f"the states are kept in another form than layer {layer} gives: {statement.dtype}")
+        return
     exact = enclose(program.graph, bindings)[output.name]
     claimed = opened[layer][None].astype(np.float64)
-    if claimed.shape != exact.centre.shape or statement.dtype != specs[output.value].dtype:
+    if claimed.shape != exact.centre.shape:
         notes.differs("layer", f"layer {layer}", f"{statement.dtype}{list(claimed.shape)} is not what the layer gives")
         return
     notes.note(_within_bound(claimed, exact, layer))

@@ -25,6 +25,13 @@ def unmeasured_limits(rule: FingerprintRule, kind: Kind, card: ModelCard) -> str
     return "" if measured is None else _reason(measured, card, "no limits were", WAYS[kind])
 
 
+def other_form(dtype: str, card: ModelCard) -> str:
+    """Why limits say nothing about states kept in `dtype`; empty for the model's own and for F32, which rounds none."""
+    if dtype in ("F32", card.dtype):
+        return ""
+    return f"the states are kept in {dtype}, which rounds those of a model in {card.dtype}: keep them as they are"
+
+
 def unmeasured_band(rule: SamplerRule, card: ModelCard) -> str:
     """Why the tie band does not hold for the model, and what mends it; empty where it does, or is the verifier's."""
     way = "state a measured one as `sampler.band` in the policy"

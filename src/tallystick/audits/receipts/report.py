@@ -16,19 +16,21 @@ from tallystick.tolerances import Finding
 
 Reply = Literal["yes", "no", "unknown"]
 RUNGS: Final = (1, 2, 3, 4)
+BITS: Final = "replayed bits"
+"""An exact replay of the hidden states that a receipt binds, where `replay` is one of the tokens."""
 RUNG_OF: Final[Mapping[str, int]] = {
     **dict.fromkeys(("sampler", "surprisal", "evidence"), 1),
     **dict.fromkeys(("fingerprint", "states"), 2),
     "layer": 3,
-    "replay": 4,
+    **dict.fromkeys(("replay", BITS), 4),
 }
 """The rung of the ladder to which a check belongs; what compares statements alone stands before the first."""
 RUNG_NAMES: Final = {1: "token test", 2: "fingerprints", 3: "one layer by operators", 4: "exact replay"}
 STATED: Final = ("signature", "model")
 SEEN: Final = ("evidence", "fingerprint", "states", "replay")
 """Checks of which each alone shows that the promised model computed."""
-EXACT: Final = ("fingerprint", "states", "replay")
-"""Those that show in which precision: tokens seldom tell fewer bits from more."""
+EXACT: Final = ("fingerprint", "states", BITS)
+"""Those that show in which precision: tokens, replayed or not, seldom tell fewer bits from more."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Question:
 
 QUESTIONS: Final[Mapping[str, Question]] = {
     "same model": Question(STATED, SEEN, ("sampler", "surprisal", "layer")),
-    "same precision": Question(STATED, EXACT, ("sampler", "surprisal", "evidence", "layer")),
+    "same precision": Question(STATED, EXACT, ("sampler", "surprisal", "evidence", "layer", "replay")),
     "same prompt": Question(("signature",), ("prompt",), ("nonce",)),
     "same sampler": Question(("signature", "settings"), ("evidence", "surprisal", "replay"), ("sampler",)),
     "same token count": Question(("signature", "finish"), ("usage", "tokens")),
@@ -60,10 +62,11 @@ class Cost:
 
 @dataclass(frozen=True)
 class Missing:
-    """A check that could not be made, and why."""
+    """A check that could not be made, and why; `lasting` where the receipt itself lacks what the policy demands."""
 
     check: str
     reason: str
+    lasting: bool = False
 
     def __str__(self) -> str:
         return f"{self.check}: {self.reason}"
@@ -107,9 +110,9 @@ class Notebook:
         else:
             self.differs(name, where, f"{shown(claimed)} in the receipt, and {shown(expected)} was expected")
 
-    def lacks(self, check: str, reason: str) -> None:
+    def lacks(self, check: str, reason: str, lasting: bool = False) -> None:
         """Note that a check could not be made."""
-        self.missing.append(Missing(check, reason))
+        self.missing.append(Missing(check, reason, lasting))
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
 from tallystick.commitments import Json
 from tallystick.errors import MalformedError
@@ -41,6 +41,12 @@ class Usage(Loose):
 
     prompt_tokens: TokenCount
     completion_tokens: TokenCount
+    total_tokens: TokenCount | None = None
+
+    def without(self, others: int) -> Usage:
+        """The bill but for so many tokens of other answers."""
+        total = None if self.total_tokens is None else self.total_tokens - others
+        return self.model_copy(update={"completion_tokens": self.completion_tokens - others, "total_tokens": total})
 
 
 class Spoken(Loose):
@@ -56,6 +62,13 @@ class Choice(Loose):
     text: str | None = None
     finish_reason: str | None = None
     token_ids: TokenIds | None = None
+
+    @model_validator(mode="after")
+    def _is_one_text(self) -> Self:
+        spoken = None if self.message is None else self.message.content
+        if None not in (spoken, self.text) and spoken != self.text:
+            raise ValueError("text and message.content are not alike")
+        return self
 
     @property
     def content(self) -> str | None:
@@ -107,9 +120,7 @@ class Several(Loose):
 
     def _one(self, number: int) -> Response:
         others = sum(each.receipt.answer.tokens.count for i, each in enumerate(self.receipts) if i != number)
-        usage = self.usage
-        if usage is not None:
-            usage = usage.model_copy(update={"completion_tokens": usage.completion_tokens - others})
+        usage = None if self.usage is None else self.usage.without(others)
         return Response(
             receipt=self.receipts[number],
             id=self.id,

@@ -10,9 +10,10 @@ from operator import add
 from typing import Final
 
 from tallystick.audits.findings import AGREES
+from tallystick.audits.receipts.identity import check_signer
 from tallystick.audits.receipts.order import CHECK, check_order
 from tallystick.audits.receipts.policy import ReceiptPolicy
-from tallystick.audits.receipts.report import ReceiptReport
+from tallystick.audits.receipts.report import Notebook, ReceiptReport
 from tallystick.audits.receipts.sampler import SamplerEvidence, SamplerRule
 from tallystick.audits.receipts.verify import Subject, check_statements
 from tallystick.audits.verdict import Outcome, Verdict
@@ -99,11 +100,11 @@ class StreamReport:
 
 @dataclass
 class _Seen:
-    """What a stream showed so far."""
+    """What a stream showed so far; receipts by key, those of one response together."""
 
     reports: list[ReceiptReport] = field(default_factory=list)
     computed: int = 0
-    signed: dict[str, list[Receipt]] = field(default_factory=lambda: defaultdict(list))
+    signed: dict[str, list[list[Receipt]]] = field(default_factory=lambda: defaultdict(list))
     refused: list[str] = field(default_factory=list)
 
 
@@ -137,10 +138,13 @@ def _look_at(
     seen: _Seen, subject: Subject, model: LanguageModel, policy: ReceiptPolicy, nonce: bytes, judge: Judge
 ) -> None:
     receipt = subject.receipt
+    if _is_signed(subject, policy):
+        held = seen.signed[subject.response.receipt.key]
+        if subject.response.number == 0 or not held:
+            held.append([])
+        held[-1].append(receipt)
     try:
         stated = check_statements(subject, model, policy)
-        if not any(each.name == "signature" and not each.agrees for each in stated.notes.findings.seen):
-            seen.signed[subject.response.receipt.key].append(receipt)
         if is_sampled(nonce, subject.identity, policy.audit_sample):
             seen.reports.append(judge(subject))
             seen.computed += 1
@@ -148,6 +152,13 @@ def _look_at(
             seen.reports.append(stated.report(0))
     except Refused as error:
         seen.refused.append(f"receipt number {receipt.sequence}: {error}")
+
+
+def _is_signed(subject: Subject, policy: ReceiptPolicy) -> bool:
+    """Whether its number counts: also where the receipt cannot be judged, which leaves no gap."""
+    notes = Notebook()
+    check_signer(notes, subject.response.receipt, subject.body, policy)
+    return not notes.findings.rejected
 
 
 def _report(seen: _Seen, count: int, policy: ReceiptPolicy, nonce: bytes) -> StreamReport:
@@ -183,13 +194,21 @@ def _order_of(seen: _Seen, policy: ReceiptPolicy) -> tuple[list[Finding], list[s
     findings: list[Finding] = []
     not_checked: list[str] = []
     for key, receipts in seen.signed.items():
-        order = check_order(receipts, policy.complete)
+        order = check_order(_handed_over(receipts), policy.complete)
         prefix = f"key {key[:16]}: " if len(seen.signed) > 1 else ""
         findings += [replace(each, where=prefix + each.where) for each in order.findings.seen]
         not_checked += [prefix + line for line in order.not_checked]
     if len(seen.signed) > 1:
         not_checked.append(f"the order between receipts of {len(seen.signed)} keys")
     return findings, not_checked
+
+
+def _handed_over(responses: Sequence[Sequence[Receipt]]) -> list[Receipt]:
+    """The receipts in the order of their responses; several answers of one are numbered as they end, between others."""
+    receipts = [each for response in responses for each in response]
+    firsts = [min(each.sequence for each in response) for response in responses]
+    is_told_apart = len(receipts) == len(responses) or firsts != sorted(firsts)
+    return receipts if is_told_apart else sorted(receipts, key=lambda each: each.sequence)
 
 
 def _of_receipts(reports: Sequence[ReceiptReport]) -> list[Finding]:

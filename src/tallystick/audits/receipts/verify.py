@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
 
-from tallystick.audits.receipts.asked import check_form, check_request
+from tallystick.audits.receipts.asked import check_form, check_penalty, check_request
 from tallystick.audits.receipts.delivered import Ids, KnownTokens, check_delivery, check_finish, known_tokens
 from tallystick.audits.receipts.fingerprints import judge_fingerprints, judge_states, unjudged_fingerprints
 from tallystick.audits.receipts.identity import SIGNATURE_BYTES, check_model, check_signer
 from tallystick.audits.receipts.limits import check_consistency, check_sizes, check_vocabulary
-from tallystick.audits.receipts.measured import unmeasured_band, unmeasured_limits
+from tallystick.audits.receipts.measured import other_form, unmeasured_band, unmeasured_limits
 from tallystick.audits.receipts.policy import STANDARD_DEMANDS, ReceiptPolicy
 from tallystick.audits.receipts.report import Notebook, ReceiptReport
 from tallystick.audits.receipts.request import ExpectedRequest
@@ -173,6 +173,7 @@ def check_statements(subject: Subject, model: LanguageModel, policy: ReceiptPoli
     check_sizes(receipt, model.card, policy, subject.context, subject.layers)
     with notes.timing("request", len(subject.body)):
         check_form(notes, receipt, policy)
+        check_penalty(notes, receipt, subject.request)
         own_prompt = check_request(notes, subject.response, subject.request, model, policy)
         check_delivery(notes, subject.response)
         found.tokens = known_tokens(notes, subject.response, own_prompt)
@@ -275,7 +276,8 @@ def _judge_states(found: Verification, passed: Prefill) -> None:
         notes.lacks("states", "the receipt commits to no hidden states")
         return
     opening, rule = challenge.opening, found.policy.fingerprints
-    unmeasured = unmeasured_limits(rule, "states", found.model.card)
+    card = found.model.card
+    unmeasured = unmeasured_limits(rule, "states", card) or other_form(statement.dtype, card)
     with notes.timing("states", challenge.size):
         found_states = judge_states(
             opening,
@@ -303,7 +305,9 @@ def _check_demands(found: Verification, rung: Rung) -> None:
             notes.lacks("fingerprint", f"the policy asks for {demand}, on rung 2")
         elif not demand.is_met(found.subject.receipt, found.model.card.layers):
             line = f"the receipt carries no {demand}; a policy's `demands` say what has to be there"
-            notes.lacks("fingerprint", line) if demand.required else notes.not_checked.append(f"fingerprint: {line}")
+            notes.lacks("fingerprint", line, lasting=True) if demand.required else notes.not_checked.append(
+                f"fingerprint: {line}"
+            )
 
 
 def _not_computed(found: Verification) -> None:
