@@ -26,7 +26,7 @@ DERIVED = ("transcript.index", "trace.index", "tiles/trace/")
 
 def files_of(run: Path) -> list[str]:
     return sorted(
-        str(path.relative_to(run)) for path in run.rglob("*") if path.is_file() and path.name != ".lock"
+        str(path.relative_to(run)) for path in run.rglob("*") if path.is_file() and path.name != ".tally-lock"
     )  # empty
 
 

@@ -221,7 +221,7 @@ def test_a_second_training_into_a_directory_stops_with_one_line_and_leaves_the_f
             told = tally(*arguments)
             assert (told.code, told.out) == (4, "")
             assert "another process records into it" in told.complaint
-        assert [path.name for path in out.iterdir()] == [".lock"]
+        assert [path.name for path in out.iterdir()] == [".tally-lock"]
     assert tally("train", config, "--out", out).code == 0
     (out / "claim.json").unlink()
     with RunLock(out):

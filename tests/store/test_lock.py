@@ -45,10 +45,12 @@ def test_an_interrupted_beginning_is_cleared_and_begun_again(tmp_path: Path, lef
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     lock_new_run(tmp_path).release()
-    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+    assert [path.name for path in tmp_path.iterdir()] == [".tally-lock"]
 
 
-@pytest.mark.parametrize("left", [["data/tokens.bin"], [".lock", "spec.json"], [".lock", "notes.txt", "data/mine"]])
+@pytest.mark.parametrize(
+    "left", [["data/tokens.bin"], [".tally-lock", "spec.json"], [".tally-lock", "notes.txt", "data/mine"]]
+)
 def test_anything_else_is_left_alone(tmp_path: Path, left: list[str]) -> None:
     for name in left:
         (tmp_path / name).parent.mkdir(exist_ok=True)

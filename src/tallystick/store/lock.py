@@ -14,7 +14,7 @@ from typing import Final, Self
 from tallystick.errors import UnavailableError, UsageError
 from tallystick.store.run import RunDirectory
 
-LOCK: Final = ".lock"
+LOCK: Final = ".tally-lock"
 PREPARED: Final = ("data", "graphs")
 DRAFT: Final = ".spec.json.draft"
 """What is written before a spec stands: with the lock beside it and no spec, it is an interrupted beginning."""
