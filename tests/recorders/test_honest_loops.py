@@ -280,6 +280,24 @@ class TestWithoutLuck:
         assert "clipping takes `clip_norm=`" in line
         assert audit(tmp_path / "run").outcome == "inconclusive"
 
+    @pytest.mark.parametrize("other", [0.5, 1.0])
+    def test_a_number_of_the_batch_is_a_constant_of_the_graph(
+        self, tmp_path: Path, audit: Audit, other: float, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def weighs(model: Any, batch: Any) -> Any:
+            return loss_of(model, batch[:2]) * batch[2]
+
+        loss_of = loops.loss_of
+        data = [(*batch, other if step == 5 else 1.0, f"batch {step}") for step, batch in enumerate(loops.batches())]
+        monkeypatch.setattr(loops, "batches", lambda: data)
+        monkeypatch.setattr(loops, "loss_of", weighs)
+        lines, verdict = said(tmp_path / "run"), audit(tmp_path / "run")
+        if other == 1.0:
+            assert (lines, verdict.outcome) == ([], "accepted")
+            return
+        assert "step 6: x2 of the batch is 0.5, and 1.0 in the captured step" in lines[0]
+        assert (verdict.outcome, verdict.objections) == ("inconclusive", ())
+
     def test_an_average_that_is_put_in_and_taken_out_again_is_accepted(self, tmp_path: Path, audit: Audit) -> None:
         def validates(model: Any, optimizer: Any) -> None:
             kept = {name: value.clone() for name, value in model.state_dict().items()}

@@ -197,6 +197,8 @@ class OwnLoopRecorder:
             self._withdraw(departure)
         elif misfit := self._graph.misfit(named):
             self._say_misfit(misfit)
+        elif other := self._graph.other_number(batch):
+            self._withdraw(f"step {self.index}: {other}")
         elif not math.isfinite(loss):
             raise UnavailableError(f"the loss of step {self.index} is {loss}, and no replay is compared with that")
         elif self._check is not None and self._check.before is not None:
