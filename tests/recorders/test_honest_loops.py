@@ -34,7 +34,7 @@ def audit(one_thread: None) -> Audit:
     return judged
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="class")
 def one_process() -> Iterator[None]:
     """A group of one process over gloo, as DDP and FSDP ask for."""
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
