@@ -196,8 +196,7 @@ def audited(one_thread: None) -> Callable[..., Any]:
 
         environment = describe_environment("cuda" if device == "cuda" else "cpu")
         asked = Policy.from_json(policy, "policy")
-        workplace = Workplace(environment, replayer, train_bpe=train_bpe)
-        return audit_training(RunDirectory(path), asked, nonce, workplace)
+        return audit_training(RunDirectory(path), asked, nonce, Workplace(environment, replayer, train_bpe=train_bpe))
 
     return audit
 

@@ -34,6 +34,13 @@ def network() -> tuple[Any, Any]:
     return model, torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
 
 
+def normalised() -> tuple[Any, Any]:
+    torch.manual_seed(0)
+    layers = (torch.nn.Linear(3, 8), torch.nn.BatchNorm1d(8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    model = torch.nn.Sequential(*layers)
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
+
+
 def fit(
     out: Path,
     *,

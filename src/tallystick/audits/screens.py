@@ -27,7 +27,7 @@ from tallystick.tolerances import (
     second_moment_floor,
     update_profile,
 )
-from tallystick.tolerances.streams import difference_norm, element_count, narrow_pieces, norm
+from tallystick.tolerances.streams import difference_norm, element_count, norm, not_finite
 from tallystick.tolerances.tolerance import is_float
 from tallystick.transcripts import (
     BucketSummary,
@@ -198,13 +198,9 @@ def _directions(before: State, after: State) -> Iterator[Finding]:
 
 
 def _screen_finite(findings: Findings, state: State, mark: int) -> None:
-    bad = [name for name, tensor in state.items() if tensor.dtype.startswith("F") and not _is_finite(tensor)]
+    bad = not_finite(state)
     where = f"step {mark}" + (f", {bad[0]}" if bad else "")
     findings.note(Finding(float(len(bad)), 0.0), "finite state", where)
-
-
-def _is_finite(tensor: Tensor) -> bool:
-    return all(np.isfinite(values).all() for values in narrow_pieces(tensor))
 
 
 def _screen_continuity(evidence: Evidence, state: State, mark: int) -> None:

@@ -88,7 +88,10 @@ class Doubt:
         if ours.keys() != theirs.keys():
             return
         if all(torch.equal(ours[name], theirs[name]) for name in ours):
-            yield "its gradients are the same, so the state was changed outside of `optimizer.step()`"
+            yield (
+                "its gradients are the same: the optimizer's kernel rounds otherwise (weights in bfloat16), or the "
+                "state was changed through `.data`"
+            )
             return
         ratio = _ratio(ours, theirs)
         if ratio is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -32,6 +33,12 @@ STEPS_BETWEEN = (
     "step {}: the optimizer stepped {} times since the last record, and has to once; with micro-batches, "
     "give `accumulation=` and record after `optimizer.step()`"
 )
+
+TOUCHED = (
+    "step {}: gradients are changed between backward() and optimizer.step(), and the captured step changes none; "
+    "clipping takes `clip_norm=`, and scaling belongs into `loss=`"
+)
+CHANGED_AT_END = "the weights were changed after the last record; do that after the recording, or record the last step"
 
 
 class OwnLoopRecorder:
@@ -138,7 +145,7 @@ class OwnLoopRecorder:
         environment = describe_environment("cuda" if self._device == "cuda" else "cpu")
         self._recorder = RunRecorder(self._run, spec, environment, summariser, self._state)
         self._recorder.begin()
-        self._watch = StepWatch(self._model, self._optimizer, graph)
+        self._watch = StepWatch(self._model, self._optimizer, graph, self._recorder.holds_weights)
         self._prepare_check()
         self._last_step = time.perf_counter()
 
@@ -170,7 +177,12 @@ class OwnLoopRecorder:
 
     def _finish(self) -> None:
         assert self._recorder is not None
+        assert self._watch is not None
         if self.index % self._recorded.anchor_stride:
+            if "projection" in self._recorded.summaries and not self._recorder.holds_weights():
+                raise UsageError(CHANGED_AT_END)
+            if self._no_graph is None and (written := self._watch.written_at_end()):
+                self._withdraw(written)
             self._recorder.anchor(self.index)
         self._recorder.finish(self._no_graph)
         self._close()
@@ -185,8 +197,14 @@ class OwnLoopRecorder:
             self._withdraw(departure)
         elif misfit := self._graph.misfit(named):
             self._say_misfit(misfit)
+        elif other := self._graph.other_number(batch):
+            self._withdraw(f"step {self.index}: {other}")
+        elif not math.isfinite(loss):
+            raise UnavailableError(f"the loss of step {self.index} is {loss}, and no replay is compared with that")
         elif self._check is not None and self._check.before is not None:
             self._compare(self._check, self._taken(self._check.before, seen, named, batch, rates, loss, norm))
+        if seen.is_touched and self._no_graph is None:  # a replay tells better what was done, where there was one
+            self._withdraw(TOUCHED.format(self.index))
         return describe_batch(batch) if self._no_graph is not None else Batch(digest=keep_batch(self._run, named))
 
     def _taken(

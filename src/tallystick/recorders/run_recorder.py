@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from typing import Self
 
 from tallystick.commitments import Digest
+from tallystick.errors import UnavailableError
 from tallystick.frameworks.torch.summaries import Summariser
 from tallystick.recorders.journal import Journal
 from tallystick.store import LogWriter, RunDirectory, write_atomically
 from tallystick.store.log import cut_log
 from tallystick.tensors import Tensor, state_digest, write_state
 from tallystick.tolerances import quantise
+from tallystick.tolerances.streams import not_finite
 from tallystick.transcripts import (
     AnchorRecord,
     Batch,
@@ -112,6 +114,11 @@ class RunRecorder:
         """Keep the full state after step `index` although none is due: the end of somebody's own loop."""
         self._anchor(index)
 
+    def holds_weights(self) -> bool:
+        """Whether the weights are those of the last record, as far as its projection tells; no without one."""
+        recorded = self._summary.projection
+        return recorded is not None and self._summariser.projection() == recorded
+
     def fail(self, index: int, error: BaseException) -> None:
         """Append that step `index` crashed, and close the run without a claim."""
         if self._logs:
@@ -120,7 +127,8 @@ class RunRecorder:
 
     def finish(self, no_graph: str | None = None) -> Claim:
         """Close the transcript and write the claim over it; `no_graph` says why its step graph was withdrawn."""
-        return self._claim(self._transcript.close(), self._trace.close(), state_digest(self._state()), no_graph)
+        final = state_digest(self._state()) if self._anchored is None else self._anchored.digest
+        return self._claim(self._transcript.close(), self._trace.close(), final, no_graph)
 
     def finish_at_anchor(self, no_graph: str | None = None) -> int:
         """Claim the run up to its last anchor, because it cannot be recorded further; what stands behind is cut off.
@@ -165,6 +173,8 @@ class RunRecorder:
 
     def _anchor(self, index: int) -> None:
         state = self._state()
+        if bad := not_finite(state):
+            raise UnavailableError(f"step {index}: {bad[0]} is not finite: the training has diverged")
         write_state(self.run.path / anchor_file(index), state)
         summary = self._summary if index == 0 else self._summariser.at_anchor()
         digest = state_digest(state)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -34,6 +34,8 @@ class StepGraph:
     model: torch.nn.Module
     loss: LossOfBatch
     clip_norm: float | None = None
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    """Numbers of the example that are no tensors, by name: constants of the graph, whatever later batches have."""
 
     @property
     def root(self) -> Digest:
@@ -79,6 +81,18 @@ class StepGraph:
                 )
         return ""
 
+    def other_number(self, batch: Batches) -> str:
+        """A number of a batch that is another one in the captured step, or nothing."""
+        found = numbers_of(batch, self.accumulation)
+        for name in sorted(found.keys() | self.numbers.keys()):
+            now, then = found.get(name, "not there"), self.numbers.get(name, "not there")
+            if now != then:
+                return (
+                    f"{name} of the batch is {now}, and {then} in the captured step, where it is a constant; "
+                    "make it a tensor, or leave it out of the batch where the loss does not use it"
+                )
+        return ""
+
 
 def capture_loop(
     model: torch.nn.Module,
@@ -103,7 +117,8 @@ def capture_loop(
     captured = capture_training_step(
         model, objective, optimizer, as_mapping(first), clip_norm=clip_norm, accumulation=accumulation
     )
-    return StepGraph(captured, accumulation, model, loss, clip_norm)
+    numbers = numbers_of([first] * accumulation if accumulation > 1 else first, accumulation)
+    return StepGraph(captured, accumulation, model, loss, clip_norm, numbers)
 
 
 def keep_batch(run: RunDirectory, named: State) -> Digest:
@@ -122,6 +137,24 @@ def as_mapping(batch: Batch) -> dict[str, torch.Tensor]:
     if isinstance(batch, Mapping):
         return {name: value for name, value in sorted(batch.items()) if isinstance(value, torch.Tensor)}
     return {f"x{number}": value for number, value in enumerate(batch) if isinstance(value, torch.Tensor)}
+
+
+def numbers_of(batch: Batches, accumulation: int) -> dict[str, float]:
+    """The numbers of a batch that are no tensors, by the names that tensors in their places would have."""
+    return {
+        name if accumulation == 1 else f"{number}.{name}": value
+        for number, part in enumerate(parts_of(batch, accumulation))
+        for name, value in _items(part)
+        if isinstance(value, int | float)
+    }
+
+
+def _items(batch: Any) -> Iterable[tuple[str, Any]]:
+    if isinstance(batch, torch.Tensor):
+        return ()
+    if isinstance(batch, Mapping):
+        return batch.items()
+    return ((f"x{number}", value) for number, value in enumerate(batch))
 
 
 def _like(example: Batch, tensors: Mapping[str, torch.Tensor]) -> Any:

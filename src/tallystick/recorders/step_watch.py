@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -12,9 +12,17 @@ from torch import nn
 from tallystick.frameworks.torch.updates import rule_of
 from tallystick.recorders.boundary import sheltered
 from tallystick.recorders.step_graph import StepGraph
+from tallystick.recorders.written import Marks, buffers_of, marks_of, parameters_of, slots_of, writes, written
 from tallystick.transcripts.optimizer import UpdateRule
 
 KEEP_SETTINGS = "leave the optimizer as it is while it is recorded, or record a run of its own from there"
+
+KEEP_STATE = "put what does that into a run of its own, or leave `loss=` out"
+RECORD_FIRST = "call `recorder.step` right after `optimizer.step()`, or leave `loss=` out"
+UNEVEN = (
+    "was written to more or less often in this step than in the first one (model.train() or model.eval() called, or a "
+    "validation in training mode); call model.eval() before a validation and model.train() after it"
+)
 
 
 @dataclass(frozen=True)
@@ -22,43 +30,130 @@ class Stepped:
     """What was seen since the last record: steps of the optimizer, the rates of the last one, and what had changed.
 
     A rate is `None` where the optimizer states none, as `Adafactor(lr=None)`. `gradients` are there when asked for.
+    `is_touched` says that gradients were written to between the backward pass and the optimizer.
     """
 
     count: int = 0
     rates: tuple[float | None, ...] = ()
     change: str = ""
     gradients: Mapping[str, torch.Tensor] | None = None
+    is_touched: bool = False
 
 
 class StepWatch:
-    """Listens to the steps of one optimizer until it is closed; with a `graph`, also for what departs from it."""
+    """Listens to the steps of one optimizer until it is closed; with a `graph`, also for what departs from it.
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, graph: StepGraph | None) -> None:
+    `holds_weights` says whether the weights are those of the last record. It is asked where they were written to: an
+    average that is put into the model for a validation is taken out again.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        graph: StepGraph | None,
+        holds_weights: Callable[[], bool],
+    ) -> None:
         self.keeps_gradients = False
-        self._optimizer, self._graph = optimizer, graph
+        self._model, self._optimizer, self._graph, self._holds_weights = model, optimizer, graph, holds_weights
         self._parameters = dict(model.named_parameters())
         self._groups = [len(group["params"]) for group in optimizer.param_groups]
         self._seen = Stepped()
-        self._hook = optimizer.register_step_post_hook(self._stepped)
+        self._hooks: list[Any] = [optimizer.register_step_post_hook(self._stepped)]
+        self._at_step: Marks = {}
+        self._at_record: Marks = {}
+        self._accumulated: Marks = {}
+        self._buffer_writes: dict[str, int] | None = None
+        if graph is not None:
+            self._at_step, self._at_record = self._learned(), self._buffers()
+            self._hooks.append(optimizer.register_step_pre_hook(self._steps))
+            self._watch_gradients(graph)
 
     def take(self) -> Stepped:
         """What was seen since the last call; the rates of now where the optimizer has not stepped."""
         seen, self._seen = self._seen, Stepped()
-        return seen if seen.count else Stepped(rates=rates_of(self._optimizer))
+        if not seen.count:
+            return Stepped(rates=rates_of(self._optimizer))
+        change = seen.change or ("" if self._graph is None else self._written(RECORD_FIRST) or self._uneven())
+        return replace(seen, change=change)
+
+    def written_at_end(self) -> str:
+        """What of the state was changed after the last record, beside the weights, or nothing."""
+        if self._graph is None:
+            return ""
+        buffers = written(self._at_record, self._buffers())
+        return f"{buffers[0]} was changed after the last record; {KEEP_STATE}" if buffers else self._written()
 
     def close(self) -> None:
         """Listen no more."""
-        self._hook.remove()
+        for hook in self._hooks:
+            hook.remove()
+        self._at_step, self._at_record, self._accumulated = {}, {}, {}
+
+    def _steps(self, _optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        with sheltered(self._changed_between):
+            if change := self._seen.change or self._written():
+                self._changed_between(change)
 
     def _stepped(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         with sheltered(self._changed):
             change = self._seen.change or ("" if self._graph is None else self._departure(self._graph))
             gradients = self._gradients() if self.keeps_gradients else None
-            self._seen = Stepped(self._seen.count + 1, rates_of(optimizer), change, gradients)
+            is_touched = self._seen.is_touched or self._has_touched()
+            self._seen = Stepped(self._seen.count + 1, rates_of(optimizer), change, gradients, is_touched)
+            if self._graph is not None:
+                self._at_step = self._learned()
 
     def _changed(self, reason: str) -> None:
         """The settings themselves could not be read: whatever the optimizer is now, it is not the captured one."""
         self._seen = Stepped(self._seen.count + 1, self._seen.rates, reason)
+
+    def _changed_between(self, reason: str) -> None:
+        self._seen = replace(self._seen, change=reason)
+
+    def _learned(self) -> Marks:
+        return marks_of(parameters_of(self._model) | slots_of(self._model, self._optimizer))
+
+    def _buffers(self) -> Marks:
+        return marks_of(buffers_of(self._model))
+
+    def _written(self, mends: str = "") -> str:
+        """What only the optimizer may write to and something else did since it last stepped, or nothing."""
+        now = self._learned()
+        names = written(self._at_step, now)
+        if names and not mends and all(name.startswith("weights.") for name in names) and self._holds_weights():
+            self._at_step, names = now, []
+        return f"{names[0]} was changed outside of `optimizer.step()`; {mends or KEEP_STATE}" if names else ""
+
+    def _uneven(self) -> str:
+        """A buffer that was written to more or less often in this step than in the first one, or nothing."""
+        now = self._buffers()
+        counts, self._at_record = writes(self._at_record, now), now
+        if self._buffer_writes is None:
+            self._buffer_writes = counts
+        wanted = self._buffer_writes
+        uneven = [name for name in sorted(wanted.keys() | counts.keys()) if wanted.get(name) != counts.get(name)]
+        return f"{uneven[0]} {UNEVEN}" if uneven else ""
+
+    def _watch_gradients(self, graph: StepGraph) -> None:
+        """Where processes average gradients they do it in place, and a clipped graph changes them itself."""
+        if graph.clip_norm is not None or (torch.distributed.is_available() and torch.distributed.is_initialized()):
+            return
+        for name in graph.trained:
+            hook = self._parameters[name].register_post_accumulate_grad_hook(self._accumulating(name))  # type: ignore[no-untyped-call]
+            self._hooks.append(hook)
+
+    def _accumulating(self, name: str) -> Callable[[torch.Tensor], None]:
+        def accumulated(parameter: torch.Tensor) -> None:
+            with sheltered(self._changed_between):
+                if parameter.grad is not None:
+                    self._accumulated |= marks_of({name: parameter.grad})
+
+        return accumulated
+
+    def _has_touched(self) -> bool:
+        now = marks_of({name: grad for name, grad in self._gradients().items() if name in self._accumulated})
+        return bool(written({name: self._accumulated[name] for name in now}, now))
 
     def _gradients(self) -> dict[str, torch.Tensor]:
         return {name: value.grad for name, value in self._parameters.items() if value.grad is not None}

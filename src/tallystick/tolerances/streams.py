@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tallystick.errors import MalformedError
 from tallystick.tensors import Tensor
+from tallystick.tolerances.tolerance import is_float
 
 PIECE = 1 << 18
 
@@ -32,6 +33,12 @@ def narrow_pieces(tensor: Tensor, piece: int = PIECE) -> Iterator[npt.NDArray[An
 def element_count(tensors: Iterable[Tensor]) -> int:
     """The number of elements of all tensors together."""
     return sum(math.prod(tensor.shape) for tensor in tensors)
+
+
+def not_finite(state: Mapping[str, Tensor]) -> list[str]:
+    """The weights and what an optimizer keeps of them that hold NaN or ∞; a buffer may: masks are made of −∞."""
+    learned = (name for name in state if name.startswith(("weights.", "optimizer.")) and is_float(state[name]))
+    return [name for name in learned if not all(np.isfinite(values).all() for values in narrow_pieces(state[name]))]
 
 
 def norm(tensors: Iterable[Tensor]) -> float:

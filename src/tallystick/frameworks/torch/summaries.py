@@ -42,16 +42,19 @@ class Summariser:
         buckets = self._buckets() if bucketed else {}
         return StateSummary(
             exact=state_digest(self._state()) if exact else None,
-            projection=self._sketcher.sketch() if "projection" in wanted else None,
+            projection=self.projection(),
             fp16_rne=buckets.get("fp16_rne"),
             grid=buckets.get("grid"),
         )
 
     def at_anchor(self) -> StateSummary:
         """The summaries kept beside an anchor: always its buckets, and the projection where steps record it."""
-        projected = "projection" in self._recorded.summaries
-        sketch, buckets = self._sketcher.sketch() if projected else None, self._buckets()
+        sketch, buckets = self.projection(), self._buckets()
         return StateSummary(projection=sketch, fp16_rne=buckets.get("fp16_rne"), grid=buckets.get("grid"))
+
+    def projection(self) -> str | None:
+        """The sketch of the weights as they are now, where steps record one."""
+        return self._sketcher.sketch() if "projection" in self._recorded.summaries else None
 
     def _buckets(self) -> dict[str, BucketSummary]:
         weights = {name: value.detach().float().cpu().numpy() for name, value in self._weights.items()}
