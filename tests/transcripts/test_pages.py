@@ -80,7 +80,7 @@ def test_claim() -> None:
 
 
 def test_a_run_directory_holds_what_its_page_lists_and_nothing_else(honest: Path) -> None:
-    listed = set(re.findall(r"^ {6}([a-z_.]+)(?:/[a-z/]*)? ", (SPEC / "run-directory.md").read_text(), re.MULTILINE))
+    listed = set(re.findall(r"^ {6}([a-z_.-]+)(?:/[a-z/]*)? ", (SPEC / "run-directory.md").read_text(), re.MULTILINE))
     found = {path.name for path in honest.iterdir()}
     assert listed - {"loss.png", "graphs", "batches"} <= found
     assert found - listed <= {"trace.index"}
