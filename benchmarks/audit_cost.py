@@ -21,13 +21,16 @@ import torch
 from benchmarks.figure import Figure
 from benchmarks.measure import Interval, Round, interval, stopwatch
 from benchmarks.workload import prepare_text
-from tallystick.audits import Policy, Workplace, audit_training, draw_nonce
+from tallystick.audits.policy import Policy
+from tallystick.audits.sampling import draw_nonce
+from tallystick.audits.training import Workplace, audit_training
 from tallystick.frameworks.torch.environment import describe_environment
 from tallystick.frameworks.torch.replayer import TorchReplayer
 from tallystick.recorders.config import read_config
 from tallystick.recorders.training import TrainingRun
-from tallystick.store import RunDirectory
-from tallystick.transcripts import Recipe, Spec
+from tallystick.store.run import RunDirectory
+from tallystick.transcripts.recipe import Recipe
+from tallystick.transcripts.spec import Spec
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "llama-tiny.toml"
 SAMPLES = (1, 2, 4, 8, 16)

@@ -29,13 +29,16 @@ from benchmarks.dispute_workload import ANSWER
 from benchmarks.figure import Figure, Goal
 from benchmarks.measure import CLOCKS, Interval, interval, median_ratio, take_rounds, time_arm, total, total_ratio
 from benchmarks.workload import SEQUENCE, VOCABULARY, training_recipe
-from tallystick.attestation import SigningKey
-from tallystick.commitments import digest
+from tallystick.attestation.signing import SigningKey
+from tallystick.commitments.digest import digest
 from tallystick.disputes.coordinators.local.place import LocalCoordinator
 from tallystick.disputes.moves import Post
-from tallystick.disputes.opened import trace_for
-from tallystick.disputes.players import Player, Shelf, Workspace, programs
+from tallystick.disputes.opened.traces import trace_for
+from tallystick.disputes.players import programs
 from tallystick.disputes.players.offers import offer_of
+from tallystick.disputes.players.player import Player
+from tallystick.disputes.players.shelf import Shelf
+from tallystick.disputes.players.workspace import Workspace
 from tallystick.disputes.rules import DAY, Rules
 from tallystick.frameworks.torch.trainer import Trainer
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 
-from tallystick.commitments import LeafHashes, digest, leaf_hash, prove_inclusion, tree_root
+from tallystick.commitments.digest import digest
+from tallystick.commitments.tree import LeafHashes, leaf_hash, prove_inclusion, tree_root
 from tallystick.disputes.game import apply
 from tallystick.disputes.moves import Choose, Contest, Cut, Descend, Move, Partition, Post, Reveal
 from tallystick.disputes.partition import bounds, cut_places

@@ -32,15 +32,20 @@ from benchmarks.figure import Figure
 from benchmarks.measure import CLOCKS, Clock, Spent, time_arm
 from tallystick.attacks.disputes.swapped_layer import forge_swapped_layer, swapped_layer_trace
 from tallystick.attacks.disputes.wrong_rate import forge_wrong_rate, wrong_rate_trace
-from tallystick.attestation import SigningKey
+from tallystick.attestation.signing import SigningKey
 from tallystick.disputes.coordinators.local.place import LocalCoordinator
 from tallystick.disputes.fault import Fault
-from tallystick.disputes.opened import Judge, doubter_for
+from tallystick.disputes.opened.doubting import doubter_for
+from tallystick.disputes.opened.judging import Judge
 from tallystick.disputes.parties import Trace
-from tallystick.disputes.players import Clock as GameClock
-from tallystick.disputes.players import Player, Shelf, Workspace, play_out, programs
+from tallystick.disputes.players import programs
 from tallystick.disputes.players.offers import offer_of
+from tallystick.disputes.players.player import Player
+from tallystick.disputes.players.shelf import Shelf
+from tallystick.disputes.players.table import Clock as GameClock
+from tallystick.disputes.players.table import play_out
 from tallystick.disputes.players.task import Role
+from tallystick.disputes.players.workspace import Workspace
 from tallystick.disputes.rules import Rules
 from tallystick.disputes.state import Dispute
 

@@ -48,7 +48,8 @@ from benchmarks.measure import (
 )
 from tallystick.disputes.fault import Fault
 from tallystick.disputes.leaf.bundling import WholeOpening
-from tallystick.disputes.opened import Judge, OpenedDoubter
+from tallystick.disputes.opened.doubting import OpenedDoubter
+from tallystick.disputes.opened.judging import Judge
 from tallystick.disputes.opened.operators import KeptOperators
 from tallystick.disputes.opened.rehearsal import PROVER, RULES, Outcome, Rehearsal
 from tallystick.disputes.opened.traces import OperatorTrace

@@ -10,7 +10,9 @@ from typing import Any
 import torch
 
 from benchmarks.workload import SEQUENCE, VOCABULARY, training_recipe
-from tallystick.commitments import decode, digest_from, encode, leaf_hash
+from tallystick.commitments.digest import digest_from
+from tallystick.commitments.encoding import decode, encode
+from tallystick.commitments.tree import leaf_hash
 from tallystick.disputes.opened.operators import KeptOperators
 from tallystick.disputes.opened.subjects import subject_of_call, subject_of_step, whole_calls, whole_evidence
 from tallystick.frameworks.torch.engine import TorchEngine
@@ -18,13 +20,15 @@ from tallystick.frameworks.torch.models import build_model
 from tallystick.graphs.engine import Arguments, Engine
 from tallystick.graphs.execute import execute
 from tallystick.graphs.graph import Node
-from tallystick.recorders import train
 from tallystick.recorders.config import read_config
 from tallystick.recorders.inference import record_inference
 from tallystick.recorders.step_opening import Subject, open_operators
-from tallystick.store import InferenceDirectory, Opened, RunDirectory
-from tallystick.tensors import state_digest
-from tallystick.transcripts import Log
+from tallystick.recorders.training import train
+from tallystick.store.inference import InferenceDirectory
+from tallystick.store.log import Opened
+from tallystick.store.run import RunDirectory
+from tallystick.tensors.digest import state_digest
+from tallystick.transcripts.claim import Log
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

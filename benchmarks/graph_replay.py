@@ -21,7 +21,8 @@ from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.state import from_tensor
 from tallystick.frameworks.torch.trainer import Trainer
 from tallystick.frameworks.torch.training_step import capture_recipe_step
-from tallystick.transcripts import Recipe, learning_rate
+from tallystick.transcripts.recipe import Recipe
+from tallystick.transcripts.schedule import learning_rate
 
 GOAL = Goal(1.05)
 PLANTED = 0.05

@@ -41,14 +41,15 @@ from benchmarks.measure import (
     total,
     total_ratio,
 )
-from tallystick.attestation import SigningKey
-from tallystick.commitments import digest
+from tallystick.attestation.signing import SigningKey
+from tallystick.commitments.digest import digest
 from tallystick.frameworks.torch.language_models import TorchLanguageModel
 from tallystick.frameworks.torch.layer_tap import LayerTap
 from tallystick.recorders.generation import Asked, record_generation
 from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
-from tallystick.tolerances.fingerprints import FingerprintSettings
-from tallystick.transcripts import ModelCard, Sampler
+from tallystick.tolerances.fingerprints.settings import FingerprintSettings
+from tallystick.transcripts.model_card import ModelCard
+from tallystick.transcripts.sampler import Sampler
 
 WIDTH, BLOCKS, VOCABULARY = 512, 8, 8192
 PROMPT, ANSWER = 32, 96

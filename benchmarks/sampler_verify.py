@@ -29,7 +29,7 @@ from tallystick.audits.receipts.sampler import BANDS, SamplerRule, judge_sampler
 from tallystick.sampling.choose import choose
 from tallystick.sampling.glance import USUAL_REACH
 from tallystick.sampling.margin import margins
-from tallystick.tolerances import clopper_pearson
+from tallystick.tolerances.confidence import clopper_pearson
 from tallystick.transcripts.sampler import Sampler
 
 TOKENS, VOCABULARY = 256, 32_768

@@ -41,22 +41,16 @@ from benchmarks.measure import (
     total_ratio,
 )
 from benchmarks.workload import SEQUENCE, prepare_text, training_recipe
-from tallystick.datasets import DatasetCommitment
+from tallystick.datasets.commitment import DatasetCommitment
 from tallystick.frameworks.torch.environment import describe_environment
 from tallystick.frameworks.torch.summaries import Summariser
 from tallystick.frameworks.torch.trainer import Observation, Trainer
 from tallystick.recorders.run_recorder import RunRecorder
-from tallystick.store import RunDirectory
-from tallystick.transcripts import (
-    Batch,
-    Recipe,
-    RecordRecipe,
-    Spec,
-    batch_plan,
-    micro_batches,
-    open_data,
-    projection_seed,
-)
+from tallystick.store.run import RunDirectory
+from tallystick.transcripts.plan import batch_plan, micro_batches, open_data, projection_seed
+from tallystick.transcripts.recipe import Recipe, RecordRecipe
+from tallystick.transcripts.record import Batch
+from tallystick.transcripts.spec import Spec
 
 GOAL = Goal(1.003)
 PLANTED = 0.003

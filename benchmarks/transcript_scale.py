@@ -17,9 +17,11 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.figure import Figure, Goal
 from benchmarks.measure import Arm, Interval, interval, median_ratio, take_rounds, time_arm, total_ratio
-from tallystick.commitments import digest
+from tallystick.commitments.digest import digest
 from tallystick.store.log import LogWriter, open_line
-from tallystick.transcripts import Batch, Log, StateSummary, StepRecord, TraceEntry, encode_sketch
+from tallystick.transcripts.claim import Log
+from tallystick.transcripts.record import Batch, StepRecord, TraceEntry
+from tallystick.transcripts.summary import StateSummary, encode_sketch
 
 UNIT = 256
 

@@ -35,16 +35,17 @@ from benchmarks.measure import (
     time_arm,
     total_ratio,
 )
-from tallystick.attestation import SigningKey
+from tallystick.attestation.signing import SigningKey
 from tallystick.audits.receipts.report import ReceiptReport
 from tallystick.audits.receipts.response import read_response
 from tallystick.audits.receipts.verify import verify_receipt
-from tallystick.commitments import digest
+from tallystick.commitments.digest import digest
 from tallystick.frameworks.torch.language_models import TorchLanguageModel
 from tallystick.recorders.generation import Asked, generate_plain
 from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
-from tallystick.tolerances.fingerprints import FingerprintSettings
-from tallystick.transcripts import ModelCard, Sampler
+from tallystick.tolerances.fingerprints.settings import FingerprintSettings
+from tallystick.transcripts.model_card import ModelCard
+from tallystick.transcripts.sampler import Sampler
 
 SMALL, LARGE, VOCABULARY = (512, 8), (2048, 4), 8192
 PROMPT, ANSWER = 32, 256

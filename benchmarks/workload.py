@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tallystick.datasets import DatasetCommitment, prepare
+from tallystick.datasets.commitment import DatasetCommitment
+from tallystick.datasets.prepare import prepare
 from tallystick.frameworks.tokenizers import train_bpe
-from tallystick.transcripts import Recipe
+from tallystick.transcripts.recipe import Recipe
 
 TEXT = Path(__file__).parents[1] / "examples" / "data" / "python-topics.txt"
 VOCABULARY = 1024

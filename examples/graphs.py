@@ -13,12 +13,14 @@ from torch import nn
 import tallystick
 import tallystick.jax
 import tallystick.torch
-from tallystick import graphs
-from tallystick.audits import Judgement, judge_opening
+from tallystick.audits.opening import Judgement, judge_opening
 from tallystick.cli.open import open_call
+from tallystick.graphs.execute import execute
+from tallystick.graphs.files import save_program
 from tallystick.graphs.reference import Reference
-from tallystick.store import InferenceDirectory
-from tallystick.tensors import Tensor
+from tallystick.graphs.slicing import subgraph
+from tallystick.store.inference import InferenceDirectory
+from tallystick.tensors.tensor import Tensor
 
 
 class Classifier(nn.Module):
@@ -39,7 +41,7 @@ def main(out: str) -> None:
     torch.manual_seed(0)
     model, x = Classifier().eval(), torch.randn(8, 16)
     captured = tallystick.torch.capture(model, x)
-    graphs.save_program(Path(out) / "classifier.json", captured.graph, captured.constants)
+    save_program(Path(out) / "classifier.json", captured.graph, captured.constants)
     compare_engines(captured, x)
     judge_call(model, x, Path(out))
 
@@ -47,12 +49,12 @@ def main(out: str) -> None:
 def compare_engines(captured: tallystick.torch.Captured, x: torch.Tensor) -> None:
     """Run the GELU and the normalization alone, on the values that PyTorch computed before them."""
     values: dict[str, Tensor] = {**captured.bindings, "inputs.x": tallystick.torch.to_tensor(x)}
-    head, middle = graphs.subgraph(captured.graph, [0]), graphs.subgraph(captured.graph, [1, 2])
+    head, middle = subgraph(captured.graph, [0]), subgraph(captured.graph, [1, 2])
     torch_engine = tallystick.torch.TorchEngine()
-    values |= graphs.execute(head, values, torch_engine)
-    expected = graphs.execute(middle, values, torch_engine)["n2"]
+    values |= execute(head, values, torch_engine)
+    expected = execute(middle, values, torch_engine)["n2"]
     for engine in (tallystick.jax.JaxEngine(), Reference()):
-        found = graphs.execute(middle, values, engine)["n2"]
+        found = execute(middle, values, engine)["n2"]
         print(f"{engine.name}: {np.abs(found.values() - expected.values()).max():.1e} from torch")
 
 

@@ -18,14 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from tallystick.tolerances import (
-    Bucket,
-    DualBucket,
-    Replayed,
-    agreement_probability,
-    clopper_pearson,
-    mismatch_rate,
-)
+from tallystick.tolerances.agreement import agreement_probability, mismatch_rate
+from tallystick.tolerances.bucket import Bucket
+from tallystick.tolerances.confidence import clopper_pearson
+from tallystick.tolerances.dual import DualBucket
+from tallystick.tolerances.tolerance import Replayed
 
 SIGMA = 0.02
 MARGIN = 0.01

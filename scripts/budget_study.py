@@ -26,27 +26,36 @@ import numpy as np
 from tallystick.attacks.inference.regions import place, radii_of, ranks_of
 from tallystick.attacks.inference.workload import Values, Workload, all_values
 from tallystick.audits.findings import Findings
-from tallystick.commitments import digest, digest_from, leaf_hash, tree_root
+from tallystick.commitments.digest import digest, digest_from
+from tallystick.commitments.tree import leaf_hash, tree_root
 from tallystick.disputes.budget import Accumulated, Budget, Drifted, Lean, accumulate, relative_distance, weigh_budget
-from tallystick.disputes.leaf import Limits, Question, rule_leaf
 from tallystick.disputes.leaf.bundling import WholeOpening
+from tallystick.disputes.leaf.judge import rule_leaf
+from tallystick.disputes.leaf.question import Limits, Question
 from tallystick.disputes.leaf.weighing import Weights, weigh
 from tallystick.errors import TallyError
-from tallystick.graphs import Engine, Graph, graph_root, load_program, read_graph, save_program
+from tallystick.graphs.door import read_graph
+from tallystick.graphs.engine import Engine
+from tallystick.graphs.files import load_program, save_program
+from tallystick.graphs.graph import Graph
+from tallystick.graphs.root import graph_root
 from tallystick.graphs.values import float_results, operands_of
 from tallystick.operators.bound import bound
 from tallystick.operators.precision import FORMATS
 from tallystick.operators.registry import operator
 from tallystick.operators.rounding import DETERMINISTIC
 from tallystick.recorders.step_opening import Subject, open_operators
-from tallystick.store import Opened
+from tallystick.store.log import Opened
 from tallystick.studies.calibrate import machine
 from tallystick.studies.operators.stacks import base_engine, engine_of, stack_named, stacks_here
 from tallystick.studies.stacks import variables_of
-from tallystick.tensors import Tensor, read_state, state_digest, write_state
+from tallystick.tensors.digest import state_digest
+from tallystick.tensors.safetensors import read_state, write_state
+from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.confidence import clopper_pearson
 from tallystick.tolerances.threshold import SAFETY, Errors, Threshold, errors_of, rounding_errors
-from tallystick.transcripts import CallRecord, Log
+from tallystick.transcripts.claim import Log
+from tallystick.transcripts.record import CallRecord
 
 COMMAND = "python scripts/budget_study.py"
 SIZES = (0.01, 0.03, 0.1, 0.2, 0.5, 1.0)

@@ -7,7 +7,8 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
-from tallystick.commitments import Digest, digest, encode
+from tallystick.commitments.digest import Digest, digest
+from tallystick.commitments.encoding import encode
 from tallystick.disputes import committee, moves
 from tallystick.disputes.context import mover, time_left
 from tallystick.disputes.fault import Fault

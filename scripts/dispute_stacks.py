@@ -155,7 +155,7 @@ def _traces(folder: Path, stack_tag: str) -> dict[str, Any]:
     from tallystick.attacks.disputes.scene import STEP, WEIGHT
     from tallystick.attacks.disputes.swapped_layer import swapped_layer_trace
     from tallystick.attacks.disputes.wrong_rate import wrong_rate_trace
-    from tallystick.disputes.opened import trace_for
+    from tallystick.disputes.opened.traces import trace_for
 
     work = folder / "proved" / stack_tag
     besides = json.loads((folder / BESIDES).read_text())
@@ -172,7 +172,7 @@ def _traces(folder: Path, stack_tag: str) -> dict[str, Any]:
 def _places(folder: Path) -> dict[str, list[int]]:
     """Which records of a claim are disputed: steps behind an anchor and far from it, and two calls."""
     from tallystick.attacks.forging import place_of_step, read_records
-    from tallystick.store import RunDirectory
+    from tallystick.store.run import RunDirectory
 
     def steps(run: str, *numbers: int) -> list[int]:
         records = read_records(RunDirectory(folder / run))
@@ -205,7 +205,7 @@ def _challenge(folder: Path, stack: Stack, seeds: int) -> dict[str, Any]:
 
 def _doubts(folder: Path, stack: Stack) -> list[dict[str, Any]]:
     """What an honest challenger says to honest claims."""
-    from tallystick.disputes.opened import doubter_for
+    from tallystick.disputes.opened.doubting import doubter_for
     from tallystick.disputes.opened.rehearsal import Rehearsal
 
     rows = []
@@ -236,7 +236,7 @@ def _forced(folder: Path, stack: Stack, prover: str, seeds: int) -> list[dict[st
 
 def _frauds(folder: Path, stack: Stack, prover: str) -> list[dict[str, Any]]:
     """What becomes of two frauds, from the doubt to the ruling."""
-    from tallystick.disputes.opened import doubter_for
+    from tallystick.disputes.opened.doubting import doubter_for
 
     rows, traces = [], _traces(folder, prover)
     for claim in ("wrong-rate", "swapped-layer"):
@@ -246,7 +246,7 @@ def _frauds(folder: Path, stack: Stack, prover: str) -> list[dict[str, Any]]:
 
 
 def _judged(folder: Path, claim: str, trace: Any, doubter: Any, place: int | None) -> dict[str, Any]:
-    from tallystick.disputes.opened import Judge
+    from tallystick.disputes.opened.judging import Judge
     from tallystick.disputes.opened.rehearsal import Rehearsal
     from tallystick.disputes.opened.traces import torch_engine
     from tallystick.disputes.parties import Doubt

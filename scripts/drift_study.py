@@ -88,7 +88,7 @@ def prove(folder: Path, stack: str) -> None:
     """All values of the second call of every model, as this stack computes them."""
     from tallystick.disputes.opened.traces import torch_engine
     from tallystick.graphs.execute import execute
-    from tallystick.tensors import write_state
+    from tallystick.tensors.safetensors import write_state
 
     engine = torch_engine()
     for name, subject in subjects(folder):
@@ -114,7 +114,7 @@ def challenge(folder: Path, stack: str) -> None:
 def subjects(folder: Path) -> Iterator[tuple[str, Any]]:
     """The second call of every model."""
     from tallystick.disputes.opened.subjects import subject_of_call, whole_calls
-    from tallystick.store import InferenceDirectory
+    from tallystick.store.inference import InferenceDirectory
 
     for path in sorted((folder / "calls").iterdir()):
         yield path.name, subject_of_call(whole_calls(InferenceDirectory(path)), 1)
@@ -127,7 +127,7 @@ def compared(graph: Any, path: Path) -> Iterator[dict[str, Any]]:
     from tallystick.disputes.opened.traces import torch_engine
     from tallystick.graphs.execute import execute
     from tallystick.operators.precision import FORMATS
-    from tallystick.tensors import read_state
+    from tallystick.tensors.safetensors import read_state
 
     values, cuts, engine, size = read_state(path), Cuts(graph), torch_engine(), len(graph.nodes)
     for ways in sorted({*WAYS, size}):

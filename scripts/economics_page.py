@@ -13,7 +13,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
-from tallystick.disputes.economics import Economy, conditions, regions, report, unmet
 from tallystick.disputes.economics.challenging import accusing_gain, appeals_expected, planting
 from tallystick.disputes.economics.collusion import bribes_needed, lazy_vote_loss, worst_fight, worst_just_appeal
 from tallystick.disputes.economics.committee import (
@@ -24,13 +23,14 @@ from tallystick.disputes.economics.committee import (
     wrong_majority,
     wrong_rounds,
 )
-from tallystick.disputes.economics.conditions import WRONG_MAX, rounded
+from tallystick.disputes.economics.conditions import WRONG_MAX, conditions, rounded, unmet
 from tallystick.disputes.economics.deterrence import least_bond, sampled_detection
 from tallystick.disputes.economics.money import appeal_fees, bond_at_risk, lost_accusation, reward
 from tallystick.disputes.economics.plot import draw_region
 from tallystick.disputes.economics.region import COMMITTEES, HONESTIES, largest_gas_price
-from tallystick.disputes.economics.report import figures
+from tallystick.disputes.economics.report import figures, regions, report
 from tallystick.disputes.economics.spam import compensation, delays, imposed, least_compensated, sybils, turns
+from tallystick.disputes.economics.workload import Economy
 
 DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
 COMMAND: Final = "python scripts/economics_page.py"

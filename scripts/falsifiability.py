@@ -21,12 +21,13 @@ from typing import Any, get_args
 import numpy as np
 import torch
 
-from tallystick.attacks import ATTACKS, AUDITS, Attack, Audit
-from tallystick.attacks.attack import Reference
+from tallystick.attacks.attack import AUDITS, Attack, Audit, Reference
+from tallystick.attacks.catalogue import ATTACKS
 from tallystick.attacks.examine import Answer, examine
 from tallystick.attacks.forging import read_anchor
 from tallystick.attacks.nonce_ground import PROVER_NONCE, SAMPLES
-from tallystick.attacks.openings import JUDGES, OPENING_ATTACKS, Judge, OpeningAttack
+from tallystick.attacks.openings.attack import JUDGES, Judge, OpeningAttack
+from tallystick.attacks.openings.catalogue import OPENING_ATTACKS
 from tallystick.attacks.openings.examine import examine_opening
 from tallystick.attacks.openings.scene import STEP, Scene, train_opened
 from tallystick.attacks.reference import (
@@ -40,12 +41,12 @@ from tallystick.attacks.reference import (
 from tallystick.attacks.undetermined_moved import SHARE_OF_REACH
 from tallystick.audits.sampling import sample_steps
 from tallystick.audits.undetermined import find_undetermined
-from tallystick.commitments import Digest, digest
+from tallystick.commitments.digest import Digest, digest
 from tallystick.frameworks.torch.environment import describe_environment
 from tallystick.frameworks.torch.trainer import Trainer
-from tallystick.store import RunDirectory
-from tallystick.tensors import Tensor
-from tallystick.transcripts import batch_plan, classes, micro_batches, open_data
+from tallystick.store.run import RunDirectory
+from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.plan import batch_plan, classes, micro_batches, open_data
 
 SAMPLE_SIZES = (1, 2, 4, 8)
 NONCES = 1000

@@ -33,7 +33,7 @@ from tallystick.studies.fingerprints.calibrate import (
 )
 from tallystick.studies.fingerprints.producers import DTYPES
 from tallystick.studies.inference.models import make_model, source_text
-from tallystick.tolerances.fingerprints import FingerprintSettings
+from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 
 LIMITS = Path("src/tallystick/audits/receipts/fingerprints.json")
 DATA = Path("docs/data/fingerprints.json")

@@ -25,12 +25,13 @@ import torch
 
 from tallystick.frameworks.torch.sketch import Sketcher
 from tallystick.studies.calibrate import machine
-from tallystick.tensors import Tensor
-from tallystick.tolerances import Finding, Projection, reach_adamw, reach_sgd, second_moment_floor
-from tallystick.tolerances.projection import Sketch
-from tallystick.tolerances.reach import norm_shortfall
+from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.projection import Projection, Sketch
+from tallystick.tolerances.reach import norm_shortfall, reach_adamw, reach_sgd
+from tallystick.tolerances.screens import second_moment_floor
 from tallystick.tolerances.streams import norm
-from tallystick.transcripts import decode_sketch
+from tallystick.tolerances.tolerance import Finding
+from tallystick.transcripts.summary import decode_sketch
 
 BLOCK = 1 << 22
 RATE, BETAS, DECAY, SCALE = 1e-3, (0.9, 0.999), 0.1, 0.02

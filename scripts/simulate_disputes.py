@@ -15,8 +15,8 @@ import platform
 from pathlib import Path
 
 from tallystick.disputes.moves import Move
-from tallystick.disputes.simulator import Report, World, simulate
-from tallystick.disputes.simulator.simulation import world_of
+from tallystick.disputes.simulator.simulation import Report, simulate, world_of
+from tallystick.disputes.simulator.world import World
 from tallystick.disputes.state import State
 
 OUT = Path(__file__).resolve().parent.parent / "docs" / "data" / "simulation.json"

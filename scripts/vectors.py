@@ -18,34 +18,23 @@ from pathlib import Path
 
 import numpy as np
 
-from tallystick.commitments import (
+from tallystick.commitments.digest import digest
+from tallystick.commitments.encoding import Json, encode
+from tallystick.commitments.philox import permutation, sample, words
+from tallystick.commitments.tiles import TileWriter
+from tallystick.commitments.tree import (
     Frontier,
     Hash,
-    Json,
     LeafHashes,
-    TileWriter,
-    digest,
-    encode,
     leaf_hash,
-    permutation,
     prove_consistency,
     prove_inclusion,
-    sample,
     tree_root,
-    words,
 )
-from tallystick.tensors import (
-    CHUNK_BYTES,
-    State,
-    Tensor,
-    digest_state,
-    digest_tensor,
-    encode_header,
-    state_digest,
-    tensor_digest,
-    write_state,
-)
-from tallystick.transcripts import Claim, Log
+from tallystick.tensors.digest import CHUNK_BYTES, digest_state, digest_tensor, state_digest, tensor_digest
+from tallystick.tensors.safetensors import encode_header, write_state
+from tallystick.tensors.tensor import State, Tensor
+from tallystick.transcripts.claim import Claim, Log
 
 VALUES: Mapping[str, Json] = {
     "empty object": {},

@@ -92,7 +92,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def recipe_of() -> Callable[..., Any]:
     """The tiny recipe with some of its fields replaced: `recipe_of({"training": {"steps": 4}})`."""
-    from tallystick.transcripts import Recipe
+    from tallystick.transcripts.recipe import Recipe
 
     def build(*changes: Mapping[str, Any]) -> Recipe:
         table: Mapping[str, Any] = TINY
@@ -106,7 +106,7 @@ def recipe_of() -> Callable[..., Any]:
 @pytest.fixture(scope="session")
 def trained(one_thread: None, source: Path, recipe_of: Callable[..., Any]) -> Callable[..., Any]:
     """Train the tiny recipe with changes into a directory and return its claim."""
-    from tallystick.recorders import train
+    from tallystick.recorders.training import train
 
     def run(out: Path, *changes: Mapping[str, Any]) -> Any:
         return train(recipe_of(*changes), source, out)
@@ -140,7 +140,7 @@ def plain(trained: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory)
 def model_directory(plain: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The language model that the plain run trained, as a directory to serve. Never write into it."""
     from tallystick.recorders.export import export_model
-    from tallystick.store import RunDirectory
+    from tallystick.store.run import RunDirectory
 
     out = tmp_path_factory.mktemp("model") / "model"
     export_model(RunDirectory(plain), out)
@@ -166,8 +166,8 @@ def rewrite() -> Callable[..., None]:
     """Change the records of a run and recompute lines, tiles, offsets, root and claim: `rewrite(run, change)`."""
     import json
 
-    from tallystick.commitments import encode
-    from tallystick.store import LogWriter, read_lines
+    from tallystick.commitments.encoding import encode
+    from tallystick.store.log import LogWriter, read_lines
 
     def apply(run: Path, change: Callable[[list[dict[str, Any]]], None], log: str = "transcript") -> None:
         path = run / f"{log}.jsonl"
@@ -184,11 +184,12 @@ def rewrite() -> Callable[..., None]:
 @pytest.fixture(scope="session")
 def audited(one_thread: None) -> Callable[..., Any]:
     """Audit a run directory on this machine; keyword arguments are the fields of the policy."""
-    from tallystick.audits import Policy, Workplace, audit_training
+    from tallystick.audits.policy import Policy
+    from tallystick.audits.training import Workplace, audit_training
     from tallystick.frameworks.tokenizers import train_bpe
     from tallystick.frameworks.torch.environment import describe_environment
     from tallystick.frameworks.torch.replayer import TorchReplayer
-    from tallystick.store import RunDirectory
+    from tallystick.store.run import RunDirectory
 
     def audit(path: Path, *, nonce: bytes = bytes(32), device: str = "cpu", **policy: Any) -> Any:
         def replayer(spec: Any, dataset: Any, plan: Any) -> Any:

@@ -8,19 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tallystick.commitments import (
-    digest,
-    digest_bytes,
-    encode,
-    leaf_hash,
-    node_hash,
-    permutation,
-    sample,
-    tile_path,
-    tree_root,
-    words,
-)
-from tallystick.tensors import Tensor, digest_state, digest_tensor, write_state
+from tallystick.commitments.digest import digest, digest_bytes
+from tallystick.commitments.encoding import encode
+from tallystick.commitments.philox import permutation, sample, words
+from tallystick.commitments.tiles import tile_path
+from tallystick.commitments.tree import leaf_hash, node_hash, tree_root
+from tallystick.tensors.digest import digest_state, digest_tensor
+from tallystick.tensors.safetensors import write_state
+from tallystick.tensors.tensor import Tensor
 
 SPEC = Path(__file__).parents[1] / "spec"
 WEIGHT = Tensor.of(np.array([1, -2], "<f4"))

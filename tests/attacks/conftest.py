@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.attacks import Audit, find_attack
-from tallystick.attacks.attack import Reference
+from tallystick.attacks.attack import Audit, Reference
+from tallystick.attacks.catalogue import find_attack
 from tallystick.attacks.examine import Answer, examine
 from tallystick.attacks.reference import reference_policy, this_workplace, train_reference
-from tallystick.store import RunDirectory
+from tallystick.store.run import RunDirectory
 
 NONCE = bytes(range(32))
 Forge = Callable[[str], Path]

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.attacks import ATTACKS, AUDITS, Audit, find_attack
-from tallystick.attacks.attack import Reference
+from tallystick.attacks.attack import AUDITS, Audit, Reference
+from tallystick.attacks.catalogue import ATTACKS, find_attack
 from tallystick.attacks.examine import Answer, examine, policy_of
 from tallystick.attacks.nonce_ground import PROVER_NONCE, SAMPLES
 from tallystick.attacks.reference import RECIPE, reference_policy, this_workplace
-from tallystick.audits import audit_training
+from tallystick.audits.training import audit_training
 from tallystick.errors import UsageError
-from tallystick.store import RunDirectory
+from tallystick.store.run import RunDirectory
 
 Forge = Callable[[str], Path]
 Ask = Callable[[str, Audit], Answer]
@@ -170,8 +170,8 @@ def test_an_audit_of_a_recipe_replays_its_graph_and_one_that_is_told_so_the_reci
 
 @pytest.mark.parametrize("name", ["graph-other-epsilon", "graph-hidden-constant", "graph-exchanged"])
 def test_an_attack_on_a_step_graph_refuses_a_run_without_one(name: str, one_thread: None, tmp_path: Path) -> None:
-    from tallystick.recorders import train
-    from tallystick.transcripts import Recipe
+    from tallystick.recorders.training import train
+    from tallystick.transcripts.recipe import Recipe
 
     source = tmp_path / "text.txt"
     source.write_text("one line of text, and another one\n" * 100)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.attacks import ATTACKS
+from tallystick.attacks.catalogue import ATTACKS
 from tallystick.cli.entry import run
 
 

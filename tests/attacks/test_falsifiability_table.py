@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from tallystick.attacks import ATTACKS, AUDITS
-from tallystick.attacks.openings import JUDGES, OPENING_ATTACKS
+from tallystick.attacks.attack import AUDITS
+from tallystick.attacks.catalogue import ATTACKS
+from tallystick.attacks.openings.attack import JUDGES
+from tallystick.attacks.openings.catalogue import OPENING_ATTACKS
 
 DOCS = Path(__file__).parents[2] / "docs"
 

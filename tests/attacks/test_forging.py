@@ -18,8 +18,8 @@ from tallystick.attacks.forging import (
 )
 from tallystick.attacks.reference import STEPS, STRIDE
 from tallystick.errors import UnavailableError, UsageError
-from tallystick.store import RunDirectory
-from tallystick.transcripts import Record, StepRecord
+from tallystick.store.run import RunDirectory
+from tallystick.transcripts.record import Record, StepRecord
 
 
 def losses(records: list[Record]) -> list[object]:

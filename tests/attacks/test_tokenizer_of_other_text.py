@@ -10,9 +10,10 @@ import pytest
 
 from tallystick.attacks.attack import Reference
 from tallystick.attacks.reference import reference_policy, this_workplace
-from tallystick.audits import Report, Workplace, audit_training
+from tallystick.audits.report import Report
+from tallystick.audits.training import Workplace, audit_training
 from tallystick.cli.entry import run as tally
-from tallystick.store import RunDirectory
+from tallystick.store.run import RunDirectory
 
 Honest = Callable[[Reference], Path]
 FULL = reference_policy(1).model_copy(update={"full": True})

@@ -13,8 +13,16 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from pydantic import TypeAdapter, ValidationError
 
-from tallystick.attestation import PublicKey, SigningKey, check_signature
-from tallystick.attestation.points import EIGHTH, FIELD, ORDER, SMALL_ORDER, fault_of_point, fault_of_signature
+from tallystick.attestation.points import (
+    EIGHTH,
+    FIELD,
+    ORDER,
+    SMALL_ORDER,
+    PublicKey,
+    fault_of_point,
+    fault_of_signature,
+)
+from tallystick.attestation.signing import SigningKey, check_signature
 from tallystick.errors import ProofError
 
 VECTORS = Path(__file__).parents[2] / "vectors"

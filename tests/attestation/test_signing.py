@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.attestation import SigningKey, check_signature, sign_receipt, verify_receipt_signature
-from tallystick.commitments import digest
+from tallystick.attestation.signing import SigningKey, check_signature, sign_receipt, verify_receipt_signature
+from tallystick.commitments.digest import digest
 from tallystick.errors import MalformedError, ProofError, UsageError
-from tallystick.transcripts import Receipt, Sampler, SignedReceipt
-from tallystick.transcripts.receipt import Answer, EngineStatement, Request, Tokens
+from tallystick.transcripts.receipt import Answer, EngineStatement, Receipt, Request, SignedReceipt, Tokens
+from tallystick.transcripts.sampler import Sampler
 
 KEY = SigningKey(bytes(range(32)))
 RFC_8032_TESTS = [  # RFC 8032 §7.1, tests 1, 2 and 3: secret key, public key, message, signature

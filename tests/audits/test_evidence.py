@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from tallystick.audits import Policy
 from tallystick.audits.evidence import gather_evidence
-from tallystick.commitments import encode
+from tallystick.audits.policy import Policy
+from tallystick.commitments.encoding import encode
 from tallystick.errors import MalformedError, UnavailableError
-from tallystick.store import RunDirectory
+from tallystick.store.run import RunDirectory
 
 Change = Callable[[list[dict[str, Any]]], None]
 OTHER = "sha256:" + "0" * 64

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import tallystick
-from tallystick.audits import Judgement, judge_opening
-from tallystick.graphs import load_program
-from tallystick.store import RunDirectory
+from tallystick.audits.opening import Judgement, judge_opening
+from tallystick.graphs.files import load_program
+from tallystick.store.run import RunDirectory
 
 torch = pytest.importorskip("torch")
 SIDE, CLASSES, BATCH = 12, 5, 4

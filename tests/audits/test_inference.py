@@ -11,12 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tallystick.audits import InferenceReport, Judgement, Policy, audit_inference, judge_opening
-from tallystick.commitments import encode
+from tallystick.audits.inference import InferenceReport, audit_inference
+from tallystick.audits.opening import Judgement, judge_opening
+from tallystick.audits.policy import Policy
+from tallystick.commitments.encoding import encode
 from tallystick.errors import MalformedError, UnavailableError, UsageError
-from tallystick.store import InferenceDirectory, LogWriter, claims_inference
-from tallystick.tensors import Tensor, read_state, state_digest, write_state
-from tallystick.transcripts import CallRecord
+from tallystick.store.inference import InferenceDirectory, claims_inference
+from tallystick.store.log import LogWriter
+from tallystick.tensors.digest import state_digest
+from tallystick.tensors.safetensors import read_state, write_state
+from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.record import CallRecord
 
 torch = pytest.importorskip("torch")
 
@@ -233,7 +238,7 @@ def test_the_operators_of_a_call_are_opened_and_judged(honest: Path, run: Path, 
 
 def test_a_graph_is_run_and_recorded_without_its_model(honest: Path, one_thread: None, tmp_path: Path) -> None:
     from tallystick.frameworks.torch.engine import TorchEngine
-    from tallystick.graphs import load_program
+    from tallystick.graphs.files import load_program
     from tallystick.recorders.inference import record_graph_inference
 
     graph, constants = load_program(honest / "graphs" / "model.json")

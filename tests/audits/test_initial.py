@@ -5,7 +5,7 @@ import pytest
 
 from tallystick.audits.findings import Findings
 from tallystick.audits.initial import INITIAL_ROUNDING, judge_initial_state
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 WEIGHTS = np.linspace(-1, 1, 101, dtype=np.float32)
 DRAWN = {"weights.a": Tensor.of(WEIGHTS), "rng.torch_cpu": Tensor.of(np.arange(9, dtype=np.uint8))}

@@ -11,13 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tallystick.audits import Judgement, judge_opening
-from tallystick.commitments import encode
+from tallystick.audits.opening import Judgement, judge_opening
+from tallystick.commitments.encoding import encode
 from tallystick.errors import MalformedError, TallyError, UnavailableError, UsageError
-from tallystick.graphs import Graph, Node, load_program
-from tallystick.store import LogWriter, RunDirectory
-from tallystick.tensors import Tensor, read_state, tensor_digest, write_state
-from tallystick.transcripts import Opening
+from tallystick.graphs.files import load_program
+from tallystick.graphs.graph import Graph, Node
+from tallystick.store.log import LogWriter
+from tallystick.store.run import RunDirectory
+from tallystick.tensors.digest import tensor_digest
+from tallystick.tensors.safetensors import read_state, write_state
+from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.opening import Opening
 
 STILL = {
     "model": {
@@ -40,7 +44,7 @@ def run(
     recipe_of: Callable[..., Any], source: Path, one_thread: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """A run with a step graph. Never write into it."""
-    from tallystick.recorders import train
+    from tallystick.recorders.training import train
 
     said: list[str] = []
     out = tmp_path_factory.mktemp("graph") / "run"
@@ -229,7 +233,7 @@ def test_one_operator_with_a_wrong_proof_is_refused(run: Path, whole: Path, tmp_
 
 
 def test_properties_are_judged_beside_the_operators(whole: Path) -> None:
-    from tallystick.audits import PROPERTIES
+    from tallystick.audits.properties import PROPERTIES
 
     verdict = judge_opening(whole, Judgement(properties=("shapes", "finite", "positions", "conservation", "ranges")))
     assert verdict.outcome == "accepted"
@@ -276,7 +280,8 @@ def test_an_opening_goes_into_an_empty_directory_and_names_a_step_and_a_node_tha
 def test_the_graph_of_a_run_is_replayed_and_has_to_be_that_of_its_recipe(
     run: Path, tmp_path: Path, recipe_of: Callable[..., Any], source: Path
 ) -> None:
-    from tallystick.audits import Policy, Workplace, audit_training
+    from tallystick.audits.policy import Policy
+    from tallystick.audits.training import Workplace, audit_training
     from tallystick.cli.audit import workplace_for
 
     policy = Policy(full=True)
@@ -296,7 +301,7 @@ def test_the_graph_of_a_run_is_replayed_and_has_to_be_that_of_its_recipe(
 def test_a_recipe_with_dropout_says_why_it_has_no_graph(
     recipe_of: Callable[..., Any], source: Path, one_thread: None, tmp_path: Path
 ) -> None:
-    from tallystick.recorders import train
+    from tallystick.recorders.training import train
 
     said: list[str] = []
     dropout = {"model": {"config": STILL["model"]["config"] | {"attention_dropout": 0.1}}}  # type: ignore[index,dict-item]

@@ -9,10 +9,11 @@ import pytest
 
 from tallystick.audits.findings import Findings
 from tallystick.audits.operators import OperatorJudge
-from tallystick.commitments import digest
-from tallystick.graphs import Node
+from tallystick.commitments.digest import digest
+from tallystick.graphs.graph import Node
 from tallystick.operators.precision import PLAIN, TENSOR_FLOAT
-from tallystick.tensors import Tensor, TensorSpec
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 GRAPH = digest("graph", b"")
 RNG = np.random.default_rng(4)

@@ -12,15 +12,16 @@ from typing import Any
 
 import pytest
 
-from tallystick.attacks import find_attack
+from tallystick.attacks.catalogue import find_attack
 
 AUDIT_ALL = """
 import json, sys, torch
 from pathlib import Path
-from tallystick.audits import Policy, Workplace, audit_training
+from tallystick.audits.policy import Policy
+from tallystick.audits.training import Workplace, audit_training
 from tallystick.frameworks.torch.environment import describe_environment
 from tallystick.frameworks.torch.replayer import TorchReplayer
-from tallystick.store import RunDirectory
+from tallystick.store.run import RunDirectory
 
 torch.set_num_threads(1)
 here = Workplace(describe_environment("cpu"), TorchReplayer)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.audits import Policy, read_policy
+from tallystick.audits.policy import Policy, read_policy
 from tallystick.errors import MalformedError, UnavailableError
 
 CLAIM = "sha256:" + "ab" * 32

@@ -12,7 +12,8 @@ from tallystick.audits.findings import Findings
 from tallystick.audits.properties import PROPERTIES, check_conserved, judge_properties
 from tallystick.errors import UsageError
 from tallystick.graphs.graph import Form, Graph, Input, Node, Output, Role
-from tallystick.tensors import Tensor, TensorSpec
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 

@@ -10,8 +10,11 @@ import pytest
 
 from tallystick.audits.findings import Findings
 from tallystick.audits.published import LOSS, Published
-from tallystick.tensors import Tensor, tensor_digest
-from tallystick.transcripts import Opening, Spec, StepRecord
+from tallystick.tensors.digest import tensor_digest
+from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.opening import Opening
+from tallystick.transcripts.record import StepRecord
+from tallystick.transcripts.spec import Spec
 
 
 def objections(loss: Tensor) -> list[str]:

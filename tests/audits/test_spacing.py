@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tallystick.audits.spacing import spacing_shares
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 
 def moved(by: float, dtype: type = np.float32) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -10,11 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tallystick.audits import Policy, Workplace, audit_training, draw_nonce, verify_segment
-from tallystick.commitments import encode
+from tallystick.audits.policy import Policy
+from tallystick.audits.sampling import draw_nonce
+from tallystick.audits.training import Workplace, audit_training, verify_segment
+from tallystick.commitments.encoding import encode
 from tallystick.errors import UsageError
-from tallystick.store import RunDirectory
-from tallystick.tensors import Tensor, read_state, state_digest, write_state
+from tallystick.store.run import RunDirectory
+from tallystick.tensors.digest import state_digest
+from tallystick.tensors.safetensors import read_state, write_state
+from tallystick.tensors.tensor import Tensor
 
 OTHER = "sha256:" + "0" * 64
 Audited = Callable[..., Any]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tallystick.audits.undetermined import NOISE, find_undetermined, judge_share, settle, share_of_update
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 State = dict[str, Tensor]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.audits import EXIT_CODES, Verdict
 from tallystick.audits.findings import Findings, require
-from tallystick.commitments import encode
+from tallystick.audits.verdict import EXIT_CODES, Verdict
+from tallystick.commitments.encoding import encode
 from tallystick.errors import ProofError
-from tallystick.tolerances import Finding
+from tallystick.tolerances.tolerance import Finding
 
 AGREES, DIFFERS = Finding(0.0, 0.0, "a"), Finding(2.0, 1.0, "b")
 HINT = Finding(9.0, 1.0, "c", advisory=True)

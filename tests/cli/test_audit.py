@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.store import RunDirectory
+from tallystick.store.run import RunDirectory
 
 Tally = Callable[..., Any]
 NONCE = "07" * 32
@@ -92,7 +92,7 @@ def test_text_of_the_prover_is_escaped_in_the_page_and_printed_as_it_is(
     spec = json.loads((run / "spec.json").read_bytes())
     hostile = "[bold]<script>alert(1)</script>[/nonsense]"
     path = run / "environment.json"
-    from tallystick.commitments import encode
+    from tallystick.commitments.encoding import encode
 
     assert spec
     path.write_bytes(encode(json.loads(path.read_bytes()) | {"cpu": hostile}))
@@ -105,7 +105,7 @@ def test_text_of_the_prover_is_escaped_in_the_page_and_printed_as_it_is(
 def test_hostile_text_in_a_difference_of_stacks_does_not_break_the_terminal(
     tally: Tally, run: Path, rewrite: Callable[..., None], tmp_path: Path
 ) -> None:
-    from tallystick.commitments import encode
+    from tallystick.commitments.encoding import encode
 
     path = run / "environment.json"
     hostile = "[/bold][link=x]<b>\x1b[2J\n[/nonsense]"

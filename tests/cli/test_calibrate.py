@@ -11,10 +11,14 @@ import numpy as np
 import pytest
 
 from tallystick.cli.calibrate import read_profile
-from tallystick.graphs import Form, Graph, Input, Node, Output, Role, graph_root, save_program
+from tallystick.graphs.files import save_program
+from tallystick.graphs.graph import Form, Graph, Input, Node, Output, Role
+from tallystick.graphs.root import graph_root
 from tallystick.studies.operators import calibrate, stacks
 from tallystick.studies.operators.stacks import stack_named
-from tallystick.tensors import Tensor, TensorSpec, write_state
+from tallystick.tensors.safetensors import write_state
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 Tally = Callable[..., Any]
 SPEC = TensorSpec("F32", (4, 32))

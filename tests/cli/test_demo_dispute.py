@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch")
 
 from tallystick.cli.demo_dispute import Ended, honest_claim, record_calls, swapped_layer
-from tallystick.disputes import Fault
+from tallystick.disputes.fault import Fault
 
 
 @pytest.fixture(scope="module")

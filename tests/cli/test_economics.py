@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from tallystick.cli.economics import economics
-from tallystick.disputes.economics import DEFAULT_RULES, Economy, Workload, conditions, regions, report
+from tallystick.disputes.economics.conditions import conditions
+from tallystick.disputes.economics.report import regions, report
+from tallystick.disputes.economics.workload import DEFAULT_RULES, Economy, Workload
 
 Tally = Callable[..., Any]
 

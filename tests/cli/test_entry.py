@@ -141,7 +141,7 @@ def test_what_is_no_run_exits_with_4_and_is_left_alone(
 
 
 def test_an_interruption_exits_with_130(tally: Tally, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tallystick.tensors.digest_file", interrupt)
+    monkeypatch.setattr("tallystick.tensors.digest.digest_file", interrupt)
     told = tally("digest", "x.safetensors")
     assert (told.code, told.complaint) == (130, "tally: interrupted")
 
@@ -151,7 +151,7 @@ def interrupt(*_: object) -> None:
 
 
 def test_a_missing_library_is_named_with_its_remedy(tally: Tally, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tallystick.tensors", None)
+    monkeypatch.setitem(sys.modules, "tallystick.tensors.digest", None)
     told = tally("digest", "x.safetensors")
     assert told.code == 4
     assert "pip install" in told.complaint
@@ -175,7 +175,7 @@ def test_what_nobody_foresaw_is_one_line_and_no_verdict(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("tallystick.tensors.digest_file", fail)
+    monkeypatch.setattr("tallystick.tensors.digest.digest_file", fail)
     told = tally("digest", "x.safetensors")
     assert (told.code, told.out) == (4, "")
     assert told.complaint.startswith(f"tally: this is a mistake of tallystick's: {type(error).__name__}:")
@@ -186,7 +186,7 @@ def test_a_traceback_is_shown_to_whoever_asks(tally: Tally, monkeypatch: pytest.
     def fail(*_: object) -> None:
         raise ValueError("why")
 
-    monkeypatch.setattr("tallystick.tensors.digest_file", fail)
+    monkeypatch.setattr("tallystick.tensors.digest.digest_file", fail)
     monkeypatch.setenv("TALLY_TRACEBACK", "1")
     told = tally("digest", "x.safetensors")
     assert told.code == 4
@@ -197,6 +197,6 @@ def test_a_machine_without_memory_is_told(tally: Tally, monkeypatch: pytest.Monk
     def fail(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("tallystick.tensors.digest_file", fail)
+    monkeypatch.setattr("tallystick.tensors.digest.digest_file", fail)
     told = tally("digest", "x.safetensors")
     assert (told.code, told.complaint) == (4, "tally: out of memory")

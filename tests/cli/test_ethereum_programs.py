@@ -19,8 +19,8 @@ from tests.cli.test_parties import calls
 from tests.disputes.coordinators.ethereum.chains import ETHER, KEYS, QUICK, Chain
 from tests.serving.conftest import loopback_only
 
-from tallystick.disputes.coordinators.ethereum import Place
 from tallystick.disputes.coordinators.ethereum.node import LocalNode, running_node
+from tallystick.disputes.coordinators.ethereum.place import Place
 from tallystick.disputes.rules import Rules
 from tallystick.disputes.state import Status
 from tallystick.errors import UnavailableError

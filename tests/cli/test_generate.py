@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from tallystick.attestation import verify_receipt_signature
+from tallystick.attestation.signing import verify_receipt_signature
 from tallystick.store.receipts import read_receipts
-from tallystick.transcripts import Sampler, SignedReceipt
+from tallystick.transcripts.receipt import SignedReceipt
+from tallystick.transcripts.sampler import Sampler
 from tallystick.transcripts.states_opening import StatesOpening, check_states_opening
 
 pytest.importorskip("torch")

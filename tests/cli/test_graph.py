@@ -12,24 +12,15 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from tallystick.commitments import parse_digest
-from tallystick.graphs import (
-    Constant,
-    Form,
-    Graph,
-    Input,
-    Node,
-    NodeProof,
-    Output,
-    Role,
-    check_node,
-    graph_bytes,
-    graph_root,
-    load_program,
-    save_program,
-    subgraph,
-)
-from tallystick.tensors import Tensor, TensorSpec, tensor_digest
+from tallystick.commitments.digest import parse_digest
+from tallystick.graphs.encoding import graph_bytes
+from tallystick.graphs.files import load_program, save_program
+from tallystick.graphs.graph import Constant, Form, Graph, Input, Node, Output, Role
+from tallystick.graphs.root import NodeProof, check_node, graph_root
+from tallystick.graphs.slicing import subgraph
+from tallystick.tensors.digest import tensor_digest
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 Tally = Callable[..., Any]
 SHIFT = Tensor.of(np.array([0.5, -0.5, 0.25], np.float32))

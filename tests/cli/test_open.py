@@ -116,8 +116,8 @@ def test_properties_are_listed_with_what_they_prove(tally: Tally) -> None:
 def test_a_graph_is_run_recorded_audited_opened_and_judged(tally: Tally, tmp_path: Path) -> None:
     from tallystick.frameworks.torch.capture import capture
     from tallystick.frameworks.torch.state import to_tensor
-    from tallystick.graphs import save_program
-    from tallystick.tensors import write_state
+    from tallystick.graphs.files import save_program
+    from tallystick.tensors.safetensors import write_state
 
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Softmax(-1)).eval()

@@ -15,7 +15,7 @@ pytest.importorskip("sqlalchemy")
 
 from tallystick.attacks.disputes.scene import WEIGHT, record_calls
 from tallystick.attacks.disputes.swapped_layer import forge_swapped_layer
-from tallystick.attestation import SigningKey
+from tallystick.attestation.signing import SigningKey
 from tallystick.disputes.players.workspace import Workspace
 
 Tally = Callable[..., Any]

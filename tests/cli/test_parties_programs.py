@@ -17,7 +17,7 @@ pytest.importorskip("fastapi")
 from tests.cli.programs import Program, Programs, await_, running
 from tests.cli.test_parties import Court, calls
 
-from tallystick.disputes.coordinators.local import LocalCoordinator
+from tallystick.disputes.coordinators.local.place import LocalCoordinator
 from tallystick.disputes.state import Dispute, State
 from tallystick.serving.listening import address_of, bind
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tallystick.cli.streams import plainer
-from tallystick.tensors import Tensor, write_state
+from tallystick.tensors.safetensors import write_state
+from tallystick.tensors.tensor import Tensor
 
 MAIN = "from tallystick.cli.entry import main; main()"
 ASCII = [

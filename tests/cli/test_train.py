@@ -213,7 +213,7 @@ def test_a_file_that_may_not_grow_exits_with_4_and_the_run_resumes_without_the_l
 def test_a_second_training_into_a_directory_stops_with_one_line_and_leaves_the_first_alone(
     tally: Tally, config: Path, tmp_path: Path
 ) -> None:
-    from tallystick.store import RunLock
+    from tallystick.store.lock import RunLock
 
     out = tmp_path / "run"
     with RunLock(out):

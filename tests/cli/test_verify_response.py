@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.attestation import SigningKey, sign_receipt
+from tallystick.attestation.signing import SigningKey, sign_receipt
 from tallystick.cli.entry import run
 
 LAX = """
@@ -51,7 +51,7 @@ def answers(language_model: Any, key: SigningKey, one_thread: None) -> list[Any]
     """Three answers under one key."""
     from tallystick.recorders.generation import Asked, generate_plain
     from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
-    from tallystick.tolerances.fingerprints import FingerprintSettings
+    from tallystick.tolerances.fingerprints.settings import FingerprintSettings
     from tallystick.transcripts.sampler import Sampler
 
     settings = RecordSettings((FingerprintSettings(layers=(2,)),), committed=(0, 1, 2), block=8, prompt=True)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallystick.commitments import digest, digest_bytes, digest_from, encode, parse_digest
-from tallystick.commitments.digest import NOUNS
+from tallystick.commitments.digest import NOUNS, digest, digest_bytes, digest_from, parse_digest
+from tallystick.commitments.encoding import encode
 from tallystick.errors import MalformedError
 
 VECTORS = Path(__file__).parents[2] / "vectors"

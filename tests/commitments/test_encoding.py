@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallystick.commitments import Json, decode, encode, parse
+from tallystick.commitments.encoding import Json, decode, encode, parse
 from tallystick.errors import MalformedError
 
 VECTORS = Path(__file__).parents[2] / "vectors"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.commitments import nesting
+from tallystick.commitments.nesting import nesting
 
 TEXTS = st.text(alphabet='[]{}"\\ab\n\u00e9')
 VALUES = st.recursive(

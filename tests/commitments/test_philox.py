@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallystick.commitments import permutation, sample, words
+from tallystick.commitments.philox import permutation, sample, words
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "philox"
 KNOWN: list[dict[str, list[str]]] = json.loads((VECTORS / "random123.json").read_text())

@@ -10,18 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallystick.commitments import (
-    TILE_WIDTH,
+from tallystick.commitments.tiles import TILE_WIDTH, TileReader, TileWriter, tile_path
+from tallystick.commitments.tree import (
     Hash,
     LeafHashes,
-    TileReader,
-    TileWriter,
     check_consistency,
     check_inclusion,
     leaf_hash,
     prove_consistency,
     prove_inclusion,
-    tile_path,
     tree_root,
 )
 from tallystick.errors import MalformedError, ProofError, UnavailableError

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallystick.commitments import (
+from tallystick.commitments.tree import (
     EMPTY_ROOT,
     Frontier,
     Hash,

@@ -3,8 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tallystick.commitments import digest
-from tallystick.datasets import BatchPlan, check_batches, count_targets
+from tallystick.commitments.digest import digest
+from tallystick.datasets.accounting import check_batches, count_targets
+from tallystick.datasets.order import BatchPlan
 from tallystick.errors import ProofError
 
 PLAN = BatchPlan(digest("dataset", b"a test"), seed=0, count=10, validation_count=2, batch=4)

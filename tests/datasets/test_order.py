@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallystick.commitments import digest
-from tallystick.datasets import BatchPlan
+from tallystick.commitments.digest import digest
+from tallystick.datasets.order import BatchPlan
 from tallystick.errors import MalformedError
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "order"

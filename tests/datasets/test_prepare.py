@@ -8,27 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tallystick.datasets import (
-    BatchPlan,
-    BpeTraining,
-    DatasetCommitment,
-    ExampleDataset,
-    TokenDataset,
-    Tokenizer,
-    check_record,
-    commit_tokens,
-    open_dataset,
-    open_record,
-    prepare,
-    read_tokens,
-    verify_data,
-    verify_tokenizer,
-    verify_tokens,
-    write_tokens,
-)
+from tallystick.datasets.commitment import DatasetCommitment
+from tallystick.datasets.opened import open_dataset, open_record
+from tallystick.datasets.order import BatchPlan
+from tallystick.datasets.prepare import prepare
+from tallystick.datasets.records import check_record
+from tallystick.datasets.samples import ExampleDataset, TokenDataset
+from tallystick.datasets.tokenizer import Tokenizer
+from tallystick.datasets.tokens import commit_tokens, read_tokens, write_tokens
+from tallystick.datasets.verify import BpeTraining, verify_data, verify_tokenizer, verify_tokens
 from tallystick.errors import MalformedError, ProofError, TallyError, UnavailableError, UsageError
 from tallystick.frameworks.tokenizers import train_bpe
-from tallystick.tensors import Tensor, write_state
+from tallystick.tensors.safetensors import write_state
+from tallystick.tensors.tensor import Tensor
 
 TEXT = b"a stick was notched,\r\nthen split: the halves had to match.\n" * 40
 LINES = b'{"text":"one notch"}\r\n{"id":2,"text":"two notches"}'

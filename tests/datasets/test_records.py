@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallystick.commitments import Hash, parse
+from tallystick.commitments.encoding import parse
+from tallystick.commitments.tree import Hash
 from tallystick.datasets.records import (
     RecordCommit,
     RecordOpening,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tallystick.datasets import ExampleDataset, TokenDataset
+from tallystick.datasets.samples import ExampleDataset, TokenDataset
 from tallystick.errors import MalformedError
 
 TOKENS = np.arange(11, dtype="<u2")

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.commitments import encode
-from tallystick.datasets import Tokenizer, decode_tokens, encode_text
-from tallystick.datasets.tokenizer import TOKEN_BYTES_MAX
+from tallystick.commitments.encoding import encode
+from tallystick.datasets.bpe import decode_tokens, encode_text
+from tallystick.datasets.tokenizer import TOKEN_BYTES_MAX, Tokenizer
 from tallystick.errors import MalformedError
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "tokenizer"

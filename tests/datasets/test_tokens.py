@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallystick.commitments import check_inclusion, leaf_hash
+from tallystick.commitments.tree import check_inclusion, leaf_hash
 from tallystick.datasets.chunks import CHUNK_BYTES
 from tallystick.datasets.tokens import (
     TokensCommit,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.disputes.playing import CHALLENGER, OTHER, PROVER, RULES, WRONG, Play
 
-from tallystick.commitments import LeafHashes, node_hash, prove_inclusion
+from tallystick.commitments.tree import LeafHashes, node_hash, prove_inclusion
 from tallystick.disputes import moves
 from tallystick.disputes.fault import Fault
 from tallystick.disputes.moves import Cut

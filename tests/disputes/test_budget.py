@@ -22,12 +22,14 @@ from tallystick.disputes.budget import (
     signed_shares,
     weigh_budget,
 )
-from tallystick.graphs import Graph, Node, execute, read_graph
+from tallystick.graphs.door import read_graph
 from tallystick.graphs.encoding import graph_bytes
-from tallystick.graphs.graph import Form, Input, Output, Role
+from tallystick.graphs.execute import execute
+from tallystick.graphs.graph import Form, Graph, Input, Node, Output, Role
 from tallystick.operators.bound import bound
 from tallystick.operators.registry import operator
-from tallystick.tensors import Tensor, TensorSpec
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 SIDE, DEPTH = 24, 40
 Values = dict[str, Tensor]

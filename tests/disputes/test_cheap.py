@@ -12,14 +12,16 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tallystick.commitments import LeafHashes, digest, leaf_hash, prove_inclusion, tree_root
+from tallystick.commitments.digest import digest
+from tallystick.commitments.tree import LeafHashes, leaf_hash, prove_inclusion, tree_root
 from tallystick.disputes.cheap import CAST, NAME_MAX, PRODUCT, convict, record_bytes
 from tallystick.disputes.moves import Evidence, RecordForm, TensorForm, Writer
 from tallystick.disputes.simulator.trees import Run
 from tallystick.disputes.state import Clocks, Dispute, Phase
 from tallystick.errors import RuleError
-from tallystick.tensors import Tensor, tensor_digest
-from tallystick.transcripts import OperatorRecord
+from tallystick.tensors.digest import tensor_digest
+from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.record import OperatorRecord
 
 F32, F64 = np.float32, np.float64
 DTYPES = {"F32": F32, "F64": F64}

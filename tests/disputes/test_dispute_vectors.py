@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tallystick.commitments import Digest, digest, encode
+from tallystick.commitments.digest import Digest, digest
+from tallystick.commitments.encoding import encode
 from tallystick.disputes import committee, moves
 from tallystick.disputes.cheap import convict
 from tallystick.disputes.fault import Fault

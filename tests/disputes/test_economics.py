@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tallystick.commitments import encode
-from tallystick.disputes.economics import Condition, Economy, Workload, conditions, regions, report, unmet
+from tallystick.commitments.encoding import encode
 from tallystick.disputes.economics.challenging import least_fault_rate, least_subsidy, looking_gain
 from tallystick.disputes.economics.collusion import bribes_needed, hush_watchers, least_stings
 from tallystick.disputes.economics.committee import sizes, wrong_majority, wrong_rounds
+from tallystick.disputes.economics.conditions import Condition, conditions, unmet
 from tallystick.disputes.economics.deterrence import (
     caught,
     cheating_gain,
@@ -22,7 +22,9 @@ from tallystick.disputes.economics.deterrence import (
 )
 from tallystick.disputes.economics.money import bond_at_risk
 from tallystick.disputes.economics.region import bond_range, least_honesty, with_bond, with_committee
+from tallystick.disputes.economics.report import regions, report
 from tallystick.disputes.economics.spam import MARGIN, sybils
+from tallystick.disputes.economics.workload import Economy, Workload
 from tallystick.errors import UsageError
 
 REFERENCE = Economy()

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from tallystick.commitments import Digest, Hash, LeafHashes, leaf_hash, prove_inclusion, tree_root
+from tallystick.commitments.digest import Digest
+from tallystick.commitments.tree import Hash, LeafHashes, leaf_hash, prove_inclusion, tree_root
 from tallystick.disputes import moves
 from tallystick.disputes.committee import commitment
-from tallystick.disputes.economics import Economy, Workload
 from tallystick.disputes.economics.committee import sizes
 from tallystick.disputes.economics.money import appeal_fees, bond_at_risk, lost_accusation, reward
 from tallystick.disputes.economics.spam import Delay, compensation, delays, turns
+from tallystick.disputes.economics.workload import Economy, Workload
 from tallystick.disputes.fault import Fault
 from tallystick.disputes.game import apply
 from tallystick.disputes.moves import Move, value_of

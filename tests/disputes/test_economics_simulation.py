@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tallystick.disputes.economics import DEFAULT_RULES, Economy, Workload
 from tallystick.disputes.economics.challenging import accusing_gain, equilibrium, looking_gain, planting
 from tallystick.disputes.economics.collusion import fights, lazy_vote_loss, worst_just_appeal
 from tallystick.disputes.economics.committee import (
@@ -30,7 +29,7 @@ from tallystick.disputes.economics.spam import (
     imposed,
     sybils,
 )
-from tallystick.disputes.economics.workload import YEAR
+from tallystick.disputes.economics.workload import DEFAULT_RULES, YEAR, Economy, Workload
 
 Draws: TypeAlias = npt.NDArray[np.float64]
 N = 500_000

@@ -31,8 +31,8 @@ from tallystick.disputes.fault import Fault
 from tallystick.disputes.game import DISPUTE_MOVES, TRANSITIONS, Who, next_moves
 from tallystick.disputes.moves import Move
 from tallystick.disputes.partition import cut_places
-from tallystick.disputes.simulator import World
 from tallystick.disputes.simulator.trees import NOTHING, Run
+from tallystick.disputes.simulator.world import World
 from tallystick.disputes.state import Phase
 
 NAMES = [case.name for case in CASES]

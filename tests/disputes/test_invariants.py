@@ -27,7 +27,7 @@ from tallystick.disputes import moves
 from tallystick.disputes.fault import Fault
 from tallystick.disputes.game import apply, next_moves
 from tallystick.disputes.invariants import broken, held
-from tallystick.disputes.simulator.laws import broken_by
+from tallystick.disputes.simulator.laws.every_move import broken_by
 from tallystick.disputes.simulator.trees import Truth
 from tallystick.disputes.simulator.vandals import Vandal
 from tallystick.disputes.state import Credit, Phase, State, Status

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.disputes.examples import EXAMPLES
 
-from tallystick.commitments import encode
+from tallystick.commitments.encoding import encode
 from tallystick.disputes import moves
 from tallystick.disputes.game import TRANSITIONS
 from tallystick.disputes.moves import Move, read_move, value_of

@@ -8,12 +8,12 @@ import pytest
 pytest.importorskip("transformers")
 
 from tallystick.attacks.inference.workload import all_values
-from tallystick.graphs import execute
+from tallystick.graphs.execute import execute
 from tallystick.studies.architectures.distances import distance
 from tallystick.studies.architectures.engines import engine_of
 from tallystick.studies.architectures.judging import judge_all
 from tallystick.studies.architectures.subjects import FORWARD, JAX, STEP, subject
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 TRIED = [

@@ -13,7 +13,9 @@ from tallystick.errors import MalformedError
 from tallystick.graphs.execute import execute
 from tallystick.graphs.graph import Constant, Form, Graph, Input, Node, Output, Role
 from tallystick.operators.operator import Exactness, Family, Operator
-from tallystick.tensors import Tensor, TensorSpec, tensor_digest
+from tallystick.tensors.digest import tensor_digest
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 FAMILY = Family()
 MOVES, ROUNDS, SUMS, MIXED = Exactness.MOVES, Exactness.ROUNDS, Exactness.ACCUMULATES, Exactness.COMPOSITE

@@ -11,7 +11,7 @@ from tallystick.errors import UsageError
 from tallystick.graphs.batching import slice_batch
 from tallystick.graphs.execute import execute
 from tallystick.graphs.graph import Form, Graph, Input, Output, Role
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 
 def bytes_of(tensors: dict[str, Tensor]) -> dict[str, tuple[str, tuple[int, ...], bytes]]:

@@ -9,7 +9,7 @@ import pytest
 from tallystick.errors import MalformedError, UsageError
 from tallystick.graphs.binding import Coverage, bind
 from tallystick.graphs.execute import execute
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tallystick.commitments import decode, encode
+from tallystick.commitments.encoding import decode, encode
 from tallystick.errors import MalformedError
 from tallystick.graphs.check import check_graph
 from tallystick.graphs.derive import Deriver
@@ -23,7 +23,8 @@ from tallystick.graphs.encoding import canonical, graph_bytes
 from tallystick.graphs.graph import Form, Graph, Input, Node, Output, Role
 from tallystick.graphs.limits import Limits
 from tallystick.graphs.root import graph_root
-from tallystick.tensors import Tensor, TensorSpec
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 Document = dict[str, Any]
 Change = Callable[[Document], Any]
@@ -394,7 +395,7 @@ BOMB_SCRIPT = """
 import time
 from pathlib import Path
 from tallystick.errors import MalformedError
-from tallystick.graphs import read_graph
+from tallystick.graphs.door import read_graph
 from tallystick.graphs.encoding import canonical as text
 
 def canonical(value):

@@ -20,7 +20,7 @@ from tallystick.graphs.decode_interface import DecodeSizes, cache_specs, decode_
 from tallystick.graphs.equivalence import allowed_share, decoding_distances, draw_step, last_step_distances
 from tallystick.graphs.graph import Graph, Output, Role
 from tallystick.graphs.reference import Reference
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 DECODERS = runpy.run_path(str(Path(__file__).parents[1] / "frameworks" / "torch" / "decoders.py"))
 PAST = 3

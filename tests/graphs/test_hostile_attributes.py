@@ -13,7 +13,7 @@ from tallystick.graphs.derive import Deriver
 from tallystick.graphs.graph import Node
 from tallystick.operators.operator import Parameter
 from tallystick.operators.registry import OPERATORS, operator
-from tallystick.tensors import TensorSpec
+from tallystick.tensors.spec import TensorSpec
 
 DRAWS = 25
 SECONDS = 0.5

@@ -19,7 +19,8 @@ from tallystick.graphs.inspection import Inspection
 from tallystick.graphs.reference import Reference
 from tallystick.graphs.slicing import subgraph, verification_slice
 from tallystick.operators.registry import operator
-from tallystick.tensors import Tensor, TensorSpec
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 SHAPES = {
     "inputs.x": (4, 5, 6),

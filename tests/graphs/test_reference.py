@@ -9,7 +9,8 @@ from tallystick.errors import MalformedError
 from tallystick.graphs.execute import execute
 from tallystick.graphs.graph import Form, Graph, Input, Node, Output, Role
 from tallystick.graphs.reference import Reference
-from tallystick.tensors import Tensor, TensorSpec
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 F32 = TensorSpec("F32", (3,))
 

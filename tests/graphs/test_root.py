@@ -9,7 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tallystick.commitments import Digest, Hash, digest, encode, leaf_hash, tree_root
+from tallystick.commitments.digest import Digest, digest
+from tallystick.commitments.encoding import encode
+from tallystick.commitments.tree import Hash, leaf_hash, tree_root
 from tallystick.errors import MalformedError, ProofError, UsageError
 from tallystick.graphs.encoding import header_json, node_json
 from tallystick.graphs.graph import Graph, Output

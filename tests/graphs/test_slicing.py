@@ -16,7 +16,7 @@ from tallystick.graphs.execute import execute
 from tallystick.graphs.graph import Form, Graph, Output, Role
 from tallystick.graphs.limits import Limits
 from tallystick.graphs.slicing import ancestors, between, descendants, subgraph, verification_slice
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 
 def same(first: Tensor, second: Tensor) -> bool:

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
-from tallystick.commitments import encode, tree_root
+from tallystick.commitments.encoding import encode
+from tallystick.commitments.tree import tree_root
 from tallystick.errors import MalformedError
-from tallystick.graphs import NodeProof, check_node, graph_bytes, graph_root, prove_node, read_graph
-from tallystick.graphs.root import graph_leaves
+from tallystick.graphs.door import read_graph
+from tallystick.graphs.encoding import graph_bytes
+from tallystick.graphs.root import NodeProof, check_node, graph_leaves, graph_root, prove_node
 
 ROOT = Path(__file__).parents[2]
 GRAPHS: list[Any] = json.loads((ROOT / "vectors/graph/graphs.json").read_text())

@@ -20,7 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.operators.registry import operator
-from tallystick.tensors import Tensor, TensorSpec, round_to_bfloat16
+from tallystick.tensors.dtypes import round_to_bfloat16
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 
 @dataclass(frozen=True, eq=False)

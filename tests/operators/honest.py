@@ -14,7 +14,8 @@ from tallystick.graphs.engine import Engine
 from tallystick.graphs.graph import Node
 from tallystick.operators.bound import Bound, bound
 from tallystick.operators.registry import operator
-from tallystick.tensors import Tensor, TensorSpec
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 NARROW: Final = {"float16": "F16", "bfloat16": "BF16"}
 Array = npt.NDArray[Any]

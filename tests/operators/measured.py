@@ -15,7 +15,7 @@ from tallystick.errors import MalformedError, UnavailableError
 from tallystick.graphs.engine import Engine
 from tallystick.operators.bound import Bound
 from tallystick.operators.rounding import DETERMINISTIC, Model, Probabilistic, Variance
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 MODELS: Final[tuple[Model, ...]] = (DETERMINISTIC, Probabilistic(6.0), Variance(6.0))
 DRAWS: Final = 12

@@ -18,7 +18,7 @@ from tallystick.errors import MalformedError, UnavailableError
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.operators.precision import PLAIN, STEPWISE
 from tallystick.operators.registry import operator
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 SPECIAL: Final = (0.997, 0.1, 1 / 3, 0.999, 0.01)
 """Numbers between 0 and 1 that no binary format has, and whose distance from 1 is small beside them."""

@@ -18,7 +18,7 @@ from tallystick.operators.arrays import library
 from tallystick.operators.registry import operator
 from tallystick.operators.types import Types
 from tallystick.operators.values import Value, Values
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 REFERENCE = Values(library("numpy"), "F64")
 TORCH_DTYPES = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}

@@ -8,12 +8,13 @@ import pytest
 
 from tallystick.errors import MalformedError
 from tallystick.operators.arrays import NUMPY, library
-from tallystick.operators.balls import Ball, Balls
+from tallystick.operators.balls.ball import Ball
+from tallystick.operators.balls.balls import Balls
 from tallystick.operators.bound import Bound, bound
 from tallystick.operators.precision import FORMATS, Precision
 from tallystick.operators.registry import operator
 from tallystick.operators.values import Value
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 BALLS = Balls(NUMPY)
 U = 2.0**-24

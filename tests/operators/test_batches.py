@@ -22,7 +22,7 @@ from tallystick.operators.registry import OPERATORS, operator
 from tallystick.operators.separation import Separated, alone, separated
 from tallystick.operators.types import Types
 from tallystick.operators.values import Value, Values
-from tallystick.tensors import TensorSpec
+from tallystick.tensors.spec import TensorSpec
 
 EXAMPLES = collected("EXAMPLES")
 REFERENCE = Values(library("numpy"), "F64")

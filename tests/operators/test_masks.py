@@ -8,7 +8,7 @@ from tests.operators.examples import call
 from tests.operators.honest import bounds_of
 
 from tallystick.operators.bound import Bound
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 SMALLEST = np.finfo(np.float32).min
 SCORES = np.random.default_rng(0).standard_normal((2, 4, 5)).astype(np.float32) * 4

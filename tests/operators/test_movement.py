@@ -16,7 +16,7 @@ from tallystick.operators.arrays import library
 from tallystick.operators.registry import operator
 from tallystick.operators.types import Types
 from tallystick.operators.values import Values
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 NATIVE = Values(library("torch"), None)
 REFERENCE = Values(library("numpy"), "F64")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tallystick.errors import MalformedError
-from tallystick.operators import OPERATORS, Operator, operator
-from tallystick.operators.operator import ATTRIBUTE_KINDS, TENSOR_KINDS
+from tallystick.operators.operator import ATTRIBUTE_KINDS, TENSOR_KINDS, Operator
+from tallystick.operators.registry import OPERATORS, operator
 
 
 def test_an_operator_is_found_by_its_name() -> None:

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from tallystick.operators.arrays import NUMPY
-from tallystick.operators.balls import Ball, Balls
+from tallystick.operators.balls.ball import Ball
+from tallystick.operators.balls.balls import Balls
 from tallystick.operators.precision import BFLOAT_SUMS, FORMATS, HALF_SUMS, PLAIN, TENSOR_FLOAT
 from tallystick.operators.rounding import (
     DETERMINISTIC,
@@ -16,7 +17,7 @@ from tallystick.operators.rounding import (
     worst_factor,
 )
 from tallystick.operators.summation import ANY_ORDER, BLOCKED, CASCADE, Summation, growth
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 ROWS = 64
 SIZES = [256, 1024, 4096, 16384]

@@ -21,7 +21,8 @@ from tallystick.operators.arrays import NUMPY
 from tallystick.operators.registry import OPERATORS, operator
 from tallystick.operators.types import Types
 from tallystick.operators.values import Values
-from tallystick.tensors import Tensor, TensorSpec
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 CALLS = [each for calls in EXAMPLES.values() for each in calls]
 STABLE = [each for each in CALLS if each.operator != "stablehlo.sort"]

@@ -17,7 +17,8 @@ from tallystick.frameworks.torch.dtypes import DTYPES, dtype_name
 from tallystick.operators.operator import Parameter
 from tallystick.operators.registry import OPERATORS, operator
 from tallystick.operators.types import Types
-from tallystick.tensors import Tensor, TensorSpec
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 EXAMPLES = collected("EXAMPLES")
 MALFORMED = collected("MALFORMED")

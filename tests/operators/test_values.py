@@ -13,7 +13,8 @@ import pytest
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.operators.arrays import library
 from tallystick.operators.values import Value, Values
-from tallystick.tensors import Tensor, round_to_bfloat16
+from tallystick.tensors.dtypes import round_to_bfloat16
+from tallystick.tensors.tensor import Tensor
 
 REFERENCE = Values(library("numpy"), "F64")
 ALGEBRAS = {

@@ -24,9 +24,9 @@ import torch
 from tallystick.errors import TallyError
 from tallystick.frameworks.torch.environment import describe_environment
 from tallystick.frameworks.torch.models import build_model
-from tallystick.recorders import resume, train
-from tallystick.store import LogWriter
-from tallystick.transcripts import Recipe
+from tallystick.recorders.training import resume, train
+from tallystick.store.log import LogWriter
+from tallystick.transcripts.recipe import Recipe
 
 WRITES = os.O_WRONLY | os.O_RDWR
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import tallystick
-from tallystick.store import RunDirectory
+from tallystick.store.run import RunDirectory
 
 STEPS = 8
 Change = Callable[[int, Any, Any], None]

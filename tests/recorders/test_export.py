@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tallystick.datasets import Tokenizer
 from tallystick.datasets.bpe import encode_text
+from tallystick.datasets.tokenizer import Tokenizer
 from tallystick.errors import MalformedError, ProofError, TallyError, UnavailableError, UsageError
-from tallystick.store import RunDirectory
-from tallystick.tensors import read_state
+from tallystick.store.run import RunDirectory
+from tallystick.tensors.safetensors import read_state
 
 torch = pytest.importorskip("torch")
 

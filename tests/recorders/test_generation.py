@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tallystick.attestation import SigningKey, verify_receipt_signature
+from tallystick.attestation.signing import SigningKey, verify_receipt_signature
 from tallystick.errors import MalformedError, UsageError
-from tallystick.sampling import choose
-from tallystick.tolerances.fingerprints import FingerprintSettings
-from tallystick.transcripts import Sampler
+from tallystick.sampling.choose import choose
+from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 from tallystick.transcripts.fingerprints import distances
+from tallystick.transcripts.sampler import Sampler
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

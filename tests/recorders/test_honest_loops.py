@@ -14,8 +14,10 @@ from tests.recorders import loops
 
 import tallystick
 from tallystick.errors import UnavailableError
-from tallystick.store import RunDirectory, RunLock, read_lines
-from tallystick.transcripts import StepRecord, read_record
+from tallystick.store.lock import RunLock
+from tallystick.store.log import read_lines
+from tallystick.store.run import RunDirectory
+from tallystick.transcripts.record import StepRecord, read_record
 
 torch = pytest.importorskip("torch")
 
@@ -24,7 +26,8 @@ Audit = Callable[[Path], Any]
 
 @pytest.fixture
 def audit(one_thread: None) -> Audit:
-    from tallystick.audits import Policy, audit_training
+    from tallystick.audits.policy import Policy
+    from tallystick.audits.training import audit_training
     from tallystick.cli.audit import workplace_for
 
     def judged(path: Path) -> Any:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from tallystick.errors import UsageError
-from tallystick.store import RunDirectory, read_lines
-from tallystick.transcripts import StepRecord, read_record
+from tallystick.store.log import read_lines
+from tallystick.store.run import RunDirectory
+from tallystick.transcripts.record import StepRecord, read_record
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("accelerate")
@@ -94,7 +95,8 @@ def steps_of(run: Path) -> list[StepRecord]:
 
 @pytest.fixture
 def replayed(one_thread: None) -> Replayed:
-    from tallystick.audits import Policy, audit_training
+    from tallystick.audits.policy import Policy
+    from tallystick.audits.training import audit_training
     from tallystick.cli.audit import workplace_for
 
     def audit(path: Path, **policy: Any) -> Any:
@@ -141,7 +143,7 @@ def test_accumulated_and_padded_batches_are_replayed_with_the_number_of_items(
 
 
 def _names(path: Path) -> tuple[str, ...]:
-    from tallystick.tensors import read_state
+    from tallystick.tensors.safetensors import read_state
 
     return tuple(read_state(path, canonical=True))
 

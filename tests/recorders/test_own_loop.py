@@ -11,8 +11,9 @@ import pytest
 
 import tallystick
 from tallystick.errors import UsageError
-from tallystick.store import RunDirectory, read_lines
-from tallystick.transcripts import AnchorRecord, FailedRecord, StepRecord, read_record
+from tallystick.store.log import read_lines
+from tallystick.store.run import RunDirectory
+from tallystick.transcripts.record import AnchorRecord, FailedRecord, StepRecord, read_record
 
 torch = pytest.importorskip("torch")
 
@@ -53,7 +54,7 @@ def test_every_step_and_anchor_of_the_loop_is_recorded(recorded: Path) -> None:
 
 
 def test_the_anchors_hold_every_generator_in_use(recorded: Path) -> None:
-    from tallystick.tensors import read_state
+    from tallystick.tensors.safetensors import read_state
 
     names = read_state(recorded / "anchors/step_00000007.safetensors", canonical=True).keys()
     assert {"rng.torch_cpu", "rng.python", "rng.numpy", "position.step"} <= names
@@ -116,7 +117,7 @@ def test_a_directory_that_is_not_empty_is_refused(recorded: Path) -> None:
 
 
 def test_batches_are_named_by_positions_or_by_the_digest_of_their_tensors() -> None:
-    from tallystick.recorders import describe_batch
+    from tallystick.recorders.batches import describe_batch
 
     tensor, other = torch.arange(4.0), torch.arange(4)
     assert describe_batch([3, 1, 2]).indices == (3, 1, 2)

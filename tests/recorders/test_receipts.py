@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from tallystick.attestation import SigningKey, verify_receipt_signature
-from tallystick.commitments import digest
+from tallystick.attestation.signing import SigningKey, verify_receipt_signature
+from tallystick.commitments.digest import digest
 from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
 from tallystick.store.receipts import ReceiptLog, find_receipt, read_receipts, read_states, write_states
-from tallystick.tolerances.fingerprints import FingerprintSettings
-from tallystick.transcripts import Sampler
+from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 from tallystick.transcripts.receipt import RECEIPT_BYTES_MAX, Answer, Batch, Request, Tokens
+from tallystick.transcripts.sampler import Sampler
 from tallystick.transcripts.states_opening import check_states_opening
 
 torch = pytest.importorskip("torch")
@@ -120,12 +120,13 @@ KILLED = """
 import sys
 from itertools import pairwise
 from pathlib import Path
-from tallystick.attestation import SigningKey
-from tallystick.commitments import digest
+from tallystick.attestation.signing import SigningKey
+from tallystick.commitments.digest import digest
 from tallystick.store.receipts import ReceiptLog
-from tallystick.transcripts import Receipt, Sampler
+from tallystick.transcripts.receipt import Receipt
+from tallystick.transcripts.sampler import Sampler
 from tallystick.transcripts.receipt import Answer, EngineStatement, Request, Tokens
-from tallystick.attestation import sign_receipt
+from tallystick.attestation.signing import sign_receipt
 
 key, log, last = SigningKey(bytes(range(32))), ReceiptLog(Path(sys.argv[1])), None
 engine = EngineStatement(name="e", version="1", device="cpu", attention="sdpa", environment=digest("environment", b""))

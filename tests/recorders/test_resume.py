@@ -14,8 +14,10 @@ import pytest
 
 from tallystick.errors import UnavailableError, UsageError
 from tallystick.recorders.resume import find_resume_point
-from tallystick.store import RunDirectory, read_lines
-from tallystick.transcripts import AnchorRecord, Claim, StepRecord, read_record
+from tallystick.store.log import read_lines
+from tallystick.store.run import RunDirectory
+from tallystick.transcripts.claim import Claim
+from tallystick.transcripts.record import AnchorRecord, StepRecord, read_record
 
 SHORT: Mapping[str, Any] = {
     "training": {"steps": 6},
@@ -131,7 +133,7 @@ def unfinished(plain: Path, tmp_path: Path) -> Callable[[int], RunDirectory]:
 
 
 def resumed_as(run: RunDirectory, finished: Path) -> bool:
-    from tallystick.recorders import resume
+    from tallystick.recorders.training import resume
 
     claim = resume(run.path)
     return (
@@ -203,7 +205,7 @@ class TestResuming:
     def test_records_that_this_machine_does_not_reproduce_are_refused(
         self, unfinished: Callable[[int], RunDirectory], plain: Path
     ) -> None:
-        from tallystick.recorders import resume
+        from tallystick.recorders.training import resume
 
         run = unfinished(lines_up_to(plain, StepRecord, 10))
         lines = run.transcript_path.read_bytes().splitlines(keepends=True)
@@ -213,7 +215,7 @@ class TestResuming:
             resume(run.path)
 
     def test_a_finished_run_is_not_resumed(self, plain: Path) -> None:
-        from tallystick.recorders import resume
+        from tallystick.recorders.training import resume
 
         with pytest.raises(UsageError, match="finished"):
             resume(plain)
@@ -221,7 +223,7 @@ class TestResuming:
     def test_a_run_from_another_stack_is_not_resumed(
         self, unfinished: Callable[[int], RunDirectory], plain: Path
     ) -> None:
-        from tallystick.recorders import resume
+        from tallystick.recorders.training import resume
 
         run = unfinished(10)
         text = run.environment_path.read_text()

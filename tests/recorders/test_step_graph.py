@@ -11,8 +11,10 @@ import pytest
 
 import tallystick
 from tallystick.errors import UsageError
-from tallystick.store import RunDirectory, read_lines
-from tallystick.transcripts import Spec, StepRecord, read_record
+from tallystick.store.log import read_lines
+from tallystick.store.run import RunDirectory
+from tallystick.transcripts.record import StepRecord, read_record
+from tallystick.transcripts.spec import Spec
 
 torch = pytest.importorskip("torch")
 
@@ -64,7 +66,8 @@ def fit(
 @pytest.fixture
 def replayed(one_thread: None) -> Replayed:
     """Audit a run on this machine, replaying its graph."""
-    from tallystick.audits import Policy, audit_training
+    from tallystick.audits.policy import Policy
+    from tallystick.audits.training import audit_training
     from tallystick.cli.audit import workplace_for
 
     def audit(path: Path, **policy: Any) -> Any:
@@ -150,7 +153,8 @@ def test_a_batch_that_was_not_handed_over_is_inconclusive(run: Path, replayed: R
 def test_another_graph_than_the_spec_names_is_rejected(run: Path, replayed: Replayed) -> None:
     import dataclasses
 
-    from tallystick.graphs import graph_bytes, load_program
+    from tallystick.graphs.encoding import graph_bytes
+    from tallystick.graphs.files import load_program
 
     graph, _ = load_program(run / "graphs" / "step.json")
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from tallystick.errors import UnavailableError, UsageError
-from tallystick.store import RunDirectory, read_lines
-from tallystick.transcripts import FailedRecord, HeaderRecord, StepRecord, read_record
+from tallystick.store.log import read_lines
+from tallystick.store.run import RunDirectory
+from tallystick.transcripts.record import FailedRecord, HeaderRecord, StepRecord, read_record
 
 FOUR = {"training": {"steps": 4}, "record": {"anchor_stride": 2, "summaries": ["exact", "projection"]}}
 
@@ -105,7 +106,7 @@ class TestACrashingStep:
         step: int,
     ) -> None:
         from tallystick.frameworks.torch.trainer import Trainer
-        from tallystick.recorders import resume
+        from tallystick.recorders.training import resume
 
         out = tmp_path / "run"
         crash(Trainer, "_clip", step, RuntimeError("the device fell asleep"))
@@ -124,7 +125,7 @@ class TestACrashingStep:
         self, trained: Callable[..., Any], audited: Callable[..., Any], crash: Callable[..., None], tmp_path: Path
     ) -> None:
         from tallystick.frameworks.torch.trainer import Trainer
-        from tallystick.recorders import resume
+        from tallystick.recorders.training import resume
 
         out = tmp_path / "run"
         crash(Trainer, "_clip", 3, RuntimeError("first"))
@@ -145,7 +146,7 @@ class TestACrashingStep:
     ) -> None:
         from tallystick.frameworks.torch.sketch import Sketcher
         from tallystick.frameworks.torch.trainer import Trainer
-        from tallystick.recorders import resume
+        from tallystick.recorders.training import resume
 
         undisturbed = trained(tmp_path / "undisturbed", FOUR)
         out = tmp_path / "run"
@@ -213,8 +214,8 @@ def test_a_classifier_of_digits_is_replayed_bit_for_bit_and_resumed_to_the_same_
     audited: Callable[..., Any], one_thread: None, tmp_path: Path
 ) -> None:
     pytest.importorskip("sklearn")
-    from tallystick.recorders import train
-    from tallystick.transcripts import Recipe
+    from tallystick.recorders.training import train
+    from tallystick.transcripts.recipe import Recipe
 
     undisturbed = train(Recipe.from_json(CNN, "recipe"), None, tmp_path / "run")
     assert audited(tmp_path / "run", full=True).verdict.outcome == "accepted"
@@ -223,7 +224,7 @@ def test_a_classifier_of_digits_is_replayed_bit_for_bit_and_resumed_to_the_same_
 
 def resumed_from_half(finished: Path) -> Any:
     """Resume a copy of a run that lacks everything behind its first anchor after the initial one."""
-    from tallystick.recorders import resume
+    from tallystick.recorders.training import resume
 
     out = Path(shutil.copytree(finished, finished.with_name("half")))
     (out / "claim.json").unlink()

@@ -12,10 +12,9 @@ from tallystick.errors import MalformedError, UsageError
 from tallystick.operators.arrays import NUMPY, library
 from tallystick.operators.tally.sampling import MASKED
 from tallystick.operators.values import Values
-from tallystick.sampling import choose, kept, scores, weights
-from tallystick.sampling.choose import keys
+from tallystick.sampling.choose import choose, kept, keys, scores, weights
 from tallystick.sampling.definition import choose_by_definition, keys_by_definition
-from tallystick.transcripts import Sampler
+from tallystick.transcripts.sampler import Sampler
 
 SAMPLERS = (
     Sampler(),

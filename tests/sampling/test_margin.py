@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tallystick.commitments import words
+from tallystick.commitments.philox import words
 from tallystick.errors import MalformedError
 from tallystick.operators.tally import fixed
 from tallystick.sampling.choose import choose, kept, scores

@@ -21,14 +21,13 @@ from tallystick.operators.arrays import library
 from tallystick.operators.tally import fixed
 from tallystick.operators.tally.sampling import MASKED
 from tallystick.operators.values import Values
-from tallystick.sampling import choose, kept, scores, weights
-from tallystick.sampling.choose import keys
+from tallystick.sampling.choose import choose, kept, keys, scores, weights
 from tallystick.sampling.definition import choose_by_definition
 from tallystick.sampling.filters import keys_of
 from tallystick.sampling.plain import ARRAYS
 from tallystick.sampling.stream import position_words
-from tallystick.tensors import Tensor
-from tallystick.transcripts import Sampler
+from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.sampler import Sampler
 
 ROOT = Path(__file__).parents[2]
 CHOICES = json.loads((ROOT / "vectors" / "sampler" / "choices.json").read_text())

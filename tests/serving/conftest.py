@@ -60,7 +60,7 @@ class Served:
 @pytest.fixture(scope="session")
 def serving(one_thread: None) -> Callable[..., AbstractContextManager[Served]]:
     """Serve a language model: `with serving(language_model, settings=…, rows=…, queue=…, journal=…) as served`."""
-    from tallystick.attestation import SigningKey
+    from tallystick.attestation.signing import SigningKey
     from tallystick.recorders.receipts import RecordSettings
     from tallystick.serving.api import create_app
     from tallystick.serving.application import ServerOptions
@@ -85,7 +85,7 @@ def serving(one_thread: None) -> Callable[..., AbstractContextManager[Served]]:
 def server(serving: Callable[..., AbstractContextManager[Served]], language_model: Any) -> Iterator[Served]:
     """The tiny model with fingerprints of its last layer and its states committed to."""
     from tallystick.recorders.receipts import RecordSettings
-    from tallystick.tolerances.fingerprints import FingerprintSettings
+    from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 
     final = language_model.card.layers
     settings = RecordSettings((FingerprintSettings(layers=(final,)),), committed=(1, final), block=4)

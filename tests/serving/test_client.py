@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import tallystick
-from tallystick.attestation import SigningKey
+from tallystick.attestation.signing import SigningKey
 from tallystick.audits.receipts.fingerprints import FingerprintLimits, FingerprintRule
 from tallystick.audits.receipts.policy import ReceiptPolicy
 from tallystick.audits.receipts.sampler import SamplerRule

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tallystick.attestation import verify_receipt_signature
+from tallystick.attestation.signing import verify_receipt_signature
 from tallystick.transcripts.receipt import SignedReceipt
 
 STREAMS = 100

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.attestation import verify_receipt_signature
+from tallystick.attestation.signing import verify_receipt_signature
 from tallystick.transcripts.receipt import SignedReceipt, tokens_digest
 
 HELLO: list[dict[str, Any]] = [{"role": "user", "content": "halves"}]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.attestation import SigningKey
+from tallystick.attestation.signing import SigningKey
 from tallystick.cli import serve_model
 from tallystick.cli.entry import run
 from tallystick.serving.listening import served

@@ -14,14 +14,15 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from tallystick.attestation import SigningKey, verify_receipt_signature
+from tallystick.attestation.signing import SigningKey, verify_receipt_signature
 from tallystick.audits.receipts.policy import ReceiptPolicy
 from tallystick.audits.receipts.request import ExpectedRequest
 from tallystick.audits.receipts.response import read_response, read_responses
 from tallystick.audits.receipts.sampler import SamplerRule
 from tallystick.audits.receipts.stream import verify_stream
 from tallystick.audits.receipts.verify import Subject, verify_subject
-from tallystick.commitments import digest, encode
+from tallystick.commitments.digest import digest
+from tallystick.commitments.encoding import encode
 from tallystick.serving.application import ServerOptions
 from tallystick.serving.assembly import ModelTokenizer
 from tallystick.serving.listening import bind, served

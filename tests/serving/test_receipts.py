@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.attestation import SigningKey, verify_receipt_signature
+from tallystick.attestation.signing import SigningKey, verify_receipt_signature
 from tallystick.recorders.receipts import RecordSettings
 from tallystick.transcripts.receipt import SignedReceipt
 from tallystick.transcripts.states_opening import StatesOpening, check_states_opening

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tallystick.attestation import SigningKey, verify_receipt_signature
+from tallystick.attestation.signing import SigningKey, verify_receipt_signature
 from tallystick.cli.entry import run
 from tallystick.store.receipts import read_receipts
 

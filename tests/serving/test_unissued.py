@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.attestation import SigningKey
+from tallystick.attestation.signing import SigningKey
 from tallystick.serving.assembly import model_service
 from tallystick.serving.service import UNISSUED_MAX
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tallystick.errors import UnavailableError
-from tallystick.store import read_document, write_atomically
+from tallystick.store.files import read_document, write_atomically
 
 
 def test_a_file_is_written_with_its_folders_and_nothing_beside_it(tmp_path: Path) -> None:

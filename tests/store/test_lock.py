@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from tallystick.errors import UnavailableError, UsageError
-from tallystick.store import RunLock, lock_new_run
+from tallystick.store.lock import RunLock, lock_new_run
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from tallystick.store import RunLock
+from tallystick.store.lock import RunLock
 lock = RunLock(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(600)

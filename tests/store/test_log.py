@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallystick.commitments import digest_from, leaf_hash, tree_root
+from tallystick.commitments.digest import digest_from
+from tallystick.commitments.tree import leaf_hash, tree_root
 from tallystick.errors import MalformedError, ProofError, TallyError, UnavailableError, UsageError
-from tallystick.store import LogWriter, appending, open_line, read_lines
-from tallystick.store.log import LINE_BYTES_MAX
-from tallystick.transcripts import Log
+from tallystick.store.log import LINE_BYTES_MAX, LogWriter, appending, open_line, read_lines
+from tallystick.transcripts.claim import Log
 
 MANY = 100_000
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.commitments import digest
+from tallystick.commitments.digest import digest
 from tallystick.errors import MalformedError, ProofError, UnavailableError
-from tallystick.store import RunDirectory
+from tallystick.store.run import RunDirectory
 
 
 def test_a_blob_is_read_back_by_its_digest(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from tallystick.studies.architectures.judging import judge_all
 from tallystick.studies.architectures.page import render
 from tallystick.studies.architectures.slices import middle_slice, run_slice
 from tallystick.studies.architectures.subjects import FORWARD, STEP, Subject, names, subject
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

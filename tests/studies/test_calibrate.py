@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.audits import Calibration
+from tallystick.audits.calibration import Calibration
 from tallystick.studies.calibrate import table
 from tallystick.studies.drift import Distances, Drift
 from tallystick.studies.honest import Sample

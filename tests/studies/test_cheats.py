@@ -12,7 +12,7 @@ from tallystick.studies.drift import Drift, measure
 from tallystick.studies.power import LADDERS
 from tallystick.studies.segments import Bench, Stretch, recipe_on, replay
 from tallystick.studies.stacks import BASE, stack_named
-from tallystick.tensors import state_digest
+from tallystick.tensors.digest import state_digest
 
 STRETCH = Stretch(4, (6,))
 

@@ -7,8 +7,10 @@ import pytest
 
 from tallystick.audits.receipts.fingerprints import FingerprintRule
 from tallystick.studies.fingerprints import calibrate, compare, producers, states
-from tallystick.tensors import Tensor, write_state
-from tallystick.tolerances.fingerprints import FingerprintSettings, encode_rows, measure
+from tallystick.tensors.safetensors import write_state
+from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.fingerprints.settings import FingerprintSettings
+from tallystick.tolerances.fingerprints.wire import encode_rows, measure
 
 LAYERS, COUNTS = (0, 1), (40, 3, 64, 33)
 QUIET, NOISY = 1e-3, 5e-2

@@ -14,13 +14,15 @@ from tallystick.frameworks.jax.capture import Captured  # noqa: E402
 from tallystick.frameworks.jax.engine import JaxEngine  # noqa: E402
 from tallystick.frameworks.torch.own_capture import DecodeProgram  # noqa: E402
 from tallystick.frameworks.torch.verification_graph import verification_graph  # noqa: E402
-from tallystick.graphs import Graph, execute, slice_batch  # noqa: E402
+from tallystick.graphs.batching import slice_batch  # noqa: E402
 from tallystick.graphs.equivalence import decoding_distances, draw_step, last_step_distances  # noqa: E402
+from tallystick.graphs.execute import execute  # noqa: E402
 from tallystick.graphs.generation import generate_with_graph  # noqa: E402
+from tallystick.graphs.graph import Graph  # noqa: E402
 from tallystick.graphs.reference import Reference  # noqa: E402
 from tallystick.studies.architectures import jax_transformer  # noqa: E402
 from tallystick.studies.decoding.jax_decoding import capture_jax_decode, capture_jax_prefill  # noqa: E402
-from tallystick.tensors import State  # noqa: E402
+from tallystick.tensors.tensor import State  # noqa: E402
 
 PAST = 5
 

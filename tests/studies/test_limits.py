@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.audits import shipped_calibration
+from tallystick.audits.calibration import shipped_calibration
 from tallystick.studies.drift import Distances, Drift
 from tallystick.studies.limits import LEAST, LONGER_MARGIN, MARGIN, distances, excess, limits_of, limits_over, round_up
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.audits import Calibration, shipped_calibration
+from tallystick.audits.calibration import Calibration, shipped_calibration
 from tallystick.studies.page import render_page
 
 ROOT = Path(__file__).parents[2]

@@ -11,28 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallystick.commitments import (
-    Hash,
-    LeafHashes,
-    check_inclusion,
-    digest,
-    encode,
-    leaf_hash,
-    prove_inclusion,
-    tree_root,
-)
+from tallystick.commitments.digest import digest
+from tallystick.commitments.encoding import encode
+from tallystick.commitments.tree import Hash, LeafHashes, check_inclusion, leaf_hash, prove_inclusion, tree_root
 from tallystick.errors import UnavailableError
-from tallystick.tensors import (
-    CHUNK_BYTES,
-    Tensor,
-    digest_file,
-    digest_state,
-    digest_tensor,
-    state_digest,
-    tensor_digest,
-    write_state,
-)
 from tallystick.tensors import digest as digest_module
+from tallystick.tensors.digest import CHUNK_BYTES, digest_file, digest_state, digest_tensor, state_digest, tensor_digest
+from tallystick.tensors.safetensors import write_state
+from tallystick.tensors.tensor import Tensor
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 TENSORS: dict[str, list[dict[str, Any]]] = json.loads((VECTORS / "tensor" / "tensors.json").read_text())
@@ -174,7 +160,7 @@ def test_a_missing_file_is_unavailable(tmp_path: Path) -> None:
 MEASURED = """
 import sys
 from pathlib import Path
-from tallystick.tensors import digest_file
+from tallystick.tensors.digest import digest_file
 
 def resident_peak_kib():
     status = Path("/proc/self/status").read_text()

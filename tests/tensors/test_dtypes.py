@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.errors import MalformedError
-from tallystick.tensors import (
+from tallystick.tensors.dtypes import (
+    STORAGE,
     bfloat16_to_float32,
     dtype_of,
     item_size,
@@ -18,7 +19,6 @@ from tallystick.tensors import (
     round_to_bfloat16,
     round_to_float16,
 )
-from tallystick.tensors.dtypes import STORAGE
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 ROUNDING: list[dict[str, str]] = json.loads((VECTORS / "float" / "rne_boundary.json").read_text())

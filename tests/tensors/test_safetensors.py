@@ -16,19 +16,12 @@ import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallystick.commitments import digest
+from tallystick.commitments.digest import digest
 from tallystick.errors import MalformedError, UnavailableError
-from tallystick.tensors import (
-    StateFile,
-    Tensor,
-    digest_file,
-    encode_header,
-    item_size,
-    read_state,
-    state_digest,
-    write_state,
-)
-from tallystick.tensors.dtypes import STORAGE
+from tallystick.tensors.digest import digest_file, state_digest
+from tallystick.tensors.dtypes import STORAGE, item_size
+from tallystick.tensors.safetensors import StateFile, encode_header, read_state, write_state
+from tallystick.tensors.tensor import Tensor
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 FILES = VECTORS / "safetensors"

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from tallystick.errors import UnavailableError
-from tallystick.tensors import Tensor, TensorSpec, read_single, write_single, write_state
-from tallystick.tensors.single import VALUE
+from tallystick.tensors.safetensors import write_state
+from tallystick.tensors.single import VALUE, read_single, write_single
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 VALUES = {
     "a matrix": Tensor.of(np.arange(6, dtype=np.float32).reshape(2, 3)),

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from tallystick.errors import MalformedError
-from tallystick.tensors import Tensor, numpy_dtype
-from tallystick.tensors.dtypes import STORAGE
+from tallystick.tensors.dtypes import STORAGE, numpy_dtype
+from tallystick.tensors.tensor import Tensor
 
 SHAPES = arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
 PLAIN = sorted(set(STORAGE) - {"BF16", "F8_E4M3", "F8_E5M2"})

@@ -1,13 +1,9 @@
 import numpy as np
 import pytest
 
-from tallystick.tolerances import (
-    agreement_probability,
-    at_least,
-    clopper_pearson,
-    count_mismatches,
-    mismatch_rate,
-)
+from tallystick.tolerances.agreement import agreement_probability, mismatch_rate
+from tallystick.tolerances.confidence import at_least, clopper_pearson
+from tallystick.tolerances.mismatches import count_mismatches
 
 
 @pytest.mark.parametrize(
@@ -44,8 +40,8 @@ def test_the_rate_is_the_measured_one(mode, margin):
 
 
 def mismatches_left(weights, drifted, mode, margin):
-    from tallystick.tensors import Tensor
-    from tallystick.tolerances import Bucket
+    from tallystick.tensors.tensor import Tensor
+    from tallystick.tolerances.bucket import Bucket
 
     bucket = Bucket(mode, 1e-6, margin)
     hints = bucket.hints(weights)[""] if margin else None

@@ -6,10 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.errors import MalformedError, UsageError
-from tallystick.tensors import Tensor
-from tallystick.tolerances import Bucket, BucketClaim, DualBucket, Replayed, ReplayedState, TensorHints
+from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.bucket import Bucket, BucketClaim
+from tallystick.tolerances.dual import DualBucket
 from tallystick.tolerances.grids import bucket_codes, nearest_edges
-from tallystick.tolerances.hints import encode_hints
+from tallystick.tolerances.hints import TensorHints, encode_hints
+from tallystick.tolerances.tolerance import Replayed, ReplayedState
 
 MODES = st.sampled_from(["fp16_rne", "grid"])
 

@@ -1,11 +1,12 @@
 import numpy as np
 import pytest
 
-from tallystick.commitments import digest_bytes
+from tallystick.commitments.digest import digest_bytes
 from tallystick.errors import MalformedError
-from tallystick.tensors import Tensor, state_digest, tensor_digest
-from tallystick.tolerances import Exact, Replayed, ReplayedState
-from tallystick.tolerances.exact import describe_difference
+from tallystick.tensors.digest import state_digest, tensor_digest
+from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.exact import Exact, describe_difference
+from tallystick.tolerances.tolerance import Replayed, ReplayedState
 
 STATE = {"a": np.arange(5, dtype=np.float32), "b": np.ones((2, 2), np.float32), "rng": np.zeros(8, np.uint8)}
 

@@ -4,21 +4,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.errors import MalformedError
-from tallystick.tensors import Tensor, item_size
-from tallystick.tolerances import (
-    Bucket,
-    DualBucket,
-    Exact,
-    Projection,
-    ReplayedState,
-    Residual,
-    ResidualLimits,
-    count_mismatches,
-    moment_cosine,
-    reach_adamw,
-    reach_sgd,
-    second_moment_floor,
-)
+from tallystick.tensors.dtypes import item_size
+from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.bucket import Bucket
+from tallystick.tolerances.dual import DualBucket
+from tallystick.tolerances.exact import Exact
+from tallystick.tolerances.mismatches import count_mismatches
+from tallystick.tolerances.projection import Projection
+from tallystick.tolerances.reach import reach_adamw, reach_sgd
+from tallystick.tolerances.residual import Residual, ResidualLimits
+from tallystick.tolerances.screens import moment_cosine, second_moment_floor
+from tallystick.tolerances.tolerance import ReplayedState
 
 DTYPES = ["F16", "BF16", "F32", "F64", "I64", "U8", "F8_E4M3"]
 TOLERANCES = [

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.errors import MalformedError, UsageError
-from tallystick.tolerances import LossBand, quantise
+from tallystick.tolerances.loss import LossBand, quantise
 
 LOSSES = st.floats(-1e6, 1e6)
 DECIMALS = st.integers(0, 12)

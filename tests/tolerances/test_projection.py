@@ -5,11 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallystick.commitments import digest as noun_digest
-from tallystick.commitments import digest_bytes, encode, words
+from tallystick.commitments.digest import digest as noun_digest
+from tallystick.commitments.digest import digest_bytes
+from tallystick.commitments.encoding import encode
+from tallystick.commitments.philox import words
 from tallystick.errors import MalformedError, UsageError
-from tallystick.tensors import Tensor
-from tallystick.tolerances import Projection, ReplayedState
+from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.projection import Projection
+from tallystick.tolerances.tolerance import ReplayedState
 
 SEED = bytes(range(32))
 PROJECTION = Projection(SEED)

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.errors import UsageError
-from tallystick.tensors import Tensor
-from tallystick.tolerances import direction_bound, reach_adamw, reach_sgd, second_moment_floor
-from tallystick.tolerances.reach import norm_shortfall
+from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.reach import direction_bound, norm_shortfall, reach_adamw, reach_sgd
+from tallystick.tolerances.screens import second_moment_floor
 
 BETAS = st.sampled_from([(0.9, 0.999), (0.9, 0.95), (0.0, 0.99), (0.5, 0.9), (0.95, 0.9), (0.9, 0.81)])
 

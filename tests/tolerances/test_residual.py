@@ -3,9 +3,10 @@ import math
 import numpy as np
 import pytest
 
-from tallystick.tensors import Tensor
-from tallystick.tolerances import ReplayedState, Residual, ResidualLimits
+from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.drift import measure_drift
+from tallystick.tolerances.residual import Residual, ResidualLimits
+from tallystick.tolerances.tolerance import ReplayedState
 
 RATE = 1e-3
 LIMITS = ResidualLimits(overall=6e-5, worst_tensor=2e-3, mismatch_share=1e-2, element=0.1, stretch=5e-4)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallystick.tolerances import moment_cosine, second_moment_floor, update_profile
+from tallystick.tolerances.screens import moment_cosine, second_moment_floor, update_profile
 
 
 def adam_moment(before, gradients, beta2):

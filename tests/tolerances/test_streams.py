@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.streams import not_finite
 
 BF16_NAN = Tensor.of(np.array([0x3F80, 0x7FC0], "<u2"), "BF16")

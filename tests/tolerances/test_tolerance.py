@@ -5,19 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from tallystick.tensors import Tensor
-from tallystick.tolerances import (
-    Bucket,
-    DualBucket,
-    Exact,
-    Finding,
-    Projection,
-    Replayed,
-    ReplayedState,
-    StateTolerance,
-    Tolerance,
-)
-from tallystick.tolerances.tolerance import as_state
+from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.bucket import Bucket
+from tallystick.tolerances.dual import DualBucket
+from tallystick.tolerances.exact import Exact
+from tallystick.tolerances.projection import Projection
+from tallystick.tolerances.tolerance import Finding, Replayed, ReplayedState, StateTolerance, Tolerance, as_state
 
 SEED = bytes(range(32))
 WEIGHTS = np.linspace(-1, 1, 100, dtype=np.float32)

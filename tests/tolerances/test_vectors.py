@@ -5,8 +5,12 @@ import numpy as np
 import pytest
 
 from tallystick.errors import MalformedError
-from tallystick.tensors import Tensor
-from tallystick.tolerances import Bucket, BucketClaim, Projection, ReplayedState, bucket_codes, quantise
+from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.bucket import Bucket, BucketClaim
+from tallystick.tolerances.grids import bucket_codes
+from tallystick.tolerances.loss import quantise
+from tallystick.tolerances.projection import Projection
+from tallystick.tolerances.tolerance import ReplayedState
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 

@@ -7,19 +7,14 @@ from typing import Any
 
 import pytest
 
-from tallystick.commitments import digest, leaf_hash
-from tallystick.datasets import DatasetCommitment, RecordCommit, TokensCommit
-from tallystick.transcripts import (
-    AnchorRecord,
-    Batch,
-    HeaderRecord,
-    Knobs,
-    Record,
-    Spec,
-    StateSummary,
-    StepRecord,
-    anchor_file,
-)
+from tallystick.commitments.digest import digest
+from tallystick.commitments.tree import leaf_hash
+from tallystick.datasets.commitment import DatasetCommitment
+from tallystick.datasets.records import RecordCommit
+from tallystick.datasets.tokens import TokensCommit
+from tallystick.transcripts.record import AnchorRecord, Batch, HeaderRecord, Knobs, Record, StepRecord, anchor_file
+from tallystick.transcripts.spec import Spec
+from tallystick.transcripts.summary import StateSummary
 
 
 @pytest.fixture(scope="session")

@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 
 from tallystick.errors import ProofError
-from tallystick.transcripts import (
+from tallystick.transcripts.chain import Chain
+from tallystick.transcripts.record import (
     AnchorRecord,
     Batch,
-    Chain,
     FailedRecord,
     HeaderRecord,
     Knobs,
     Record,
-    Spec,
-    StateSummary,
     StepRecord,
     anchor_file,
 )
+from tallystick.transcripts.spec import Spec
+from tallystick.transcripts.summary import StateSummary
 
 DIGEST: Any = "sha256:" + "ab" * 32
 OWN = Spec.from_json({"description": {"model": "x"}, "record": {"anchor_stride": 2}}, "spec")
@@ -125,8 +125,9 @@ def test_a_transcript_that_stops_short_of_an_anchor_may_not_end_there(kept: int)
 
 
 def test_a_spec_with_a_recipe_says_where_the_transcript_ends(honest: Any) -> None:
-    from tallystick.store import RunDirectory, read_lines
-    from tallystick.transcripts import read_record
+    from tallystick.store.log import read_lines
+    from tallystick.store.run import RunDirectory
+    from tallystick.transcripts.record import read_record
 
     run = RunDirectory(honest)
     records = [read_record(line, "record") for line in read_lines(run.transcript_path)]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.commitments import encode
+from tallystick.commitments.encoding import encode
 from tallystick.errors import MalformedError
-from tallystick.transcripts import Claim
+from tallystick.transcripts.claim import Claim
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "claim" / "claims.json").read_text())
 

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.commitments import digest
+from tallystick.commitments.digest import digest
 from tallystick.errors import MalformedError
-from tallystick.transcripts import Document
-from tallystick.transcripts.door import Count, DigestText, Number, Positive
+from tallystick.transcripts.door import Count, DigestText, Document, Number, Positive
 
 
 class Note(Document):

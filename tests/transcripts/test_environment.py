@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tallystick.errors import MalformedError
-from tallystick.transcripts import Environment
+from tallystick.transcripts.environment import Environment
 
 FIELDS: dict[str, Any] = {
     "python": "3.11.2",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tallystick.commitments import Digest, digest
+from tallystick.commitments.digest import Digest, digest
 from tallystick.errors import MalformedError
 from tallystick.graphs.graph import Node, Ref
-from tallystick.tensors import TensorSpec
-from tallystick.transcripts import OperatorRecord
+from tallystick.tensors.spec import TensorSpec
 from tallystick.transcripts.operator_line import given_in, operator_line
+from tallystick.transcripts.record import OperatorRecord
 
 SPEC = TensorSpec("F32", (2,))
 REFS: tuple[Ref, ...] = ("weights.a", "n2", "n10", "n11", "n11.2")

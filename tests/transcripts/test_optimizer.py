@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.errors import MalformedError, UsageError
-from tallystick.transcripts import GroupRule, Recipe
 from tallystick.transcripts.optimizer import UpdateRule, schedule_scalars
+from tallystick.transcripts.recipe import Recipe
+from tallystick.transcripts.rule import GroupRule
 
 BETAS = st.floats(0.0, 0.9999)
 RATES = st.floats(1e-8, 1.0)

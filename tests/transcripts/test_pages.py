@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
-from tallystick.commitments import encode
-from tallystick.datasets import DatasetCommitment
+from tallystick.commitments.encoding import encode
+from tallystick.datasets.commitment import DatasetCommitment
 from tallystick.errors import MalformedError
-from tallystick.transcripts import Claim, Environment, Spec, StepRecord, TraceEntry, read_record
+from tallystick.transcripts.claim import Claim
+from tallystick.transcripts.environment import Environment
+from tallystick.transcripts.record import StepRecord, TraceEntry, read_record
+from tallystick.transcripts.spec import Spec
 
 SPEC = Path(__file__).parents[2] / "spec"
 DIGEST = "sha256:" + "ab" * 32

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tallystick.commitments import Digest, encode
+from tallystick.commitments.digest import Digest
+from tallystick.commitments.encoding import encode
 from tallystick.errors import MalformedError
 from tallystick.tolerances.threshold import Errors
 from tallystick.transcripts.profile import Calibrated, Profile

@@ -11,15 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallystick.commitments import digest, encode
+from tallystick.commitments.digest import digest
+from tallystick.commitments.encoding import encode
 from tallystick.errors import MalformedError
-from tallystick.transcripts import ModelCard, Receipt, SignedReceipt, tokens_digest
+from tallystick.transcripts.model_card import ModelCard
 from tallystick.transcripts.receipt import (
     FINGERPRINTS_MAX,
     RECEIPT_BYTES_MAX,
     TOKENS_MAX,
+    Receipt,
+    SignedReceipt,
     Tokens,
     decode_base64,
+    tokens_digest,
 )
 
 ZERO = "sha256:" + 64 * "0"

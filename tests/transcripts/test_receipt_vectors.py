@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tallystick.attestation import verify_receipt_signature
+from tallystick.attestation.signing import verify_receipt_signature
 from tallystick.errors import MalformedError, ProofError
-from tallystick.transcripts import ModelCard, Receipt, SignedReceipt
+from tallystick.transcripts.model_card import ModelCard
+from tallystick.transcripts.receipt import Receipt, SignedReceipt
 from tallystick.transcripts.states_opening import commit_states
 
 ROOT = Path(__file__).parents[2]
@@ -100,7 +101,7 @@ def test_the_example_of_the_receipts_page_is_a_whole_receipt() -> None:
 
 
 def tokens_digest(ids: list[int]) -> str:
-    from tallystick.transcripts import tokens_digest as digest
+    from tallystick.transcripts.receipt import tokens_digest as digest
 
     return digest(ids)
 

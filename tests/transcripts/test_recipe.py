@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.errors import MalformedError
-from tallystick.transcripts import Recipe, RecordRecipe
+from tallystick.transcripts.recipe import Recipe, RecordRecipe
 
 RecipeOf = Callable[..., Recipe]
 

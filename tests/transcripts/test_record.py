@@ -7,23 +7,19 @@ from typing import Any
 
 import pytest
 
-from tallystick.commitments import encode
+from tallystick.commitments.encoding import encode
 from tallystick.errors import MalformedError
-from tallystick.transcripts import (
+from tallystick.transcripts.claim import Claim, Log
+from tallystick.transcripts.record import (
     AnchorRecord,
-    BucketSummary,
-    Claim,
     FailedRecord,
     HeaderRecord,
-    Log,
-    StateSummary,
     StepRecord,
     TraceEntry,
     anchor_file,
-    decode_sketch,
-    encode_sketch,
     read_record,
 )
+from tallystick.transcripts.summary import BucketSummary, StateSummary, decode_sketch, encode_sketch
 
 DIGEST = "sha256:" + "ab" * 32
 KNOBS = {"anchor_stride": 4, "bucket_mode": "both", "grid_eps": 1e-6, "loss_decimals": 4}

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallystick.transcripts import Recipe, learning_rate
+from tallystick.transcripts.recipe import Recipe
+from tallystick.transcripts.schedule import learning_rate
 
 RecipeOf = Callable[..., Recipe]
 

@@ -10,18 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tallystick.commitments import encode
+from tallystick.commitments.encoding import encode
 from tallystick.errors import MalformedError
-from tallystick.store import RunDirectory
-from tallystick.transcripts import (
-    RecordRecipe,
-    Spec,
-    batch_plan,
-    classes,
-    micro_batches,
-    open_data,
-    projection_seed,
-)
+from tallystick.store.run import RunDirectory
+from tallystick.transcripts.plan import batch_plan, classes, micro_batches, open_data, projection_seed
+from tallystick.transcripts.recipe import RecordRecipe
+from tallystick.transcripts.spec import Spec
 
 OWN = {"description": {"model": "Sequential"}, "record": {"anchor_stride": 3}}
 

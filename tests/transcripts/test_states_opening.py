@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tallystick.commitments import digest
+from tallystick.commitments.digest import digest
 from tallystick.errors import MalformedError, ProofError, UsageError
-from tallystick.tensors import Tensor, round_to_bfloat16
+from tallystick.tensors.dtypes import round_to_bfloat16
+from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.receipt import StatesCommitment
 from tallystick.transcripts.states_opening import (
     LEAVES_MAX,

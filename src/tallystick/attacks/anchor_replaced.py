@@ -7,8 +7,8 @@ from pathlib import Path
 from tallystick.attacks.attack import Attack, accepted, rejected
 from tallystick.attacks.forging import copy_run, find_scene, read_anchor, read_records, replace_anchor, write_records
 from tallystick.attacks.weights_edited import take_back
-from tallystick.store import RunDirectory
-from tallystick.transcripts import AnchorRecord, Record, anchor_file
+from tallystick.store.run import RunDirectory
+from tallystick.transcripts.record import AnchorRecord, Record, anchor_file
 
 
 def forge(run: Path, out: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 from tallystick.attacks.attack import Attack, accepted, rejected
 from tallystick.attacks.dishonest import DishonestTrainer, retrain
 from tallystick.attacks.forging import recipe_of
-from tallystick.store import RunDirectory
-from tallystick.transcripts import Spec
+from tallystick.store.run import RunDirectory
+from tallystick.transcripts.spec import Spec
 
 
 def forge(run: Path, out: Path) -> None:

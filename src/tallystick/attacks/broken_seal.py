@@ -8,9 +8,10 @@ import numpy as np
 
 from tallystick.attacks.attack import Attack, rejected
 from tallystick.attacks.forging import copy_run, find_scene, read_anchor
-from tallystick.store import RunDirectory
-from tallystick.tensors import Tensor, write_state
-from tallystick.transcripts import anchor_file
+from tallystick.store.run import RunDirectory
+from tallystick.tensors.safetensors import write_state
+from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.record import anchor_file
 
 CHANGE = np.float32(1e-8)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tallystick.transcripts import Record, StateSummary, StepRecord
+from tallystick.transcripts.record import Record, StepRecord
+from tallystick.transcripts.summary import StateSummary
 
 SHOWN = ("loss", "gradient_norm", "activation")
 

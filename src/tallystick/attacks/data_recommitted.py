@@ -8,13 +8,13 @@ from tempfile import TemporaryDirectory
 from tallystick.attacks.attack import Attack, accepted, rejected
 from tallystick.attacks.forging import copy_data, recipe_of
 from tallystick.attacks.token_files import commit_again, forge_tokenizer, forge_tokens
-from tallystick.datasets import DatasetCommitment
+from tallystick.datasets.commitment import DatasetCommitment
 from tallystick.datasets.prepare import SOURCE_FILES
 from tallystick.errors import UsageError
 from tallystick.frameworks.tokenizers import train_bpe
-from tallystick.recorders import TrainingRun, train
-from tallystick.store import RunDirectory
-from tallystick.transcripts import Spec
+from tallystick.recorders.training import TrainingRun, train
+from tallystick.store.run import RunDirectory
+from tallystick.transcripts.spec import Spec
 
 
 def forge(run: Path, out: Path) -> None:

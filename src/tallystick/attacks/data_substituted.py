@@ -12,8 +12,8 @@ from tallystick.attacks.dishonest import Batches, DishonestTrainer, train_on
 from tallystick.attacks.forging import copy_run, find_scene
 from tallystick.attacks.token_files import forge_tokens
 from tallystick.frameworks.torch.trainer import Observation
-from tallystick.store import RunDirectory
-from tallystick.transcripts import Spec
+from tallystick.store.run import RunDirectory
+from tallystick.transcripts.spec import Spec
 
 Batch = Mapping[str, np.ndarray]
 Disguise = Callable[[int, Batch], Batch]

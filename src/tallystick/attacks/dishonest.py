@@ -15,20 +15,18 @@ import numpy as np
 
 from tallystick.attacks.forging import copy_data, copy_run, recipe_of
 from tallystick.frameworks.torch.trainer import POSITION, Observation, Trainer
-from tallystick.recorders import TrainingRun
 from tallystick.recorders.resume import ResumePoint
-from tallystick.store import RunDirectory, read_lines, write_atomically
-from tallystick.tensors import State, Tensor, read_state
-from tallystick.transcripts import (
-    AnchorRecord,
-    Recipe,
-    Spec,
-    StepRecord,
-    anchor_file,
-    classes,
-    learning_rate,
-    read_record,
-)
+from tallystick.recorders.training import TrainingRun
+from tallystick.store.files import write_atomically
+from tallystick.store.log import read_lines
+from tallystick.store.run import RunDirectory
+from tallystick.tensors.safetensors import read_state
+from tallystick.tensors.tensor import State, Tensor
+from tallystick.transcripts.plan import classes
+from tallystick.transcripts.recipe import Recipe
+from tallystick.transcripts.record import AnchorRecord, StepRecord, anchor_file, read_record
+from tallystick.transcripts.schedule import learning_rate
+from tallystick.transcripts.spec import Spec
 
 Batches = Iterable[Mapping[str, np.ndarray]]
 

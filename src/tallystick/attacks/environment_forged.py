@@ -7,8 +7,8 @@ from pathlib import Path
 from tallystick.attacks.attack import Attack, accepted, inconclusive, rejected
 from tallystick.attacks.forging import copy_run, replace_environment
 from tallystick.attacks.wrong_recipe import higher_rate, training_by
-from tallystick.store import RunDirectory
-from tallystick.transcripts import Environment
+from tallystick.store.run import RunDirectory
+from tallystick.transcripts.environment import Environment
 
 OTHER_TORCH = "1.13.1"
 OTHER_PYTHON = "3.99.0"

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tallystick.attacks.attack import Audit, Expected, Outcome
-from tallystick.audits import Policy, Report, Workplace, audit_training
 from tallystick.audits.evidence import gather_evidence
+from tallystick.audits.policy import Policy
+from tallystick.audits.report import Report
 from tallystick.audits.screens import screen_anchors
+from tallystick.audits.training import Workplace, audit_training
 from tallystick.audits.verdict import Verdict
-from tallystick.commitments import Digest
+from tallystick.commitments.digest import Digest
 from tallystick.errors import MalformedError, ProofError, UnavailableError
-from tallystick.store import RunDirectory
+from tallystick.store.run import RunDirectory
 
 
 @dataclass(frozen=True)

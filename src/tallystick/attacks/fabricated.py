@@ -9,11 +9,13 @@ from pathlib import Path
 from tallystick.attacks.attack import Attack, accepted, rejected
 from tallystick.attacks.dishonest import FabricatingTrainer, interpolate, retrain, train_on
 from tallystick.attacks.forging import Scene, find_scene, read_anchor, read_records, recipe_of
-from tallystick.store import RunDirectory
-from tallystick.tensors import Tensor
+from tallystick.store.run import RunDirectory
+from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.reach import direction_bound
-from tallystick.transcripts import Recipe, Spec, StepRecord, learning_rate
-from tallystick.transcripts.recipe import OptimizerRecipe
+from tallystick.transcripts.recipe import OptimizerRecipe, Recipe
+from tallystick.transcripts.record import StepRecord
+from tallystick.transcripts.schedule import learning_rate
+from tallystick.transcripts.spec import Spec
 
 Losses = dict[int, float]
 TINY_RATE = 1e-12

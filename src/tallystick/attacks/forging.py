@@ -15,23 +15,19 @@ from tallystick.errors import UsageError
 from tallystick.frameworks.torch.state import from_tensor
 from tallystick.frameworks.torch.summaries import Summariser
 from tallystick.recorders.run_recorder import header_of
-from tallystick.store import LogWriter, RunDirectory, read_lines, write_atomically
-from tallystick.tensors import State, Tensor, read_state, state_digest, write_state
-from tallystick.transcripts import (
-    AnchorRecord,
-    Claim,
-    Environment,
-    HeaderRecord,
-    Log,
-    Recipe,
-    Record,
-    Spec,
-    StateSummary,
-    StepRecord,
-    anchor_file,
-    projection_seed,
-    read_record,
-)
+from tallystick.store.files import write_atomically
+from tallystick.store.log import LogWriter, read_lines
+from tallystick.store.run import RunDirectory
+from tallystick.tensors.digest import state_digest
+from tallystick.tensors.safetensors import read_state, write_state
+from tallystick.tensors.tensor import State, Tensor
+from tallystick.transcripts.claim import Claim, Log
+from tallystick.transcripts.environment import Environment
+from tallystick.transcripts.plan import projection_seed
+from tallystick.transcripts.recipe import Recipe
+from tallystick.transcripts.record import AnchorRecord, HeaderRecord, Record, StepRecord, anchor_file, read_record
+from tallystick.transcripts.spec import Spec
+from tallystick.transcripts.summary import StateSummary
 
 SEGMENT_STEPS_MIN = 4
 

@@ -10,8 +10,8 @@ import numpy as np
 from tallystick.attacks.attack import Attack, accepted, rejected
 from tallystick.attacks.dishonest import DishonestTrainer, train_on
 from tallystick.attacks.forging import find_scene
-from tallystick.store import RunDirectory
-from tallystick.transcripts import Spec
+from tallystick.store.run import RunDirectory
+from tallystick.transcripts.spec import Spec
 
 SHARE_OF_NORM = 1e-2
 

@@ -11,16 +11,22 @@ from dataclasses import replace
 from pathlib import Path
 
 from tallystick.attacks.forging import copy_run, read_anchor, read_records, summariser_of, write_records
-from tallystick.audits import Policy
 from tallystick.audits.evidence import gather_evidence
+from tallystick.audits.policy import Policy
 from tallystick.errors import UsageError
 from tallystick.frameworks.torch.graph_replayer import GraphReplayer
-from tallystick.graphs import Graph, Node, graph_root, save_program
+from tallystick.graphs.files import save_program
+from tallystick.graphs.graph import Graph, Node
+from tallystick.graphs.root import graph_root
 from tallystick.recorders.run_recorder import header_of
-from tallystick.store import RunDirectory, write_atomically
-from tallystick.tensors import state_digest, write_state
-from tallystick.tolerances import quantise
-from tallystick.transcripts import AnchorRecord, HeaderRecord, Record, Spec, StepProgram, StepRecord, anchor_file
+from tallystick.store.files import write_atomically
+from tallystick.store.run import RunDirectory
+from tallystick.tensors.digest import state_digest
+from tallystick.tensors.safetensors import write_state
+from tallystick.tolerances.loss import quantise
+from tallystick.transcripts.program import StepProgram
+from tallystick.transcripts.record import AnchorRecord, HeaderRecord, Record, StepRecord, anchor_file
+from tallystick.transcripts.spec import Spec
 
 NORM_DECIMALS = 12
 

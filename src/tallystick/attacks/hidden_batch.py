@@ -12,8 +12,9 @@ from tallystick.attacks.data_substituted import backwards
 from tallystick.attacks.dishonest import Batches, DishonestTrainer, train_on
 from tallystick.attacks.forging import find_scene
 from tallystick.frameworks.torch.trainer import Observation
-from tallystick.store import RunDirectory
-from tallystick.transcripts import Spec, learning_rate
+from tallystick.store.run import RunDirectory
+from tallystick.transcripts.schedule import learning_rate
+from tallystick.transcripts.spec import Spec
 
 PACE = 0.1
 

@@ -10,8 +10,8 @@ from tallystick.attacks.dishonest import retrain
 from tallystick.attacks.forging import copy_run, recipe_of
 from tallystick.errors import UnavailableError
 from tallystick.frameworks.torch.trainer import Trainer
-from tallystick.store import RunDirectory
-from tallystick.transcripts import classes
+from tallystick.store.run import RunDirectory
+from tallystick.transcripts.plan import classes
 
 HONEST = accepted("nothing is forged")
 

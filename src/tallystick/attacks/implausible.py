@@ -18,10 +18,12 @@ from tallystick.attacks.forging import (
     write_records,
 )
 from tallystick.attacks.weights_edited import largest_weight
-from tallystick.commitments import decode, digest, encode
-from tallystick.store import read_lines
-from tallystick.tensors import Tensor
-from tallystick.transcripts import AnchorRecord, BucketSummary, Record, StateSummary, StepRecord, TraceEntry
+from tallystick.commitments.digest import digest
+from tallystick.commitments.encoding import decode, encode
+from tallystick.store.log import read_lines
+from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.record import AnchorRecord, Record, StepRecord, TraceEntry
+from tallystick.transcripts.summary import BucketSummary, StateSummary
 
 
 def forge_bucket(run: Path, out: Path) -> None:

@@ -10,9 +10,11 @@ from tallystick.attacks.forging import copy_run, find_scene, place_of_step, read
 from tallystick.attacks.graph_forging import program_of, remake
 from tallystick.attacks.loop_reference import train_loop
 from tallystick.errors import UsageError
-from tallystick.store import RunDirectory
-from tallystick.tensors import Tensor, read_state, state_digest, write_state
-from tallystick.transcripts import Batch, StepRecord, batch_file
+from tallystick.store.run import RunDirectory
+from tallystick.tensors.digest import state_digest
+from tallystick.tensors.safetensors import read_state, write_state
+from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.record import Batch, StepRecord, batch_file
 
 RATE_EXCESS = 1.01
 

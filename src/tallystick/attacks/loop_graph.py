@@ -13,7 +13,8 @@ from tallystick.attacks.step_graph_edited import adds_a_constant, forge_with, la
 from tallystick.attacks.step_graph_file import forge_removed
 from tallystick.errors import UsageError
 from tallystick.graphs.files import constants_path
-from tallystick.tensors import Tensor, read_state, write_state
+from tallystick.tensors.safetensors import read_state, write_state
+from tallystick.tensors.tensor import Tensor
 
 
 def forge_graph_named_only(run: Path, out: Path) -> None:

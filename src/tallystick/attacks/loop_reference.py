@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tallystick.recorders import record_training
+from tallystick.recorders.own_loop import record_training
 
 TOKENS, WIDTH, ROWS, SEQUENCE = 32, 16, 8, 12
 STEPS, STRIDE = 24, 6

@@ -10,8 +10,9 @@ from tallystick.attacks.forging import copy_run, seal
 from tallystick.attacks.loop_batches import forge_rate
 from tallystick.attacks.loop_reference import CLIP, STEPS, train_loop
 from tallystick.errors import UsageError
-from tallystick.store import RunDirectory, write_atomically
-from tallystick.transcripts import Claim
+from tallystick.store.files import write_atomically
+from tallystick.store.run import RunDirectory
+from tallystick.transcripts.claim import Claim
 
 EXCUSE = "step 1: the loop does something else"
 

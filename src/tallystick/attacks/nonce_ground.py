@@ -9,10 +9,13 @@ from tallystick.attacks.attack import Attack, accepted, rejected
 from tallystick.attacks.forging import Scene, find_scene, seal
 from tallystick.attacks.gradient_noise import forge as forge_noise
 from tallystick.audits.sampling import NONCE_BYTES, sample_steps
-from tallystick.commitments import Frontier, digest_from, leaf_hash
+from tallystick.commitments.digest import digest_from
+from tallystick.commitments.tree import Frontier, leaf_hash
 from tallystick.errors import UsageError
-from tallystick.store import RunDirectory, read_lines
-from tallystick.transcripts import Claim, Log, TraceEntry
+from tallystick.store.log import read_lines
+from tallystick.store.run import RunDirectory
+from tallystick.transcripts.claim import Claim, Log
+from tallystick.transcripts.record import TraceEntry
 
 PROVER_NONCE = bytes(NONCE_BYTES)
 """A nonce that anybody could have guessed."""

@@ -8,8 +8,8 @@ from tallystick.attacks.attack import Attack, accepted, rejected
 from tallystick.attacks.dishonest import Batches, DishonestTrainer, train_on
 from tallystick.attacks.forging import find_scene
 from tallystick.frameworks.torch.trainer import Observation
-from tallystick.store import RunDirectory
-from tallystick.transcripts import Spec
+from tallystick.store.run import RunDirectory
+from tallystick.transcripts.spec import Spec
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")
 

@@ -8,7 +8,7 @@ from tallystick.attacks.attack import Attack, accepted, inconclusive, rejected
 from tallystick.attacks.dishonest import retrain
 from tallystick.attacks.forging import find_scene, recipe_of
 from tallystick.attacks.gradient_noise import NoisyTrainer
-from tallystick.store import RunDirectory
+from tallystick.store.run import RunDirectory
 
 
 def forge(run: Path, out: Path) -> None:

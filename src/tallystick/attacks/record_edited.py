@@ -7,9 +7,9 @@ from pathlib import Path
 
 from tallystick.attacks.attack import Attack, accepted, rejected
 from tallystick.attacks.forging import copy_run, edit_lines, find_scene, read_records, recipe_of, write_records
-from tallystick.store import RunDirectory
-from tallystick.tolerances import quantise
-from tallystick.transcripts import Record, StepRecord
+from tallystick.store.run import RunDirectory
+from tallystick.tolerances.loss import quantise
+from tallystick.transcripts.record import Record, StepRecord
 
 FLATTERY = 0.9
 

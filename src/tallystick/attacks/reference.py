@@ -9,15 +9,18 @@ from typing import Any
 
 from tallystick.attacks.attack import Reference
 from tallystick.attacks.loop_reference import train_loop
-from tallystick.audits import Policy, Workplace
-from tallystick.commitments import Digest
+from tallystick.audits.policy import Policy
+from tallystick.audits.training import Workplace
+from tallystick.commitments.digest import Digest
 from tallystick.errors import UnavailableError
 from tallystick.frameworks.tokenizers import train_bpe
 from tallystick.frameworks.torch.environment import describe_environment
 from tallystick.frameworks.torch.graph_replayer import GraphReplayer, recipe_graph_root
 from tallystick.frameworks.torch.replayer import TorchReplayer
-from tallystick.recorders import train
-from tallystick.transcripts import Recipe, Spec, classes
+from tallystick.recorders.training import train
+from tallystick.transcripts.plan import classes
+from tallystick.transcripts.recipe import Recipe
+from tallystick.transcripts.spec import Spec
 
 TEXT_BYTES = 20_000
 STEPS, STRIDE = 24, 6

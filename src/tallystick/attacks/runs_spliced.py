@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 from tallystick.attacks.attack import Attack, rejected
 from tallystick.attacks.bad_seed import forge as forge_bad_seed
 from tallystick.attacks.forging import copy_run, find_scene, read_records, write_records
-from tallystick.store import RunDirectory
-from tallystick.transcripts import HeaderRecord, Record
+from tallystick.store.run import RunDirectory
+from tallystick.transcripts.record import HeaderRecord, Record
 
 
 def forge(run: Path, out: Path) -> None:

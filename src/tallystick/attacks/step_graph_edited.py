@@ -12,10 +12,12 @@ import numpy as np
 from tallystick.attacks.attack import Attack, Forger, accepted, rejected
 from tallystick.attacks.graph_forging import program_of, remake, with_nodes, with_output
 from tallystick.errors import UsageError
-from tallystick.graphs import Constant, Graph, Input, Node, Operand, Ref, Role
+from tallystick.graphs.graph import Constant, Graph, Input, Node, Operand, Ref, Role
 from tallystick.operators.operator import Attribute
-from tallystick.tensors import Tensor, TensorSpec, tensor_digest
-from tallystick.transcripts import StepProgram
+from tallystick.tensors.digest import tensor_digest
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.program import StepProgram
 
 HIDDEN_SIZE = np.float32(1e-3)
 HIDDEN = "inputs.hidden"

@@ -9,8 +9,8 @@ from tallystick.attacks.attack import Attack, Forger, refused, rejected
 from tallystick.attacks.forging import copy_run
 from tallystick.attacks.graph_forging import program_of
 from tallystick.attacks.step_graph_edited import larger_epsilon
-from tallystick.graphs import graph_bytes
-from tallystick.store import RunDirectory
+from tallystick.graphs.encoding import graph_bytes
+from tallystick.store.run import RunDirectory
 
 
 def forge_removed(run: Path, out: Path) -> None:

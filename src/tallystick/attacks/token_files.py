@@ -8,8 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tallystick.datasets import DatasetCommitment, Tokenizer, commit_tokens, read_tokens, write_tokens
+from tallystick.datasets.commitment import DatasetCommitment
 from tallystick.datasets.prepare import TOKENIZER_FILE, TOKENS_FILE, tokenize
+from tallystick.datasets.tokenizer import Tokenizer
+from tallystick.datasets.tokens import commit_tokens, read_tokens, write_tokens
 from tallystick.errors import UsageError
 
 

@@ -18,11 +18,13 @@ from tallystick.attacks.dishonest import Batches, DishonestTrainer, retrain
 from tallystick.audits.undetermined import find_undetermined
 from tallystick.errors import UsageError
 from tallystick.frameworks.torch.trainer import Observation
-from tallystick.store import RunDirectory
-from tallystick.tensors import Tensor
-from tallystick.tolerances import Projection
+from tallystick.store.run import RunDirectory
+from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.projection import Projection
 from tallystick.tolerances.reach import direction_bound
-from tallystick.transcripts import Spec, learning_rate, projection_seed
+from tallystick.transcripts.plan import projection_seed
+from tallystick.transcripts.schedule import learning_rate
+from tallystick.transcripts.spec import Spec
 
 if TYPE_CHECKING:
     import torch

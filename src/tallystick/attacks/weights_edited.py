@@ -8,7 +8,7 @@ import numpy as np
 
 from tallystick.attacks.attack import Attack, accepted, rejected
 from tallystick.attacks.forging import anchor_before, copy_run, find_scene, read_anchor, replace_anchor
-from tallystick.tensors import State, Tensor
+from tallystick.tensors.tensor import State, Tensor
 
 SHARE_OF_MOVE = 0.1
 SHARE_BELOW_DRIFT = 3e-6

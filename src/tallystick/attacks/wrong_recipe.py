@@ -9,9 +9,11 @@ from tallystick.attacks.attack import Attack, Forger, accepted, rejected
 from tallystick.attacks.dishonest import Batches, DishonestTrainer, train_on
 from tallystick.attacks.forging import find_scene, recipe_of
 from tallystick.frameworks.torch.trainer import Observation, Trainer
-from tallystick.store import RunDirectory
-from tallystick.transcripts import Recipe, Spec, classes, learning_rate
-from tallystick.transcripts.recipe import OptimizerRecipe
+from tallystick.store.run import RunDirectory
+from tallystick.transcripts.plan import classes
+from tallystick.transcripts.recipe import OptimizerRecipe, Recipe
+from tallystick.transcripts.schedule import learning_rate
+from tallystick.transcripts.spec import Spec
 
 RATE_EXCESS = 1.01
 

@@ -8,39 +8,41 @@ from dataclasses import dataclass, field
 
 from tallystick.audits.findings import Findings, require
 from tallystick.audits.policy import Policy
-from tallystick.commitments import Frontier, digest_from, leaf_hash
-from tallystick.datasets import BatchPlan, Dataset, check_stated_tokenizer
+from tallystick.commitments.digest import digest_from
+from tallystick.commitments.tree import Frontier, leaf_hash
 from tallystick.datasets.opened import read_tokenizer
+from tallystick.datasets.order import BatchPlan
+from tallystick.datasets.samples import Dataset
+from tallystick.datasets.verify import check_stated_tokenizer
 from tallystick.errors import ProofError, UnavailableError
 from tallystick.graphs.files import load_program
 from tallystick.graphs.graph import Graph
 from tallystick.graphs.root import graph_root
-from tallystick.store import RunDirectory, open_line, read_lines
-from tallystick.tensors import State, StateFile, Tensor, read_state, state_digest
-from tallystick.transcripts import (
+from tallystick.store.log import open_line, read_lines
+from tallystick.store.run import RunDirectory
+from tallystick.tensors.digest import state_digest
+from tallystick.tensors.safetensors import StateFile, read_state
+from tallystick.tensors.tensor import State, Tensor
+from tallystick.transcripts.chain import Chain
+from tallystick.transcripts.claim import Claim, Log
+from tallystick.transcripts.environment import Environment
+from tallystick.transcripts.plan import batch_plan, open_data
+from tallystick.transcripts.program import BATCH, StepProgram, recipe_program
+from tallystick.transcripts.record import (
     AnchorRecord,
-    Chain,
-    Claim,
-    Environment,
     FailedRecord,
-    GroupRule,
     HeaderRecord,
-    Log,
     Record,
-    Spec,
-    StateSummary,
-    StepProgram,
     StepRecord,
     TraceEntry,
     anchor_file,
     batch_file,
-    batch_plan,
-    learning_rate,
-    open_data,
     read_record,
-    recipe_program,
 )
-from tallystick.transcripts.program import BATCH
+from tallystick.transcripts.rule import GroupRule
+from tallystick.transcripts.schedule import learning_rate
+from tallystick.transcripts.spec import Spec
+from tallystick.transcripts.summary import StateSummary
 
 RATE_TOLERANCE = 1e-12
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from tallystick.errors import ProofError
-from tallystick.tolerances import Finding
+from tallystick.tolerances.tolerance import Finding
 
 AGREES = Finding(0.0, 0.0)
 DIFFERS = Finding(1.0, 0.0)

@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from tallystick.audits.findings import AGREES, DIFFERS
 from tallystick.graphs.graph import Graph, Node, Ref
-from tallystick.tensors import ROUNDOFF, Tensor
-from tallystick.tolerances import Finding
+from tallystick.tensors.dtypes import ROUNDOFF
+from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.tolerance import Finding
 
 Values = Mapping[Ref, Tensor]
 Array = npt.NDArray[np.generic]

@@ -17,19 +17,27 @@ from tallystick.audits.policy import Policy
 from tallystick.audits.properties import judge_properties
 from tallystick.audits.sampling import sample_steps
 from tallystick.audits.verdict import ZERO_SIGNS, Verdict
-from tallystick.commitments import Digest, Frontier, Json, digest_from, leaf_hash
+from tallystick.commitments.digest import Digest, digest_from
+from tallystick.commitments.encoding import Json
+from tallystick.commitments.tree import Frontier, leaf_hash
 from tallystick.errors import MalformedError, ProofError, UnavailableError
 from tallystick.graphs.engine import Engine
 from tallystick.graphs.execute import execute
 from tallystick.graphs.files import load_program
 from tallystick.graphs.graph import Graph
 from tallystick.graphs.root import graph_root
-from tallystick.store import InferenceDirectory, read_lines
-from tallystick.tensors import State, Tensor, TensorSpec, read_state, state_digest
-from tallystick.tolerances import Finding
+from tallystick.store.inference import InferenceDirectory
+from tallystick.store.log import read_lines
+from tallystick.tensors.digest import state_digest
+from tallystick.tensors.safetensors import read_state
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import State, Tensor
 from tallystick.tolerances.exact import describe_difference
-from tallystick.transcripts import CallRecord, Environment, InferenceClaim, call_file
+from tallystick.tolerances.tolerance import Finding
+from tallystick.transcripts.environment import Environment
+from tallystick.transcripts.inference import InferenceClaim, call_file
 from tallystick.transcripts.program import BATCH
+from tallystick.transcripts.record import CallRecord
 
 Progress = Callable[[int, int], None]
 

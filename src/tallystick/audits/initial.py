@@ -12,9 +12,9 @@ import numpy as np
 
 from tallystick.audits.findings import DIFFERS, Findings
 from tallystick.audits.replay import judge_whole_state
-from tallystick.tensors import Tensor
-from tallystick.tolerances import Finding
+from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.streams import side_by_side
+from tallystick.tolerances.tolerance import Finding
 
 State = Mapping[str, Tensor]
 FLOATS = ("F16", "BF16", "F32", "F64")

@@ -17,19 +17,25 @@ from tallystick.audits.operators import OperatorJudge
 from tallystick.audits.properties import judge_properties
 from tallystick.audits.published import Published
 from tallystick.audits.verdict import Verdict
-from tallystick.commitments import Digest, Frontier, digest_from, leaf_hash
+from tallystick.commitments.digest import Digest, digest_from
+from tallystick.commitments.tree import Frontier, leaf_hash
 from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
 from tallystick.graphs.files import load_program
 from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.graphs.root import NodeProof, check_node, graph_root
 from tallystick.operators.precision import UNSTATED, Precision
-from tallystick.store import read_document, read_lines
-from tallystick.tensors import StateFile, Tensor, TensorSpec, read_single, tensor_digest
-from tallystick.tensors.single import VALUE
-from tallystick.transcripts import CallRecord, OpenedOperator, Opening, OperatorRecord, StepRecord, state_digest_of
+from tallystick.store.files import read_document
+from tallystick.store.log import read_lines
+from tallystick.tensors.digest import tensor_digest
+from tallystick.tensors.safetensors import StateFile
+from tallystick.tensors.single import VALUE, read_single
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.opening import OpenedOperator, Opening, state_digest_of
 from tallystick.transcripts.operator_line import given_in
 from tallystick.transcripts.profile import Profile
 from tallystick.transcripts.program import BATCH, POSITION, STATE_PREFIXES
+from tallystick.transcripts.record import CallRecord, OperatorRecord, StepRecord
 
 OPENING: Final = "opening.json"
 OPERATORS: Final = "operators.jsonl"

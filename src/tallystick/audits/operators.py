@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.audits.findings import DIFFERS, Findings
-from tallystick.commitments import Digest
+from tallystick.commitments.digest import Digest
 from tallystick.errors import MalformedError
 from tallystick.graphs.derive import Deriver, operand_of
 from tallystick.graphs.graph import Node, Ref
@@ -26,10 +26,11 @@ from tallystick.operators.operator import Exactness, Operator
 from tallystick.operators.precision import FORMATS, UNSTATED, Precision
 from tallystick.operators.registry import operator
 from tallystick.operators.rounding import DETERMINISTIC, Model
-from tallystick.tensors import Tensor, TensorSpec
-from tallystick.tolerances import Finding
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.bound import Bound
 from tallystick.tolerances.threshold import errors_of
+from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.profile import Profile
 
 Values = Mapping[Ref, Tensor]

@@ -12,11 +12,10 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import Field
 
 from tallystick.audits.calibration import Calibration
-from tallystick.commitments import parse
+from tallystick.commitments.encoding import parse
 from tallystick.errors import MalformedError
-from tallystick.store import read_document
-from tallystick.transcripts import Document
-from tallystick.transcripts.door import DigestText, Positive
+from tallystick.store.files import read_document
+from tallystick.transcripts.door import DigestText, Document, Positive
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Settings = TypeVar("Settings", bound=Document)

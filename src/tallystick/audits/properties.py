@@ -17,8 +17,9 @@ from tallystick.audits.flow_properties import check_conservation, check_position
 from tallystick.audits.row_properties import check_masks, check_norms, check_softmax
 from tallystick.errors import UsageError
 from tallystick.graphs.graph import Graph, Node, Ref, Role
-from tallystick.tensors import Tensor, TensorSpec
-from tallystick.tolerances import Finding
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.tolerance import Finding
 
 Values = Mapping[Ref, Tensor]
 Check = Callable[[Graph, Values], Iterator[Finding]]

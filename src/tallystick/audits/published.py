@@ -11,12 +11,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tallystick.audits.findings import AGREES, DIFFERS, Findings, require
-from tallystick.commitments import Digest
-from tallystick.tensors import Tensor, tensor_digest
-from tallystick.tolerances import LossBand
-from tallystick.transcripts import CallRecord, Claim, InferenceClaim, Opening, Spec, StepRecord, state_digest_of
+from tallystick.commitments.digest import Digest
+from tallystick.tensors.digest import tensor_digest
+from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.loss import LossBand
+from tallystick.transcripts.claim import Claim
+from tallystick.transcripts.inference import InferenceClaim
+from tallystick.transcripts.opening import Opening, state_digest_of
 from tallystick.transcripts.optimizer import UpdateRule
 from tallystick.transcripts.program import STEP_SLOT, schedule_tensors
+from tallystick.transcripts.record import CallRecord, StepRecord
+from tallystick.transcripts.spec import Spec
 
 LOSS = "loss"
 SCHEDULE = "schedule."

@@ -17,11 +17,12 @@ from tallystick.audits.evidence import Evidence
 from tallystick.audits.findings import AGREES, DIFFERS, Findings
 from tallystick.audits.sampling import Segment
 from tallystick.audits.tolerant import TolerantJudge
-from tallystick.commitments import Json
-from tallystick.tensors import Tensor
-from tallystick.tolerances import LossBand
+from tallystick.commitments.encoding import Json
+from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.exact import describe_difference
-from tallystick.transcripts import ReplayedStep, Replayer, StepRecord
+from tallystick.tolerances.loss import LossBand
+from tallystick.transcripts.record import StepRecord
+from tallystick.transcripts.replayer import ReplayedStep, Replayer
 
 NUMBERS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 

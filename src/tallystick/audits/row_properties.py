@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.graphs.graph import Graph, Node, Ref
-from tallystick.tensors import ROUNDOFF, Tensor
-from tallystick.tolerances import Finding
+from tallystick.tensors.dtypes import ROUNDOFF
+from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.tolerance import Finding
 
 Floats = npt.NDArray[np.float64]
 SMALLEST: Final = {"F64": 2.0**-1074, "F32": 2.0**-149, "F16": 2.0**-24, "BF16": 2.0**-133}

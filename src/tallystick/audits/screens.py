@@ -14,31 +14,20 @@ import numpy as np
 from tallystick.audits.evidence import Evidence
 from tallystick.audits.findings import Findings, require
 from tallystick.audits.replay import as_float
-from tallystick.commitments import digest
+from tallystick.commitments.digest import digest
 from tallystick.errors import MalformedError, ProofError
-from tallystick.tensors import Tensor
-from tallystick.tolerances import (
-    Bucket,
-    Finding,
-    Projection,
-    moment_cosine,
-    reach_adamw,
-    reach_sgd,
-    second_moment_floor,
-    update_profile,
-)
+from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.bucket import Bucket
+from tallystick.tolerances.projection import Projection
+from tallystick.tolerances.reach import reach_adamw, reach_sgd
+from tallystick.tolerances.screens import moment_cosine, second_moment_floor, update_profile
 from tallystick.tolerances.streams import difference_norm, element_count, norm, not_finite
-from tallystick.tolerances.tolerance import is_float
-from tallystick.transcripts import (
-    BucketSummary,
-    Recipe,
-    RecordRecipe,
-    StateSummary,
-    decode_sketch,
-    learning_rate,
-    projection_seed,
-)
+from tallystick.tolerances.tolerance import Finding, is_float
 from tallystick.transcripts.optimizer import UpdateRule
+from tallystick.transcripts.plan import projection_seed
+from tallystick.transcripts.recipe import Recipe, RecordRecipe
+from tallystick.transcripts.schedule import learning_rate
+from tallystick.transcripts.summary import BucketSummary, StateSummary, decode_sketch
 
 LEAST_NORM = 1e-30
 SCREENED = frozenset({"F32", "F64", "BF16"})

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 State = Mapping[str, Tensor]
 SPACINGS = 0.5

@@ -23,14 +23,20 @@ from tallystick.audits.sampling import (
 from tallystick.audits.screens import screen_anchors
 from tallystick.audits.tolerant import TolerantJudge
 from tallystick.audits.workload import workload_of
-from tallystick.commitments import Digest
-from tallystick.datasets import BatchPlan, BpeTraining, Dataset, DatasetCommitment, verify_data, verify_tokenizer
+from tallystick.commitments.digest import Digest
+from tallystick.datasets.commitment import DatasetCommitment
+from tallystick.datasets.order import BatchPlan
 from tallystick.datasets.prepare import TrainBpe
+from tallystick.datasets.samples import Dataset
+from tallystick.datasets.verify import BpeTraining, verify_data, verify_tokenizer
 from tallystick.errors import ProofError, UnavailableError, UsageError
-from tallystick.store import RunDirectory
-from tallystick.tensors import StateFile
+from tallystick.store.run import RunDirectory
+from tallystick.tensors.safetensors import StateFile
 from tallystick.tolerances.streams import element_count
-from tallystick.transcripts import Environment, Replayer, Spec, StepProgram
+from tallystick.transcripts.environment import Environment
+from tallystick.transcripts.program import StepProgram
+from tallystick.transcripts.replayer import Replayer
+from tallystick.transcripts.spec import Spec
 
 MakeReplayer = Callable[[Spec, Dataset, BatchPlan], Replayer]
 MakeGraphReplayer = Callable[[Spec, StepProgram], Replayer]

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tallystick.tensors import Tensor
-from tallystick.tolerances import Finding
+from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.tolerance import Finding
 
 State = Mapping[str, Tensor]
 Mask = np.ndarray

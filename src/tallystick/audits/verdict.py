@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from tallystick.commitments import Json
-from tallystick.tolerances import Finding
+from tallystick.commitments.encoding import Json
+from tallystick.tolerances.tolerance import Finding
 
 Outcome = Literal["accepted", "rejected", "inconclusive"]
 ZERO_SIGNS = "the sign of a zero: to limits, -0.0 and 0.0 are one number; an exact audit tells them apart"

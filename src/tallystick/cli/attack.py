@@ -10,7 +10,7 @@ import typer
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
-    from tallystick.attacks import Attack, Expected
+    from tallystick.attacks.attack import Attack, Expected
 
 
 def register(app: typer.Typer) -> None:
@@ -33,7 +33,7 @@ def attack(
 
 
 def _list() -> None:
-    from tallystick.attacks import ATTACKS
+    from tallystick.attacks.catalogue import ATTACKS
 
     width = max(map(len, ATTACKS))
     for attack in ATTACKS.values():
@@ -43,8 +43,8 @@ def _list() -> None:
 def _forge(name: str, run: Path, out: Path) -> None:
     import torch
 
-    from tallystick.attacks import find_attack
-    from tallystick.store import RunDirectory
+    from tallystick.attacks.catalogue import find_attack
+    from tallystick.store.run import RunDirectory
 
     chosen = find_attack(name)
     torch.set_num_threads(RunDirectory(run).environment().threads)

@@ -12,10 +12,11 @@ import typer
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
-    from tallystick.audits import Policy, Report, Workplace
-    from tallystick.audits.training import Progress
-    from tallystick.datasets import Tokenizer
-    from tallystick.store import RunDirectory
+    from tallystick.audits.policy import Policy
+    from tallystick.audits.report import Report
+    from tallystick.audits.training import Progress, Workplace
+    from tallystick.datasets.tokenizer import Tokenizer
+    from tallystick.store.run import RunDirectory
 
 RUN = typer.Argument(help="A finished run directory.")
 POLICY = typer.Option(None, help="The verifier's policy, as TOML or JSON.")
@@ -48,9 +49,11 @@ def audit(
     json: bool = JSON,
 ) -> int:
     """Recheck every digest of a run, replay sampled steps and compare; likewise the recorded calls of a model."""
-    from tallystick.audits import audit_training, draw_nonce, parse_nonce
+    from tallystick.audits.sampling import draw_nonce, parse_nonce
+    from tallystick.audits.training import audit_training
     from tallystick.cli.inference import audit_calls
-    from tallystick.store import RunDirectory, claims_inference
+    from tallystick.store.inference import claims_inference
+    from tallystick.store.run import RunDirectory
 
     chosen = {"samples": samples, "window": window, "claim": claim, "full": full or None}
     asked = _policy(policy, chosen | {"mode": "tolerant" if tolerant else None, "replay": replay})
@@ -74,8 +77,8 @@ def verify_segment(
     json: bool = JSON,
 ) -> int:
     """Replay one segment and ask for equality of every bit of the state."""
-    from tallystick.audits import verify_segment
-    from tallystick.store import RunDirectory
+    from tallystick.audits.training import verify_segment
+    from tallystick.store.run import RunDirectory
 
     asked = _policy(None, {"claim": claim})
     directory = RunDirectory(run)
@@ -86,7 +89,7 @@ def verify_segment(
 
 
 def _policy(path: Path | None, chosen: dict[str, Any]) -> Policy:
-    from tallystick.audits import Policy, read_policy
+    from tallystick.audits.policy import Policy, read_policy
     from tallystick.errors import MalformedError
 
     asked = {name: value for name, value in chosen.items() if value is not None}
@@ -101,7 +104,7 @@ def workplace_for(run: RunDirectory, device: str | None, policy: Policy) -> Work
     """This machine, set to as many threads as the run states: a matter of speed and of the last bits."""
     import torch
 
-    from tallystick.audits import Workplace
+    from tallystick.audits.training import Workplace
     from tallystick.frameworks.torch.environment import describe_environment
     from tallystick.frameworks.torch.graph_replayer import GraphReplayer, recipe_graph_root
     from tallystick.frameworks.torch.replayer import TorchReplayer
@@ -148,7 +151,7 @@ def _show(report: Report, html: Path | None, as_json: bool) -> int:
 
     if html is not None:
         from tallystick.cli.page import render_page
-        from tallystick.store import write_atomically
+        from tallystick.store.files import write_atomically
 
         existing(html.absolute().parent, "folder")
         write_atomically(html, render_page(report).encode())

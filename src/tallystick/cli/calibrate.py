@@ -51,7 +51,7 @@ def merge_profiles(
     """Join calibration profiles: the larger error everywhere, never beyond an operator's bound."""
     from functools import reduce
 
-    from tallystick.store import write_atomically
+    from tallystick.store.files import write_atomically
 
     joined = reduce(lambda one, other: one.merged(other), [read_profile(path) for path in profiles])
     write_atomically(out, joined.to_bytes() + b"\n")
@@ -60,7 +60,7 @@ def merge_profiles(
 
 def read_profile(path: Path) -> Profile:
     """A profile from a file; raises `MalformedError` for anything else."""
-    from tallystick.store import read_document
+    from tallystick.store.files import read_document
     from tallystick.transcripts.profile import Profile
 
     return Profile.from_bytes(read_document(path).removesuffix(b"\n"), path.name)
@@ -68,8 +68,8 @@ def read_profile(path: Path) -> Profile:
 
 def _write(study: OperatorStudy, out: Path, figures: Path | None, as_json: bool) -> None:
     from tallystick.cli.output import print_json
-    from tallystick.commitments import encode
-    from tallystick.store import write_atomically
+    from tallystick.commitments.encoding import encode
+    from tallystick.store.files import write_atomically
     from tallystick.studies.operators.figures import figures_of
 
     write_atomically(out, study.profile.to_bytes() + b"\n")

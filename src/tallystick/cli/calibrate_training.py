@@ -40,9 +40,9 @@ def calibrate_training(
 def _run(folder: Path, quick: bool, also: Path | None) -> Study:
     import time
 
-    from tallystick.audits import Calibration
+    from tallystick.audits.calibration import Calibration
     from tallystick.cli.output import talk
-    from tallystick.store import read_document
+    from tallystick.store.files import read_document
     from tallystick.studies.calibrate import FULL, QUICK, calibrate
 
     started = time.perf_counter()
@@ -58,8 +58,8 @@ def _run(folder: Path, quick: bool, also: Path | None) -> Study:
 
 
 def _write(study: Study, out: Path, figures: Path | None, page: Path | None) -> None:
-    from tallystick.commitments import encode
-    from tallystick.store import write_atomically
+    from tallystick.commitments.encoding import encode
+    from tallystick.store.files import write_atomically
     from tallystick.studies.figures import figures_of
     from tallystick.studies.page import render_page
 

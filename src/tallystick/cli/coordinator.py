@@ -14,12 +14,12 @@ from tallystick.errors import MalformedError, TallyError, UnavailableError, Usag
 if TYPE_CHECKING:
     import threading
 
-    from tallystick.attestation import SigningKey
-    from tallystick.commitments import Json
+    from tallystick.attestation.signing import SigningKey
+    from tallystick.commitments.encoding import Json
     from tallystick.disputes.coordinators.local.book import Book
     from tallystick.disputes.coordinators.local.database import Database
     from tallystick.disputes.coordinators.local.place import LocalCoordinator
-    from tallystick.disputes.players import Player
+    from tallystick.disputes.players.player import Player
     from tallystick.disputes.rules import Rules
 
 DB_HELP: Final = "A file (SQLite), or the URL of a PostgreSQL database."
@@ -138,7 +138,7 @@ def _read_key(path: Path | None) -> SigningKey | None:
 
 def _rules(path: Path | None, told: dict[str, Any], own: str) -> Rules:
     """The rules in a file with what the options say; raises `UsageError` for one said in both."""
-    from tallystick.commitments import parse
+    from tallystick.commitments.encoding import parse
     from tallystick.disputes.rules import Rules
 
     given = {} if path is None else parse(path.read_bytes(), path.name)
@@ -158,7 +158,9 @@ def _lines(path: Path | None) -> list[Json] | None:
 
 def _keeper(place: LocalCoordinator, folder: Path, held: ExitStack) -> Player:
     """The program that makes due moves and brings the beacon's nonces."""
-    from tallystick.disputes.players import Keeper, Player, Workspace
+    from tallystick.disputes.players.keeper import Keeper
+    from tallystick.disputes.players.player import Player
+    from tallystick.disputes.players.workspace import Workspace
 
     workspace = held.enter_context(Workspace(folder))
     return Player(place.own(), workspace, (Keeper(everybody=True, nonce=place.next_nonce),))
@@ -166,8 +168,11 @@ def _keeper(place: LocalCoordinator, folder: Path, held: ExitStack) -> Player:
 
 def _referee(place: LocalCoordinator, path: Path, folder: Path, held: ExitStack) -> Player:
     """The program of the referee; raises `UsageError` where the rules name another one."""
-    from tallystick.disputes.opened import Judge
-    from tallystick.disputes.players import Player, Shelf, Workspace, programs
+    from tallystick.disputes.opened.judging import Judge
+    from tallystick.disputes.players import programs
+    from tallystick.disputes.players.player import Player
+    from tallystick.disputes.players.shelf import Shelf
+    from tallystick.disputes.players.workspace import Workspace
 
     key = _read_key(path)
     assert key is not None

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from tallystick.commitments import Digest
-    from tallystick.datasets import DatasetCommitment
-    from tallystick.store import RunDirectory
+    from tallystick.commitments.digest import Digest
+    from tallystick.datasets.commitment import DatasetCommitment
+    from tallystick.store.run import RunDirectory
 
 
 def register(app: typer.Typer) -> None:
@@ -36,7 +36,8 @@ def commit(
 
 
 def _commit_directory(path: Path, target: Path, verify: Path | None) -> Digest:
-    from tallystick.datasets import check_commit, commit_directory, read_commit, write_commit
+    from tallystick.datasets.archive import commit_directory, read_commit, write_commit
+    from tallystick.datasets.artifact import check_commit
 
     found = commit_directory(path)
     if verify is not None:
@@ -47,10 +48,11 @@ def _commit_directory(path: Path, target: Path, verify: Path | None) -> Digest:
 
 
 def _commit_file(path: Path, target: Path, verify: Path | None) -> Digest:
-    from tallystick.commitments import decode, encode
-    from tallystick.datasets import RecordCommit, commit_source
+    from tallystick.commitments.encoding import decode, encode
+    from tallystick.datasets.prepare import commit_source
+    from tallystick.datasets.records import RecordCommit
     from tallystick.errors import ProofError
-    from tallystick.store import read_document, write_atomically
+    from tallystick.store.files import read_document, write_atomically
 
     found = commit_source("jsonl" if path.suffix == ".jsonl" else "text", path)
     if verify is None:
@@ -65,9 +67,9 @@ def _commit_file(path: Path, target: Path, verify: Path | None) -> Digest:
 def verify_data(run: Path = typer.Argument(help="A run directory.")) -> None:
     """Train the tokenizer and tokenize the committed source again, and compare every merge and token."""
     from tallystick.cli.output import talk
-    from tallystick.datasets import verify_data
+    from tallystick.datasets.verify import verify_data
     from tallystick.errors import UsageError
-    from tallystick.store import RunDirectory
+    from tallystick.store.run import RunDirectory
 
     directory = RunDirectory(run)
     commitment = directory.spec().commitment
@@ -83,7 +85,7 @@ def verify_data(run: Path = typer.Argument(help="A run directory.")) -> None:
 def _verify_tokenizer(run: RunDirectory, commitment: DatasetCommitment) -> None:
     from importlib.metadata import version
 
-    from tallystick.datasets import BpeTraining, verify_tokenizer
+    from tallystick.datasets.verify import BpeTraining, verify_tokenizer
     from tallystick.frameworks.tokenizers import train_bpe
 
     recipe = run.spec().recipe
@@ -98,9 +100,10 @@ def prove_data(
 ) -> None:
     """Show that a record stands at a position of the committed data, with its inclusion proof."""
     from tallystick.cli.output import print_json
-    from tallystick.datasets import check_record, open_record
+    from tallystick.datasets.opened import open_record
+    from tallystick.datasets.records import check_record
     from tallystick.errors import UsageError
-    from tallystick.store import RunDirectory
+    from tallystick.store.run import RunDirectory
 
     directory = RunDirectory(run)
     commitment = directory.spec().commitment
@@ -119,10 +122,12 @@ def targets(
     import numpy as np
 
     from tallystick.cli.output import page, print_json
-    from tallystick.datasets import count_targets
+    from tallystick.datasets.accounting import count_targets
     from tallystick.errors import UsageError
-    from tallystick.store import RunDirectory, read_lines
-    from tallystick.transcripts import StepRecord, batch_plan, open_data, read_record
+    from tallystick.store.log import read_lines
+    from tallystick.store.run import RunDirectory
+    from tallystick.transcripts.plan import batch_plan, open_data
+    from tallystick.transcripts.record import StepRecord, read_record
 
     directory = RunDirectory(run)
     spec = directory.spec()

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from tallystick.audits import Report
     from tallystick.audits.receipts.report import ReceiptReport
+    from tallystick.audits.report import Report
     from tallystick.cli.demo_dispute import Ended
-    from tallystick.transcripts import SignedReceipt
+    from tallystick.transcripts.receipt import SignedReceipt
 
 FRAUDS = (
     "bad-seed",
@@ -73,7 +73,7 @@ def _stage(out: Path | None) -> Iterator[Path]:
 
 
 def _play(stage: Path) -> Iterator[Act]:
-    from tallystick.attacks import find_attack
+    from tallystick.attacks.catalogue import find_attack
     from tallystick.cli.output import talk
 
     honest = stage / "honest"
@@ -128,8 +128,8 @@ def _train(out: Path, capture_with: Callable[[str], None] | None = None) -> None
 
     import torch
 
-    from tallystick.recorders import train
     from tallystick.recorders.config import read_config
+    from tallystick.recorders.training import train
 
     torch.set_num_threads(1)
     with resources.as_file(resources.files("tallystick") / "examples") as examples:
@@ -138,9 +138,11 @@ def _train(out: Path, capture_with: Callable[[str], None] | None = None) -> None
 
 
 def _judge(title: str, run: Path, expected: str) -> Act:
-    from tallystick.audits import Policy, audit_training, draw_nonce
+    from tallystick.audits.policy import Policy
+    from tallystick.audits.sampling import draw_nonce
+    from tallystick.audits.training import audit_training
     from tallystick.cli.audit import workplace_for
-    from tallystick.store import RunDirectory
+    from tallystick.store.run import RunDirectory
 
     started, directory, policy = time.perf_counter(), RunDirectory(run), Policy(full=True)
     report = audit_training(directory, policy, draw_nonce(), workplace_for(directory, None, policy))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tallystick.audits.receipts.report import ReceiptReport
     from tallystick.frameworks.torch.language_models import TorchLanguageModel
-    from tallystick.transcripts import SignedReceipt
+    from tallystick.transcripts.receipt import SignedReceipt
 
 PROMPT = "The with statement is used "
 TOKENS = 48
@@ -20,7 +20,7 @@ def exported_model(run: Path, out: Path) -> TorchLanguageModel:
     """The model that the run trained, in a directory to serve from."""
     from tallystick.frameworks.torch.language_models import load_language_model
     from tallystick.recorders.export import export_model
-    from tallystick.store import RunDirectory
+    from tallystick.store.run import RunDirectory
 
     export_model(RunDirectory(run), out)
     return load_language_model(out)
@@ -35,11 +35,11 @@ def quantised(promised: TorchLanguageModel) -> TorchLanguageModel:
 
 def served_answer(language_model: TorchLanguageModel) -> SignedReceipt:
     """One sampled answer and its receipt, under a key made for it."""
-    from tallystick.attestation import SigningKey
+    from tallystick.attestation.signing import SigningKey
     from tallystick.recorders.generation import Asked, generate_plain
     from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
     from tallystick.tolerances.fingerprints.standard import standard_fingerprints
-    from tallystick.transcripts import Sampler
+    from tallystick.transcripts.sampler import Sampler
 
     settings = RecordSettings(standard_fingerprints(language_model.card.layers))
     with ReceiptIssuer(language_model, SigningKey.generate(), settings) as issuer:

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from tallystick.disputes.coordinators.local import LocalCoordinator
+    from tallystick.disputes.coordinators.local.place import LocalCoordinator
     from tallystick.disputes.parties import Trace
-    from tallystick.disputes.players import Player, Shelf, Workspace
+    from tallystick.disputes.players.player import Player
+    from tallystick.disputes.players.shelf import Shelf
     from tallystick.disputes.players.task import Role
+    from tallystick.disputes.players.workspace import Workspace
     from tallystick.disputes.rules import Rules
     from tallystick.disputes.state import Dispute, State
 
@@ -56,7 +58,7 @@ class Ended:
 
 def honest_claim(model: Path, calls: Path) -> Ended:
     """Record answers of the exported model into `calls`, and claim them."""
-    from tallystick.disputes.opened import trace_for
+    from tallystick.disputes.opened.traces import trace_for
 
     record_calls(model, calls)
     return play(calls, lambda work: trace_for(calls, work))
@@ -104,8 +106,8 @@ class _Seats:
     """A coordinator in a database of its own, and the programs of three parties, under a clock that waits for them."""
 
     def __init__(self, stage: Path) -> None:
-        from tallystick.attestation import SigningKey
-        from tallystick.disputes.players import Clock
+        from tallystick.attestation.signing import SigningKey
+        from tallystick.disputes.players.table import Clock
 
         self.stage, self.clock = stage, Clock()
         self.keys = {name: SigningKey.generate() for name in (*PAYING, "referee", "treasury")}
@@ -113,7 +115,7 @@ class _Seats:
 
     @cached_property
     def coordinator(self) -> LocalCoordinator:
-        from tallystick.disputes.coordinators.local import LocalCoordinator
+        from tallystick.disputes.coordinators.local.place import LocalCoordinator
 
         found = LocalCoordinator.create(self.stage / "coordinator.db", self._rules(), clock=self.clock)
         for name in PAYING:
@@ -124,7 +126,7 @@ class _Seats:
         self.coordinator.close()
 
     def play(self, claimed: Path, make_trace: MakeTrace) -> Ended:
-        from tallystick.disputes.players import play_out
+        from tallystick.disputes.players.table import play_out
 
         players = list(self._players(claimed, make_trace))
         try:
@@ -137,12 +139,13 @@ class _Seats:
         return Ended(self.coordinator.state, record, operator, {name: self._gained(name) for name in self.keys})
 
     def _rules(self) -> Rules:
-        from tallystick.disputes import Rules
+        from tallystick.disputes.rules import Rules
 
         return Rules(referee=self.keys["referee"].public, treasury=self.keys["treasury"].public)
 
     def _players(self, claimed: Path, make_trace: MakeTrace) -> Iterator[Player]:
-        from tallystick.disputes.opened import Judge, doubter_for
+        from tallystick.disputes.opened.doubting import doubter_for
+        from tallystick.disputes.opened.judging import Judge
         from tallystick.disputes.players.offers import offer_of
         from tallystick.disputes.players.programs import challenger, prover, referee
 
@@ -152,7 +155,9 @@ class _Seats:
         yield self._player("referee", lambda desk: referee(desk[0], Judge()))
 
     def _player(self, name: str, roles: Callable[[tuple[Shelf, Workspace]], Sequence[Role]]) -> Player:
-        from tallystick.disputes.players import Player, Shelf, Workspace
+        from tallystick.disputes.players.player import Player
+        from tallystick.disputes.players.shelf import Shelf
+        from tallystick.disputes.players.workspace import Workspace
 
         key, workspace = self.keys[name], Workspace(self.stage / name)
         shelf = Shelf(self.coordinator.board(key), workspace.folder / "shelf")
@@ -168,8 +173,8 @@ class _Seats:
     def _operator(self, referee: Player) -> str:
         """The operator that the only dispute ended at, as the referee saw it."""
         from tallystick.audits.opening import OPERATOR
-        from tallystick.store import read_document
-        from tallystick.transcripts import OpenedOperator
+        from tallystick.store.files import read_document
+        from tallystick.transcripts.opening import OpenedOperator
 
         if not self.coordinator.state.disputes:
             return ""

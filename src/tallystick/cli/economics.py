@@ -14,7 +14,8 @@ from tallystick.errors import MalformedError, UsageError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tallystick.disputes.economics import Condition, Economy
+    from tallystick.disputes.economics.conditions import Condition
+    from tallystick.disputes.economics.workload import Economy
     from tallystick.disputes.rules import Rules
 
 DAY: Final = 86_400
@@ -73,7 +74,7 @@ def economics(
     Without options the coordinator's default rules are checked with a reference workload, both in `docs/economics.md`.
     Money is in the coordinator's unit: gwei on Ethereum.
     """
-    from tallystick.disputes.economics import conditions
+    from tallystick.disputes.economics.conditions import conditions
 
     economy = _economy(ctx.params)
     if plot is not None:
@@ -92,7 +93,7 @@ def _economy(options: Mapping[str, Any]) -> Economy:
     """The reference workload and the rules, with the options that are given in their place."""
     from dataclasses import replace
 
-    from tallystick.disputes.economics import Economy, Workload
+    from tallystick.disputes.economics.workload import Economy, Workload
 
     given = {name: value for name, value in options.items() if value is not None}
     of_workload = {each.name for each in fields(Workload)}
@@ -107,10 +108,10 @@ def _economy(options: Mapping[str, Any]) -> Economy:
 
 def _read_rules(path: Path | None) -> Rules:
     from tallystick.cli.output import existing
-    from tallystick.commitments import parse
-    from tallystick.disputes.economics import DEFAULT_RULES
+    from tallystick.commitments.encoding import parse
+    from tallystick.disputes.economics.workload import DEFAULT_RULES
     from tallystick.disputes.rules import Rules
-    from tallystick.store import read_document
+    from tallystick.store.files import read_document
 
     if path is None:
         return DEFAULT_RULES
@@ -128,7 +129,7 @@ def _object(rules: Rules) -> dict[str, Any]:
 
 def _print_json(economy: Economy, region: bool) -> None:
     from tallystick.cli.output import print_json
-    from tallystick.disputes.economics import regions, report
+    from tallystick.disputes.economics.report import regions, report
 
     print_json({**report(economy), **({"regions": regions(economy)} if region else {})})
 

@@ -12,8 +12,8 @@ import typer
 from tallystick.errors import MalformedError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
-    from tallystick.commitments import Json
-    from tallystick.disputes.coordinators.ethereum import EthereumKey
+    from tallystick.commitments.encoding import Json
+    from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
     from tallystick.disputes.rules import Rules
 
 ADDRESS: Final = re.compile("0x[0-9a-fA-F]{40}")
@@ -34,7 +34,7 @@ def register(app: typer.Typer) -> None:
 def new_key(file: Path = typer.Argument(help="The file to write; it must not exist.")) -> int:
     """Make the key of an Ethereum account. Prints the account's address."""
     _need_extra()
-    from tallystick.disputes.coordinators.ethereum import EthereumKey
+    from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
 
     key = EthereumKey.generate()
     key.write(file)
@@ -53,7 +53,8 @@ def deploy(
 ) -> int:
     """Make a contract; its rules never change, and nobody can. Prints where it is, for --coordinator."""
     _need_extra()
-    from tallystick.disputes.coordinators.ethereum import Settings, deploy
+    from tallystick.disputes.coordinators.ethereum.client import Settings
+    from tallystick.disputes.coordinators.ethereum.deploy import deploy
 
     owner = _key(key)
     told: dict[str, Any] = {"treasury": _address("--treasury", treasury), "members": _lines(members)}
@@ -68,7 +69,7 @@ def show(place: str = PLACE, depth: int | None = DEPTH) -> int:
     """Check a contract's code and its whole log, and print its rules and where its claims and disputes stand."""
     _need_extra()
     from tallystick.cli.output import print_json
-    from tallystick.disputes.coordinators.ethereum import Settings, connect
+    from tallystick.disputes.coordinators.ethereum.client import Settings, connect
 
     found = connect(place, settings=Settings(depth=depth))
     state = found.state
@@ -99,10 +100,11 @@ def attest(
     _need_extra()
     from contextlib import closing, suppress
 
-    from tallystick.attestation import SigningKey
+    from tallystick.attestation.signing import SigningKey
     from tallystick.cli.output import talk
-    from tallystick.disputes.coordinators.ethereum import AttestingBoard, connect
     from tallystick.disputes.coordinators.ethereum.attesting import create_app
+    from tallystick.disputes.coordinators.ethereum.board import AttestingBoard
+    from tallystick.disputes.coordinators.ethereum.client import connect
     from tallystick.disputes.coordinators.local.place import LocalCoordinator
     from tallystick.serving.listening import address_of, bind, http_server
 
@@ -126,8 +128,9 @@ def relay(
 ) -> int:
     """Send a move that another party signed, and pay for it."""
     _need_extra()
-    from tallystick.disputes.coordinators.ethereum import Relayed, Settings, connect
-    from tallystick.store import read_document
+    from tallystick.disputes.coordinators.ethereum.client import Settings, connect
+    from tallystick.disputes.coordinators.ethereum.relay import Relayed
+    from tallystick.store.files import read_document
 
     relayed = Relayed.from_bytes(read_document(file), file.name)
     connect(place, _key(key), settings=Settings(depth=depth)).send_relayed(relayed)
@@ -153,16 +156,16 @@ def _require_money(urls: Sequence[str], address: str) -> None:
 
 
 def _key(path: Path) -> EthereumKey:
-    from tallystick.disputes.coordinators.ethereum import EthereumKey
+    from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
 
     return EthereumKey.read(path)
 
 
 def _rules(path: Path | None, told: dict[str, Any], own: str) -> Rules:
     """The rules in a file with what the options say; raises `UsageError` for one said in both."""
-    from tallystick.commitments import parse
+    from tallystick.commitments.encoding import parse
     from tallystick.disputes.rules import Rules
-    from tallystick.store import read_document
+    from tallystick.store.files import read_document
 
     given = {} if path is None else parse(read_document(path), path.name)
     if not isinstance(given, dict):

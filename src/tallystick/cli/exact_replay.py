@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tallystick.audits.receipts.exact import Replay
     from tallystick.frameworks.torch.language_models import TorchLanguageModel
     from tallystick.recorders.receipts import RecordSettings
-    from tallystick.transcripts import Environment
+    from tallystick.transcripts.environment import Environment
     from tallystick.transcripts.receipt import Receipt
 
 
@@ -31,7 +31,7 @@ class PlainReplayer:
 
     def replay(self, receipt: Receipt, prompt: tuple[int, ...]) -> Replay:
         """The answer with the receipt's sampler, as many tokens as it claims; raises `UnavailableError`."""
-        from tallystick.attestation import SigningKey
+        from tallystick.attestation.signing import SigningKey
         from tallystick.audits.receipts.exact import Replay
         from tallystick.recorders.generation import Asked, generate_plain
         from tallystick.recorders.receipts import ReceiptIssuer

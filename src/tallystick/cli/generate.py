@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
 
 def new_key(file: Path = typer.Argument(help="The file to write; it must not exist.")) -> None:
     """Make a signing key, readable by its owner alone, and print its public half."""
-    from tallystick.attestation import SigningKey
+    from tallystick.attestation.signing import SigningKey
 
     key = SigningKey.generate()
     key.write(file)
@@ -52,7 +52,7 @@ def export_model(
     """Write the model that a run ended with as a directory that transformers loads."""
     from tallystick.cli.output import existing, talk
     from tallystick.recorders.export import export_model as write_model
-    from tallystick.store import RunDirectory
+    from tallystick.store.run import RunDirectory
 
     write_model(RunDirectory(existing(run, "run directory")), out)
     talk().print(f"{out}: the model of {run}", soft_wrap=True)
@@ -89,7 +89,7 @@ def generate(
     from tallystick.frameworks.torch.language_models import load_language_model
     from tallystick.recorders.generation import Asked, generate_plain, new_request_id
     from tallystick.recorders.receipts import ReceiptIssuer
-    from tallystick.store import write_atomically
+    from tallystick.store.files import write_atomically
 
     check_choices(dtype=(dtype, ("F32", "BF16", "F16")), attention=(attention, ("sdpa", "eager")))
     check_choices(device=(device, ("cpu", "cuda")), fingerprint=(fingerprint, ("projection", "toploc", "none")))
@@ -141,8 +141,8 @@ def _prompts(language_model: TorchLanguageModel, texts: list[str], chats: list[P
 
 
 def _messages(path: Path) -> list[Mapping[str, str]]:
-    from tallystick.commitments import parse
-    from tallystick.store import read_document
+    from tallystick.commitments.encoding import parse
+    from tallystick.store.files import read_document
 
     found = parse(read_document(path), path.name)
     if not isinstance(found, list) or not 1 <= len(found) <= MESSAGES_MAX:
@@ -162,7 +162,7 @@ def _is_message(value: object) -> bool:
 def _sampler(fields: Mapping[str, Any]) -> Any:
     import secrets
 
-    from tallystick.transcripts import Sampler
+    from tallystick.transcripts.sampler import Sampler
 
     drawn = secrets.randbelow(1 << 53) if fields["seed"] is None else fields["seed"]
     try:

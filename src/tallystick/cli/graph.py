@@ -11,8 +11,9 @@ import typer
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
-    from tallystick.commitments import Json
-    from tallystick.graphs import Graph, Inspection
+    from tallystick.commitments.encoding import Json
+    from tallystick.graphs.graph import Graph
+    from tallystick.graphs.inspection import Inspection
 
 NUMBERS_MAX = 1_000_000
 FILE = typer.Argument(help="A graph, NAME.json; its constants stand beside it in NAME.safetensors.")
@@ -35,7 +36,8 @@ def show(
 ) -> None:
     """List the inputs, nodes and outputs of a graph, or show one node."""
     from tallystick.cli.output import print_json
-    from tallystick.graphs import Inspection, graph_root, prove_node
+    from tallystick.graphs.inspection import Inspection
+    from tallystick.graphs.root import graph_root, prove_node
 
     graph = _read(file)
     if proof:
@@ -54,7 +56,8 @@ def stats(file: Path = FILE, json: bool = JSON) -> None:
     from rich.table import Column, Table
 
     from tallystick.cli.output import page, print_json
-    from tallystick.graphs import Inspection, graph_root
+    from tallystick.graphs.inspection import Inspection
+    from tallystick.graphs.root import graph_root
 
     graph = _read(file)
     found = Inspection(graph)
@@ -86,7 +89,7 @@ def slice_(
 ) -> None:
     """Cut a part out of a graph; the part is a graph itself, and can be executed alone."""
     from tallystick.cli.output import talk
-    from tallystick.graphs import load_program, save_program
+    from tallystick.graphs.files import load_program, save_program
 
     if sum(option is not None for option in (nodes, between, wanted, element)) != 1:
         raise UsageError("one of --nodes, --between, --wanted and --element says what the slice is")
@@ -103,7 +106,7 @@ def diff(
 ) -> None:
     """Name the nodes that were added, removed or changed from one graph to another, whatever their numbers."""
     from tallystick.cli.output import print_json
-    from tallystick.graphs import diff as compare
+    from tallystick.graphs.diff import diff as compare
 
     before, after = _read(first), _read(second)
     found = compare(before, after)
@@ -126,8 +129,8 @@ def draw(
 ) -> None:
     """Draw a graph as SVG, or as text for Graphviz."""
     from tallystick.cli.output import talk
-    from tallystick.graphs import draw_dot, draw_svg
-    from tallystick.store import write_atomically
+    from tallystick.graphs.drawing import draw_dot, draw_svg
+    from tallystick.store.files import write_atomically
 
     graph = _read(file)
     if out is None:
@@ -146,9 +149,9 @@ def bind(
 ) -> None:
     """Give the named dimensions of a template their sizes; the constants of the template are copied."""
     from tallystick.cli.output import talk
-    from tallystick.graphs import Template, save_program
-    from tallystick.graphs.files import constants_path, read_graph_file
-    from tallystick.tensors import read_state
+    from tallystick.graphs.files import constants_path, read_graph_file, save_program
+    from tallystick.graphs.template import Template
+    from tallystick.tensors.safetensors import read_state
 
     found = Template.from_bytes(read_graph_file(template))
     graph = found.bind(**dict(map(_size, size)))
@@ -171,21 +174,21 @@ def _part(
     element: str | None,
     rows: int,
 ) -> Graph:
-    from tallystick import graphs
+    from tallystick.graphs import slicing
 
     if nodes is not None:
-        return graphs.subgraph(graph, _numbers(nodes))
+        return slicing.subgraph(graph, _numbers(nodes))
     if between is not None:
         sources, colon, targets = between.partition(":")
         if not colon:
             raise UsageError(f"--between {between}: two sets of nodes with a colon, such as 3,4:17")
-        return graphs.between(graph, _numbers(sources), _numbers(targets))
+        return slicing.between(graph, _numbers(sources), _numbers(targets))
     if element is not None:
         from tallystick.graphs.batching import slice_batch
 
         return slice_batch(graph, _names(element), rows).graph
     given, wanted = cuts
-    return graphs.verification_slice(graph, _names(given or ""), _names(wanted or ""))
+    return slicing.verification_slice(graph, _names(given or ""), _names(wanted or ""))
 
 
 def _numbers(text: str) -> list[int]:
@@ -219,15 +222,16 @@ def _listing(graph: Graph) -> Iterator[str]:
 
 
 def _whole_json(graph: Graph) -> Json:
-    from tallystick.commitments import parse
-    from tallystick.graphs import graph_bytes, graph_root
+    from tallystick.commitments.encoding import parse
+    from tallystick.graphs.encoding import graph_bytes
+    from tallystick.graphs.root import graph_root
 
     return {"graph": parse(graph_bytes(graph), "graph"), "root": str(graph_root(graph))}
 
 
 def _node_json(found: Inspection, number: int) -> dict[str, Json]:
-    from tallystick.graphs import ancestors, descendants
     from tallystick.graphs.encoding import node_json
+    from tallystick.graphs.slicing import ancestors, descendants
 
     if number not in found.nodes:
         raise UsageError(f"the graph has no node {number}")

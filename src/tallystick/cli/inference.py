@@ -10,7 +10,7 @@ import typer
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
-    from tallystick.audits import Policy
+    from tallystick.audits.policy import Policy
 
 
 def register(app: typer.Typer) -> None:
@@ -29,9 +29,9 @@ def record_inference(
     """Run a graph on each file of inputs, and record what went in and what came out."""
     from tallystick.cli.output import print_json, talk
     from tallystick.frameworks.torch.engine import TorchEngine
-    from tallystick.graphs import load_program
+    from tallystick.graphs.files import load_program
     from tallystick.recorders.inference import record_graph_inference
-    from tallystick.tensors import read_state
+    from tallystick.tensors.safetensors import read_state
 
     if device not in ("cpu", "cuda"):
         raise UsageError(f"--device {device}: cpu or cuda")
@@ -50,12 +50,12 @@ def audit_calls(run: Path, policy: Policy, nonce: bytes, device: str | None, as_
     """Audit recorded calls on this machine and print what was found; returns the exit code."""
     import torch
 
-    from tallystick.audits import audit_inference
+    from tallystick.audits.inference import audit_inference
     from tallystick.cli.judge import print_verdict
     from tallystick.cli.output import print_json, progress_bar
     from tallystick.frameworks.torch.engine import TorchEngine
     from tallystick.frameworks.torch.environment import describe_environment
-    from tallystick.store import InferenceDirectory
+    from tallystick.store.inference import InferenceDirectory
 
     directory = InferenceDirectory(run)
     stated = directory.environment()

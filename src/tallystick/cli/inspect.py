@@ -22,7 +22,8 @@ def digest(
 ) -> None:
     """Print the state digest of a safetensors file; a file larger than memory is no problem."""
     from tallystick.cli.output import print_json
-    from tallystick.tensors import StateFile, digest_file
+    from tallystick.tensors.digest import digest_file
+    from tallystick.tensors.safetensors import StateFile
 
     if canonical:
         with StateFile(file, canonical=True):
@@ -40,12 +41,13 @@ def fsck(
     repair: bool = typer.Option(False, "--repair", help="Write tiles and offsets anew from the records."),
 ) -> None:
     """Recheck every digest, root, proof and binding of a run; with --repair, write its derived files anew."""
-    from tallystick.audits import Policy
     from tallystick.audits.evidence import gather_evidence
+    from tallystick.audits.policy import Policy
     from tallystick.cli.output import talk
     from tallystick.cli.report import describe
     from tallystick.errors import ProofError
-    from tallystick.store import LogWriter, RunDirectory, read_lines
+    from tallystick.store.log import LogWriter, read_lines
+    from tallystick.store.run import RunDirectory
 
     directory = RunDirectory(run)
     if repair:

@@ -10,8 +10,9 @@ import typer
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
-    from tallystick.store import InferenceDirectory, RunDirectory
-    from tallystick.transcripts import Opening
+    from tallystick.store.inference import InferenceDirectory
+    from tallystick.store.run import RunDirectory
+    from tallystick.transcripts.opening import Opening
 
 
 def register(app: typer.Typer) -> None:
@@ -41,9 +42,11 @@ def open_run(
 
 def _open_record(run: Path, index: int | None, step: int) -> None:
     from tallystick.cli.output import print_json
-    from tallystick.commitments import parse
+    from tallystick.commitments.encoding import parse
     from tallystick.disputes.opened.subjects import place_of_step
-    from tallystick.store import RunDirectory, claims_inference, open_line
+    from tallystick.store.inference import claims_inference
+    from tallystick.store.log import open_line
+    from tallystick.store.run import RunDirectory
 
     if claims_inference(run):
         raise UsageError(f"{run}: holds calls of a model; `tally open RUN --step C --operators --out DIR`")
@@ -69,7 +72,8 @@ def _open_operators(
     run: Path, step: int | None, out: Path | None, node: int | None, with_tensors: bool, device: str
 ) -> None:
     from tallystick.cli.output import print_json, talk
-    from tallystick.store import InferenceDirectory, RunDirectory, claims_inference
+    from tallystick.store.inference import InferenceDirectory, claims_inference
+    from tallystick.store.run import RunDirectory
 
     if step is None or out is None:
         raise UsageError("`tally open RUN --step S --operators --out DIR`")

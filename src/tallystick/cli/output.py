@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tallystick.commitments import Json, encode
+from tallystick.commitments.encoding import Json, encode
 
 if TYPE_CHECKING:
     from rich.console import Console

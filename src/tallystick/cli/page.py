@@ -7,7 +7,7 @@ import io
 from importlib import resources
 
 from tallystick import __version__
-from tallystick.audits import Report
+from tallystick.audits.report import Report
 from tallystick.cli.report import describe, sections, summarise_checks
 
 OBJECTIONS_SHOWN = 20

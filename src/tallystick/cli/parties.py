@@ -14,7 +14,8 @@ from tallystick.cli.telling import Findings, Posting, Stake, tell_nothing, tell_
 from tallystick.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
-    from tallystick.disputes.players import Player, View
+    from tallystick.disputes.players.player import Player
+    from tallystick.disputes.players.watch import View
 
 
 def register(app: typer.Typer) -> None:
@@ -41,10 +42,12 @@ def prover(
     or slashed (1) and all money is taken out; stopped before, its exit code is 3.
     """
     from tallystick.cli.output import existing
-    from tallystick.disputes.opened import Judge, trace_for
-    from tallystick.disputes.players import Poster, Watch, programs
+    from tallystick.disputes.opened.judging import Judge
+    from tallystick.disputes.opened.traces import trace_for
+    from tallystick.disputes.players import programs
     from tallystick.disputes.players.offers import offer_of
-    from tallystick.disputes.players.prover import LazyTrace
+    from tallystick.disputes.players.prover import LazyTrace, Poster
+    from tallystick.disputes.players.watch import Watch
 
     offer = offer_of(existing(run, "run"))
     with seated(coordinator, key, board, board_key, work) as chair:
@@ -79,8 +82,10 @@ def challenger(
     one at a time, the claim first whose window ends first; meanwhile disputes are answered. Exit code 1 if one was
     lost.
     """
-    from tallystick.disputes.opened import Judge, doubter_for
-    from tallystick.disputes.players import Apart, programs
+    from tallystick.disputes.opened.doubting import doubter_for
+    from tallystick.disputes.opened.judging import Judge
+    from tallystick.disputes.players import programs
+    from tallystick.disputes.players.apart import Apart
     from tallystick.disputes.players.evidence import find_evidence
 
     doubter, judge = doubter_for(device=device, contests_all=whole), Judge()
@@ -108,7 +113,7 @@ def committee(
 
     Votes are written down before they are committed to, and disclosed after a crash too. Whoever is absent pays.
     """
-    from tallystick.disputes.opened import Judge
+    from tallystick.disputes.opened.judging import Judge
     from tallystick.disputes.opened.traces import torch_engine
     from tallystick.disputes.players import programs
 
@@ -133,7 +138,7 @@ def rule(
     poll: float = POLL,
 ) -> int:
     """Rule as the referee wherever a check decides; where none does, a committee is convened."""
-    from tallystick.disputes.opened import Judge
+    from tallystick.disputes.opened.judging import Judge
     from tallystick.disputes.opened.traces import torch_engine
     from tallystick.disputes.players import programs
 
@@ -150,7 +155,8 @@ def _require_whole(run: Path) -> None:
     from tallystick.audits.opening import OPENING
     from tallystick.disputes.opened.subjects import whole_calls, whole_evidence
     from tallystick.errors import ProofError
-    from tallystick.store import InferenceDirectory, RunDirectory, claims_inference
+    from tallystick.store.inference import InferenceDirectory, claims_inference
+    from tallystick.store.run import RunDirectory
 
     try:
         if claims_inference(run):

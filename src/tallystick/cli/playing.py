@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
-    from tallystick.disputes.players import Player, Shelf, View, Workspace
     from tallystick.disputes.players.connect import Place
-    from tallystick.disputes.players.player import Pace
+    from tallystick.disputes.players.player import Pace, Player
     from tallystick.disputes.players.progress import Standing
+    from tallystick.disputes.players.shelf import Shelf
     from tallystick.disputes.players.task import Role
+    from tallystick.disputes.players.watch import View
+    from tallystick.disputes.players.workspace import Workspace
 
 COORDINATOR = typer.Option(..., "--coordinator", help="A database file, a URL, or ethereum:RPC:ADDRESS.")
 KEY = typer.Option(..., "--key", help="The key of the party that moves.")
@@ -42,7 +44,7 @@ class Chair:
 
     def player(self, roles: Sequence[Role]) -> Player:
         """The program of this party."""
-        from tallystick.disputes.players import Player
+        from tallystick.disputes.players.player import Player
 
         return Player(self.place.coordinator, self.workspace, roles, patience=self.place.patience)
 
@@ -52,8 +54,9 @@ def seated(
     coordinator: str, key: Path, board: str | None = None, board_key: Path | None = None, work: Path | None = None
 ) -> Iterator[Chair]:
     """Connect as a party, and hold its folder; raises `UnavailableError` where another program of it does."""
-    from tallystick.disputes.players import Shelf, Workspace
     from tallystick.disputes.players.connect import connected
+    from tallystick.disputes.players.shelf import Shelf
+    from tallystick.disputes.players.workspace import Workspace
 
     with (
         connected(coordinator, key, board, board_key) as place,

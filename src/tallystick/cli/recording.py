@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
-    from tallystick.attestation import SigningKey
-    from tallystick.commitments import Digest
+    from tallystick.attestation.signing import SigningKey
+    from tallystick.commitments.digest import Digest
     from tallystick.frameworks.torch.language_models import TorchLanguageModel
     from tallystick.recorders.receipts import RecordSettings
-    from tallystick.tolerances.fingerprints import FingerprintSettings
+    from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 
 STANDARD = "standard"
 LAYERS_HELP = "Layers to record: standard (one third of the way, and final), final, all, or numbers such as 0,3."
@@ -31,7 +31,7 @@ def check_choices(**given: tuple[str, tuple[str, ...]]) -> None:
 
 def read_key(path: Path) -> SigningKey:
     """The signing key in a file; raises `UsageError` where there is none."""
-    from tallystick.attestation import SigningKey
+    from tallystick.attestation.signing import SigningKey
 
     if not path.is_file():
         raise UsageError(f"--key {path}: not there; `tally new-key {path}` makes one")
@@ -54,7 +54,7 @@ def committed_graph(language_model: TorchLanguageModel, folder: Path) -> Digest:
 
 
 def _fingerprints(method: str, layers: str, final: int) -> tuple[FingerprintSettings, ...]:
-    from tallystick.tolerances.fingerprints import FingerprintSettings
+    from tallystick.tolerances.fingerprints.settings import FingerprintSettings
     from tallystick.tolerances.fingerprints.standard import standard_fingerprints
 
     if method == "projection":

@@ -11,8 +11,8 @@ from tallystick.cli.judge import PRECISION_HELP
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
-    from tallystick.disputes.leaf import Ruling
     from tallystick.disputes.leaf.bundle import Asked, LeafBundle
+    from tallystick.disputes.leaf.question import Ruling
 
 NONCE_BYTES_MAX = 64
 FAULTS_SHOWN = {
@@ -59,8 +59,9 @@ def referee(
         return _make(make, node, out, nonce, element)
     assert file is not None  # as asked above
     from tallystick.cli.judge import read_precision, read_profile, read_published
-    from tallystick.disputes.leaf import Question, rule_leaf
     from tallystick.disputes.leaf.bundle import read_bundle
+    from tallystick.disputes.leaf.judge import rule_leaf
+    from tallystick.disputes.leaf.question import Question
 
     bundle = read_bundle(file)
     asked = _asked(nonce, element)

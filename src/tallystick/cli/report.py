@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from rich.markup import escape
 from rich.table import Table
 
-from tallystick.audits import Report
+from tallystick.audits.report import Report
 from tallystick.cli.output import page
-from tallystick.tolerances import Finding
+from tallystick.tolerances.tolerance import Finding
 
 COLOURS = {"accepted": "green", "rejected": "red", "inconclusive": "yellow"}
 OBJECTIONS_SHOWN = 12

@@ -24,8 +24,8 @@ from tallystick.cli.recording import (
 from tallystick.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
-    from tallystick.attestation import SigningKey
-    from tallystick.commitments import Digest
+    from tallystick.attestation.signing import SigningKey
+    from tallystick.commitments.digest import Digest
     from tallystick.frameworks.torch.language_models import TorchLanguageModel
 
 KEYS_MAX: Final = 10_000
@@ -176,7 +176,7 @@ def _name_of(model: Path | None) -> str:
 
 
 def _key(path: Path | None) -> Any:
-    from tallystick.attestation import SigningKey
+    from tallystick.attestation.signing import SigningKey
     from tallystick.cli.output import talk
 
     if path is not None:

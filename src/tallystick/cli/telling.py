@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Final, TextIO
 from tallystick.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
-    from tallystick.disputes.players import Player, Poster, View, Workspace
+    from tallystick.disputes.players.player import Player
+    from tallystick.disputes.players.prover import Poster
+    from tallystick.disputes.players.watch import View
+    from tallystick.disputes.players.workspace import Workspace
     from tallystick.disputes.state import Claim
 
 EXITS: Final = {"final": 0, "slashed": 1, "open": 3}

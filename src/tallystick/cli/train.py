@@ -13,7 +13,7 @@ from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
     from tallystick.recorders.training import Progress
-    from tallystick.transcripts import Claim
+    from tallystick.transcripts.claim import Claim
 
 
 def register(app: typer.Typer) -> None:
@@ -48,7 +48,7 @@ def train(
 
 def _interrupted(folder: Path) -> str:
     """What Ctrl-C leaves behind, and what goes on from there."""
-    from tallystick.store import RunDirectory
+    from tallystick.store.run import RunDirectory
 
     run = RunDirectory(folder)
     if run.claim_path.exists():
@@ -59,9 +59,9 @@ def _interrupted(folder: Path) -> str:
 
 
 def _run(config: Path | None, folder: Path, is_new: bool, with_graph: bool) -> Claim:
-    from tallystick.recorders import resume, train
     from tallystick.recorders.config import read_config
-    from tallystick.store import RunDirectory
+    from tallystick.recorders.training import resume, train
+    from tallystick.store.run import RunDirectory
 
     if is_new and config is not None:
         recipe, source = read_config(config)
@@ -96,7 +96,7 @@ def _watched(steps: int) -> Iterator[Progress]:
 
 def _draw_losses(folder: Path) -> None:
     from tallystick.recorders.curve import draw_losses
-    from tallystick.store import RunDirectory
+    from tallystick.store.run import RunDirectory
 
     draw_losses(RunDirectory(folder))
 

@@ -11,10 +11,10 @@ from tallystick.cli.recording import check_choices
 from tallystick.errors import ProofError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
-    from tallystick.audits import Verdict
-    from tallystick.commitments import Digest
-    from tallystick.graphs import Graph
-    from tallystick.tolerances import Finding
+    from tallystick.audits.verdict import Verdict
+    from tallystick.commitments.digest import Digest
+    from tallystick.graphs.graph import Graph
+    from tallystick.tolerances.tolerance import Finding
 
 ROUTES: Final = ("own capture", "symbolic length", "teacher forcing")
 RANDOM_INPUTS: Final = "what a graph does for rare inputs alone would show in random ones"
@@ -57,8 +57,8 @@ def verify_graph(
 
 def _named_root(path: Path) -> Digest:
     from tallystick.audits.receipts.response import read_responses
-    from tallystick.commitments import parse
-    from tallystick.store import read_document
+    from tallystick.commitments.encoding import parse
+    from tallystick.store.files import read_document
 
     found = next(iter(read_responses(parse(read_document(path), path.name), path.name))).receipt.receipt.engine.graph
     if found is None:
@@ -69,7 +69,7 @@ def _named_root(path: Path) -> Digest:
 def _verdict(
     graph: Graph, constants: object, model: Path, length: int, routes: tuple[str, ...], dtype: str, named: Digest | None
 ) -> Verdict:
-    from tallystick.audits import Verdict
+    from tallystick.audits.verdict import Verdict
     from tallystick.frameworks.torch.language_models import load_language_model
     from tallystick.frameworks.torch.own_capture import DecodeProgram
     from tallystick.frameworks.torch.verification_graph import verification_graph
@@ -89,13 +89,13 @@ def _verdict(
 
 def _root(graph: Graph, named: Digest) -> Finding:
     from tallystick.graphs.root import graph_root
-    from tallystick.tolerances import Finding
+    from tallystick.tolerances.tolerance import Finding
 
     differs = float(graph_root(graph) != named)
     return Finding(differs, 0.0, "graph root", detail="the receipt names another graph" if differs else "")
 
 
 def _refused(reason: str) -> Finding:
-    from tallystick.tolerances import Finding
+    from tallystick.tolerances.tolerance import Finding
 
     return Finding(1.0, 0.0, "decode graph", detail=reason)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tallystick.audits.receipts.response import Response
     from tallystick.audits.receipts.stream import StreamReport
     from tallystick.audits.receipts.verify import Challenge, Subject
-    from tallystick.commitments import Json
+    from tallystick.commitments.encoding import Json
     from tallystick.frameworks.torch.language_models import TorchLanguageModel
 
 OPENING_BYTES_MAX: Final = 1 << 30
@@ -85,8 +85,9 @@ def verify_response(
 
 def _responses(path: Path) -> Iterator[Response]:
     from tallystick.audits.receipts.response import read_responses
-    from tallystick.commitments import parse
-    from tallystick.store import read_document, read_lines
+    from tallystick.commitments.encoding import parse
+    from tallystick.store.files import read_document
+    from tallystick.store.log import read_lines
     from tallystick.transcripts.receipt import RECEIPT_BYTES_MAX
 
     if path.suffix == ".jsonl":
@@ -99,8 +100,8 @@ def _responses(path: Path) -> Iterator[Response]:
 def _policy(path: Path | None, limits: Path | None, audit_sample: float | None) -> ReceiptPolicy:
     from tallystick.audits.receipts.distance_limits import FingerprintCalibration
     from tallystick.audits.receipts.policy import ReceiptPolicy, read_receipt_policy
-    from tallystick.commitments import parse
-    from tallystick.store import read_document
+    from tallystick.commitments.encoding import parse
+    from tallystick.store.files import read_document
 
     held = read_receipt_policy(path) if path is not None else ReceiptPolicy()
     if limits is not None:
@@ -132,8 +133,8 @@ def _for_each_answer(requests: list[ExpectedRequest], responses: list[Response])
 
 def _requests(path: Path) -> Iterator[ExpectedRequest]:
     from tallystick.audits.receipts.request import ExpectedRequest, read_request
-    from tallystick.commitments import parse
-    from tallystick.store import read_lines
+    from tallystick.commitments.encoding import parse
+    from tallystick.store.log import read_lines
 
     if path.suffix != ".jsonl":
         yield read_request(path)
@@ -159,8 +160,8 @@ def _challenged(subject: Subject, opening: Path | None, nonce: bytes | None, cou
     from dataclasses import replace
 
     from tallystick.audits.receipts.verify import Challenge
-    from tallystick.commitments import parse
-    from tallystick.store import read_document
+    from tallystick.commitments.encoding import parse
+    from tallystick.store.files import read_document
     from tallystick.transcripts.states_opening import StatesOpening
 
     if opening is None:
@@ -204,8 +205,8 @@ def _tools(model: TorchLanguageModel, environment: Path | None, layer: int | Non
     from tallystick.audits.receipts.ladder import Tools
     from tallystick.cli.exact_replay import PlainReplayer
     from tallystick.frameworks.torch.block_replay import capture_layer
-    from tallystick.store import read_document
-    from tallystick.transcripts import Environment
+    from tallystick.store.files import read_document
+    from tallystick.transcripts.environment import Environment
 
     stated = None
     if environment is not None:
@@ -227,9 +228,9 @@ def _stream(
     rung: int | None,
     tools: Tools,
 ) -> StreamReport:
-    from tallystick.audits import draw_nonce
     from tallystick.audits.receipts.ladder import climb
     from tallystick.audits.receipts.stream import verify_stream
+    from tallystick.audits.sampling import draw_nonce
     from tallystick.cli.output import progress_bar
 
     with progress_bar() as bar:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tallystick.commitments import Json
+from tallystick.commitments.encoding import Json
 from tallystick.datasets.order import BatchPlan, Indices
 from tallystick.errors import ProofError
 

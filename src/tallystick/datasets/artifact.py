@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tallystick.commitments import Digest, Hash, Json, decode, digest, encode
+from tallystick.commitments.digest import Digest, digest
+from tallystick.commitments.encoding import Json, decode, encode
+from tallystick.commitments.tree import Hash
 from tallystick.datasets import ustar
 from tallystick.datasets.chunks import CHUNK_BYTES, chunk_count
 from tallystick.datasets.fields import constant, fields, hash_field, integer, items, text

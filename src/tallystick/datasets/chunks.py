@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from tallystick.commitments import Hash, LeafHashes, leaf_hash, prove_inclusion, tree_root
+from tallystick.commitments.tree import Hash, LeafHashes, leaf_hash, prove_inclusion, tree_root
 
 CHUNK_BYTES = 1 << 20
 

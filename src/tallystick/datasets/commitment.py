@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from tallystick.commitments import Digest, Json, digest, encode, parse_digest
+from tallystick.commitments.digest import Digest, digest, parse_digest
+from tallystick.commitments.encoding import Json, encode
 from tallystick.datasets.fields import constant, fields
 from tallystick.datasets.records import RecordCommit
 from tallystick.datasets.tokens import TokensCommit

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from tallystick.commitments import Hash, Json
+from tallystick.commitments.encoding import Json
+from tallystick.commitments.tree import Hash
 from tallystick.errors import MalformedError
 
 Fields = dict[str, Json]

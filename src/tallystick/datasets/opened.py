@@ -20,7 +20,7 @@ from tallystick.datasets.sources import TextKind, normalize_newlines, split_reco
 from tallystick.datasets.tokenizer import TOKENIZER_BYTES_MAX, Tokenizer
 from tallystick.datasets.tokens import Tokens, commit_tokens, read_tokens
 from tallystick.errors import MalformedError, ProofError
-from tallystick.tensors import read_state
+from tallystick.tensors.safetensors import read_state
 
 
 def open_dataset(folder: Path, commitment: DatasetCommitment, sequence: int = 1) -> Dataset:

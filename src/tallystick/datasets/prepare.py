@@ -22,7 +22,8 @@ from tallystick.datasets.sources import TextKind, normalize_newlines, read_corpu
 from tallystick.datasets.tokenizer import Tokenizer, TokenizerKind
 from tallystick.datasets.tokens import Tokens, commit_tokens, token_dtype, write_tokens
 from tallystick.errors import UsageError
-from tallystick.tensors import Tensor, write_state
+from tallystick.tensors.safetensors import write_state
+from tallystick.tensors.tensor import Tensor
 
 TrainBpe = Callable[[str, int], Tokenizer]
 SOURCE_FILES: dict[TextKind, str] = {"text": "source.txt", "jsonl": "source.jsonl"}

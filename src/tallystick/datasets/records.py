@@ -12,21 +12,12 @@ from typing import Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from tallystick.commitments import (
-    Digest,
-    Hash,
-    Json,
-    LeafHashes,
-    check_inclusion,
-    digest,
-    encode,
-    leaf_hash,
-    prove_inclusion,
-    tree_root,
-)
+from tallystick.commitments.digest import Digest, digest
+from tallystick.commitments.encoding import Json, encode
+from tallystick.commitments.tree import Hash, LeafHashes, check_inclusion, leaf_hash, prove_inclusion, tree_root
 from tallystick.datasets.fields import fields, hash_field, integer, items, text
 from tallystick.errors import MalformedError, UsageError
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 RecordKind = Literal["text", "jsonl", "arrays"]
 RECORD_KINDS: Final = get_args(RecordKind)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from tallystick.commitments import parse
+from tallystick.commitments.encoding import parse
 from tallystick.errors import MalformedError
 
 TextKind = Literal["text", "jsonl"]

@@ -18,7 +18,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tallystick.commitments import Digest, Hash, Json, digest, encode
+from tallystick.commitments.digest import Digest, digest
+from tallystick.commitments.encoding import Json, encode
+from tallystick.commitments.tree import Hash
 from tallystick.datasets.chunks import CHUNK_BYTES, ChunkHasher, Chunks
 from tallystick.datasets.fields import fields, hash_field, integer
 from tallystick.datasets.files import file_size, write_file

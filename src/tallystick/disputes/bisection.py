@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tallystick.commitments import Hash, check_inclusion
+from tallystick.commitments.tree import Hash, check_inclusion
 from tallystick.disputes.claims import phase_of
 from tallystick.disputes.committee import undrawn
 from tallystick.disputes.context import Context, allow, time_left

@@ -21,8 +21,8 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.audits import Verdict
 from tallystick.audits.findings import Findings
+from tallystick.audits.verdict import Verdict
 from tallystick.disputes.leaf.weighing import MISFITS
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.graphs.derive import operand_of
@@ -34,8 +34,9 @@ from tallystick.operators.bound import bound
 from tallystick.operators.operator import Exactness
 from tallystick.operators.precision import FORMATS, UNSTATED, Precision
 from tallystick.operators.registry import operator
-from tallystick.tensors import Tensor, TensorSpec
-from tallystick.tolerances import Finding
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.tolerance import Finding
 
 Read: TypeAlias = Callable[[Ref], "Tensor | None"]
 """Gives the claimed value of a reference, where it is opened."""

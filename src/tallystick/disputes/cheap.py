@@ -14,12 +14,14 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from tallystick.commitments import Digest, Hash, check_inclusion, leaf_hash
+from tallystick.commitments.digest import Digest
+from tallystick.commitments.tree import Hash, check_inclusion, leaf_hash
 from tallystick.disputes.moves import Evidence, RecordForm, TensorForm, Writer
 from tallystick.disputes.state import Dispute
 from tallystick.errors import ProofError, RuleError
-from tallystick.tensors import Tensor, tensor_digest
-from tallystick.transcripts import OperatorRecord
+from tallystick.tensors.digest import tensor_digest
+from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.record import OperatorRecord
 
 CAST: Final = "aten._to_copy.default"
 PRODUCT: Final = "aten.mul.Tensor"

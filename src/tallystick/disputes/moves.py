@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Final, Literal, TypeAlias
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from tallystick.commitments import decode
+from tallystick.commitments.encoding import decode
 from tallystick.disputes.fault import Fault
 from tallystick.disputes.rules import ELEMENT_MAX, LEAVES_MAX, PROOF_MAX, RESULT_MAX, WAYS_MAX, Money, Party
 from tallystick.errors import MalformedError

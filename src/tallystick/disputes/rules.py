@@ -6,7 +6,7 @@ from typing import Annotated, Final, Self
 
 from pydantic import Field, model_validator
 
-from tallystick.commitments import Digest
+from tallystick.commitments.digest import Digest
 from tallystick.transcripts.door import Document
 
 WAYS_MAX: Final = 32

@@ -8,7 +8,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TypeAlias
 
-from tallystick.commitments import Digest
+from tallystick.commitments.digest import Digest
 from tallystick.disputes.fault import Fault
 from tallystick.disputes.rules import Rules
 

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tallystick.commitments import Json, LeafHashes, decode, encode, leaf_hash, prove_inclusion, tree_root
+from tallystick.commitments.encoding import Json, decode, encode
+from tallystick.commitments.tree import LeafHashes, leaf_hash, prove_inclusion, tree_root
 from tallystick.disputes.fault import Fault
 from tallystick.disputes.moves import Cut
 from tallystick.disputes.parties import Answered, Descent, Doubt, Ground, Opened
 from tallystick.disputes.state import Claim, Dispute
 from tallystick.errors import MalformedError, ProofError, UnavailableError
-from tallystick.store import read_document
+from tallystick.store.files import read_document
 
 COUNT, RECORDS, OPERATORS, RECORD, OPERATOR = "count.json", "records.json", "operators.json", "record.json", "at.json"
 NUMBER_MAX: Final = 1 << 20

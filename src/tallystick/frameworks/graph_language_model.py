@@ -22,7 +22,7 @@ from tallystick.graphs.execute import execute
 from tallystick.graphs.generation import Run
 from tallystick.graphs.graph import Graph
 from tallystick.graphs.template import Template
-from tallystick.tensors import State, Tensor
+from tallystick.tensors.tensor import State, Tensor
 from tallystick.transcripts.language_model import LanguageModel, Prefill, Rows
 from tallystick.transcripts.model_card import ModelCard
 

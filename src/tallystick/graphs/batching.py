@@ -25,7 +25,8 @@ from tallystick.operators.batches import Batched, Batches
 from tallystick.operators.operator import Attribute
 from tallystick.operators.registry import operator
 from tallystick.operators.separation import agree
-from tallystick.tensors import Tensor, TensorSpec
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 CHANGES_MAX: Final = 2
 PLACES_MAX: Final = 16

@@ -10,7 +10,8 @@ from tallystick.errors import MalformedError, UsageError
 from tallystick.graphs.door import check_constants
 from tallystick.graphs.graph import Graph, Node, Ref, Role
 from tallystick.graphs.slicing import subgraph
-from tallystick.tensors import Tensor, TensorSpec
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 
 class Coverage(StrEnum):

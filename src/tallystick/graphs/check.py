@@ -14,7 +14,7 @@ from tallystick.graphs.graph import Form, Graph, Input, Node, Operand, Ref, Role
 from tallystick.graphs.limits import Limits
 from tallystick.operators.operator import Attribute, Operator, Parameter
 from tallystick.operators.registry import operator
-from tallystick.tensors import TensorSpec
+from tallystick.tensors.spec import TensorSpec
 
 DIALECTS: Final = frozenset({"aten", "stablehlo"})
 SHARED_DIALECT: Final = "tally"

@@ -17,7 +17,9 @@ from tallystick.graphs.diff import Change, diff
 from tallystick.graphs.engine import Arguments, Engine
 from tallystick.graphs.execute import execute
 from tallystick.graphs.graph import Graph, Node, Ref, Role
-from tallystick.tensors import State, Tensor, TensorSpec, numpy_dtype, round_to_bfloat16
+from tallystick.tensors.dtypes import numpy_dtype, round_to_bfloat16
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import State, Tensor
 
 SAME_FUNCTION: Final = 2.0**-20
 """The share of the largest element by which graphs of one function may part on the reference: 16 roundings of F32."""

@@ -17,7 +17,9 @@ import numpy.typing as npt
 
 from tallystick.errors import MalformedError
 from tallystick.graphs.graph import Graph, Ref
-from tallystick.tensors import Tensor, TensorSpec, numpy_dtype
+from tallystick.tensors.dtypes import numpy_dtype
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 TOKENS: Final = "inputs.input_ids"
 PLACES: Final = "inputs.position_ids"

@@ -11,7 +11,7 @@ from tallystick.graphs.encoding import Find
 from tallystick.graphs.graph import Node, Operand, Ref
 from tallystick.operators.registry import operator
 from tallystick.operators.types import Types
-from tallystick.tensors import TensorSpec
+from tallystick.tensors.spec import TensorSpec
 
 PRIMITIVES_MAX: Final = 20_000
 """No operator may consist of more primitives: a split of an enormous side into single elements would."""

@@ -14,7 +14,7 @@ from difflib import SequenceMatcher
 from hashlib import sha256
 from typing import Final, TypeAlias
 
-from tallystick.commitments import Json
+from tallystick.commitments.encoding import Json
 from tallystick.graphs.encoding import canonical, header_json, node_json
 from tallystick.graphs.graph import Graph, Node, Ref
 

@@ -11,14 +11,16 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NoReturn
 
-from tallystick.commitments import Json
+from tallystick.commitments.encoding import Json
 from tallystick.errors import MalformedError
 from tallystick.graphs.check import check_graph
 from tallystick.graphs.encoding import TOP_FIELDS, Find, canonical, fields, graph_from_json, items, node_from_json
 from tallystick.graphs.graph import Constant, Graph, Node
 from tallystick.graphs.limits import Limits
 from tallystick.operators.registry import operator
-from tallystick.tensors import Tensor, TensorSpec, tensor_digest
+from tallystick.tensors.digest import tensor_digest
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 DEFAULT: Final = Limits()
 

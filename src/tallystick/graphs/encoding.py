@@ -11,11 +11,12 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, TypeAlias, TypeVar
 
-from tallystick.commitments import Json, parse_digest
+from tallystick.commitments.digest import parse_digest
+from tallystick.commitments.encoding import Json
 from tallystick.errors import MalformedError
 from tallystick.graphs.graph import Constant, Form, Graph, Input, Node, Operand, Output, Role
 from tallystick.operators.operator import Attribute, Operator, Parameter
-from tallystick.tensors import TensorSpec
+from tallystick.tensors.spec import TensorSpec
 
 FORMAT: Final = 1
 LIST_ITEMS_MAX: Final = 4096

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeAlias
 
 from tallystick.graphs.graph import Node
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 Arguments: TypeAlias = Mapping[str, Any]
 """The operands of a node by parameter: an array, a tuple of arrays and `None`s, or `None`."""

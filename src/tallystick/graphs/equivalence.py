@@ -26,7 +26,7 @@ from tallystick.graphs.engine import Engine
 from tallystick.graphs.execute import execute
 from tallystick.graphs.graph import Graph, Ref
 from tallystick.operators.precision import FORMATS
-from tallystick.tensors import State, Tensor
+from tallystick.tensors.tensor import State, Tensor
 
 DecodeGraphs = Callable[[int], Graph]
 """The decode graph of length 1 for a number of places in the cache."""

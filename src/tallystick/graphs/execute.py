@@ -10,7 +10,8 @@ from tallystick.graphs.costs import last_readers
 from tallystick.graphs.derive import operand_of
 from tallystick.graphs.engine import Arguments, Engine
 from tallystick.graphs.graph import Graph, Node, Ref
-from tallystick.tensors import Tensor, TensorSpec
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 Watcher = Callable[[Node, Arguments, tuple[Any, ...]], None]
 

@@ -11,7 +11,8 @@ from tallystick.graphs.door import DEFAULT, check_constants, read_graph
 from tallystick.graphs.encoding import graph_bytes
 from tallystick.graphs.graph import Graph
 from tallystick.graphs.limits import Limits
-from tallystick.tensors import StateFile, Tensor, write_state
+from tallystick.tensors.safetensors import StateFile, write_state
+from tallystick.tensors.tensor import Tensor
 
 
 def save_program(path: Path | str, graph: Graph, constants: Mapping[str, Tensor]) -> Path:

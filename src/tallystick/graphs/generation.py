@@ -22,7 +22,7 @@ from tallystick.graphs.engine import Engine
 from tallystick.graphs.execute import execute
 from tallystick.graphs.graph import Graph, Ref
 from tallystick.graphs.transforms.sampling import POSITION, SEED, SEEN, TOKEN
-from tallystick.tensors import State, Tensor
+from tallystick.tensors.tensor import State, Tensor
 
 
 @dataclass(frozen=True)

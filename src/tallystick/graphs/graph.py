@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from tallystick.commitments import Digest
+from tallystick.commitments.digest import Digest
 from tallystick.operators.operator import Attribute
-from tallystick.tensors import TensorSpec
+from tallystick.tensors.spec import TensorSpec
 
 Ref: TypeAlias = str
 Operand: TypeAlias = "Ref | tuple[Ref | None, ...] | None"

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from tallystick.commitments import Json
+from tallystick.commitments.encoding import Json
 from tallystick.graphs.costs import depths, peak_bytes
 from tallystick.graphs.derive import Derived, Deriver
 from tallystick.graphs.encoding import Find
 from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.graphs.slicing import givers_of, readers_of
 from tallystick.operators.registry import operator
-from tallystick.tensors import TensorSpec
+from tallystick.tensors.spec import TensorSpec
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tallystick.commitments import DEPTH_MAX, nesting
+from tallystick.commitments.nesting import DEPTH_MAX, nesting
 from tallystick.errors import MalformedError
 
 PARSED_BYTES: Final[Mapping[bytes, int]] = {b"{": 240, b"[": 72, b",": 48, b":": 96, b'"': 32}

@@ -11,7 +11,7 @@ from tallystick.graphs.graph import Node
 from tallystick.operators.arrays import NUMPY
 from tallystick.operators.registry import operator
 from tallystick.operators.values import Value, Values
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 
 class Reference:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tallystick.commitments import Json
+from tallystick.commitments.encoding import Json
 from tallystick.errors import MalformedError, UsageError
 from tallystick.graphs.door import DEFAULT, read_graph, read_json
 from tallystick.graphs.encoding import (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tallystick.graphs.graph import Node, Operand, Ref
-from tallystick.tensors import TensorSpec
+from tallystick.tensors.spec import TensorSpec
 
 
 def operands_of(node: Node, values: Mapping[Ref, Any]) -> dict[str, Any]:

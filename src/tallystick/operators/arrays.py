@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import numpy as np
 
 from tallystick.errors import UnavailableError
-from tallystick.tensors import bfloat16_to_float32, numpy_dtype
+from tallystick.tensors.dtypes import bfloat16_to_float32, numpy_dtype
 
 Array: TypeAlias = Any
 Index: TypeAlias = tuple[Any, ...]

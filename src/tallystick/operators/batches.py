@@ -23,7 +23,7 @@ from tallystick.errors import MalformedError
 from tallystick.operators.algebra import Axes, Comparison, Number
 from tallystick.operators.elements import ByElement
 from tallystick.operators.types import Types
-from tallystick.tensors import TensorSpec
+from tallystick.tensors.spec import TensorSpec
 
 
 class Mixes(MalformedError):  # noqa: N818

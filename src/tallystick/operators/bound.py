@@ -12,14 +12,15 @@ import numpy.typing as npt
 from tallystick.errors import MalformedError
 from tallystick.operators.arrays import NUMPY, Library, exact_float64
 from tallystick.operators.aten.attention import EXPONENTIAL
-from tallystick.operators.balls import Ball, Balls
+from tallystick.operators.balls.ball import Ball
+from tallystick.operators.balls.balls import Balls
 from tallystick.operators.library import ANY
 from tallystick.operators.library import Library as Figures
 from tallystick.operators.operator import Exactness, Operator
 from tallystick.operators.precision import FORMATS, PLAIN, SHORT, Precision
 from tallystick.operators.rounding import DETERMINISTIC, Model
 from tallystick.operators.values import Value
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 PLAIN_SUMS: Final = frozenset({"aten.sum.default", "aten.sum.dim_IntList", "aten.mean.default", "aten.mean.dim"})
 """Operators whose kernels are known to add up in cascades, which `Variance.plain` assumes."""

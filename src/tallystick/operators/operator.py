@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from tallystick.errors import MalformedError
 from tallystick.operators.algebra import Algebra
-from tallystick.tensors import item_size
+from tallystick.tensors.dtypes import item_size
 
 Scalar: TypeAlias = bool | int | float
 Attribute: TypeAlias = "Scalar | str | tuple[Scalar, ...] | None"

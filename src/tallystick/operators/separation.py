@@ -10,7 +10,7 @@ from tallystick.errors import MalformedError
 from tallystick.operators.batches import Batched, Batches, Mixes
 from tallystick.operators.operator import Operator
 from tallystick.operators.types import Types
-from tallystick.tensors import TensorSpec
+from tallystick.tensors.spec import TensorSpec
 
 SHAPES: Final = frozenset({"size", "shape", "input_size", "input_sizes", "limit_indices"})
 """Parameters that state the sides of a result, or how far they reach; along the batch one example has its own."""

@@ -21,7 +21,7 @@ from tallystick.errors import MalformedError
 from tallystick.operators import shapes
 from tallystick.operators.algebra import Axes, Comparison, Number
 from tallystick.operators.shapes import COMPUTED, FLOATS, INTEGERS, NUMBERS, check_number
-from tallystick.tensors import TensorSpec
+from tallystick.tensors.spec import TensorSpec
 
 BYTES_MAX: Final = 1 << 40
 """No intermediate of an operator may be larger, unless a caller says otherwise."""

@@ -20,8 +20,9 @@ import numpy as np
 from tallystick.errors import MalformedError
 from tallystick.operators.algebra import Axes, Comparison, Number
 from tallystick.operators.arrays import Array, Library, exact_float64
-from tallystick.tensors import Tensor, bfloat16_to_float32, dtype_of, numpy_dtype, round_to_bfloat16
+from tallystick.tensors.dtypes import bfloat16_to_float32, dtype_of, numpy_dtype, round_to_bfloat16
 from tallystick.tensors.spec import FLOATS
+from tallystick.tensors.tensor import Tensor
 
 _COMPARISONS: Final = {
     "eq": "equal",

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from tallystick.commitments import Digest, digest, encode
+from tallystick.commitments.digest import Digest, digest
+from tallystick.commitments.encoding import encode
 from tallystick.frameworks.torch.state import to_tensor
 from tallystick.recorders.step_graph import as_mapping
-from tallystick.tensors import tensor_digest
-from tallystick.transcripts import Batch
+from tallystick.tensors.digest import tensor_digest
+from tallystick.transcripts.record import Batch
 
 Examples = torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torch.Tensor] | Sequence[int]
 

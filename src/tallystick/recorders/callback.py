@@ -11,9 +11,9 @@ import torch
 from tallystick.recorders.boundary import say
 from tallystick.recorders.loop_recorder import OwnLoopRecorder
 from tallystick.recorders.step_graph import StepGraph
-from tallystick.store import RunDirectory, RunLock, lock_new_run
-from tallystick.store.lock import require_free
-from tallystick.transcripts import RecordRecipe
+from tallystick.store.lock import RunLock, lock_new_run, require_free
+from tallystick.store.run import RunDirectory
+from tallystick.transcripts.recipe import RecordRecipe
 
 Capture = Callable[[], StepGraph | None]
 

@@ -6,8 +6,8 @@ import tomllib
 from pathlib import Path
 
 from tallystick.errors import MalformedError, UsageError
-from tallystick.store import read_document
-from tallystick.transcripts import Recipe
+from tallystick.store.files import read_document
+from tallystick.transcripts.recipe import Recipe
 
 
 def read_config(path: Path) -> tuple[Recipe, Path | None]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tallystick.store import RunDirectory, read_lines
-from tallystick.transcripts import StepRecord, read_record
+from tallystick.store.log import read_lines
+from tallystick.store.run import RunDirectory
+from tallystick.transcripts.record import StepRecord, read_record
 
 
 def draw_losses(run: RunDirectory) -> None:

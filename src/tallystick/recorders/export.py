@@ -13,14 +13,16 @@ from safetensors import SafetensorError
 from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
-from tallystick.datasets import Tokenizer
+from tallystick.datasets.tokenizer import Tokenizer
 from tallystick.errors import ProofError, UnavailableError, UsageError
 from tallystick.frameworks.tokenizers import to_pipeline
 from tallystick.frameworks.torch.models import build_model
 from tallystick.frameworks.torch.state import from_tensor
-from tallystick.store import RunDirectory, read_document, write_atomically
-from tallystick.tensors import read_state, state_digest
-from tallystick.transcripts import anchor_file
+from tallystick.store.files import read_document, write_atomically
+from tallystick.store.run import RunDirectory
+from tallystick.tensors.digest import state_digest
+from tallystick.tensors.safetensors import read_state
+from tallystick.transcripts.record import anchor_file
 
 WEIGHTS: Final = "weights."
 TEMPLATE: Final = (

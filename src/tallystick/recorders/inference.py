@@ -28,9 +28,16 @@ from tallystick.graphs.execute import execute
 from tallystick.graphs.files import save_program
 from tallystick.graphs.graph import Graph, Role
 from tallystick.graphs.root import graph_root
-from tallystick.store import InferenceDirectory, LogWriter, write_atomically
-from tallystick.tensors import State, TensorSpec, state_digest, write_state
-from tallystick.transcripts import CallRecord, Environment, InferenceClaim, call_file
+from tallystick.store.files import write_atomically
+from tallystick.store.inference import InferenceDirectory
+from tallystick.store.log import LogWriter
+from tallystick.tensors.digest import state_digest
+from tallystick.tensors.safetensors import write_state
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import State
+from tallystick.transcripts.environment import Environment
+from tallystick.transcripts.inference import InferenceClaim, call_file
+from tallystick.transcripts.record import CallRecord
 
 INPUTS: Final = "inputs."
 OUTPUTS: Final = "outputs."

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Iterable
 
 from tallystick.errors import UnavailableError
-from tallystick.store import LogWriter
-from tallystick.transcripts import FailedRecord, Record, read_record
+from tallystick.store.log import LogWriter
+from tallystick.transcripts.record import FailedRecord, Record, read_record
 
 
 class Journal:

@@ -20,7 +20,7 @@ from tallystick.frameworks.torch.wrappers import is_compiled
 from tallystick.recorders.boundary import sheltered, unsaid
 from tallystick.recorders.self_check import SelfCheck, TakenStep, inputs_of
 from tallystick.recorders.step_graph import StepGraph, parts_of
-from tallystick.tolerances import LossBand, quantise
+from tallystick.tolerances.loss import LossBand, quantise
 
 PARALLEL: Final = 1e-4
 """How far, relative to their norm, gradients in one proportion may lie beside each other in rounding."""

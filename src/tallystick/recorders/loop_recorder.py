@@ -22,9 +22,12 @@ from tallystick.recorders.run_recorder import RunRecorder
 from tallystick.recorders.self_check import SelfCheck, TakenStep
 from tallystick.recorders.step_graph import StepGraph, keep_batch
 from tallystick.recorders.step_watch import Stepped, StepWatch
-from tallystick.store import RunDirectory
-from tallystick.tensors import State, Tensor
-from tallystick.transcripts import Batch, RecordRecipe, Spec, projection_seed
+from tallystick.store.run import RunDirectory
+from tallystick.tensors.tensor import State, Tensor
+from tallystick.transcripts.plan import projection_seed
+from tallystick.transcripts.recipe import RecordRecipe
+from tallystick.transcripts.record import Batch
+from tallystick.transcripts.spec import Spec
 
 NO_RATE = "no-rate"
 """The tag of a step whose optimizer states no learning rate; the record then has 0."""

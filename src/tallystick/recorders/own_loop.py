@@ -26,8 +26,9 @@ from tallystick.frameworks.torch.wrappers import inner_model, inner_optimizer, s
 from tallystick.recorders.boundary import say
 from tallystick.recorders.loop_recorder import OwnLoopRecorder
 from tallystick.recorders.step_graph import LossOfBatch, StepGraph, capture_loop
-from tallystick.store import RunDirectory, lock_new_run
-from tallystick.transcripts import RecordRecipe
+from tallystick.store.lock import lock_new_run
+from tallystick.store.run import RunDirectory
+from tallystick.transcripts.recipe import RecordRecipe
 
 
 @contextmanager

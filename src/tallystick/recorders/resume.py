@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from itertools import islice
 
 from tallystick.errors import MalformedError, ProofError, UnavailableError
-from tallystick.store import RunDirectory, read_lines
-from tallystick.store.log import mend_tail
-from tallystick.tensors import Tensor, read_state, state_digest
-from tallystick.transcripts import AnchorRecord, Record, StateSummary, StepRecord, read_record
+from tallystick.store.log import mend_tail, read_lines
+from tallystick.store.run import RunDirectory
+from tallystick.tensors.digest import state_digest
+from tallystick.tensors.safetensors import read_state
+from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.record import AnchorRecord, Record, StepRecord, read_record
+from tallystick.transcripts.summary import StateSummary
 
 ANCHOR_MARK = b'"kind":"anchor"'
 

@@ -8,29 +8,23 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
-from tallystick.commitments import Digest
+from tallystick.commitments.digest import Digest
 from tallystick.errors import UnavailableError
 from tallystick.frameworks.torch.summaries import Summariser
 from tallystick.recorders.journal import Journal
-from tallystick.store import LogWriter, RunDirectory, write_atomically
-from tallystick.store.log import cut_log
-from tallystick.tensors import Tensor, state_digest, write_state
-from tallystick.tolerances import quantise
+from tallystick.store.files import write_atomically
+from tallystick.store.log import LogWriter, cut_log
+from tallystick.store.run import RunDirectory
+from tallystick.tensors.digest import state_digest
+from tallystick.tensors.safetensors import write_state
+from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.loss import quantise
 from tallystick.tolerances.streams import not_finite
-from tallystick.transcripts import (
-    AnchorRecord,
-    Batch,
-    Claim,
-    Environment,
-    HeaderRecord,
-    Knobs,
-    Log,
-    Spec,
-    StateSummary,
-    StepRecord,
-    TraceEntry,
-    anchor_file,
-)
+from tallystick.transcripts.claim import Claim, Log
+from tallystick.transcripts.environment import Environment
+from tallystick.transcripts.record import AnchorRecord, Batch, HeaderRecord, Knobs, StepRecord, TraceEntry, anchor_file
+from tallystick.transcripts.spec import Spec
+from tallystick.transcripts.summary import StateSummary
 
 State = Callable[[], Mapping[str, Tensor]]
 

@@ -19,10 +19,9 @@ from tallystick.frameworks.torch.graph_replayer import without_gradients
 from tallystick.frameworks.torch.program import Program
 from tallystick.frameworks.torch.state import from_tensor, to_tensor
 from tallystick.recorders.step_graph import StepGraph
-from tallystick.tensors import State, Tensor
-from tallystick.tolerances import LossBand, quantise
-from tallystick.transcripts import StepProgram
-from tallystick.transcripts.program import BATCH
+from tallystick.tensors.tensor import State, Tensor
+from tallystick.tolerances.loss import LossBand, quantise
+from tallystick.transcripts.program import BATCH, StepProgram
 
 GAPS: Final = (4, 16, 64, 256, 1024)
 """The most steps from one check to the next, which grow; a gap is drawn from their upper half.

@@ -9,15 +9,19 @@ from typing import Any, TypeAlias
 
 import torch
 
-from tallystick.commitments import Digest
+from tallystick.commitments.digest import Digest
 from tallystick.frameworks.torch.state import to_tensor
 from tallystick.frameworks.torch.training_step import CapturedStep, Loss, capture_training_step
 from tallystick.graphs.files import save_program
 from tallystick.graphs.root import graph_root
-from tallystick.store import RunDirectory
-from tallystick.tensors import State, Tensor, TensorSpec, state_digest, write_state
-from tallystick.transcripts import GroupRule, batch_file
+from tallystick.store.run import RunDirectory
+from tallystick.tensors.digest import state_digest
+from tallystick.tensors.safetensors import write_state
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import State, Tensor
 from tallystick.transcripts.program import BATCH
+from tallystick.transcripts.record import batch_file
+from tallystick.transcripts.rule import GroupRule
 
 Batch: TypeAlias = "torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torch.Tensor]"
 Batches: TypeAlias = "Batch | Sequence[Batch]"

@@ -11,17 +11,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast
 
-from tallystick.commitments import Digest, LeafHashes, digest_from, leaf_hash, prove_inclusion, tree_root
+from tallystick.commitments.digest import Digest, digest_from
+from tallystick.commitments.tree import LeafHashes, leaf_hash, prove_inclusion, tree_root
 from tallystick.errors import UsageError
 from tallystick.graphs.engine import Arguments, Engine
 from tallystick.graphs.execute import execute
 from tallystick.graphs.files import save_program
 from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.graphs.root import graph_root, prove_node
-from tallystick.store import LogWriter, Opened, write_atomically
-from tallystick.tensors import State, Tensor, tensor_digest, write_single
-from tallystick.transcripts import Log, OpenedOperator, Opening, OperatorRecord
+from tallystick.store.files import write_atomically
+from tallystick.store.log import LogWriter, Opened
+from tallystick.tensors.digest import tensor_digest
+from tallystick.tensors.single import write_single
+from tallystick.tensors.tensor import State, Tensor
+from tallystick.transcripts.claim import Log
+from tallystick.transcripts.opening import OpenedOperator, Opening
 from tallystick.transcripts.operator_line import operator_line
+from tallystick.transcripts.record import OperatorRecord
 
 VALUES: Final = "tensors"
 

@@ -7,8 +7,11 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from tallystick.commitments import Digest
-from tallystick.datasets import BatchPlan, Dataset, DatasetCommitment, prepare
+from tallystick.commitments.digest import Digest
+from tallystick.datasets.commitment import DatasetCommitment
+from tallystick.datasets.order import BatchPlan
+from tallystick.datasets.prepare import prepare
+from tallystick.datasets.samples import Dataset
 from tallystick.errors import UnavailableError, UsageError
 from tallystick.frameworks.tokenizers import train_bpe
 from tallystick.frameworks.torch.environment import describe_environment
@@ -19,19 +22,13 @@ from tallystick.graphs.files import save_program
 from tallystick.graphs.root import graph_root
 from tallystick.recorders.resume import ResumePoint, find_resume_point
 from tallystick.recorders.run_recorder import RunRecorder
-from tallystick.store import RunDirectory, RunLock, lock_new_run
-from tallystick.store.lock import is_free
-from tallystick.transcripts import (
-    Batch,
-    Claim,
-    Recipe,
-    Spec,
-    batch_plan,
-    classes,
-    micro_batches,
-    open_data,
-    projection_seed,
-)
+from tallystick.store.lock import RunLock, is_free, lock_new_run
+from tallystick.store.run import RunDirectory
+from tallystick.transcripts.claim import Claim
+from tallystick.transcripts.plan import batch_plan, classes, micro_batches, open_data, projection_seed
+from tallystick.transcripts.recipe import Recipe
+from tallystick.transcripts.record import Batch
+from tallystick.transcripts.spec import Spec
 
 Progress = Callable[[int, Observation, float], None]
 """Called after each step with its index, what it showed, and the share of time spent recording."""

@@ -13,7 +13,7 @@ from tallystick.operators.tally import sampling
 from tallystick.operators.values import Value, Values
 from tallystick.sampling.filters import Logits
 from tallystick.sampling.stream import seed_words
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.sampler import Sampler
 
 REFERENCE: Final = Values(NUMPY)

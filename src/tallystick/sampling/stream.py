@@ -12,7 +12,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.commitments import digest, digest_bytes, encode, words
+from tallystick.commitments.digest import digest, digest_bytes
+from tallystick.commitments.encoding import encode
+from tallystick.commitments.philox import words
 from tallystick.operators.tally.sampling import VOCABULARY_BITS
 
 KEY_BYTES: Final = 16

@@ -1,3 +1,1 @@
 """A language model served over HTTP with a receipt in every answer; the parts are imported from their modules."""
-
-__all__: list[str] = []

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 
-from tallystick.attestation import SigningKey
-from tallystick.commitments import Digest
+from tallystick.attestation.signing import SigningKey
+from tallystick.commitments.digest import Digest
 from tallystick.frameworks.torch.language_models import TorchLanguageModel
 from tallystick.recorders.held_states import HELD_BYTES_MAX
 from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings

@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
-from tallystick.commitments import Json, digest, encode
+from tallystick.commitments.digest import digest
+from tallystick.commitments.encoding import Json, encode
 from tallystick.errors import MalformedError, TallyError
 from tallystick.serving.receipt_chain import Statement
 from tallystick.serving.refusals import invalid

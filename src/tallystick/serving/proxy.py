@@ -15,7 +15,7 @@ import httpx
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
-from tallystick.commitments import DEPTH_MAX, nesting
+from tallystick.commitments.nesting import DEPTH_MAX, nesting
 from tallystick.serving.application import ServerOptions, add_receipts, answer_errors_alike, receipt_headers
 from tallystick.serving.bodies import read_body
 from tallystick.serving.events import DONE, ClosingStream, event_of

@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Final
 
 from tallystick.errors import UnavailableError
-from tallystick.store import read_lines
+from tallystick.store.log import read_lines
 from tallystick.transcripts.receipt import RECEIPT_BYTES_MAX, SignedReceipt
 
 KEPT_MAX: Final = 4096

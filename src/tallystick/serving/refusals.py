@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from fastapi.responses import JSONResponse
 
-from tallystick.commitments import Json
+from tallystick.commitments.encoding import Json
 
 MESSAGE_MAX = 500
 

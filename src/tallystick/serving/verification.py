@@ -12,7 +12,7 @@ from tallystick.audits.receipts.report import ReceiptReport
 from tallystick.audits.receipts.request import ExpectedRequest, read_request
 from tallystick.audits.receipts.response import Response, read_response
 from tallystick.audits.receipts.verify import verify_receipt
-from tallystick.commitments import Json, parse
+from tallystick.commitments.encoding import Json, parse
 from tallystick.errors import MalformedError
 from tallystick.frameworks.torch.language_models import TorchLanguageModel, load_language_model
 from tallystick.transcripts.language_model import LanguageModel

@@ -12,9 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tallystick.commitments import decode
+from tallystick.commitments.encoding import decode
 from tallystick.store.files import read_document
-from tallystick.transcripts import Environment, InferenceClaim
+from tallystick.transcripts.environment import Environment
+from tallystick.transcripts.inference import InferenceClaim
 
 
 @dataclass(frozen=True)

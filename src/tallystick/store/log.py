@@ -15,19 +15,11 @@ from itertools import islice
 from pathlib import Path
 from typing import IO
 
-from tallystick.commitments import (
-    Frontier,
-    Hash,
-    TileReader,
-    TileWriter,
-    check_inclusion,
-    digest_bytes,
-    digest_from,
-    leaf_hash,
-    prove_inclusion,
-)
+from tallystick.commitments.digest import digest_bytes, digest_from
+from tallystick.commitments.tiles import TileReader, TileWriter
+from tallystick.commitments.tree import Frontier, Hash, check_inclusion, leaf_hash, prove_inclusion
 from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
-from tallystick.transcripts import Log
+from tallystick.transcripts.claim import Log
 
 LINE_BYTES_MAX = 1 << 20
 OFFSET_BYTES = 8

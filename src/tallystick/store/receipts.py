@@ -19,7 +19,7 @@ from typing import Self
 
 from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
 from tallystick.store.log import mend_tail, read_lines
-from tallystick.tensors import read_state, write_state
+from tallystick.tensors.safetensors import read_state, write_state
 from tallystick.transcripts.receipt import RECEIPT_BYTES_MAX, Receipt, SignedReceipt
 from tallystick.transcripts.states_opening import CommittedStates, commit_states
 

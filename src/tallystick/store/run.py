@@ -15,10 +15,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tallystick.commitments import Digest, digest
+from tallystick.commitments.digest import Digest, digest
 from tallystick.errors import MalformedError, ProofError, UnavailableError
 from tallystick.store.files import read_document, write_atomically
-from tallystick.transcripts import Claim, Environment, Spec
+from tallystick.transcripts.claim import Claim
+from tallystick.transcripts.environment import Environment
+from tallystick.transcripts.spec import Spec
 
 BLOB_BYTES_MAX = 1 << 30
 

@@ -9,8 +9,7 @@ from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 
-from tallystick.audits import Calibration, Entry
-from tallystick.audits.calibration import Family
+from tallystick.audits.calibration import Calibration, Entry, Family
 from tallystick.studies.honest import Sample, Tell, measure_honest, record
 from tallystick.studies.limits import CLAIM_MARGIN, as_limits, largest, largest_of, limits_over, round_up
 from tallystick.studies.power import ClaimTrial, Climb, climb_ladders, furthest_by_cheat, try_claims

@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from tallystick.datasets import Dataset
+from tallystick.datasets.samples import Dataset
 from tallystick.frameworks.torch.sketch import Sketcher
 from tallystick.frameworks.torch.trainer import Trainer
 from tallystick.studies.drift import Outcome
 from tallystick.studies.segments import Bench, Stretch, reached
-from tallystick.tensors import Tensor
-from tallystick.transcripts import Recipe, micro_batches
+from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.plan import micro_batches
+from tallystick.transcripts.recipe import Recipe
 
 Rows = np.ndarray
 Arrays = dict[str, np.ndarray]

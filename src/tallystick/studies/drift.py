@@ -9,10 +9,12 @@ from dataclasses import asdict, dataclass, replace
 from tallystick.audits.spacing import spacing_shares
 from tallystick.audits.tolerant import part
 from tallystick.audits.undetermined import find_undetermined, judge_share, settle, share_of_update
-from tallystick.commitments import Json
-from tallystick.tensors import Tensor
-from tallystick.tolerances import Projection, ReplayedState, Residual, ResidualLimits
-from tallystick.transcripts import decode_sketch
+from tallystick.commitments.encoding import Json
+from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.projection import Projection
+from tallystick.tolerances.residual import Residual, ResidualLimits
+from tallystick.tolerances.tolerance import ReplayedState
+from tallystick.transcripts.summary import decode_sketch
 
 State = Mapping[str, Tensor]
 NO_LIMITS = Residual(ResidualLimits(math.inf, math.inf, math.inf, math.inf, update_floor=1e-6))

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tallystick.store import write_atomically
+from tallystick.store.files import write_atomically
 from tallystick.studies.drift import Drift
 from tallystick.studies.processes import Task, deal, run_all, workers
 from tallystick.studies.recipes import CORPUS_FILE, STEPS, Case, corpus

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tallystick.audits import Entry, Limits
-from tallystick.audits.calibration import MARGIN
+from tallystick.audits.calibration import MARGIN, Entry, Limits
 from tallystick.studies.drift import Drift
 from tallystick.studies.honest import Sample
 

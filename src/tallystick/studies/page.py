@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
-from tallystick.audits import Calibration, Entry
+from tallystick.audits.calibration import Calibration, Entry
 
 FAMILIES = {"language": "Language models", "image": "The image classifier"}
 CHECKS = (

@@ -7,15 +7,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tallystick.audits import Calibration, Entry
-from tallystick.commitments import Json
+from tallystick.audits.calibration import Calibration, Entry
+from tallystick.commitments.encoding import Json
 from tallystick.studies.drift import Drift
 from tallystick.studies.honest import ends_folder
 from tallystick.studies.limits import excess, limits_of
 from tallystick.studies.processes import Task, deal, run_all, workers
 from tallystick.studies.recipes import Case
 from tallystick.studies.stacks import BASE, stacks_for, stacks_here
-from tallystick.tolerances import clopper_pearson
+from tallystick.tolerances.confidence import clopper_pearson
 
 LADDERS: dict[str, tuple[float, ...]] = {
     "learning rate": (1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tallystick.audits.calibration import Family
-from tallystick.transcripts import Recipe
+from tallystick.transcripts.recipe import Recipe
 
 STEPS = 64
 WINDOWS = (1, 8, 32)

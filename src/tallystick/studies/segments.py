@@ -15,26 +15,21 @@ from typing import Any
 
 import numpy as np
 
-from tallystick.datasets import Dataset
+from tallystick.datasets.samples import Dataset
 from tallystick.errors import ProofError
 from tallystick.frameworks.torch.sketch import Sketcher
 from tallystick.frameworks.torch.trainer import Trainer
-from tallystick.store import RunDirectory
+from tallystick.store.run import RunDirectory
 from tallystick.studies.drift import Outcome, State, measure
 from tallystick.studies.stacks import Stack, enter, stack_named
-from tallystick.tensors import read_state, state_digest, write_state
-from tallystick.tolerances import Projection
-from tallystick.transcripts import (
-    Recipe,
-    Spec,
-    anchor_file,
-    batch_plan,
-    classes,
-    learning_rate,
-    micro_batches,
-    open_data,
-    projection_seed,
-)
+from tallystick.tensors.digest import state_digest
+from tallystick.tensors.safetensors import read_state, write_state
+from tallystick.tolerances.projection import Projection
+from tallystick.transcripts.plan import batch_plan, classes, micro_batches, open_data, projection_seed
+from tallystick.transcripts.recipe import Recipe
+from tallystick.transcripts.record import anchor_file
+from tallystick.transcripts.schedule import learning_rate
+from tallystick.transcripts.spec import Spec
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from tallystick.studies.limits import excess
 from tallystick.studies.power import Ladder
 from tallystick.studies.segments import Bench, Stretch, kept
 from tallystick.studies.stacks import enter, stack_named
-from tallystick.tolerances import at_least
+from tallystick.tolerances.confidence import at_least
 
 Benches = list[tuple[Bench, list[Path]]]
 LimitsFrom = dict[int, dict[str, float]]

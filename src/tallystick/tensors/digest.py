@@ -11,8 +11,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from tallystick.commitments import Digest, Hash, digest, encode, leaf_hash, tree_root
-from tallystick.commitments.tree import LEAF_PREFIX
+from tallystick.commitments.digest import Digest, digest
+from tallystick.commitments.encoding import encode
+from tallystick.commitments.tree import LEAF_PREFIX, Hash, leaf_hash, tree_root
 from tallystick.tensors.safetensors import StateFile
 from tallystick.tensors.tensor import State, Tensor
 

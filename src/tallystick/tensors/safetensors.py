@@ -17,7 +17,7 @@ from typing import BinaryIO, Final, Self
 
 import numpy as np
 
-from tallystick.commitments import Json, encode, parse
+from tallystick.commitments.encoding import Json, encode, parse
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.tensors.dtypes import STORAGE
 from tallystick.tensors.tensor import DIMENSIONS_MAX, State, Tensor, byte_count

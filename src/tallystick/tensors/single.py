@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from tallystick.commitments import encode
+from tallystick.commitments.encoding import encode
 from tallystick.errors import UnavailableError
 from tallystick.tensors.safetensors import ALIGNMENT, LENGTH_BYTES, write_state
 from tallystick.tensors.spec import TensorSpec

@@ -14,9 +14,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.commitments import Digest, Json, digest, digest_bytes, encode
+from tallystick.commitments.digest import Digest, digest, digest_bytes
+from tallystick.commitments.encoding import Json, encode
 from tallystick.errors import MalformedError, UsageError
-from tallystick.tensors import Tensor, tensor_digest
+from tallystick.tensors.digest import tensor_digest
+from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.exact import DIGEST_BYTES, read_digest
 from tallystick.tolerances.grids import Mode, bucket_codes, in_range, nearest_edges
 from tallystick.tolerances.hints import Hints, TensorHints, encode_hints, parse_hints

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.mismatches import count_elements
 from tallystick.tolerances.streams import PIECE, side_by_side, square_sum
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tallystick.commitments import Digest, digest_bytes, digest_from
+from tallystick.commitments.digest import Digest, digest_bytes, digest_from
 from tallystick.errors import MalformedError
-from tallystick.tensors import Tensor, item_size, state_digest, tensor_digest
+from tallystick.tensors.digest import state_digest, tensor_digest
+from tallystick.tensors.dtypes import item_size
+from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.streams import side_by_side
 from tallystick.tolerances.tolerance import (
     Finding,

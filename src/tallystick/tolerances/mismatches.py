@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.errors import MalformedError
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.grids import Mode, bucket_codes, in_range
 from tallystick.tolerances.streams import side_by_side
 from tallystick.tolerances.tolerance import States, Values, as_state, is_float

@@ -15,9 +15,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.commitments import digest, digest_bytes, encode, words
+from tallystick.commitments.digest import digest, digest_bytes
+from tallystick.commitments.encoding import encode
+from tallystick.commitments.philox import words
 from tallystick.errors import MalformedError, UsageError
-from tallystick.tensors import ROUNDOFF, Tensor
+from tallystick.tensors.dtypes import ROUNDOFF
+from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.streams import PIECE, element_count, pieces, ratio
 from tallystick.tolerances.tolerance import (
     Finding,

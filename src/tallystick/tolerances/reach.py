@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.errors import UsageError
-from tallystick.tensors import ROUNDOFF
+from tallystick.tensors.dtypes import ROUNDOFF
 from tallystick.tolerances.streams import difference_norm, element_count, norm, ratio, side_by_side
 from tallystick.tolerances.tolerance import Finding, States, Values, as_state, as_tensor, is_float, roundoff
 

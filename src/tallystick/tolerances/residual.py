@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 
-from tallystick.tensors import Tensor, tensor_digest
+from tallystick.tensors.digest import tensor_digest
+from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.drift import TensorDrift, measure_drift
 from tallystick.tolerances.streams import ratio
 from tallystick.tolerances.tolerance import Finding, ReplayedState, States, as_state, is_float

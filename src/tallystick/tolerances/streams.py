@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.errors import MalformedError
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.tolerance import is_float
 
 PIECE = 1 << 18

@@ -8,7 +8,8 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from tallystick.tensors import ROUNDOFF, Tensor
+from tallystick.tensors.dtypes import ROUNDOFF
+from tallystick.tensors.tensor import Tensor
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Values: TypeAlias = Tensor | Array

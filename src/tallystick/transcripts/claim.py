@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tallystick.commitments import Digest
+from tallystick.commitments.digest import Digest
 from tallystick.transcripts.door import Count, DigestText, Document
 
 

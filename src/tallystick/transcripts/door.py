@@ -6,7 +6,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from tallystick.commitments import Digest, Json, decode, digest, encode, parse_digest
+from tallystick.commitments.digest import Digest, digest, parse_digest
+from tallystick.commitments.encoding import Json, decode, encode
 from tallystick.errors import MalformedError
 
 SAFE_INTEGER_MAX = 2**53 - 1

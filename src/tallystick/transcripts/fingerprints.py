@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 
 from tallystick.errors import MalformedError, UsageError
-from tallystick.tolerances.fingerprints import Distance, FingerprintSettings, encode_rows, measure
-from tallystick.tolerances.fingerprints.settings import Rows
+from tallystick.tolerances.fingerprints.settings import Distance, FingerprintSettings, Rows
+from tallystick.tolerances.fingerprints.wire import encode_rows, measure
 from tallystick.transcripts.receipt import Fingerprint
 
 

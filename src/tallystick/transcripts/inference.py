@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from tallystick.commitments import Digest
+from tallystick.commitments.digest import Digest
 from tallystick.transcripts.claim import Log
 from tallystick.transcripts.door import DigestText, Document
 

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tallystick.commitments import Digest, digest, encode
+from tallystick.commitments.digest import Digest, digest
+from tallystick.commitments.encoding import encode
 from tallystick.transcripts.door import DigestText, Document, Positive
 
 Label = Annotated[str, Field(min_length=1, max_length=256)]

@@ -15,7 +15,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from tallystick.commitments import Digest, Hash, check_inclusion, digest, digest_bytes, encode, leaf_hash, tree_root
+from tallystick.commitments.digest import Digest, digest, digest_bytes
+from tallystick.commitments.encoding import encode
+from tallystick.commitments.tree import Hash, check_inclusion, leaf_hash, tree_root
 from tallystick.errors import MalformedError
 from tallystick.transcripts.claim import Log
 from tallystick.transcripts.door import Count, DigestText, Document

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tallystick.commitments import digest_bytes
-from tallystick.datasets import BatchPlan, Dataset, open_dataset
+from tallystick.commitments.digest import digest_bytes
+from tallystick.datasets.opened import open_dataset
+from tallystick.datasets.order import BatchPlan
+from tallystick.datasets.samples import Dataset
 from tallystick.transcripts.recipe import Recipe
 from tallystick.transcripts.spec import Spec
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
-from tallystick.commitments import Digest
+from tallystick.commitments.digest import Digest
 from tallystick.tolerances.threshold import Errors, Threshold
 from tallystick.transcripts.door import Count, DigestText, Document, Positive
 

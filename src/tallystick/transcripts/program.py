@@ -12,10 +12,12 @@ from typing import Final
 
 import numpy as np
 
-from tallystick.datasets import BatchPlan, Dataset
+from tallystick.datasets.order import BatchPlan
+from tallystick.datasets.samples import Dataset
 from tallystick.errors import MalformedError
 from tallystick.graphs.graph import Graph, Ref, Role
-from tallystick.tensors import State, Tensor, TensorSpec
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import State, Tensor
 from tallystick.transcripts.optimizer import UpdateRule, schedule_scalars
 from tallystick.transcripts.plan import micro_batches
 from tallystick.transcripts.recipe import Recipe

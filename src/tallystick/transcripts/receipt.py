@@ -16,7 +16,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from tallystick.commitments import Digest, digest, encode
+from tallystick.commitments.digest import Digest, digest
+from tallystick.commitments.encoding import encode
 from tallystick.errors import MalformedError
 from tallystick.transcripts.door import DigestText, Document, Positive
 from tallystick.transcripts.model_card import Label

@@ -12,7 +12,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from tallystick.commitments import Digest, decode
+from tallystick.commitments.digest import Digest
+from tallystick.commitments.encoding import decode
 from tallystick.errors import MalformedError
 from tallystick.transcripts.door import Count, DigestText, Document, Number, Positive, explain
 from tallystick.transcripts.summary import StateSummary

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.summary import StateSummary
 
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import Field, field_validator, model_validator
 
-from tallystick.commitments import Digest
-from tallystick.datasets import DatasetCommitment
+from tallystick.commitments.digest import Digest
+from tallystick.datasets.commitment import DatasetCommitment
 from tallystick.errors import MalformedError
 from tallystick.transcripts.door import DigestText, Document
 from tallystick.transcripts.recipe import Recipe, RecordRecipe

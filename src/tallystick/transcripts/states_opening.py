@@ -18,23 +18,13 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from tallystick.commitments import (
-    Hash,
-    Json,
-    LeafHashes,
-    check_inclusion,
-    digest,
-    digest_bytes,
-    digest_from,
-    encode,
-    prove_inclusion,
-    sample,
-    tree_root,
-)
-from tallystick.commitments.tree import LEAF_PREFIX
+from tallystick.commitments.digest import digest, digest_bytes, digest_from
+from tallystick.commitments.encoding import Json, encode
+from tallystick.commitments.philox import sample
+from tallystick.commitments.tree import LEAF_PREFIX, Hash, LeafHashes, check_inclusion, prove_inclusion, tree_root
 from tallystick.errors import MalformedError, ProofError, UsageError
-from tallystick.tensors import Tensor
 from tallystick.tensors.dtypes import item_size
+from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.door import Count, DigestText, Document
 from tallystick.transcripts.receipt import LAYERS_MAX, Nonce, StatesCommitment, decode_base64
 

@@ -9,9 +9,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tallystick.attacks.disputes import DECEPTIONS, Scene  # noqa: E402
+from tallystick.attacks.disputes.catalogue import DECEPTIONS  # noqa: E402
+from tallystick.attacks.disputes.scene import Scene  # noqa: E402
 from tallystick.disputes.fault import Fault  # noqa: E402
-from tallystick.disputes.opened import Judge, doubter_for  # noqa: E402
+from tallystick.disputes.opened.doubting import doubter_for  # noqa: E402
+from tallystick.disputes.opened.judging import Judge  # noqa: E402
 from tallystick.disputes.opened.rehearsal import Outcome, Rehearsal  # noqa: E402
 from tallystick.disputes.opened.traces import torch_engine  # noqa: E402
 

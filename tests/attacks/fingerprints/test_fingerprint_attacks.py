@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 
-from tallystick.attacks.fingerprints import (
+from tallystick.attacks.fingerprints.altered import (
     blocks_dropped,
     blocks_swapped,
-    forge_states,
     layers_swapped,
     rows_shifted,
     signs_flipped,
 )
+from tallystick.attacks.fingerprints.forged import forge_states
 from tallystick.audits.receipts.fingerprints import FingerprintRule, judge_fingerprint, judge_states
 from tallystick.errors import MalformedError
-from tallystick.tolerances.fingerprints import FingerprintSettings
+from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 from tallystick.transcripts.fingerprints import make_fingerprint
 from tallystick.transcripts.states_opening import commit_states
 

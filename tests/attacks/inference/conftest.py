@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from tallystick.attacks.inference.workload import Workload, run_values
-from tallystick.graphs import graph_root
+from tallystick.graphs.root import graph_root
 from tallystick.graphs.values import float_results, operands_of
 from tallystick.operators.bound import bound
 from tallystick.operators.registry import operator
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.threshold import errors_of, rounding_errors
 from tallystick.transcripts.profile import Calibrated, Profile
 

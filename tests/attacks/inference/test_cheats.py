@@ -9,8 +9,8 @@ from tallystick.attacks.inference.cheats import CHEATS, Cheat
 from tallystick.attacks.inference.regions import radii_of
 from tallystick.attacks.inference.workload import Workload, run_values
 from tallystick.errors import UsageError
-from tallystick.graphs import Role, graph_root
-from tallystick.graphs.root import check_node, prove_node
+from tallystick.graphs.graph import Role
+from tallystick.graphs.root import check_node, graph_root, prove_node
 from tallystick.operators.rounding import DETERMINISTIC
 from tallystick.studies.operators.attacks import CONTROL, objections, regions
 from tallystick.transcripts.profile import Profile

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.attacks.openings import JUDGES, OPENING_ATTACKS, Judge
+from tallystick.attacks.openings.attack import JUDGES, Judge
+from tallystick.attacks.openings.catalogue import OPENING_ATTACKS
 from tallystick.attacks.openings.examine import examine_opening, judged, published
 from tallystick.attacks.openings.scene import Scene, train_opened
-from tallystick.audits import Judgement, judge_opening
+from tallystick.audits.opening import Judgement, judge_opening
 
 Forge = Callable[[str], Path]
 

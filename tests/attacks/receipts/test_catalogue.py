@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tallystick.attacks.receipts import FORGERIES, Forgery, Presented, evasions, forgery_named, play, play_twin
-from tallystick.attacks.receipts.catalogue import Played, judge
+from tallystick.attacks.receipts import evasions
+from tallystick.attacks.receipts.catalogue import FORGERIES, Played, forgery_named, judge, play, play_twin
+from tallystick.attacks.receipts.forgery import Forgery
 from tallystick.attacks.receipts.forging import edit, restate
+from tallystick.attacks.receipts.scene import Presented
 from tallystick.attacks.receipts.states import known_directions
-from tallystick.attestation import verify_receipt_signature
+from tallystick.attestation.signing import verify_receipt_signature
 from tallystick.audits.receipts.policy import ReceiptPolicy
 from tallystick.errors import MalformedError, ProofError
 from tallystick.transcripts.fingerprints import distances

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tallystick.attacks.receipts import FORGERIES
+from tallystick.attacks.receipts.catalogue import FORGERIES
 from tallystick.studies.inference.forgeries import forge_all, fuzz_all
 
 

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from tallystick.attacks.sampling import (
-    drifted,
-    generate,
-    inject,
-    post_edit,
-    resample,
-    speculate,
-    steer,
-    synthetic_model,
-    teacher_force_foreign,
-    teacher_forced,
-    truncate,
-)
+from tallystick.attacks.sampling.foreign import teacher_force_foreign
+from tallystick.attacks.sampling.generation import generate, teacher_forced
+from tallystick.attacks.sampling.injected import inject, post_edit
+from tallystick.attacks.sampling.shortened import truncate
+from tallystick.attacks.sampling.speculative import speculate
+from tallystick.attacks.sampling.steered import steer
+from tallystick.attacks.sampling.synthetic import drifted, synthetic_model
+from tallystick.attacks.sampling.tempered import resample
 from tallystick.sampling.choose import choose
 from tallystick.sampling.surprisal import probabilities
 from tallystick.transcripts.language_model import Rows

@@ -12,7 +12,7 @@ PROMPT = "The stick is"
 
 @pytest.fixture(scope="session")
 def provider_key() -> Any:
-    from tallystick.attestation import SigningKey
+    from tallystick.attestation.signing import SigningKey
 
     return SigningKey(bytes(range(32)))
 
@@ -22,7 +22,7 @@ def answered(language_model: Any, provider_key: Any, one_thread: None) -> Callab
     """One answer by the plain loop: `answered(seed=3, temperature=0.8, max_tokens=16, nonce=…, settings=…)`."""
     from tallystick.recorders.generation import Asked, generate_plain
     from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
-    from tallystick.tolerances.fingerprints import FingerprintSettings
+    from tallystick.tolerances.fingerprints.settings import FingerprintSettings
     from tallystick.transcripts.sampler import Sampler
 
     final = language_model.card.layers
@@ -70,7 +70,7 @@ def short_policy() -> Any:
 @pytest.fixture(scope="session")
 def resigned(provider_key: Any) -> Callable[..., Any]:
     """A receipt with other fields, signed again by its provider: `resigned(signed, {"answer": …})`."""
-    from tallystick.attestation import sign_receipt
+    from tallystick.attestation.signing import sign_receipt
     from tallystick.transcripts.receipt import Receipt
 
     def sign(signed: Any, changes: dict[str, Any]) -> Any:

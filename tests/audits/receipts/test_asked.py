@@ -20,7 +20,7 @@ BODY = {"prompt": "The stick is", "n": 2, "seed": 3, "temperature": 0.8, "max_to
 def two(answered: Callable[..., Any], language_model: Any, provider_key: Any) -> dict[str, Any]:
     """A response of two choices as a server gives it, with a receipt for each."""
     from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
-    from tallystick.tolerances.fingerprints import FingerprintSettings
+    from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 
     settings = RecordSettings((FingerprintSettings(layers=(0, 2), block=8),))
     issuer = ReceiptIssuer(language_model, provider_key, settings)
@@ -56,7 +56,7 @@ def test_answers_of_one_request_may_end_in_any_order(
 ) -> None:
     """Receipts are numbered as answers end: of two requests at a time, those of one lie between those of the other."""
     from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
-    from tallystick.tolerances.fingerprints import FingerprintSettings
+    from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 
     settings = RecordSettings((FingerprintSettings(layers=(0, 2), block=8),))
     issuer = ReceiptIssuer(language_model, provider_key, settings)

@@ -10,10 +10,10 @@ from tallystick.audits.receipts.fingerprints import (
     shipped_calibration,
     unjudged_fingerprints,
 )
-from tallystick.commitments import digest
+from tallystick.commitments.digest import digest
 from tallystick.errors import MalformedError, UnavailableError
-from tallystick.tensors import Tensor
-from tallystick.tolerances.fingerprints import FingerprintSettings
+from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 from tallystick.transcripts.fingerprints import make_fingerprint
 from tallystick.transcripts.receipt import Answer, EngineStatement, Receipt, Request, Tokens
 from tallystick.transcripts.sampler import Sampler

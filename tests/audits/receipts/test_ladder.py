@@ -152,7 +152,7 @@ def test_a_quantised_layer_is_rejected_by_the_theorem_and_by_the_calibration(
     opened: Subject, language_model: Any, short_policy: Any, layers: Any
 ) -> None:
     """As if the provider's weights were the promised ones, and the verifier's the quantised ones: it is symmetric."""
-    from tallystick.tensors import Tensor
+    from tallystick.tensors.tensor import Tensor
 
     def quantised(tokens: tuple[int, ...], layer: int) -> Any:
         honest = layers(tokens, layer)
@@ -231,7 +231,8 @@ def test_bounds_hold_for_a_whole_layer(language_model: Any, layers: Any) -> None
 def test_states_kept_in_fewer_bits_convict_nobody_and_clear_nobody(
     honest_answer: Any, language_model: Any, short_policy: Any, resigned: Callable[..., Any], layers: Any
 ) -> None:
-    from tallystick.tensors import Tensor, round_to_bfloat16
+    from tallystick.tensors.dtypes import round_to_bfloat16
+    from tallystick.tensors.tensor import Tensor
 
     committed = honest_answer.issued.states
     rows = {
@@ -276,7 +277,7 @@ def test_replayed_tokens_are_no_fingerprints(
     left_out: dict[str, Any],
 ) -> None:
     """Fewer bits choose the same tokens: a receipt that leaves out what shows them is not accepted for that."""
-    from tallystick.tolerances.fingerprints import FingerprintSettings
+    from tallystick.tolerances.fingerprints.settings import FingerprintSettings
     from tallystick.transcripts.fingerprints import make_fingerprint
 
     rows = honest_answer.issued.states.states[0].values()[-16:]

@@ -35,7 +35,7 @@ def deep(language_model: Any) -> Any:
 def answer_of(answered: Callable[..., Any], deep: Any, provider_key: Any) -> Callable[..., Any]:
     """An answer under the root of `deep`, made by whatever model is given."""
     from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
-    from tallystick.tolerances.fingerprints import FingerprintSettings
+    from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 
     settings = RecordSettings((FingerprintSettings(layers=(0, 2), block=8),), committed=(0, 1, 2), block=8)
     return lambda model=deep: answered(issuer=ReceiptIssuer(deep, provider_key, settings), model=model)

@@ -9,23 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tallystick.attacks.sampling import (
-    NextLogits,
-    drifted,
-    generate,
-    inject,
-    post_edit,
-    resample,
-    speculate,
-    steer,
-    synthetic_model,
-    teacher_force_foreign,
-    teacher_forced,
-)
+from tallystick.attacks.sampling.foreign import teacher_force_foreign
+from tallystick.attacks.sampling.generation import NextLogits, generate, teacher_forced
+from tallystick.attacks.sampling.injected import inject, post_edit
+from tallystick.attacks.sampling.speculative import speculate
+from tallystick.attacks.sampling.steered import steer
+from tallystick.attacks.sampling.synthetic import drifted, synthetic_model
+from tallystick.attacks.sampling.tempered import resample
 from tallystick.audits.receipts.sampler import SamplerEvidence, SamplerRule, combine, judge_sampler
 from tallystick.errors import MalformedError
-from tallystick.tolerances import Trials
 from tallystick.tolerances.confidence import clopper_pearson
+from tallystick.tolerances.evidence import Trials
 from tallystick.transcripts.sampler import Sampler
 
 BAND = 2e-3

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tallystick.attestation import SigningKey, sign_receipt
+from tallystick.attestation.signing import SigningKey, sign_receipt
 from tallystick.audits.receipts.order import check_order
 from tallystick.audits.receipts.response import Response
 from tallystick.audits.receipts.stream import is_sampled, verify_stream
 from tallystick.audits.receipts.verify import Subject, verify_subject
-from tallystick.commitments import digest
+from tallystick.commitments.digest import digest
 from tallystick.transcripts.receipt import Receipt
 
 COUNT = 5

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.attestation import SigningKey, sign_receipt
+from tallystick.attestation.signing import SigningKey, sign_receipt
 from tallystick.audits.receipts.policy import FingerprintDemand, ReceiptPolicy
 from tallystick.audits.receipts.request import ExpectedRequest
 from tallystick.audits.receipts.response import read_response, read_responses

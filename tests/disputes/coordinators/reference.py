@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from tests.disputes.coordinators.conformance import NAMES, MakeRules
 
-from tallystick.disputes.coordinators import Board, Coordinator
-from tallystick.disputes.players import MemoryBoard, Table
+from tallystick.disputes.coordinators.coordinator import Board, Coordinator
+from tallystick.disputes.players.table import MemoryBoard, Table
 
 
 @dataclass

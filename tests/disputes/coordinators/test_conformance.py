@@ -20,9 +20,9 @@ from tests.disputes.coordinators.conformance import (
     usual_rules,
 )
 
-from tallystick.commitments import digest
-from tallystick.disputes import Fault
+from tallystick.commitments.digest import digest
 from tallystick.disputes.committee import seal
+from tallystick.disputes.fault import Fault
 from tallystick.disputes.moves import (
     Appeal,
     Choose,

@@ -9,19 +9,24 @@ from typing import Any
 
 import numpy as np
 
-from tallystick.commitments import digest, digest_from, leaf_hash, tree_root
+from tallystick.commitments.digest import digest, digest_from
+from tallystick.commitments.tree import leaf_hash, tree_root
 from tallystick.disputes.leaf.bundling import WholeOpening
-from tallystick.graphs import Graph, Node, read_graph
+from tallystick.graphs.door import read_graph
 from tallystick.graphs.encoding import canonical, graph_bytes, node_json
 from tallystick.graphs.engine import Engine
-from tallystick.graphs.graph import Constant, Form, Input, Output, Role
+from tallystick.graphs.graph import Constant, Form, Graph, Input, Node, Output, Role
 from tallystick.operators.arrays import library
 from tallystick.operators.registry import operator
 from tallystick.operators.values import Value, Values
 from tallystick.recorders.step_opening import Subject, open_operators
-from tallystick.store import Opened
-from tallystick.tensors import Tensor, TensorSpec, state_digest, tensor_digest
-from tallystick.transcripts import CallRecord, InferenceClaim, Log
+from tallystick.store.log import Opened
+from tallystick.tensors.digest import state_digest, tensor_digest
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.claim import Log
+from tallystick.transcripts.inference import InferenceClaim
+from tallystick.transcripts.record import CallRecord
 
 Change = Callable[[tuple[np.ndarray[Any, Any], ...], Mapping[str, Any]], tuple[np.ndarray[Any, Any], ...]]
 F32, I64, BOOL = "F32", "I64", "BOOL"
@@ -131,7 +136,8 @@ def opened(
     engine: Engine | None = None,
 ) -> Leaves:
     """Run a graph, with changes of a forger who commits to all of it, and open it under a claim of its own."""
-    from tallystick.graphs import execute, graph_root
+    from tallystick.graphs.execute import execute
+    from tallystick.graphs.root import graph_root
 
     graph, given, engine = graph or classifier(), given or bindings(), engine or NumpyEngine(changes or {})
     results = execute(graph, given, engine)

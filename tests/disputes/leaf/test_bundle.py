@@ -14,12 +14,14 @@ import numpy as np
 import pytest
 from tests.disputes.leaf.leaves import Leaves, classifier, opened
 
-from tallystick.commitments import decode, encode
-from tallystick.disputes.leaf import Question, rule_leaf
+from tallystick.commitments.encoding import decode, encode
 from tallystick.disputes.leaf.bundle import Asked, Element, LeafBundle, read_bundle, write_bundle
 from tallystick.disputes.leaf.bundling import WholeOpening, make_bundle
+from tallystick.disputes.leaf.judge import rule_leaf
+from tallystick.disputes.leaf.question import Question
 from tallystick.errors import MalformedError, ProofError, TallyError, UnavailableError, UsageError
-from tallystick.tensors import Tensor, read_state, write_state
+from tallystick.tensors.safetensors import read_state, write_state
+from tallystick.tensors.tensor import Tensor
 
 SEED = 5
 

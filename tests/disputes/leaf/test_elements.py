@@ -16,7 +16,7 @@ from tallystick.operators.operator import Operator
 from tallystick.operators.precision import BFLOAT_PRODUCTS, PLAIN, STEPWISE, Precision
 from tallystick.operators.registry import operator
 from tallystick.operators.types import Types
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 EXAMPLES = collected("EXAMPLES")
 

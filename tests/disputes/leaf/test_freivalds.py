@@ -15,12 +15,14 @@ from tallystick.disputes.leaf.freivalds import (
     signs_of,
     suspicious_places,
 )
-from tallystick.graphs import Node
+from tallystick.graphs.graph import Node
 from tallystick.operators import precision as known
 from tallystick.operators.bound import bound
 from tallystick.operators.precision import PLAIN, Precision
 from tallystick.operators.registry import operator
-from tallystick.tensors import Tensor, TensorSpec, round_to_bfloat16
+from tallystick.tensors.dtypes import round_to_bfloat16
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 PRECISIONS = {
     name: getattr(known, name)

@@ -13,26 +13,32 @@ import pytest
 from tests.disputes.leaf.leaves import Change, Leaves, alone, bindings, classifier, lookup, node, opened, shifted
 from tests.operators.examples import collected, mapped
 
-from tallystick.audits import Published
 from tallystick.audits.findings import Findings
 from tallystick.audits.operators import OperatorJudge
-from tallystick.commitments import digest, digest_from, encode, leaf_hash, tree_root
+from tallystick.audits.published import Published
+from tallystick.commitments.digest import digest, digest_from
+from tallystick.commitments.encoding import encode
+from tallystick.commitments.tree import leaf_hash, tree_root
 from tallystick.disputes.fault import Fault
-from tallystick.disputes.leaf import Ground, Limits, Question, Ruling, rule_leaf
 from tallystick.disputes.leaf.bundle import Edges, GraphHeader, LeafBundle, read_bundle, write_bundle
+from tallystick.disputes.leaf.judge import rule_leaf
+from tallystick.disputes.leaf.question import Ground, Limits, Question, Ruling
 from tallystick.disputes.leaf.weighing import Weights, weigh
 from tallystick.errors import ProofError
-from tallystick.graphs import Graph, Node, read_graph
+from tallystick.graphs.door import read_graph
 from tallystick.graphs.encoding import graph_bytes
-from tallystick.graphs.graph import Form, Input, Output, Role
+from tallystick.graphs.graph import Form, Graph, Input, Node, Output, Role
 from tallystick.operators.bound import bound
 from tallystick.operators.operator import Exactness
 from tallystick.operators.precision import TENSOR_FLOAT
 from tallystick.operators.registry import operator
-from tallystick.tensors import Tensor, TensorSpec, tensor_digest
+from tallystick.tensors.digest import tensor_digest
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.threshold import errors_of
-from tallystick.transcripts import Log, OperatorRecord
+from tallystick.transcripts.claim import Log
 from tallystick.transcripts.profile import Calibrated, Profile
+from tallystick.transcripts.record import OperatorRecord
 
 NUMBERS = [each.number for each in classifier().nodes]
 SEVERAL_ROUNDINGS = [
@@ -316,7 +322,7 @@ def test_a_definition_that_fails_is_not_one_that_refuses(honest: Leaves, monkeyp
 
 def reopened(bundle: LeafBundle, record: OperatorRecord, values: Mapping[str, Tensor]) -> LeafBundle:
     """A bundle over a call with one operator, recommitted by a forger to another record."""
-    from tallystick.tensors import state_digest
+    from tallystick.tensors.digest import state_digest
 
     line = record.to_bytes()
     opening = bundle.opening.model_copy(
@@ -512,7 +518,7 @@ def test_a_result_that_is_not_what_the_operator_gave(honest: Leaves) -> None:
 
 def recommitted(bundle: LeafBundle, results: Mapping[str, Any]) -> LeafBundle:
     """The call's record says what the opening's results are."""
-    from tallystick.transcripts import state_digest_of
+    from tallystick.transcripts.opening import state_digest_of
 
     call = bundle.opening.opened_record().model_copy(update={"outputs": state_digest_of(results)})
     log = Log(root=digest_from(tree_root([leaf_hash(call.to_bytes())])), size=1)
@@ -532,7 +538,7 @@ def test_an_input_that_nothing_gave(honest: Leaves) -> None:
 
 def relogged(honest: Leaves, bundle: LeafBundle, lines: list[bytes], record: OperatorRecord) -> LeafBundle:
     """The operators of an opening under another root; values and proofs follow."""
-    from tallystick.commitments import LeafHashes, prove_inclusion
+    from tallystick.commitments.tree import LeafHashes, prove_inclusion
 
     leaves = LeafHashes([leaf_hash(line) for line in lines])
 
@@ -706,7 +712,7 @@ def test_it_weighs_as_the_judge_of_whole_openings_does(name: str) -> None:
 
 
 def rounded(value: np.ndarray[Any, Any], dtype: str) -> Tensor:
-    from tallystick.tensors import numpy_dtype, round_to_bfloat16
+    from tallystick.tensors.dtypes import numpy_dtype, round_to_bfloat16
 
     with np.errstate(all="ignore"):
         if dtype == "BF16":

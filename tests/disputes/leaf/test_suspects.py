@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tallystick.disputes.leaf.suspects import BY_EACH, DISCRETE_MAX, suspicious
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 UNIT = np.float32(2.0**-24)
 SHAPES = [(64, 128), (2, 16, 16, 16), (8192,)]

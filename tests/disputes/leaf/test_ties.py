@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from tallystick.disputes.leaf.ties import BANDS, bands_between, find_tie
-from tallystick.graphs import Node
-from tallystick.tensors import Tensor, TensorSpec, round_to_bfloat16
+from tallystick.graphs.graph import Node
+from tallystick.tensors.dtypes import round_to_bfloat16
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 UNIT = 2.0**-24
 ABOVE = float(np.nextafter(np.float32(1.0), np.float32(2.0)))

@@ -12,7 +12,7 @@ import pytest
 def scene(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """An honest run and honest calls. Never write into them."""
     pytest.importorskip("torch")
-    from tallystick.attacks.disputes import Scene
+    from tallystick.attacks.disputes.scene import Scene
 
     return Scene.make(tmp_path_factory.mktemp("scene"))
 

@@ -11,10 +11,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tallystick.attacks.disputes import Scene  # noqa: E402
 from tallystick.attacks.disputes.answers import layers, record, with_outputs  # noqa: E402
 from tallystick.attacks.disputes.noise import other_kernels  # noqa: E402
-from tallystick.attacks.disputes.scene import CALL  # noqa: E402
+from tallystick.attacks.disputes.scene import CALL, Scene  # noqa: E402
 from tallystick.attacks.disputes.swapped_layer import seal  # noqa: E402
 from tallystick.disputes.opened.calls import doubt_calls  # noqa: E402
 from tallystick.disputes.opened.held import HeldCalls  # noqa: E402
@@ -25,9 +24,10 @@ from tallystick.disputes.parties import Doubt  # noqa: E402
 from tallystick.disputes.players.offers import offer_of  # noqa: E402
 from tallystick.errors import UnavailableError, UsageError  # noqa: E402
 from tallystick.graphs.engine import Engine  # noqa: E402
-from tallystick.store import InferenceDirectory  # noqa: E402
-from tallystick.tensors import State, Tensor, write_state  # noqa: E402
-from tallystick.transcripts import call_file  # noqa: E402
+from tallystick.store.inference import InferenceDirectory  # noqa: E402
+from tallystick.tensors.safetensors import write_state  # noqa: E402
+from tallystick.tensors.tensor import State, Tensor  # noqa: E402
+from tallystick.transcripts.inference import call_file  # noqa: E402
 
 Change = Callable[[np.ndarray], np.ndarray]
 NOT_TAKEN: dict[str, Change] = {

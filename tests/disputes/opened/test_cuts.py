@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tallystick.attacks.disputes import Scene  # noqa: E402
+from tallystick.attacks.disputes.scene import Scene  # noqa: E402
 from tallystick.disputes.opened.cuts import Cuts  # noqa: E402
 from tallystick.disputes.opened.rehearsal import children_of  # noqa: E402
 from tallystick.graphs.graph import Graph, Ref  # noqa: E402

@@ -10,7 +10,8 @@ import pytest
 from tallystick.disputes.opened.drift import ALLOWED, CHOICES_ALLOWED, Leeway, deviation, distance_in_units
 from tallystick.graphs.graph import Node
 from tallystick.operators.precision import FORMATS
-from tallystick.tensors import Tensor, TensorSpec
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 VALUES = np.linspace(-3, 3, 64).astype(np.float32)
 UNIT = 2.0**-24

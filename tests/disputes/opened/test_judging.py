@@ -14,26 +14,31 @@ from tests.disputes.leaf.leaves import NumpyEngine, alone, bindings, classifier,
 
 torch = pytest.importorskip("torch")
 
-from tallystick.attacks.disputes import DECEPTIONS, Scene  # noqa: E402
-from tallystick.attacks.disputes.scene import TRAINED  # noqa: E402
+from tallystick.attacks.disputes.catalogue import DECEPTIONS  # noqa: E402
+from tallystick.attacks.disputes.scene import TRAINED, Scene  # noqa: E402
 from tallystick.attacks.disputes.stubborn import StubbornDoubter  # noqa: E402
 from tallystick.attacks.disputes.values import contested_call, contested_step  # noqa: E402
 from tallystick.attacks.fabricated import forge_tiny_rate  # noqa: E402
 from tallystick.attacks.reference import train_by  # noqa: E402
 from tallystick.audits.opening import OPERATORS  # noqa: E402
 from tallystick.disputes.fault import Fault  # noqa: E402
-from tallystick.disputes.leaf import Limits  # noqa: E402
-from tallystick.disputes.opened import Judge, doubter_for, trace_for  # noqa: E402
+from tallystick.disputes.leaf.question import Limits  # noqa: E402
+from tallystick.disputes.opened.doubting import doubter_for  # noqa: E402
+from tallystick.disputes.opened.judging import Judge  # noqa: E402
 from tallystick.disputes.opened.rehearsal import Outcome, Rehearsal  # noqa: E402
-from tallystick.disputes.opened.traces import RecordTrace, torch_engine  # noqa: E402
+from tallystick.disputes.opened.traces import (  # noqa: E402
+    RecordTrace,
+    torch_engine,
+    trace_for,
+)
 from tallystick.disputes.parties import Answered, Descent, Doubt, Opened, Trace  # noqa: E402
 from tallystick.disputes.state import Clocks, Dispute, Phase  # noqa: E402
 from tallystick.errors import UnavailableError  # noqa: E402
-from tallystick.graphs import Graph, Node  # noqa: E402
-from tallystick.graphs.graph import Input, Role  # noqa: E402
+from tallystick.graphs.graph import Graph, Input, Node, Role  # noqa: E402  # noqa: E402
 from tallystick.operators.values import Value  # noqa: E402
-from tallystick.tensors import Tensor, TensorSpec  # noqa: E402
-from tallystick.transcripts import call_file  # noqa: E402
+from tallystick.tensors.spec import TensorSpec  # noqa: E402
+from tallystick.tensors.tensor import Tensor  # noqa: E402
+from tallystick.transcripts.inference import call_file  # noqa: E402
 
 WORK = 1.05
 """Executions of the graph that a challenger's choices may cost."""

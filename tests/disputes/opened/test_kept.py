@@ -11,10 +11,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tallystick.attacks.disputes import Scene  # noqa: E402
 from tallystick.attacks.disputes.noise import other_kernels  # noqa: E402
-from tallystick.attacks.disputes.scene import CALL  # noqa: E402
-from tallystick.disputes.opened import manifest_digest  # noqa: E402
+from tallystick.attacks.disputes.scene import CALL, Scene  # noqa: E402
+from tallystick.disputes.opened.manifest import manifest_digest  # noqa: E402
 from tallystick.disputes.opened.traces import RecordTrace  # noqa: E402
 from tallystick.disputes.state import Clocks, Dispute, Phase  # noqa: E402
 from tallystick.errors import UnavailableError  # noqa: E402

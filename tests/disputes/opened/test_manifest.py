@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.commitments import Digest, digest, encode
-from tallystick.disputes.opened import Manifest, blobs_of, fetch, files_of, manifest_digest, publish
+from tallystick.commitments.digest import Digest, digest
+from tallystick.commitments.encoding import encode
 from tallystick.disputes.opened import manifest as limits
+from tallystick.disputes.opened.manifest import Manifest, blobs_of, fetch, files_of, manifest_digest, publish
 from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
 
 BLOB = digest("blob", b"hello")

@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tallystick.attacks.disputes import Scene  # noqa: E402
+from tallystick.attacks.disputes.scene import Scene  # noqa: E402
 from tallystick.disputes.opened.members import own_results, within_own  # noqa: E402
 from tallystick.disputes.opened.subjects import subject_of_call  # noqa: E402
 from tallystick.disputes.opened.traces import torch_engine  # noqa: E402
@@ -16,7 +16,7 @@ from tallystick.graphs.graph import Node, Ref  # noqa: E402
 from tallystick.operators.bound import bound  # noqa: E402
 from tallystick.operators.precision import PLAIN  # noqa: E402
 from tallystick.operators.registry import operator  # noqa: E402
-from tallystick.tensors import Tensor  # noqa: E402
+from tallystick.tensors.tensor import Tensor  # noqa: E402
 
 Values = dict[Ref, Tensor]
 

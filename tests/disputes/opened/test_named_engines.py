@@ -9,13 +9,15 @@ import pytest
 from tests.disputes.leaf.leaves import NumpyEngine, alone, node, opened, shifted
 
 from tallystick.disputes.fault import Fault
-from tallystick.disputes.leaf import Ground, Question, rule_leaf
-from tallystick.disputes.opened import trace_for
+from tallystick.disputes.leaf.judge import rule_leaf
+from tallystick.disputes.leaf.question import Ground, Question
+from tallystick.disputes.opened.traces import trace_for
 from tallystick.errors import UsageError
 from tallystick.graphs.graph import Graph, Input, Role
 from tallystick.operators.engines import outside
-from tallystick.tensors import Tensor, TensorSpec
-from tallystick.transcripts import Opening
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.opening import Opening
 
 X = TensorSpec("F32", (8,))
 

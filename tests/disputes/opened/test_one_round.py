@@ -8,26 +8,28 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tallystick.attacks.disputes import Scene  # noqa: E402
 from tallystick.attacks.disputes.aligned import aligned_engine, measured, open_one_round  # noqa: E402
 from tallystick.attacks.disputes.answers import answered, record, within_bound  # noqa: E402
 from tallystick.attacks.disputes.dishonest import Change, ChangingEngine  # noqa: E402
+from tallystick.attacks.disputes.scene import Scene  # noqa: E402
 from tallystick.attacks.disputes.values import changing, moved_by  # noqa: E402
 from tallystick.audits.opening import value_file  # noqa: E402
 from tallystick.disputes.budget import Budget  # noqa: E402
 from tallystick.disputes.fault import Fault  # noqa: E402
-from tallystick.disputes.opened import Judge, doubter_for, trace_for  # noqa: E402
+from tallystick.disputes.opened.doubting import doubter_for  # noqa: E402
 from tallystick.disputes.opened.doubts import CONFIRMED_MAX  # noqa: E402
+from tallystick.disputes.opened.judging import Judge  # noqa: E402
 from tallystick.disputes.opened.locate import Work, deviation_of, deviations  # noqa: E402
 from tallystick.disputes.opened.rehearsal import Outcome, Rehearsal  # noqa: E402
 from tallystick.disputes.opened.subjects import subject_of_call, whole_calls  # noqa: E402
+from tallystick.disputes.opened.traces import trace_for  # noqa: E402
 from tallystick.disputes.opened.view import View  # noqa: E402
 from tallystick.disputes.opened.whole import read_operators  # noqa: E402
 from tallystick.disputes.parties import Doubt  # noqa: E402
 from tallystick.errors import ProofError  # noqa: E402
 from tallystick.frameworks.torch.engine import TorchEngine  # noqa: E402
 from tallystick.recorders.step_opening import open_operators  # noqa: E402
-from tallystick.store import InferenceDirectory  # noqa: E402
+from tallystick.store.inference import InferenceDirectory  # noqa: E402
 
 
 def play(statement: Path, folder: Path, budget: Budget | None = None, doubt: Doubt | None = None) -> Outcome | None:

@@ -12,14 +12,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tallystick.attacks.disputes import Scene  # noqa: E402
 from tallystick.attacks.disputes.noise import other_kernels  # noqa: E402
-from tallystick.attacks.disputes.scene import WEIGHT  # noqa: E402
+from tallystick.attacks.disputes.scene import WEIGHT, Scene  # noqa: E402
 from tallystick.attacks.disputes.stubborn import StubbornDoubter  # noqa: E402
 from tallystick.attacks.disputes.swapped_layer import forge_swapped_layer, swapped_layer_trace  # noqa: E402
 from tallystick.attacks.disputes.values import contested_call, contested_step  # noqa: E402
 from tallystick.disputes.fault import Fault  # noqa: E402
-from tallystick.disputes.opened import Judge, doubter_for  # noqa: E402
+from tallystick.disputes.opened.doubting import doubter_for  # noqa: E402
+from tallystick.disputes.opened.judging import Judge  # noqa: E402
 from tallystick.disputes.opened.rehearsal import Rehearsal  # noqa: E402
 from tallystick.disputes.opened.traces import RecordTrace, torch_engine  # noqa: E402
 from tallystick.disputes.parties import Doubt  # noqa: E402

@@ -7,15 +7,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tallystick.attacks.disputes import Scene  # noqa: E402
-from tallystick.attacks.disputes.scene import STEP  # noqa: E402
-from tallystick.audits import shipped_calibration  # noqa: E402
+from tallystick.attacks.disputes.scene import STEP, Scene  # noqa: E402
+from tallystick.audits.calibration import shipped_calibration  # noqa: E402
 from tallystick.disputes.opened import replays  # noqa: E402
 from tallystick.disputes.opened.held import HeldTraining  # noqa: E402
 from tallystick.disputes.opened.limits import limits_of  # noqa: E402
 from tallystick.disputes.opened.replays import Replays, objection  # noqa: E402
 from tallystick.disputes.opened.subjects import graph_replayer, replay_to  # noqa: E402
-from tallystick.tensors import State, Tensor  # noqa: E402
+from tallystick.tensors.tensor import State, Tensor  # noqa: E402
 
 ADAM = ("language", "adamw", "fp32")
 

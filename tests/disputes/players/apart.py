@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tallystick.disputes.parties import Answered, Doubt, Ground
-from tallystick.disputes.players import Apart, Workspace
+from tallystick.disputes.players.apart import Apart
 from tallystick.disputes.players.watch import claim_name
+from tallystick.disputes.players.workspace import Workspace
 from tallystick.disputes.state import Claim
 from tallystick.disputes.toy import CountingDoubter
 

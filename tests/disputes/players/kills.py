@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tallystick.disputes.players import Player, workspace
+from tallystick.disputes.players import workspace
+from tallystick.disputes.players.player import Player
 
 
 class Killed(BaseException):

@@ -7,16 +7,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tallystick.disputes import Fault, State, apply
-from tallystick.disputes.coordinators import Board, Coordinator
+from tallystick.disputes.coordinators.coordinator import Board, Coordinator
+from tallystick.disputes.fault import Fault
+from tallystick.disputes.game import apply
 from tallystick.disputes.invariants import broken
 from tallystick.disputes.moves import value_of
 from tallystick.disputes.parties import Answered, Doubt, Doubter, Judge, Trace
-from tallystick.disputes.players import MemoryBoard, Offer, Player, Shelf, Table, Workspace, play_out, programs
+from tallystick.disputes.players import programs
 from tallystick.disputes.players.keeper import Keeper
+from tallystick.disputes.players.player import Player
+from tallystick.disputes.players.prover import Offer
+from tallystick.disputes.players.shelf import Shelf
+from tallystick.disputes.players.table import MemoryBoard, Table, play_out
 from tallystick.disputes.players.task import Role
+from tallystick.disputes.players.workspace import Workspace
 from tallystick.disputes.rules import Rules
-from tallystick.disputes.state import Claim
+from tallystick.disputes.state import Claim, State
 from tallystick.disputes.toy import Cheat, Counting, CountingDoubter, CountingJudge, CountingTrace
 
 

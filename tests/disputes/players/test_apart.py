@@ -13,11 +13,14 @@ from tests.disputes.players import apart
 from tests.disputes.players.apart import ENDLESS, Killed, Mistaken, Recaller, Slow, claim_of
 from tests.disputes.players.seats import CHALLENGER, CHEAT, Seats
 
-from tallystick.disputes import Fault
-from tallystick.disputes.opened import OpenedDoubter
+from tallystick.disputes.fault import Fault
+from tallystick.disputes.opened.doubting import OpenedDoubter
 from tallystick.disputes.parties import Doubt, Doubter
-from tallystick.disputes.players import Apart, Player, Workspace, play_out, programs
-from tallystick.disputes.players.player import Pace
+from tallystick.disputes.players import programs
+from tallystick.disputes.players.apart import Apart
+from tallystick.disputes.players.player import Pace, Player
+from tallystick.disputes.players.table import play_out
+from tallystick.disputes.players.workspace import Workspace
 from tallystick.disputes.toy import Counting, CountingDoubter
 
 HONEST, CHEATING, SLOW = Counting(), Counting(cheat=CHEAT), Counting(steps=ENDLESS)

@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("sqlalchemy")
 pytest.importorskip("fastapi")
 
-from tallystick.attestation import SigningKey
-from tallystick.disputes.coordinators.local import LocalCoordinator
+from tallystick.attestation.signing import SigningKey
+from tallystick.disputes.coordinators.local.place import LocalCoordinator
 from tallystick.disputes.coordinators.local.server import create_app
 from tallystick.disputes.moves import Withdraw
 from tallystick.disputes.players.connect import NoBoard, connected

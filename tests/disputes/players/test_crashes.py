@@ -13,8 +13,9 @@ import pytest
 from tests.disputes.players.kills import Mortal, Reaper
 from tests.disputes.players.seats import CHALLENGER, MEMBERS, PROVER, REFEREE, Accuser, Seats, rules
 
-from tallystick.disputes import Fault
-from tallystick.disputes.players import Player, Table
+from tallystick.disputes.fault import Fault
+from tallystick.disputes.players.player import Player
+from tallystick.disputes.players.table import Table
 from tallystick.disputes.toy import Cheat, Counting
 
 COUNTING = {"honest": Counting(2, 2), "cheating": Counting(2, 2, cheat=Cheat(1, 0))}

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tallystick.commitments import LeafHashes, digest, leaf_hash, tree_root
+from tallystick.commitments.digest import digest
+from tallystick.commitments.tree import LeafHashes, leaf_hash, tree_root
 from tallystick.disputes.cheap import CAST, PRODUCT
 from tallystick.disputes.leaf.bundling import WholeOpening
 from tallystick.disputes.moves import Evidence
@@ -17,8 +18,9 @@ from tallystick.disputes.players import evidence as module
 from tallystick.disputes.players.evidence import find_evidence
 from tallystick.disputes.state import Claim, Clocks, Dispute, Phase
 from tallystick.errors import ProofError
-from tallystick.tensors import Tensor, tensor_digest
-from tallystick.transcripts import OperatorRecord
+from tallystick.tensors.digest import tensor_digest
+from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.record import OperatorRecord
 
 Arrays = dict[str, np.ndarray]
 NAME = digest("blob", b"")

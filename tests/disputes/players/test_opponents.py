@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from tests.disputes.players.seats import CHALLENGER, CHEAT, MEMBERS, PROVER, REFEREE, Accuser, Seats, rules
 
-from tallystick.commitments import Digest
-from tallystick.disputes import Fault
+from tallystick.commitments.digest import Digest
+from tallystick.disputes.fault import Fault
 from tallystick.disputes.moves import Cut, Partition
 from tallystick.disputes.parties import Answered, Descent, Files, Ground, Opened
-from tallystick.disputes.players import MemoryBoard, Table
+from tallystick.disputes.players.table import MemoryBoard, Table
 from tallystick.disputes.state import Dispute, Status
 from tallystick.disputes.toy import Counting, CountingDoubter, CountingTrace
 from tallystick.errors import UnavailableError

@@ -18,8 +18,8 @@ from tests.disputes.players.seats import (
     rules,
 )
 
-from tallystick.disputes import Fault
-from tallystick.disputes.players import Table
+from tallystick.disputes.fault import Fault
+from tallystick.disputes.players.table import Table
 from tallystick.disputes.state import Status
 from tallystick.disputes.toy import Counting, CountingJudge
 

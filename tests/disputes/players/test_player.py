@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from tests.disputes.players.seats import CHALLENGER, CHEAT, PROVER, Accuser, Seats, party
 
-from tallystick.disputes import Fault
-from tallystick.disputes.coordinators import Entry
+from tallystick.disputes.coordinators.coordinator import Entry
+from tallystick.disputes.fault import Fault
 from tallystick.disputes.moves import Contest, Move, Withdraw, value_of
 from tallystick.disputes.parties import Doubt, Opened
-from tallystick.disputes.players import Table, View
 from tallystick.disputes.players.player import Pace
-from tallystick.disputes.players.table import Seat
+from tallystick.disputes.players.table import Seat, Table
 from tallystick.disputes.players.task import Task
+from tallystick.disputes.players.watch import View
 from tallystick.disputes.state import Claim, Dispute, Status
 from tallystick.disputes.toy import Cheat, Counting, CountingDoubter, CountingTrace
 from tallystick.errors import ProofError, RuleError, UnavailableError

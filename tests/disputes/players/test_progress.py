@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from tests.disputes.players.seats import CHALLENGER, CHEAT, Seats, rules
 
-from tallystick.disputes.players import Table, Watch, progress
+from tallystick.disputes.players import progress
 from tallystick.disputes.players.calendar import next_instant
 from tallystick.disputes.players.history import tell
 from tallystick.disputes.players.progress import bar, span, standing
+from tallystick.disputes.players.table import Table
+from tallystick.disputes.players.watch import Watch
 from tallystick.disputes.state import Pausing, Phase
 from tallystick.disputes.toy import Counting
 

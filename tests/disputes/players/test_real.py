@@ -11,19 +11,28 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("sqlalchemy")
 
-from tallystick.attacks.disputes import DECEPTIONS, Scene  # noqa: E402
-from tallystick.attestation import SigningKey  # noqa: E402
-from tallystick.disputes import Fault, Rules  # noqa: E402
-from tallystick.disputes.coordinators.local import LocalCoordinator  # noqa: E402
+from tallystick.attacks.disputes.catalogue import DECEPTIONS  # noqa: E402
+from tallystick.attacks.disputes.scene import Scene  # noqa: E402
+from tallystick.attestation.signing import SigningKey  # noqa: E402
+from tallystick.disputes.coordinators.local.place import LocalCoordinator  # noqa: E402
+from tallystick.disputes.fault import Fault  # noqa: E402
 from tallystick.disputes.moves import Prove, Rule  # noqa: E402
-from tallystick.disputes.opened import Judge, doubter_for, fetch  # noqa: E402
+from tallystick.disputes.opened.doubting import doubter_for  # noqa: E402
+from tallystick.disputes.opened.judging import Judge  # noqa: E402
+from tallystick.disputes.opened.manifest import fetch  # noqa: E402
 from tallystick.disputes.opened.traces import torch_engine  # noqa: E402
 from tallystick.disputes.parties import Answered, Doubt, Doubter, Ground  # noqa: E402
-from tallystick.disputes.players import Clock, Keeper, Player, Shelf, Workspace, play_out, programs  # noqa: E402
+from tallystick.disputes.players import programs  # noqa: E402
 from tallystick.disputes.players.evidence import find_evidence  # noqa: E402
+from tallystick.disputes.players.keeper import Keeper  # noqa: E402
 from tallystick.disputes.players.offers import offer_of  # noqa: E402
+from tallystick.disputes.players.player import Player  # noqa: E402
 from tallystick.disputes.players.referee import REASON  # noqa: E402
+from tallystick.disputes.players.shelf import Shelf  # noqa: E402
+from tallystick.disputes.players.table import Clock, play_out  # noqa: E402
 from tallystick.disputes.players.task import Role  # noqa: E402
+from tallystick.disputes.players.workspace import Workspace  # noqa: E402
+from tallystick.disputes.rules import Rules  # noqa: E402
 from tallystick.disputes.state import Claim, Status  # noqa: E402
 
 PURSE = 2_000_000

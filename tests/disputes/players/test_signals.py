@@ -14,8 +14,8 @@ pytest.importorskip("sqlalchemy")
 
 from tests.disputes.players import worker
 
-from tallystick.attestation import SigningKey
-from tallystick.disputes.coordinators.local import LocalCoordinator
+from tallystick.attestation.signing import SigningKey
+from tallystick.disputes.coordinators.local.place import LocalCoordinator
 from tallystick.disputes.rules import Rules
 
 ROOT = Path(__file__).parents[3]

@@ -13,9 +13,13 @@ from pathlib import Path
 
 from tests.disputes.players.kills import Reaper, Watched
 
-from tallystick.attestation import SigningKey
-from tallystick.disputes.coordinators.local import LocalCoordinator
-from tallystick.disputes.players import Offer, Player, Shelf, Workspace, programs, workspace
+from tallystick.attestation.signing import SigningKey
+from tallystick.disputes.coordinators.local.place import LocalCoordinator
+from tallystick.disputes.players import programs, workspace
+from tallystick.disputes.players.player import Player
+from tallystick.disputes.players.prover import Offer
+from tallystick.disputes.players.shelf import Shelf
+from tallystick.disputes.players.workspace import Workspace
 from tallystick.disputes.toy import Cheat, Counting, CountingDoubter, CountingTrace
 
 CHEATING = Counting(2, 2, cheat=Cheat(1, 0))

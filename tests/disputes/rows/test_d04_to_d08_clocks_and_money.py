@@ -12,8 +12,8 @@ from tests.disputes.refusals import appealable, convene, finalise, settle, tally
 
 from tallystick.disputes import moves
 from tallystick.disputes.fault import Fault
-from tallystick.disputes.simulator import simulate
 from tallystick.disputes.simulator.limits import longest
+from tallystick.disputes.simulator.simulation import simulate
 from tallystick.disputes.simulator.trees import NOTHING, Run
 from tallystick.disputes.state import Phase, Status
 

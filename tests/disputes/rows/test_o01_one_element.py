@@ -12,19 +12,24 @@ from tests.disputes.leaf.leaves import node, opened, shifted
 from tests.disputes.players.seats import BEACON, CHALLENGER, MEMBERS, REFEREE, Seats, rules
 
 from tallystick.disputes.fault import Fault
-from tallystick.disputes.leaf import Limits, Ruling
+from tallystick.disputes.leaf.question import Limits, Ruling
 from tallystick.disputes.moves import Pinpoint
-from tallystick.disputes.opened import Judge, trace_for
+from tallystick.disputes.opened.judging import Judge
+from tallystick.disputes.opened.traces import trace_for
 from tallystick.disputes.parties import Answered, Doubt, Ground
-from tallystick.disputes.players import Keeper, Player, Table, play_out, programs
+from tallystick.disputes.players import programs
+from tallystick.disputes.players.keeper import Keeper
 from tallystick.disputes.players.offers import offer_of
+from tallystick.disputes.players.player import Player
+from tallystick.disputes.players.table import Table, play_out
 from tallystick.disputes.state import Claim
-from tallystick.graphs import Graph, read_graph
+from tallystick.graphs.door import read_graph
 from tallystick.graphs.encoding import graph_bytes
-from tallystick.graphs.graph import Form, Input, Output, Role
+from tallystick.graphs.graph import Form, Graph, Input, Output, Role
 from tallystick.operators.bound import bound
 from tallystick.operators.registry import operator
-from tallystick.tensors import Tensor, TensorSpec
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 SIDE, CHANNELS = 32, 64
 PLACE, NONCE = 31_234, "17" * 32

@@ -6,8 +6,9 @@ import pytest
 
 from tallystick.disputes.fault import Fault
 from tallystick.disputes.game import TRANSITIONS
-from tallystick.disputes.simulator import BrokenError, Report, World, simulate
-from tallystick.disputes.simulator.simulation import world_of
+from tallystick.disputes.simulator.simulation import Report, simulate, world_of
+from tallystick.disputes.simulator.witness import BrokenError
+from tallystick.disputes.simulator.world import World
 
 from .mutants import WRONG
 

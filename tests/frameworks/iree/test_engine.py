@@ -24,7 +24,8 @@ from tallystick.graphs.graph import Form, Graph, Input, Node, Output, Role
 from tallystick.graphs.reference import Reference
 from tallystick.operators.registry import operator
 from tallystick.operators.types import Types
-from tallystick.tensors import Tensor, TensorSpec
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 
 @pytest.fixture(scope="module")

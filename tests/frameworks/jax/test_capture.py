@@ -27,7 +27,7 @@ from tallystick.graphs.encoding import graph_bytes  # noqa: E402
 from tallystick.graphs.execute import execute  # noqa: E402
 from tallystick.graphs.graph import Role  # noqa: E402
 from tallystick.graphs.reference import Reference  # noqa: E402
-from tallystick.tensors import Tensor  # noqa: E402
+from tallystick.tensors.tensor import Tensor  # noqa: E402
 
 TESTS = Path(__file__).parents[3]
 

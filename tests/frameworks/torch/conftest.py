@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tallystick.frameworks.torch.trainer import Trainer
-from tallystick.transcripts import Recipe
+from tallystick.transcripts.recipe import Recipe
 
 VOCABULARY = 256
 

@@ -18,7 +18,7 @@ from tallystick.errors import UnavailableError
 from tallystick.frameworks.torch.capture import Captured, capture
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.training_step import capture_training_step
-from tallystick.graphs import graph_root
+from tallystick.graphs.root import graph_root
 
 MODELS = runpy.run_path(str(Path(__file__).with_name("architectures.py")))
 TRIED = [name for name in MODELS["ARCHITECTURES"] if "dropout" not in name]
@@ -117,7 +117,7 @@ GRAPHS = """
 import runpy, sys, torch
 from tallystick.frameworks.torch.capture import capture
 from tallystick.frameworks.torch.training_step import capture_training_step
-from tallystick.graphs import graph_root
+from tallystick.graphs.root import graph_root
 model, given = runpy.run_path(sys.argv[1])["build"]("cnn")
 optimizer = torch.optim.AdamW(model.parameters())
 step = capture_training_step(model, lambda called, batch: called(batch["input"]).square().mean(), optimizer, given)

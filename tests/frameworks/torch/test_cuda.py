@@ -32,14 +32,14 @@ def test_a_run_on_cuda_is_replayed_there_bit_for_bit(on_cuda: Path, audited: Cal
 
 
 def test_the_state_holds_the_generators_of_the_devices(on_cuda: Path) -> None:
-    from tallystick.tensors import read_state
+    from tallystick.tensors.safetensors import read_state
 
     assert "rng.torch_cuda_0" in read_state(on_cuda / "anchors/step_00000004.safetensors")
 
 
 def test_an_interrupted_run_on_cuda_ends_under_the_same_root(on_cuda: Path, tmp_path: Path) -> None:
-    from tallystick.recorders import resume
-    from tallystick.store import RunDirectory
+    from tallystick.recorders.training import resume
+    from tallystick.store.run import RunDirectory
 
     out = Path(shutil.copytree(on_cuda, tmp_path / "run"))
     (out / "claim.json").unlink()

@@ -16,12 +16,14 @@ from tallystick.frameworks.torch.decode_template import capture_decode_template,
 from tallystick.frameworks.torch.decoding import DecodeStep, capture_decode, capture_prefill
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.state import from_tensor
-from tallystick.graphs import execute, graph_bytes, slice_batch
+from tallystick.graphs.batching import slice_batch
 from tallystick.graphs.decode_interface import decode_sizes
+from tallystick.graphs.encoding import graph_bytes
 from tallystick.graphs.equivalence import decoding_distances, draw_step
+from tallystick.graphs.execute import execute
 from tallystick.graphs.reference import Reference
 from tallystick.graphs.template import Template
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 DECODERS = runpy.run_path(str(Path(__file__).with_name("decoders.py")))
 EACH = pytest.mark.parametrize("name", DECODERS["NAMES"])

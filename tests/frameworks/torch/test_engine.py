@@ -15,7 +15,8 @@ from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.reuse import in_place_nodes
 from tallystick.graphs.execute import execute
 from tallystick.graphs.graph import Form, Graph, Input, Node, Output, Role
-from tallystick.tensors import Tensor, TensorSpec
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 X = TensorSpec("F32", (2, 3))
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tallystick.frameworks.torch.environment import SWITCHES, describe_environment
-from tallystick.transcripts import Environment
+from tallystick.transcripts.environment import Environment
 
 
 @pytest.fixture(scope="module")

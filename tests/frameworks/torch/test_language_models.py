@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tallystick.errors import MalformedError, TallyError, UnavailableError, UsageError
-from tallystick.tensors import read_state, write_state
+from tallystick.tensors.safetensors import read_state, write_state
 
 torch = pytest.importorskip("torch")
 

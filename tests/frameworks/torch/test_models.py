@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tallystick.errors import MalformedError, TallyError, UnavailableError
-from tallystick.transcripts import Recipe
+from tallystick.transcripts.recipe import Recipe
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("one_thread")

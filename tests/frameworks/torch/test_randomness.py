@@ -7,14 +7,15 @@ import pytest
 import torch
 from torch.nn import functional
 
-from tallystick.commitments import words
+from tallystick.commitments.philox import words
 from tallystick.errors import MalformedError, UnavailableError, UsageError
 from tallystick.frameworks.torch.randomness import dropout_mask, explicit_randomness, philox_uniform, seed_tensor
 from tallystick.operators.arrays import library
 from tallystick.operators.tally import random as definitions
 from tallystick.operators.types import Types
 from tallystick.operators.values import Values
-from tallystick.tensors import Tensor, TensorSpec
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 KEY = bytes(range(200, 216))
 DRAWS = [(0, (5,)), (7, (2, 3)), (8, ()), (4, (0, 3)), (2**40 + 1, (33,))]

@@ -8,12 +8,16 @@ from typing import Any
 
 import pytest
 
-from tallystick.datasets import Dataset
+from tallystick.datasets.samples import Dataset
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.frameworks.torch.replayer import TorchReplayer
-from tallystick.store import RunDirectory, read_lines
-from tallystick.tensors import read_state, state_digest
-from tallystick.transcripts import Spec, StepRecord, anchor_file, batch_plan, open_data, read_record
+from tallystick.store.log import read_lines
+from tallystick.store.run import RunDirectory
+from tallystick.tensors.digest import state_digest
+from tallystick.tensors.safetensors import read_state
+from tallystick.transcripts.plan import batch_plan, open_data
+from tallystick.transcripts.record import StepRecord, anchor_file, read_record
+from tallystick.transcripts.spec import Spec
 
 Build = Callable[..., Any]
 

@@ -17,8 +17,8 @@ from transformers import (
 
 from tallystick.errors import MalformedError, UsageError
 from tallystick.frameworks.torch.sampler import CanonicalSampling, TorchSampler, choose_on_device, choose_on_host
-from tallystick.sampling import choose, kept
-from tallystick.transcripts import Sampler
+from tallystick.sampling.choose import choose, kept
+from tallystick.transcripts.sampler import Sampler
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

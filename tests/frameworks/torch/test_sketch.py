@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tallystick.tensors import state_digest
-from tallystick.tolerances import Projection
-from tallystick.transcripts import Recipe, RecordRecipe, decode_sketch
+from tallystick.tensors.digest import state_digest
+from tallystick.tolerances.projection import Projection
+from tallystick.transcripts.recipe import Recipe, RecordRecipe
+from tallystick.transcripts.summary import decode_sketch
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -70,7 +71,7 @@ def test_a_weight_that_moved_or_is_strided_is_sketched_all_the_same() -> None:
 def test_the_summaries_of_a_step_are_those_the_recipe_asks_for(
     recipe_of: Callable[..., Recipe], recorded: dict[str, Any]
 ) -> None:
-    from tallystick.commitments import digest
+    from tallystick.commitments.digest import digest
     from tallystick.frameworks.torch.summaries import Summariser
     from tallystick.frameworks.torch.trainer import Trainer
 

@@ -22,7 +22,8 @@ from tallystick.frameworks.torch.state import (
     to_tensor,
 )
 from tallystick.frameworks.torch.trainer import Trainer
-from tallystick.tensors import Tensor, state_digest
+from tallystick.tensors.digest import state_digest
+from tallystick.tensors.tensor import Tensor
 
 DTYPES = [
     torch.bool,

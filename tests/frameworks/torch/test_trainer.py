@@ -14,8 +14,9 @@ from torch.nn import functional
 from tallystick.errors import UnavailableError
 from tallystick.frameworks.torch.models import build_model
 from tallystick.frameworks.torch.trainer import Trainer, first_line
-from tallystick.tensors import state_digest
-from tallystick.transcripts import Recipe, learning_rate
+from tallystick.tensors.digest import state_digest
+from tallystick.transcripts.recipe import Recipe
+from tallystick.transcripts.schedule import learning_rate
 
 Build = Callable[..., Any]
 OPTIMIZERS = {

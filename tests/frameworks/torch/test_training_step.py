@@ -19,9 +19,9 @@ from tallystick.frameworks.torch.randomness import SEED, explicit_randomness, se
 from tallystick.frameworks.torch.state import from_tensor, live_tensors
 from tallystick.frameworks.torch.trainer import Trainer
 from tallystick.frameworks.torch.training_step import CapturedStep, capture_recipe_step, capture_training_step
-from tallystick.graphs import Form, Graph
-from tallystick.transcripts import learning_rate
+from tallystick.graphs.graph import Form, Graph
 from tallystick.transcripts.optimizer import UpdateRule
+from tallystick.transcripts.schedule import learning_rate
 
 MODELS = runpy.run_path(str(Path(__file__).with_name("architectures.py")))
 TRIED = ["llama-eager", "gpt2-sdpa", "qwen3-eager", "bert-eager", "cnn", "unet"]

@@ -18,13 +18,15 @@ from tallystick.frameworks.torch.decode_template import capture_decode_template
 from tallystick.frameworks.torch.decoding import capture_decode, model_state
 from tallystick.frameworks.torch.own_capture import DecodeProgram
 from tallystick.frameworks.torch.verification_graph import VerificationGraph, verification_graph
-from tallystick.graphs import Graph, execute, read_graph
 from tallystick.graphs.decode_interface import fed
+from tallystick.graphs.door import read_graph
 from tallystick.graphs.encoding import graph_bytes
+from tallystick.graphs.execute import execute
+from tallystick.graphs.graph import Graph
 from tallystick.graphs.reference import Reference
 from tallystick.graphs.template import Template
 from tallystick.graphs.transforms.sampling import with_sampler
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 DECODERS = runpy.run_path(str(Path(__file__).with_name("decoders.py")))
 build: Callable[..., Any] = DECODERS["build"]

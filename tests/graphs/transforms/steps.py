@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tallystick.commitments import decode
+from tallystick.commitments.encoding import decode
 from tallystick.frameworks.torch.capture import Captured, capture
 from tallystick.frameworks.torch.decoding import renamed
 from tallystick.graphs.decode_interface import cache_specs, decode_sizes

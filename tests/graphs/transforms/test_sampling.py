@@ -11,17 +11,19 @@ from tallystick.errors import MalformedError, UsageError
 from tallystick.frameworks.jax.engine import JaxEngine
 from tallystick.frameworks.torch.decoding import capture_decode
 from tallystick.frameworks.torch.engine import TorchEngine
-from tallystick.graphs import Graph, execute, read_graph
 from tallystick.graphs.decode_interface import cache_specs, fed
+from tallystick.graphs.door import read_graph
 from tallystick.graphs.encoding import graph_bytes
-from tallystick.graphs.graph import Form, Input, Node, Output, Role
+from tallystick.graphs.execute import execute
+from tallystick.graphs.graph import Form, Graph, Input, Node, Output, Role
 from tallystick.graphs.reference import Reference
 from tallystick.graphs.root import graph_root
-from tallystick.graphs.transforms import with_sampler
-from tallystick.sampling import choose
+from tallystick.graphs.transforms.sampling import with_sampler
+from tallystick.sampling.choose import choose
 from tallystick.sampling.stream import seed_words
-from tallystick.tensors import Tensor, TensorSpec
-from tallystick.transcripts import Sampler
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.sampler import Sampler
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

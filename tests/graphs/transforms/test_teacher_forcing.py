@@ -12,16 +12,20 @@ import pytest
 import torch
 from tests.frameworks.torch.decoders import NAMES, VOCABULARY, build
 
-from tallystick import graphs
 from tallystick.errors import UnavailableError, UsageError
 from tallystick.frameworks.torch.capture import Captured
 from tallystick.frameworks.torch.decoding import DecodeStep, capture_decode, capture_prefill
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.language_models import load_language_model
 from tallystick.graphs.decode_interface import LOGITS, PLACES, TOKENS
+from tallystick.graphs.door import read_graph
+from tallystick.graphs.encoding import graph_bytes
+from tallystick.graphs.execute import execute
 from tallystick.graphs.graph import Graph
+from tallystick.graphs.reference import Reference
+from tallystick.graphs.root import graph_root
 from tallystick.graphs.transforms.teacher_forcing import to_teacher_forcing
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 PAST = 10
 """A number of places that is no other number of these models, nor is the next one."""
@@ -51,7 +55,7 @@ def token_by_token(model: Any, tokens: npt.NDArray[np.int64], layers: tuple[int,
 def at_once(graph: Graph, bindings: Mapping[str, Tensor], tokens: npt.NDArray[np.int64], engine: Any) -> dict[str, Any]:
     places = np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape)
     fed = {TOKENS: Tensor.of(tokens), PLACES: Tensor.of(np.ascontiguousarray(places))}
-    return graphs.execute(graph, {**bindings, **fed}, engine)
+    return execute(graph, {**bindings, **fed}, engine)
 
 
 def random_tokens(batch: int, length: int, vocabulary: int = VOCABULARY) -> npt.NDArray[np.int64]:
@@ -73,7 +77,7 @@ def test_a_pass_gives_what_steps_give(name: str, attention: str, batch: int) -> 
     whole = to_teacher_forcing(step.graph, PAST + 1)
     expected = token_by_token(build(name, attention), tokens)
     assert_equal(at_once(whole, step.bindings, tokens, TorchEngine()), expected)
-    assert_equal(at_once(whole, step.bindings, tokens, graphs.Reference()), expected)
+    assert_equal(at_once(whole, step.bindings, tokens, Reference()), expected)
 
 
 @pytest.mark.parametrize("length", [1, 2, 7])
@@ -94,8 +98,8 @@ def test_hidden_states_are_those_of_every_token() -> None:
 def test_on_the_reference_it_is_the_models_own_pass(name: str) -> None:
     """The operators are the model's own, so that in float64 nothing differs at all."""
     step, own, tokens = captured(name), capture_prefill(build(name), 6), random_tokens(1, 6)
-    found = at_once(to_teacher_forcing(step.graph, 6), step.bindings, tokens, graphs.Reference())
-    expected = at_once(own.graph, own.bindings, tokens, graphs.Reference())
+    found = at_once(to_teacher_forcing(step.graph, 6), step.bindings, tokens, Reference())
+    expected = at_once(own.graph, own.bindings, tokens, Reference())
     assert all(np.array_equal(found[each].array(), expected[each].array()) for each in expected)
 
 
@@ -109,8 +113,8 @@ def test_trained_weights(model_directory: Any) -> None:
 
 def test_the_result_is_one_graph_for_everybody() -> None:
     first, second = (to_teacher_forcing(captured("gpt2").graph, 4) for _ in range(2))
-    assert graphs.graph_root(first) == graphs.graph_root(second)
-    assert first == graphs.read_graph(graphs.graph_bytes(first))
+    assert graph_root(first) == graph_root(second)
+    assert first == read_graph(graph_bytes(first))
 
 
 @pytest.mark.parametrize("length", [0, -1, PAST + 2])
@@ -139,7 +143,7 @@ def test_places_that_are_counted_from_the_cache(name: str) -> None:
     step = captured_step(Placeless(model), captured(name).graph, PAST)
     whole = to_teacher_forcing(step.graph, PAST + 1)
     assert PLACES not in {each.name for each in whole.inputs}
-    found = graphs.execute(whole, {**step.bindings, TOKENS: Tensor.of(tokens)}, TorchEngine())
+    found = execute(whole, {**step.bindings, TOKENS: Tensor.of(tokens)}, TorchEngine())
     assert_equal(found, token_by_token(model, tokens))
 
 

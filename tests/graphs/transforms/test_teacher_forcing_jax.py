@@ -10,16 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tallystick import graphs
 from tallystick.errors import UnavailableError
 from tallystick.frameworks.jax.capture import Captured, capture
 from tallystick.frameworks.jax.engine import JaxEngine
 from tallystick.graphs.comparison import cast
 from tallystick.graphs.decode_interface import LOGITS, PLACES, TOKENS
 from tallystick.graphs.equivalence import allowed_share, decoding_distances
+from tallystick.graphs.execute import execute
+from tallystick.graphs.reference import Reference
 from tallystick.graphs.transforms.teacher_forcing import to_teacher_forcing
 from tallystick.studies.decoding.jax_decoding import capture_jax_decode
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 PAST = 4
 VOCABULARY, WIDTH, HEADS, LAYERS = 24, 12, 2, 2
@@ -90,9 +91,7 @@ def assert_right(capture_step: Any, batch: int) -> None:
     found = capture_step(PAST, batch)
     whole = to_teacher_forcing(found.graph, PAST + 1, found.constants)
     steps = {past: capture_step(past, batch).graph for past in range(PAST + 1)}
-    distances = decoding_distances(
-        steps.__getitem__, whole, found.bindings, graphs.Reference(), np.random.default_rng(batch)
-    )
+    distances = decoding_distances(steps.__getitem__, whole, found.bindings, Reference(), np.random.default_rng(batch))
     assert len(distances) == 1 + 2 * LAYERS
     assert max(distances.values()) <= allowed_share(whole)
 
@@ -111,7 +110,7 @@ def test_on_jax_it_is_what_the_function_gives_token_by_token() -> None:
     found, tokens = captured(), np.array([[5, 1, 20]], np.int32)
     whole = to_teacher_forcing(found.graph, 3, found.constants)
     given = {TOKENS: Tensor.of(tokens), PLACES: Tensor.of(np.arange(3, dtype=np.int32)[None])}
-    outputs = graphs.execute(whole, {**found.bindings, **given}, JaxEngine())
+    outputs = execute(whole, {**found.bindings, **given}, JaxEngine())
     held, rows = empty(0, 1), []
     for place in range(3):
         one = step(weights(), tokens[:, place : place + 1], jnp.full((1, 1), place), held)
@@ -181,9 +180,9 @@ def test_a_cache_of_slots(batch: int) -> None:
     held = {name: Tensor.of(random.normal(size=shape).astype(np.float32)) for name, shape in caches.items()}
     for place in range(LENGTH):
         given = {TOKENS: numbered(tokens[:, place : place + 1]), PLACES: numbered(place)}
-        one = graphs.execute(step.graph, {**step.bindings, **held, **given}, graphs.Reference())
+        one = execute(step.graph, {**step.bindings, **held, **given}, Reference())
         held = {name: cast(one[name.replace("inputs", "outputs")], "F32") for name in caches}
-        together = graphs.execute(whole, {**step.bindings, TOKENS: numbered(tokens)}, graphs.Reference())
+        together = execute(whole, {**step.bindings, TOKENS: numbered(tokens)}, Reference())
         np.testing.assert_allclose(together[LOGITS].array()[:, place], one[LOGITS].array()[:, 0], atol=1e-6)
     for name, tensor in held.items():
         rows = together[name.replace("inputs", "outputs")].array()

@@ -12,13 +12,14 @@ import torch
 from tests.graphs.transforms.steps import PAST, VOCABULARY, Attention, captured_attention, example, named
 from torch.nn import functional
 
-from tallystick import graphs
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.frameworks.torch.capture import Captured, capture
 from tallystick.graphs.decode_interface import LOGITS, PLACES, TOKENS
+from tallystick.graphs.execute import execute
 from tallystick.graphs.graph import Graph
+from tallystick.graphs.reference import Reference
 from tallystick.graphs.transforms.teacher_forcing import to_teacher_forcing
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -46,7 +47,7 @@ def assert_right(module: Attention, step: Captured, batch: int = 1) -> Graph:
     tokens = np.random.default_rng(batch).integers(VOCABULARY, size=(batch, PAST + 1))
     places = np.ascontiguousarray(np.broadcast_to(np.arange(PAST + 1), tokens.shape))
     fed = {TOKENS: Tensor.of(tokens), PLACES: Tensor.of(places)}
-    found = graphs.execute(whole, {**step.bindings, **fed}, graphs.Reference())
+    found = execute(whole, {**step.bindings, **fed}, Reference())
     logits, keys = token_by_token(module, tokens)
     np.testing.assert_allclose(found[LOGITS].array(), logits, atol=1e-5)
     np.testing.assert_allclose(found["outputs.cache.0.key"].array(), keys, atol=1e-5)

@@ -20,7 +20,8 @@ from tallystick.graphs.transforms.steps import Mixed, Stacked, Steps, replace_la
 from tallystick.operators.operator import Operator
 from tallystick.operators.registry import OPERATORS, operator
 from tallystick.operators.values import Value
-from tallystick.tensors import Tensor, TensorSpec
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 EXAMPLES = collected("EXAMPLES")
 Place = tuple[int | None, int | None]

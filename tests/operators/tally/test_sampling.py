@@ -8,7 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tallystick.commitments import digest, digest_bytes, encode, words
+from tallystick.commitments.digest import digest, digest_bytes
+from tallystick.commitments.encoding import encode
+from tallystick.commitments.philox import words
 from tallystick.errors import MalformedError
 from tallystick.operators.arrays import NUMPY
 from tallystick.operators.batches import Batched, Batches
@@ -18,7 +20,8 @@ from tallystick.operators.tally.sampling import LOWEST, MASKED, logit_scale
 from tallystick.operators.values import Values
 from tallystick.sampling.plain import ARRAYS
 from tallystick.sampling.stream import position_words, seed_words
-from tallystick.tensors import Tensor, TensorSpec
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 ALGEBRA = Values(NUMPY)
 NAN, INF = np.nan, np.inf

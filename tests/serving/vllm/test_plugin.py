@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from tallystick.attestation import SigningKey, verify_receipt_signature
+from tallystick.attestation.signing import SigningKey, verify_receipt_signature
 from tallystick.errors import MalformedError, UnavailableError, UsageError
 from tallystick.frameworks.torch.sampler import TorchSampler
 from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
-from tallystick.tolerances.fingerprints import FingerprintSettings
+from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 from tallystick.transcripts.sampler import Sampler
 
 STUB = Path(__file__).parent / "stub"

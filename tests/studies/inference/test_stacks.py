@@ -20,7 +20,8 @@ from tallystick.studies.inference.stacks import (
     place_named,
     places_here,
 )
-from tallystick.tensors import Tensor, read_state, write_state
+from tallystick.tensors.safetensors import read_state, write_state
+from tallystick.tensors.tensor import Tensor
 
 TOKENS = 20
 

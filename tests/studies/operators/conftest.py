@@ -7,10 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tallystick.graphs import Form, Graph, Input, Node, Output, Role, save_program
+from tallystick.graphs.files import save_program
+from tallystick.graphs.graph import Form, Graph, Input, Node, Output, Role
 from tallystick.studies.operators import calibrate
 from tallystick.studies.operators.stacks import OperatorStack, stack_named
-from tallystick.tensors import Tensor, TensorSpec, write_state
+from tallystick.tensors.safetensors import write_state
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 QUICK = ("NumPy", "NumPy SSE", "plain loops")
 

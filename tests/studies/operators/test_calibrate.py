@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 from tallystick.errors import MalformedError, UsageError
-from tallystick.graphs import Graph, graph_root
+from tallystick.graphs.graph import Graph
+from tallystick.graphs.root import graph_root
 from tallystick.studies.operators import calibrate, traces
 from tallystick.studies.operators.calibrate import Measured, calibrate_graph, leave_out, one_rounding
 from tallystick.studies.operators.figures import figures_of
 from tallystick.studies.operators.page import render_calibration
-from tallystick.tensors import Tensor, write_state
+from tallystick.tensors.safetensors import write_state
+from tallystick.tensors.tensor import Tensor
 
 pytest.importorskip("torch")
 

@@ -6,8 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.errors import MalformedError, UnavailableError
-from tallystick.tensors import bfloat16_to_float32, round_to_bfloat16
-from tallystick.tolerances.fingerprints import FingerprintSettings, encode_rows, measure, toploc
+from tallystick.tensors.dtypes import bfloat16_to_float32, round_to_bfloat16
+from tallystick.tolerances.fingerprints import toploc
+from tallystick.tolerances.fingerprints.settings import FingerprintSettings
+from tallystick.tolerances.fingerprints.wire import encode_rows, measure
 
 CHOSEN = FingerprintSettings.toploc(2)
 

@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tallystick.tolerances.fingerprints import FingerprintSettings, encode_rows, measure, toploc
+from tallystick.tolerances.fingerprints import toploc
+from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 from tallystick.tolerances.fingerprints.signs import direction_signs, position_signs
+from tallystick.tolerances.fingerprints.wire import encode_rows, measure
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "vectors" / "fingerprint"

@@ -19,8 +19,8 @@ from tallystick.operators.bound import Bound, bound
 from tallystick.operators.registry import operator
 from tallystick.recorders.inference import record_graph_inference
 from tallystick.recorders.step_opening import open_operators
-from tallystick.store import InferenceDirectory
-from tallystick.tensors import Tensor
+from tallystick.store.inference import InferenceDirectory
+from tallystick.tensors.tensor import Tensor
 
 SHARE: Final = 0.9
 """Of its bound, by which every element is moved up."""

@@ -23,9 +23,10 @@ from tallystick.frameworks.torch.state import from_tensor
 from tallystick.graphs.engine import Arguments, Engine
 from tallystick.graphs.graph import Node
 from tallystick.recorders.inference import record_graph_inference, record_inference
-from tallystick.store import InferenceDirectory
-from tallystick.tensors import State, Tensor, write_state
-from tallystick.transcripts import call_file
+from tallystick.store.inference import InferenceDirectory
+from tallystick.tensors.safetensors import write_state
+from tallystick.tensors.tensor import State, Tensor
+from tallystick.transcripts.inference import call_file
 
 SHARE: Final = 0.9
 """Of its bound, by which a decoy is moved."""

@@ -8,7 +8,7 @@ from typing import Any
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.graphs.engine import Arguments
 from tallystick.graphs.graph import Node, Ref
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 Change = Callable[[Node, Arguments, tuple[Any, ...]], tuple[Any, ...]]
 """What is given in the place of a node's results, which were computed from these operands."""

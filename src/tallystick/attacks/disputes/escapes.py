@@ -21,7 +21,7 @@ from tallystick.graphs.files import load_program, save_program
 from tallystick.graphs.graph import Graph, Node, Output
 from tallystick.graphs.root import graph_root
 from tallystick.recorders.step_opening import Subject
-from tallystick.transcripts import Opening
+from tallystick.transcripts.opening import Opening
 from tallystick.transcripts.program import BATCH
 
 

@@ -19,7 +19,7 @@ from tallystick.graphs.graph import Node
 from tallystick.operators.operator import Exactness
 from tallystick.operators.precision import FORMATS
 from tallystick.operators.registry import operator
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 NOISY: Final = frozenset({Exactness.ACCUMULATES, Exactness.LIBRARY})
 ROUNDINGS, SHARE = 4.0, 0.2

@@ -14,15 +14,16 @@ from tallystick.attacks.disputes.scene import STEP, Scene
 from tallystick.attacks.disputes.values import contested_step, stage_wrong_rate
 from tallystick.attacks.step_graph_edited import larger_epsilon
 from tallystick.audits.opening import OPENING, OPERATOR, OPERATORS
-from tallystick.commitments import encode
+from tallystick.commitments.encoding import encode
 from tallystick.disputes.fault import Fault
 from tallystick.disputes.opened.subjects import subject_of_step
 from tallystick.disputes.opened.traces import RecordTrace, torch_engine, trace_for
 from tallystick.disputes.parties import Descent, Files, Opened, Trace
 from tallystick.disputes.state import Dispute
 from tallystick.recorders.step_opening import Subject, open_operators
-from tallystick.store import LogWriter, read_lines, write_atomically
-from tallystick.transcripts import Opening
+from tallystick.store.files import write_atomically
+from tallystick.store.log import LogWriter, read_lines
+from tallystick.transcripts.opening import Opening
 
 Document: TypeAlias = dict[str, Any]
 Edit: TypeAlias = Callable[[Path], None]

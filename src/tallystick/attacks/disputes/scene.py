@@ -22,7 +22,8 @@ from tallystick.disputes.opened.traces import (
 )
 from tallystick.graphs.engine import Engine
 from tallystick.graphs.graph import Graph, Node
-from tallystick.store import InferenceDirectory, RunDirectory
+from tallystick.store.inference import InferenceDirectory
+from tallystick.store.run import RunDirectory
 
 STEP: Final = 5
 """The step that is disputed: not the first behind its anchor, and not the last before the next one."""

@@ -22,10 +22,14 @@ from tallystick.disputes.opened.traces import RecordTrace, trace_for
 from tallystick.disputes.parties import Doubt
 from tallystick.frameworks.torch.trainer import Observation
 from tallystick.recorders.step_opening import Subject
-from tallystick.store import RunDirectory
-from tallystick.tensors import State, Tensor, state_digest, write_state
-from tallystick.tolerances import Projection
-from tallystick.transcripts import AnchorRecord, Record, Spec, anchor_file, projection_seed
+from tallystick.store.run import RunDirectory
+from tallystick.tensors.digest import state_digest
+from tallystick.tensors.safetensors import write_state
+from tallystick.tensors.tensor import State, Tensor
+from tallystick.tolerances.projection import Projection
+from tallystick.transcripts.plan import projection_seed
+from tallystick.transcripts.record import AnchorRecord, Record, anchor_file
+from tallystick.transcripts.spec import Spec
 
 MOMENT: Final = ".exp_avg"
 EXAGGERATED: Final = 1.5

@@ -21,8 +21,10 @@ from tallystick.disputes.opened.traces import RecordTrace, TrainingSource, torch
 from tallystick.errors import UsageError
 from tallystick.frameworks.torch.trainer import Observation
 from tallystick.recorders.step_opening import Subject, open_operators
-from tallystick.store import RunDirectory
-from tallystick.transcripts import AnchorRecord, Recipe, Spec, StepRecord, read_record
+from tallystick.store.run import RunDirectory
+from tallystick.transcripts.recipe import Recipe
+from tallystick.transcripts.record import AnchorRecord, StepRecord, read_record
+from tallystick.transcripts.spec import Spec
 
 if TYPE_CHECKING:
     from tallystick.disputes.parties import Trace

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.tolerances.fingerprints import FingerprintSettings, wire_bytes
+from tallystick.tolerances.fingerprints.settings import FingerprintSettings
+from tallystick.tolerances.fingerprints.wire import wire_bytes
 from tallystick.transcripts.fingerprints import fingerprint_of, settings_of
 from tallystick.transcripts.receipt import Fingerprint
 

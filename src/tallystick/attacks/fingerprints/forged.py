@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.tolerances.fingerprints import FingerprintSettings
+from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 from tallystick.tolerances.fingerprints.signs import direction_signs, position_signs
 
 Rows = npt.NDArray[np.float32]

@@ -15,11 +15,11 @@ import numpy as np
 from tallystick.attacks.inference.regions import place, radii_of
 from tallystick.attacks.inference.workload import Values, Workload, run_values
 from tallystick.errors import UsageError
-from tallystick.graphs import Graph, Node, Role
 from tallystick.graphs.engine import Arguments
-from tallystick.graphs.graph import Operand
+from tallystick.graphs.graph import Graph, Node, Operand, Role
 from tallystick.operators.rounding import DETERMINISTIC
-from tallystick.tensors import Tensor, bfloat16_to_float32, round_to_bfloat16
+from tallystick.tensors.dtypes import bfloat16_to_float32, round_to_bfloat16
+from tallystick.tensors.tensor import Tensor
 
 
 @dataclass(frozen=True)

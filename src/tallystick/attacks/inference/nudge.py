@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from tallystick.attacks.inference.regions import Radii, Ranks, place
 from tallystick.attacks.inference.workload import Values, Workload, answer, run_values
-from tallystick.graphs import Ref
+from tallystick.graphs.graph import Ref
 from tallystick.operators.rounding import Model
 
 SCALES: Final = (0.98, 0.9, 0.8, 0.65, 0.5)

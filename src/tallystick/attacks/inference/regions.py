@@ -14,12 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.attacks.inference.workload import Values, Workload
-from tallystick.graphs import Graph, Ref
+from tallystick.graphs.graph import Graph, Ref
 from tallystick.graphs.values import float_results, operands_of, results_of
 from tallystick.operators.bound import Bound, bound
 from tallystick.operators.registry import operator
 from tallystick.operators.rounding import Model
-from tallystick.tensors import Tensor, TensorSpec, numpy_dtype
+from tallystick.tensors.dtypes import numpy_dtype
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.threshold import QUANTILES, SUPPORT, Threshold
 
 Floats = npt.NDArray[np.float64]

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from tallystick.graphs import Engine, Graph, Node, Ref, execute
-from tallystick.graphs.engine import Arguments
+from tallystick.graphs.engine import Arguments, Engine
+from tallystick.graphs.execute import execute
+from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.graphs.values import results_of
-from tallystick.tensors import State, Tensor
+from tallystick.tensors.tensor import State, Tensor
 
 Values = dict[Ref, Tensor]
 """Every value of one run: what a prover opens when asked for operators."""

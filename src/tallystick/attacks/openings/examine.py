@@ -7,10 +7,12 @@ from pathlib import Path
 from tallystick.attacks.examine import Answer, of_verdict
 from tallystick.attacks.openings.attack import Judge
 from tallystick.attacks.openings.scene import CLAIM, SPEC
-from tallystick.audits import Judgement, Published, judge_opening
+from tallystick.audits.opening import Judgement, judge_opening
+from tallystick.audits.published import Published
 from tallystick.audits.verdict import Verdict
 from tallystick.errors import MalformedError, ProofError, UnavailableError
-from tallystick.transcripts import Claim, Spec
+from tallystick.transcripts.claim import Claim
+from tallystick.transcripts.spec import Spec
 
 
 def examine_opening(folder: Path, judge: Judge, run: Path) -> Answer:

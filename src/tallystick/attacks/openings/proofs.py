@@ -10,8 +10,8 @@ from tallystick.attacks.attack import rejected
 from tallystick.attacks.openings.attack import Forge, OpeningAttack
 from tallystick.attacks.openings.scene import Document, Scene
 from tallystick.attacks.step_graph_edited import larger_epsilon
-from tallystick.commitments import encode
-from tallystick.graphs import prove_node
+from tallystick.commitments.encoding import encode
+from tallystick.graphs.root import prove_node
 
 Edit = Callable[[Scene, Document, Document], Document]
 

@@ -21,11 +21,13 @@ from tallystick.attacks.openings.scene import (
 )
 from tallystick.attacks.step_graph_edited import larger_epsilon
 from tallystick.audits.opening import value_file
-from tallystick.tensors import Tensor, tensor_digest, write_state
-from tallystick.tolerances import quantise
-from tallystick.transcripts import learning_rate
+from tallystick.tensors.digest import tensor_digest
+from tallystick.tensors.safetensors import write_state
+from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.loss import quantise
 from tallystick.transcripts.optimizer import UpdateRule
 from tallystick.transcripts.program import schedule_tensors
+from tallystick.transcripts.schedule import learning_rate
 
 RATE_EXCESS = 1.01
 

@@ -12,20 +12,28 @@ from typing import Any, TypeAlias
 
 from tallystick.attacks.forging import place_of_step, read_records
 from tallystick.attacks.reference import RECIPE, train_by
-from tallystick.audits import Policy
 from tallystick.audits.evidence import Evidence, gather_evidence
 from tallystick.audits.opening import read_value, value_file
-from tallystick.commitments import Digest, digest_from, encode, leaf_hash, tree_root
+from tallystick.audits.policy import Policy
+from tallystick.commitments.digest import Digest, digest_from
+from tallystick.commitments.encoding import encode
+from tallystick.commitments.tree import leaf_hash, tree_root
 from tallystick.errors import UsageError
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.graph_replayer import GraphReplayer
-from tallystick.graphs import Arguments, Graph, Node, Ref
+from tallystick.graphs.engine import Arguments
+from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.recorders.step_opening import Subject, open_operators
-from tallystick.store import LogWriter, RunDirectory, open_line, write_atomically
-from tallystick.tensors import Tensor
-from tallystick.tolerances import quantise
-from tallystick.transcripts import Log, Opening, StateSummary, StepProgram, StepRecord, state_digest_of
-from tallystick.transcripts.program import STATE_PREFIXES
+from tallystick.store.files import write_atomically
+from tallystick.store.log import LogWriter, open_line
+from tallystick.store.run import RunDirectory
+from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.loss import quantise
+from tallystick.transcripts.claim import Log
+from tallystick.transcripts.opening import Opening, state_digest_of
+from tallystick.transcripts.program import STATE_PREFIXES, StepProgram
+from tallystick.transcripts.record import StepRecord
+from tallystick.transcripts.summary import StateSummary
 
 STEP = 2
 DECIMALS = 4

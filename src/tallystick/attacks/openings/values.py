@@ -13,7 +13,8 @@ from tallystick.attacks.openings.attack import Forge, OpeningAttack
 from tallystick.attacks.openings.scene import Change, Scene, TamperingEngine, loss_of, recommit
 from tallystick.audits.opening import value_file
 from tallystick.frameworks.torch.state import to_tensor
-from tallystick.graphs import Arguments, Node
+from tallystick.graphs.engine import Arguments
+from tallystick.graphs.graph import Node
 from tallystick.operators.bound import bound
 from tallystick.operators.registry import operator
 

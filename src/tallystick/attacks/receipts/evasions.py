@@ -9,8 +9,9 @@ from typing import Any, Final
 from tallystick.attacks.receipts.forgery import Forgery
 from tallystick.attacks.receipts.forging import Body, evidence, restate
 from tallystick.attacks.receipts.scene import HEAD_BITS, HOTTER, TEMPERATURE, Answered, Presented, Scene, choice_of
-from tallystick.commitments import Json, digest
-from tallystick.tolerances.fingerprints import FingerprintSettings
+from tallystick.commitments.digest import digest
+from tallystick.commitments.encoding import Json
+from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 from tallystick.transcripts.fingerprints import make_fingerprint
 from tallystick.transcripts.receipt import PROXY, Tokens
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tallystick.attacks.receipts.scene import Answered, Scene, choice_of
-from tallystick.attestation import SigningKey
+from tallystick.attestation.signing import SigningKey
 from tallystick.audits.receipts.response import REASONS
-from tallystick.commitments import Json, encode
+from tallystick.commitments.encoding import Json, encode
 from tallystick.tolerances.fingerprints.settings import Rows
 from tallystick.transcripts.fingerprints import make_fingerprint, settings_of
 from tallystick.transcripts.receipt import SIGNED, Fingerprint, Tokens

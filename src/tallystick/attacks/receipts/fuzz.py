@@ -17,7 +17,7 @@ import numpy as np
 from tallystick.attacks.receipts.catalogue import judge
 from tallystick.attacks.receipts.forging import changed, sign
 from tallystick.attacks.receipts.scene import Answered, Presented, Scene
-from tallystick.commitments import Json, encode, parse
+from tallystick.commitments.encoding import Json, encode, parse
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.transcripts.receipt import Receipt, SignedReceipt
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tallystick.attacks.serving.weights import coarse_head
-from tallystick.attestation import SigningKey
+from tallystick.attestation.signing import SigningKey
 from tallystick.audits.receipts.policy import ReceiptPolicy
 from tallystick.audits.receipts.request import ExpectedRequest
 from tallystick.audits.receipts.verify import Challenge
-from tallystick.commitments import Json
+from tallystick.commitments.encoding import Json
 from tallystick.tolerances.fingerprints.standard import standard_fingerprints
 from tallystick.transcripts.language_model import LanguageModel, Rows
 from tallystick.transcripts.sampler import Sampler
@@ -23,7 +23,7 @@ from tallystick.transcripts.states_opening import CommittedStates
 if TYPE_CHECKING:
     from tallystick.frameworks.torch.language_models import TorchLanguageModel
     from tallystick.recorders.generation import Generated
-    from tallystick.tolerances.fingerprints import FingerprintSettings
+    from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 
 TEMPERATURE: Final = 0.8
 HOTTER: Final = 2.5

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from tallystick.attacks.fingerprints import forge_states
+from tallystick.attacks.fingerprints.forged import forge_states
 from tallystick.attacks.receipts.forgery import Forgery, opened
 from tallystick.attacks.receipts.forging import Body, evidence, fingerprints_of, restate
 from tallystick.attacks.receipts.scene import NONCE, OLD_NONCE, PARTS, Presented, Scene

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tallystick.transcripts import Sampler
+from tallystick.transcripts.sampler import Sampler
 
 if TYPE_CHECKING:
     from tallystick.frameworks.torch.language_models import TorchLanguageModel

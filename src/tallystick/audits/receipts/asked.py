@@ -10,7 +10,7 @@ from tallystick.audits.receipts.report import Notebook
 from tallystick.audits.receipts.request import ExpectedRequest
 from tallystick.audits.receipts.response import Response, split_name
 from tallystick.sampling.margin import stretch
-from tallystick.tolerances import Finding
+from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.language_model import LanguageModel
 from tallystick.transcripts.receipt import Receipt, tokens_digest
 

@@ -9,8 +9,8 @@ from typing import Final
 from tallystick.audits.receipts.report import Notebook, shown
 from tallystick.audits.receipts.request import ExpectedRequest
 from tallystick.audits.receipts.response import REASONS, Response
-from tallystick.commitments import digest
-from tallystick.tolerances import Finding
+from tallystick.commitments.digest import digest
+from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.language_model import LanguageModel
 from tallystick.transcripts.receipt import Answer, Tokens, tokens_digest
 

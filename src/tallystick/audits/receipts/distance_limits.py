@@ -17,8 +17,8 @@ from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import Field
 
-from tallystick.tolerances.fingerprints import FingerprintSettings
 from tallystick.tolerances.fingerprints.residues import reach
+from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 from tallystick.transcripts.door import Count, Document, Positive
 from tallystick.transcripts.model_card import ModelCard
 from tallystick.transcripts.states_opening import PARTS_MAX

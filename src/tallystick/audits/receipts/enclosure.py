@@ -18,14 +18,15 @@ from tallystick.graphs.execute import execute
 from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.operators.arrays import NUMPY
 from tallystick.operators.aten.attention import EXPONENTIAL
-from tallystick.operators.balls import Ball, Balls
+from tallystick.operators.balls.ball import Ball
+from tallystick.operators.balls.balls import Balls
 from tallystick.operators.bound import PLAIN_SUMS
 from tallystick.operators.library import ANY
 from tallystick.operators.operator import Exactness, Operator
 from tallystick.operators.precision import FORMATS, SHORT, UNSTATED, Precision
 from tallystick.operators.registry import operator
 from tallystick.operators.rounding import DETERMINISTIC, Model
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from tallystick.audits.receipts.report import BITS, Notebook
 from tallystick.errors import ProofError
-from tallystick.tolerances import Finding
+from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.environment import Environment
 from tallystick.transcripts.receipt import Fingerprint, Receipt, StatesCommitment
 

@@ -26,10 +26,9 @@ from tallystick.audits.receipts.distance_limits import (
     shipped_calibration,
 )
 from tallystick.errors import MalformedError, ProofError, UnavailableError
-from tallystick.tolerances import Finding
-from tallystick.tolerances.fingerprints import Distance, FingerprintSettings
 from tallystick.tolerances.fingerprints.projection import summarise
-from tallystick.tolerances.fingerprints.settings import BLOCK_MAX
+from tallystick.tolerances.fingerprints.settings import BLOCK_MAX, Distance, FingerprintSettings
+from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.fingerprints import distances, settings_of
 from tallystick.transcripts.receipt import Fingerprint, Receipt, StatesCommitment
 from tallystick.transcripts.states_opening import Place, StatesOpening, check_states_opening, direction_seed

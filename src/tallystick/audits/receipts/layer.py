@@ -17,13 +17,16 @@ from tallystick.audits.receipts.enclosure import Enclosed, enclose
 from tallystick.audits.receipts.policy import ReceiptPolicy
 from tallystick.audits.receipts.report import Notebook
 from tallystick.audits.receipts.verify import Challenge, Subject
-from tallystick.commitments import digest, digest_bytes, sample
+from tallystick.commitments.digest import digest, digest_bytes
+from tallystick.commitments.philox import sample
 from tallystick.errors import ProofError, UnavailableError
 from tallystick.graphs.graph import Graph, Ref
 from tallystick.graphs.inspection import Inspection
 from tallystick.operators.bound import excess
-from tallystick.tensors import Tensor, TensorSpec, round_to_bfloat16, round_to_float16
-from tallystick.tolerances import Finding
+from tallystick.tensors.dtypes import round_to_bfloat16, round_to_float16
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.receipt import StatesCommitment
 from tallystick.transcripts.states_opening import Rows, check_states_opening
 

@@ -11,8 +11,8 @@ from typing import Final
 from tallystick.audits.findings import AGREES, DIFFERS, Findings
 from tallystick.audits.receipts.report import shown
 from tallystick.audits.receipts.response import split_name
-from tallystick.commitments import Digest
-from tallystick.tolerances import Finding
+from tallystick.commitments.digest import Digest
+from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.receipt import Receipt
 
 CHECK: Final = "sequence"

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from tallystick.attestation import PublicKey
+from tallystick.attestation.points import PublicKey
 from tallystick.audits.policy import read_settings
 from tallystick.audits.receipts.fingerprints import FingerprintRule
 from tallystick.audits.receipts.sampler import SamplerRule

@@ -11,8 +11,9 @@ from typing import Final, Literal
 from tallystick.audits.findings import AGREES, DIFFERS, Findings
 from tallystick.audits.receipts.sampler import SamplerEvidence
 from tallystick.audits.verdict import Outcome, Verdict, number
-from tallystick.commitments import Digest, Json
-from tallystick.tolerances import Finding
+from tallystick.commitments.digest import Digest
+from tallystick.commitments.encoding import Json
+from tallystick.tolerances.tolerance import Finding
 
 Reply = Literal["yes", "no", "unknown"]
 RUNGS: Final = (1, 2, 3, 4)

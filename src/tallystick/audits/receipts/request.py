@@ -11,9 +11,9 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from tallystick.commitments import Json, parse
+from tallystick.commitments.encoding import Json, parse
 from tallystick.errors import MalformedError
-from tallystick.store import read_document
+from tallystick.store.files import read_document
 from tallystick.transcripts.door import Count, Document
 from tallystick.transcripts.language_model import LanguageModel
 from tallystick.transcripts.receipt import TOKENS_MAX, Nonce, TokenCount

@@ -11,7 +11,7 @@ from typing import Annotated, Final, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from tallystick.commitments import Json
+from tallystick.commitments.encoding import Json
 from tallystick.errors import MalformedError
 from tallystick.transcripts.door import Document
 from tallystick.transcripts.receipt import SignedReceipt, TokenCount, TokenIds

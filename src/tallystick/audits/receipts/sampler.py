@@ -22,8 +22,8 @@ from tallystick.errors import MalformedError
 from tallystick.sampling.glance import USUAL_REACH
 from tallystick.sampling.margin import margins
 from tallystick.sampling.surprisal import log_ratios, surprisals
-from tallystick.tolerances import Finding
 from tallystick.tolerances.evidence import Decision, Likelihoods, MismatchTest, Trials, discount
+from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.door import Document
 from tallystick.transcripts.language_model import Rows
 from tallystick.transcripts.sampler import Sampler

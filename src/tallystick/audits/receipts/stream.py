@@ -17,9 +17,10 @@ from tallystick.audits.receipts.report import Notebook, ReceiptReport
 from tallystick.audits.receipts.sampler import SamplerEvidence, SamplerRule
 from tallystick.audits.receipts.verify import Subject, check_statements
 from tallystick.audits.verdict import Outcome, Verdict
-from tallystick.commitments import Digest, Json, digest, digest_bytes, encode
+from tallystick.commitments.digest import Digest, digest, digest_bytes
+from tallystick.commitments.encoding import Json, encode
 from tallystick.errors import MalformedError, UnavailableError, UsageError
-from tallystick.tolerances import Finding
+from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.language_model import LanguageModel
 from tallystick.transcripts.receipt import Receipt
 

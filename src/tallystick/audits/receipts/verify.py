@@ -17,7 +17,7 @@ from tallystick.audits.receipts.report import Notebook, ReceiptReport
 from tallystick.audits.receipts.request import ExpectedRequest
 from tallystick.audits.receipts.response import Response
 from tallystick.audits.receipts.sampler import SamplerEvidence, SamplerRule, judge_sampler
-from tallystick.commitments import Digest, digest
+from tallystick.commitments.digest import Digest, digest
 from tallystick.transcripts.language_model import LanguageModel, Prefill
 from tallystick.transcripts.receipt import Receipt, SignedReceipt
 from tallystick.transcripts.sampler import Sampler

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tallystick.commitments import Digest
+from tallystick.commitments.digest import Digest
 from tallystick.disputes.game import apply
 from tallystick.disputes.moves import Move
 from tallystick.disputes.rules import Rules

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from tallystick.commitments import Json
+from tallystick.commitments.encoding import Json
 from tallystick.disputes.economics import challenging, collusion, committee, deterrence, money, spam
 from tallystick.disputes.economics.workload import Economy
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, Final
 
-from tallystick.commitments import Json
+from tallystick.commitments.encoding import Json
 from tallystick.disputes.economics import challenging, collusion, committee, deterrence, money, region, spam
 from tallystick.disputes.economics.conditions import conditions, rounded
 from tallystick.disputes.economics.workload import Economy

@@ -22,14 +22,16 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import numpy as np
 from pydantic import Field
 
-from tallystick.commitments import Digest, digest, encode
+from tallystick.commitments.digest import Digest, digest
+from tallystick.commitments.encoding import encode
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.graphs.graph import Ref
-from tallystick.tensors import StateFile, Tensor, state_digest, write_state
-from tallystick.transcripts import OpenedOperator, Opening, OperatorRecord
+from tallystick.tensors.digest import state_digest
+from tallystick.tensors.safetensors import StateFile, write_state
+from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.door import Count, Document
-from tallystick.transcripts.opening import Proof
-from tallystick.transcripts.record import RefText
+from tallystick.transcripts.opening import OpenedOperator, Opening, Proof
+from tallystick.transcripts.record import OperatorRecord, RefText
 
 BUNDLE_BYTES_MAX: Final = 4 << 30
 DOCUMENT_BYTES_MAX: Final = 16 << 20

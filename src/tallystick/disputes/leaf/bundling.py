@@ -10,7 +10,8 @@ from typing import Any, cast
 
 from tallystick.audits.opening import GRAPH, OPENING, OPERATORS, OPERATORS_MAX, read_value, value_file
 from tallystick.audits.published import LOSS, SCHEDULE
-from tallystick.commitments import Digest, LeafHashes, leaf_hash, prove_inclusion, tree_root
+from tallystick.commitments.digest import Digest
+from tallystick.commitments.tree import LeafHashes, leaf_hash, prove_inclusion, tree_root
 from tallystick.disputes.leaf.bundle import Asked, Edge, Edges, GraphHeader, LeafBundle
 from tallystick.errors import MalformedError, UnavailableError, UsageError
 from tallystick.graphs.check import parse_ref
@@ -18,10 +19,12 @@ from tallystick.graphs.encoding import canonical, header_json, node_json
 from tallystick.graphs.files import load_program
 from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.graphs.root import NodeProof, graph_leaves
-from tallystick.store import read_document, read_lines
-from tallystick.tensors import Tensor
-from tallystick.transcripts import CallRecord, OpenedOperator, Opening, OperatorRecord
+from tallystick.store.files import read_document
+from tallystick.store.log import read_lines
+from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.opening import OpenedOperator, Opening
 from tallystick.transcripts.program import STEP_SLOT
+from tallystick.transcripts.record import CallRecord, OperatorRecord
 
 
 @dataclass(frozen=True)

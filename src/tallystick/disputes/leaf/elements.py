@@ -12,9 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from tallystick.commitments import digest, digest_bytes, encode, words
+from tallystick.commitments.digest import digest, digest_bytes
+from tallystick.commitments.encoding import encode
+from tallystick.commitments.philox import words
 from tallystick.disputes.leaf.parts import Part, Parts, Places
-from tallystick.operators.balls import Ball, Balls
+from tallystick.operators.balls.ball import Ball
+from tallystick.operators.balls.balls import Balls
 from tallystick.operators.bound import Argument, Bound, bound
 from tallystick.operators.operator import Operator
 from tallystick.operators.precision import PLAIN, Precision

@@ -18,14 +18,16 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.commitments import digest, digest_bytes, encode, words
+from tallystick.commitments.digest import digest, digest_bytes
+from tallystick.commitments.encoding import encode
+from tallystick.commitments.philox import words
 from tallystick.graphs.derive import operand_of
 from tallystick.graphs.graph import Node, Ref
 from tallystick.operators.arrays import exact_float64
 from tallystick.operators.balls.ball import INFLATION
 from tallystick.operators.precision import FORMATS, SHORT, Precision
 from tallystick.operators.rounding import worst_factor
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 EXTRA_ROUNDINGS: Final = 8

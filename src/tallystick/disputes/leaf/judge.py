@@ -18,8 +18,8 @@ from typing import Final
 
 import numpy as np
 
-from tallystick.audits import Verdict
 from tallystick.audits.findings import Findings
+from tallystick.audits.verdict import Verdict
 from tallystick.disputes.fault import Fault
 from tallystick.disputes.leaf.bundle import LeafBundle, Sizes
 from tallystick.disputes.leaf.elements import chosen_places
@@ -31,9 +31,10 @@ from tallystick.disputes.leaf.weighing import Weighed, Weights, weigh
 from tallystick.errors import MalformedError, ProofError
 from tallystick.graphs.derive import Derived, Deriver
 from tallystick.graphs.graph import Node, Ref
-from tallystick.tensors import Tensor, TensorSpec
-from tallystick.tolerances import Finding
-from tallystick.transcripts import StepRecord
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.tolerance import Finding
+from tallystick.transcripts.record import StepRecord
 
 FEWEST: Final = 32
 CHUNK_TERMS: Final = 1 << 22

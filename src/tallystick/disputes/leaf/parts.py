@@ -18,10 +18,12 @@ import numpy.typing as npt
 
 from tallystick.errors import MalformedError
 from tallystick.operators.algebra import Axes, Comparison, Number
-from tallystick.operators.balls import Ball, Balls
+from tallystick.operators.balls.ball import Ball
+from tallystick.operators.balls.balls import Balls
 from tallystick.operators.elements import ByElement
 from tallystick.operators.types import Types
-from tallystick.tensors import Tensor, TensorSpec
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 Places: TypeAlias = npt.NDArray[np.int64]
 """Flat places of elements, in row-major order."""

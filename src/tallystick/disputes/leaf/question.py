@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from tallystick.audits import Published, Verdict
-from tallystick.commitments import Digest, Json
+from tallystick.audits.published import Published
+from tallystick.audits.verdict import Verdict
+from tallystick.commitments.digest import Digest
+from tallystick.commitments.encoding import Json
 from tallystick.disputes.fault import Fault
 from tallystick.disputes.leaf.bundle import Sizes
 from tallystick.disputes.leaf.parts import Places

@@ -9,17 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from tallystick.audits import Published
 from tallystick.audits.findings import Findings, require
 from tallystick.audits.opening import check_binding, check_operator
-from tallystick.commitments import Digest, Hash, check_inclusion, encode, leaf_hash
+from tallystick.audits.published import Published
+from tallystick.commitments.digest import Digest
+from tallystick.commitments.encoding import encode
+from tallystick.commitments.tree import Hash, check_inclusion, leaf_hash
 from tallystick.disputes.leaf.bundle import Edge, LeafBundle
 from tallystick.errors import MalformedError, ProofError
 from tallystick.graphs.check import parse_ref
 from tallystick.graphs.encoding import graph_from_json
 from tallystick.graphs.graph import Graph, Node
 from tallystick.graphs.root import NodeProof, check_node
-from tallystick.tensors import Tensor, tensor_digest
+from tallystick.tensors.digest import tensor_digest
+from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.opening import check_leaf
 
 HEADER_FIELDS = {"constants", "dialect", "form", "graph", "inputs", "outputs"}

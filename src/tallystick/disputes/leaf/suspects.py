@@ -17,7 +17,7 @@ import numpy.typing as npt
 from tallystick.disputes.leaf.elements import chosen_places
 from tallystick.disputes.leaf.parts import Places
 from tallystick.operators.precision import FORMATS
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 BY_EACH: Final = 32
 """Elements that are judged for each measure."""

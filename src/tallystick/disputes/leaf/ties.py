@@ -22,7 +22,7 @@ import numpy.typing as npt
 from tallystick.disputes.leaf.parts import Places, row_and_column
 from tallystick.graphs.graph import Node, Ref
 from tallystick.operators.precision import FORMATS
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 BANDS: Final = 2.0
 """The default margin: both numbers may be off by one rounding."""

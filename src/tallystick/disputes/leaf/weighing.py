@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.audits.findings import Findings
-from tallystick.commitments import Digest
+from tallystick.commitments.digest import Digest
 from tallystick.disputes.leaf.elements import bound_at
 from tallystick.disputes.leaf.parts import Places
 from tallystick.disputes.leaf.ties import Tie, find_tie
@@ -27,10 +27,10 @@ from tallystick.operators.bound import bound
 from tallystick.operators.operator import Exactness
 from tallystick.operators.precision import FORMATS, UNSTATED, Format, Precision
 from tallystick.operators.registry import operator
-from tallystick.tensors import Tensor
-from tallystick.tolerances import Finding
+from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.bound import Bound
 from tallystick.tolerances.threshold import errors_of
+from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.profile import Profile
 
 CLOSE: Final = 64.0

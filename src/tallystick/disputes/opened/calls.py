@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from tallystick.audits.inference import Calls
-from tallystick.disputes.leaf import Limits
+from tallystick.disputes.leaf.question import Limits
 from tallystick.disputes.opened.doubts import MARGIN
 from tallystick.disputes.opened.drift import Leeway, deviation
 from tallystick.disputes.opened.held import HeldCalls
@@ -24,9 +24,10 @@ from tallystick.graphs.engine import Arguments, Engine
 from tallystick.graphs.execute import execute
 from tallystick.graphs.graph import Node, Ref
 from tallystick.graphs.reference import Reference
-from tallystick.tensors import State, Tensor, TensorSpec
-from tallystick.transcripts import CallRecord
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import State, Tensor
 from tallystick.transcripts.program import BATCH
+from tallystick.transcripts.record import CallRecord
 
 
 def doubt_calls(held: HeldCalls, engine: Engine, work: Work) -> Doubt | None:

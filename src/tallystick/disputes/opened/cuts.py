@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tallystick.graphs.graph import Constant, Form, Graph, Input, Node, Output, Ref, Role
-from tallystick.tensors import TensorSpec
+from tallystick.tensors.spec import TensorSpec
 
 
 @dataclass(frozen=True)

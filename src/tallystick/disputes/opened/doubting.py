@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tallystick.audits import Workplace
-from tallystick.commitments import Digest
+from tallystick.audits.training import Workplace
+from tallystick.commitments.digest import Digest
 from tallystick.disputes.budget import Budget, judge_budget
-from tallystick.disputes.leaf import Question
+from tallystick.disputes.leaf.question import Question
 from tallystick.disputes.opened.calls import doubt_calls
 from tallystick.disputes.opened.doubts import MARGIN, audit_whole, doubt_operators, doubt_training
 from tallystick.disputes.opened.held import Held, HeldCalls, HeldTraining, Holdings
@@ -24,8 +24,8 @@ from tallystick.disputes.parties import Answered, Doubt, Ground
 from tallystick.disputes.state import Claim, Tree
 from tallystick.errors import MalformedError, ProofError
 from tallystick.graphs.engine import Engine
-from tallystick.transcripts import Spec
 from tallystick.transcripts.program import STATE_PREFIXES
+from tallystick.transcripts.spec import Spec
 
 
 def doubter_for(

@@ -10,11 +10,14 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from tallystick.audits import Policy, Report, Workplace, audit_training
 from tallystick.audits.evidence import Evidence
+from tallystick.audits.policy import Policy
 from tallystick.audits.replay import TRAJECTORY
+from tallystick.audits.report import Report
+from tallystick.audits.training import Workplace, audit_training
 from tallystick.disputes.fault import Fault
-from tallystick.disputes.leaf import Question, rule_leaf
+from tallystick.disputes.leaf.judge import rule_leaf
+from tallystick.disputes.leaf.question import Question
 from tallystick.disputes.opened.held import PROJECTION, STEP_FACTOR, HeldTraining
 from tallystick.disputes.opened.locate import Work, deviations
 from tallystick.disputes.opened.replays import Replays
@@ -22,9 +25,9 @@ from tallystick.disputes.opened.subjects import place_of_step
 from tallystick.disputes.opened.view import View
 from tallystick.disputes.parties import Doubt
 from tallystick.graphs.engine import Engine
-from tallystick.store import read_lines
-from tallystick.tolerances import Finding
-from tallystick.transcripts import AnchorRecord, read_record
+from tallystick.store.log import read_lines
+from tallystick.tolerances.tolerance import Finding
+from tallystick.transcripts.record import AnchorRecord, read_record
 
 MARGIN: Final = 2.0
 """How many times a judge's limits something has to be off before a bond is bet on it."""

@@ -29,7 +29,8 @@ import numpy.typing as npt
 
 from tallystick.graphs.graph import Node, Ref
 from tallystick.operators.precision import FORMATS
-from tallystick.tensors import Tensor, TensorSpec
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 ALLOWED: Final[Mapping[str, float]] = {"F64": 1024.0, "F32": 1024.0, "F16": 32.0, "BF16": 16.0}
 """Times √k units: what the children of honest stacks stay below; measured, with a margin (see above)."""

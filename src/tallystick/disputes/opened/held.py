@@ -20,36 +20,37 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from tallystick.audits import Published, shipped_calibration
-from tallystick.audits.calibration import Calibration, Entry
+from tallystick.audits.calibration import Calibration, Entry, shipped_calibration
 from tallystick.audits.evidence import Evidence
 from tallystick.audits.findings import Findings, require
 from tallystick.audits.inference import Calls
 from tallystick.audits.opening import OPENING, check_binding, check_position, states_around
+from tallystick.audits.published import Published
 from tallystick.audits.replay import as_float
 from tallystick.audits.tolerant import part
 from tallystick.audits.undetermined import Mask, find_undetermined, share_of_update
 from tallystick.audits.workload import workload_of
-from tallystick.commitments import Digest, digest_bytes
+from tallystick.commitments.digest import Digest, digest_bytes
 from tallystick.disputes.opened.drift import Leeway, deviation
 from tallystick.disputes.opened.limits import Kind, kinds_in, limits_of
 from tallystick.disputes.opened.subjects import whole_calls, whole_evidence
 from tallystick.disputes.opened.view import View, supplied
 from tallystick.disputes.state import Claim, Tree
 from tallystick.errors import ProofError, UnavailableError
-from tallystick.store import InferenceDirectory, RunDirectory, claims_inference, read_document
-from tallystick.tensors import State, Tensor, tensor_digest
-from tallystick.tolerances import LossBand, Projection, ReplayedState
-from tallystick.transcripts import (
-    CallRecord,
-    Log,
-    Opening,
-    StepRecord,
-    decode_sketch,
-    projection_seed,
-    state_digest_of,
-)
+from tallystick.store.files import read_document
+from tallystick.store.inference import InferenceDirectory, claims_inference
+from tallystick.store.run import RunDirectory
+from tallystick.tensors.digest import tensor_digest
+from tallystick.tensors.tensor import State, Tensor
+from tallystick.tolerances.loss import LossBand
+from tallystick.tolerances.projection import Projection
+from tallystick.tolerances.tolerance import ReplayedState
+from tallystick.transcripts.claim import Log
+from tallystick.transcripts.opening import Opening, state_digest_of
+from tallystick.transcripts.plan import projection_seed
 from tallystick.transcripts.program import BATCH, STATE_PREFIXES
+from tallystick.transcripts.record import CallRecord, StepRecord
+from tallystick.transcripts.summary import decode_sketch
 
 WEIGHTS: Final = ("weights.", "buffers.")
 PROJECTION: Final = attrgetter("projection")

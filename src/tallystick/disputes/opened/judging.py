@@ -14,12 +14,13 @@ import numpy as np
 
 from tallystick.audits.findings import Findings, require
 from tallystick.audits.screens import screen_anchors
-from tallystick.commitments import leaf_hash
+from tallystick.commitments.tree import leaf_hash
 from tallystick.disputes.budget import Budget, judge_budget
 from tallystick.disputes.fault import Fault
-from tallystick.disputes.leaf import Ground, Limits, Question, Ruling, rule_leaf
 from tallystick.disputes.leaf.bundle import LeafBundle
+from tallystick.disputes.leaf.judge import rule_leaf
 from tallystick.disputes.leaf.parts import Places
+from tallystick.disputes.leaf.question import Ground, Limits, Question, Ruling
 from tallystick.disputes.leaf.suspects import suspicious
 from tallystick.disputes.leaf.weighing import MISFITS
 from tallystick.disputes.opened.doubting import workplace
@@ -39,11 +40,11 @@ from tallystick.graphs.derive import Deriver
 from tallystick.graphs.engine import Engine
 from tallystick.graphs.graph import Ref, result_ref
 from tallystick.operators.precision import UNSTATED, Precision
-from tallystick.store import read_document
-from tallystick.tensors import TensorSpec
-from tallystick.transcripts import AnchorRecord, StepRecord, read_record
+from tallystick.store.files import read_document
+from tallystick.tensors.spec import TensorSpec
 from tallystick.transcripts.profile import Profile
 from tallystick.transcripts.program import STATE_PREFIXES
+from tallystick.transcripts.record import AnchorRecord, StepRecord, read_record
 
 Element = tuple[int, int]
 Found = tuple[Fault | None, str]

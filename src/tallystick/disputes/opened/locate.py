@@ -24,7 +24,7 @@ from tallystick.graphs.costs import last_readers
 from tallystick.graphs.engine import Engine
 from tallystick.graphs.execute import execute, operands_of
 from tallystick.graphs.graph import Node, Ref
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 DECISIVE: Final = 192.0
 """Tolerances that no decoy of usual width reaches: a sum of k products with random signs, moved by its whole bound

@@ -19,7 +19,8 @@ from tallystick.graphs.graph import Node, Ref
 from tallystick.operators.bound import Bound, bound
 from tallystick.operators.precision import FORMATS, Precision
 from tallystick.operators.registry import operator
-from tallystick.tensors import Tensor, TensorSpec
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.threshold import Threshold, errors_of, rounding_errors
 
 SAFETY: Final = 8.0

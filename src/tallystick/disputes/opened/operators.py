@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tallystick.audits.opening import GRAPH, OPENING, OPERATOR, OPERATORS, value_file
-from tallystick.commitments import Digest, digest_bytes, leaf_hash, prove_inclusion
+from tallystick.commitments.digest import Digest, digest_bytes
+from tallystick.commitments.tree import leaf_hash, prove_inclusion
 from tallystick.disputes.leaf.bundling import WholeOpening
 from tallystick.disputes.moves import Cut
 from tallystick.disputes.opened.whole import Operators, read_operators
@@ -21,8 +22,9 @@ from tallystick.disputes.parties import Descent, Opened
 from tallystick.errors import UnavailableError
 from tallystick.graphs.files import constants_path
 from tallystick.graphs.graph import Ref
-from tallystick.store import read_document
-from tallystick.transcripts import Opening, OperatorRecord
+from tallystick.store.files import read_document
+from tallystick.transcripts.opening import Opening
+from tallystick.transcripts.record import OperatorRecord
 
 Open = Callable[[Path], None]
 """Writes the operators of a record, and all their values, into an empty folder."""

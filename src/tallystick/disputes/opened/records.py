@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tallystick.commitments import leaf_hash
+from tallystick.commitments.tree import leaf_hash
 from tallystick.disputes.moves import Cut
 from tallystick.disputes.parties import Opened
 from tallystick.errors import UnavailableError
-from tallystick.store import Opened as OpenedLine
-from tallystick.store import open_line, read_lines
+from tallystick.store.log import Opened as OpenedLine
+from tallystick.store.log import open_line, read_lines
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from tallystick.audits.opening import OPENING
-from tallystick.commitments import Digest, digest_bytes
+from tallystick.commitments.digest import Digest, digest_bytes
 from tallystick.disputes.fault import Fault
 from tallystick.disputes.game import apply
 from tallystick.disputes.moves import Choose, Contest, Descend, Move, Partition, Post, Protest, Reveal
@@ -21,8 +21,11 @@ from tallystick.disputes.parties import Answered, Descended, Descent, Doubt, Dou
 from tallystick.disputes.partition import bounds, cut_places
 from tallystick.disputes.rules import Rules
 from tallystick.disputes.state import Dispute, Phase, State
-from tallystick.store import InferenceDirectory, RunDirectory, claims_inference, read_document
-from tallystick.transcripts import Log, Opening
+from tallystick.store.files import read_document
+from tallystick.store.inference import InferenceDirectory, claims_inference
+from tallystick.store.run import RunDirectory
+from tallystick.transcripts.claim import Log
+from tallystick.transcripts.opening import Opening
 
 PROVER, CHALLENGER, TREASURY, REFEREE = (f"{number:064x}" for number in (1, 2, 3, 4))
 RULES: Final = Rules(treasury=TREASURY, referee=REFEREE)

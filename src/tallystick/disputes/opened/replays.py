@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from tallystick.audits import Policy
 from tallystick.audits.findings import Findings
 from tallystick.audits.initial import judge_initial_state
+from tallystick.audits.policy import Policy
 from tallystick.audits.replay import judge_whole_state
 from tallystick.audits.sampling import Segment
 from tallystick.audits.tolerant import TolerantJudge, part
@@ -27,10 +27,12 @@ from tallystick.disputes.opened.drift import Leeway, deviation
 from tallystick.disputes.opened.held import HeldTraining, step_distance
 from tallystick.disputes.opened.subjects import graph_replayer, replay_to
 from tallystick.errors import UnavailableError
-from tallystick.tensors import State, Tensor
-from tallystick.tolerances import Finding, Projection
+from tallystick.tensors.tensor import State, Tensor
+from tallystick.tolerances.projection import Projection
 from tallystick.tolerances.streams import element_count
-from tallystick.transcripts import Environment, projection_seed
+from tallystick.tolerances.tolerance import Finding
+from tallystick.transcripts.environment import Environment
+from tallystick.transcripts.plan import projection_seed
 
 if TYPE_CHECKING:
     from tallystick.frameworks.torch.graph_replayer import GraphReplayer

@@ -7,12 +7,12 @@ the record that was opened and to the statement of the claim, and everything tha
 from __future__ import annotations
 
 from tallystick.audits.findings import require
-from tallystick.commitments import leaf_hash
+from tallystick.commitments.tree import leaf_hash
 from tallystick.disputes.opened.held import Held
 from tallystick.disputes.opened.records import record_file
 from tallystick.disputes.opened.view import View, places_of, supplied, view_of
 from tallystick.disputes.parties import Answered
-from tallystick.store import read_document
+from tallystick.store.files import read_document
 
 
 def check_turn(answered: Answered, held: Held) -> tuple[str, ...]:

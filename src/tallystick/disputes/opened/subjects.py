@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from tallystick.audits import Policy
 from tallystick.audits.evidence import Evidence, gather_evidence
 from tallystick.audits.findings import Findings
 from tallystick.audits.inference import Calls, gather_calls
+from tallystick.audits.policy import Policy
 from tallystick.errors import ProofError, UsageError
-from tallystick.store import InferenceDirectory, RunDirectory, open_line
-from tallystick.transcripts import HeaderRecord, StepRecord, read_record
+from tallystick.store.inference import InferenceDirectory
+from tallystick.store.log import open_line
+from tallystick.store.run import RunDirectory
 from tallystick.transcripts.program import BATCH
+from tallystick.transcripts.record import HeaderRecord, StepRecord, read_record
 
 if TYPE_CHECKING:
     from tallystick.frameworks.torch.graph_replayer import GraphReplayer

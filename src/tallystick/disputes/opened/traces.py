@@ -30,8 +30,11 @@ from tallystick.disputes.state import Dispute
 from tallystick.errors import UsageError
 from tallystick.graphs.engine import Engine
 from tallystick.operators.engines import lines_of
-from tallystick.store import InferenceDirectory, RunDirectory, claims_inference, read_document
-from tallystick.transcripts import Opening, StepRecord, read_record
+from tallystick.store.files import read_document
+from tallystick.store.inference import InferenceDirectory, claims_inference
+from tallystick.store.run import RunDirectory
+from tallystick.transcripts.opening import Opening
+from tallystick.transcripts.record import StepRecord, read_record
 
 if TYPE_CHECKING:
     from tallystick.recorders.step_opening import Subject
@@ -179,7 +182,7 @@ class CallSource:
 
     def __call__(self, line: bytes) -> Subject | None:
         """The call of this record."""
-        from tallystick.transcripts import CallRecord
+        from tallystick.transcripts.record import CallRecord
 
         return subject_of_call(self.calls, CallRecord.from_bytes(line, "record").index)
 

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from tallystick.audits.findings import require
 from tallystick.audits.opening import OPERATOR, VALUES, read_value, value_file
-from tallystick.commitments import Digest, digest_from, tree_root
+from tallystick.commitments.digest import Digest, digest_from
+from tallystick.commitments.tree import tree_root
 from tallystick.disputes.leaf.bundle import Asked, LeafBundle
 from tallystick.disputes.leaf.bundling import WholeOpening
 from tallystick.disputes.opened.cuts import Cuts
@@ -25,9 +26,10 @@ from tallystick.disputes.partition import cut_places
 from tallystick.disputes.state import Dispute
 from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
 from tallystick.graphs.graph import Graph, Ref
-from tallystick.store import read_document
-from tallystick.tensors import Tensor, TensorSpec
-from tallystick.transcripts import OpenedOperator, Opening
+from tallystick.store.files import read_document
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.opening import OpenedOperator, Opening
 
 
 @dataclass(frozen=True)

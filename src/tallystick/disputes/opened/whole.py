@@ -8,12 +8,12 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from tallystick.audits.opening import OPENING, follow_operators
-from tallystick.commitments import Digest
+from tallystick.commitments.digest import Digest
 from tallystick.disputes.leaf.bundling import WholeOpening
 from tallystick.disputes.opened.cuts import Cuts
 from tallystick.errors import UnavailableError
 from tallystick.graphs.graph import Ref
-from tallystick.tensors import TensorSpec
+from tallystick.tensors.spec import TensorSpec
 
 
 @dataclass(frozen=True, eq=False)

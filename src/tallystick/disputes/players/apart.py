@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Final, Protocol, Self, cast
 
-from tallystick.commitments import Json, decode, encode
+from tallystick.commitments.encoding import Json, decode, encode
 from tallystick.disputes.parties import Answered, Doubt, Doubter, Ground
 from tallystick.disputes.players.auditing import Finding, doubt_form, read_doubt
 from tallystick.disputes.players.task import FAILURES
@@ -25,7 +25,7 @@ from tallystick.disputes.players.watch import claim_name
 from tallystick.disputes.players.workspace import Workspace
 from tallystick.disputes.state import Claim, Status
 from tallystick.errors import MalformedError, ProofError, UnavailableError
-from tallystick.store import write_atomically
+from tallystick.store.files import write_atomically
 
 REASON_MAX: Final = 4096
 

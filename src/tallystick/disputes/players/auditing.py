@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tallystick.commitments import Json
+from tallystick.commitments.encoding import Json
 from tallystick.disputes.parties import Answered, Doubt, Doubter, Ground
 from tallystick.disputes.state import Claim
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tallystick.commitments import Digest, digest
-from tallystick.disputes.coordinators import Board, Coordinator
+from tallystick.commitments.digest import Digest, digest
+from tallystick.disputes.coordinators.coordinator import Board, Coordinator
 from tallystick.disputes.players.player import PATIENCE
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
-    from tallystick.attestation import SigningKey
+    from tallystick.attestation.signing import SigningKey
     from tallystick.disputes.coordinators.local.client import RemoteCoordinator
 
 ETHEREUM: Final = "ethereum:"
@@ -108,7 +108,8 @@ def _board_at(text: str, key: Path | None) -> Iterator[Board]:
 
 
 def _contract(text: str, key: Path | None) -> Place:
-    from tallystick.disputes.coordinators.ethereum import EthereumKey, connect
+    from tallystick.disputes.coordinators.ethereum.client import connect
+    from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
 
     found = connect(text, EthereumKey.read(key) if key else None)
     identity = digest("coordinator", f"{found.chain_id}:{found.contract}".encode())
@@ -117,7 +118,7 @@ def _contract(text: str, key: Path | None) -> Place:
 
 def _signing_key(key: Path | None) -> SigningKey:
     """The key in a file; without one, a key that is forgotten, of a party that nobody knows."""
-    from tallystick.attestation import SigningKey
+    from tallystick.attestation.signing import SigningKey
 
     if key is None:
         return SigningKey.generate()

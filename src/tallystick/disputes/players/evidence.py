@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from tallystick.commitments import prove_inclusion
+from tallystick.commitments.tree import prove_inclusion
 from tallystick.disputes.cheap import CAST, PRODUCT, convict
 from tallystick.disputes.leaf.bundling import WholeOpening
 from tallystick.disputes.moves import Evidence, RecordForm, TensorForm, Writer
@@ -19,8 +19,8 @@ from tallystick.disputes.opened.view import view_of
 from tallystick.disputes.parties import Answered
 from tallystick.disputes.state import Dispute
 from tallystick.errors import ProofError, RuleError
-from tallystick.tensors import Tensor
-from tallystick.transcripts import OperatorRecord
+from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.record import OperatorRecord
 
 GROUNDS: Final[dict[str, Literal["cast", "product"]]] = {CAST: "cast", PRODUCT: "product"}
 FORMS: Final = frozenset({"F32", "F64"})

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tallystick.commitments import Json
-from tallystick.disputes.coordinators import Entry
+from tallystick.commitments.encoding import Json
+from tallystick.disputes.coordinators.coordinator import Entry
 from tallystick.disputes.game import apply
 from tallystick.disputes.moves import (
     Choose,

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tallystick.audits import Policy
 from tallystick.audits.inference import gather_calls
 from tallystick.audits.opening import OPENING
+from tallystick.audits.policy import Policy
 from tallystick.disputes.opened.calls import require_disputable
 from tallystick.disputes.opened.manifest import files_of
 from tallystick.disputes.players.prover import Offer
-from tallystick.store import InferenceDirectory, RunDirectory, claims_inference, read_document
-from tallystick.transcripts import Log, Opening
+from tallystick.store.files import read_document
+from tallystick.store.inference import InferenceDirectory, claims_inference
+from tallystick.store.run import RunDirectory
+from tallystick.transcripts.claim import Log
+from tallystick.transcripts.opening import Opening
 
 
 def offer_of(folder: Path) -> Offer:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tallystick.disputes.coordinators import Coordinator
+from tallystick.disputes.coordinators.coordinator import Coordinator
 from tallystick.disputes.moves import Move
 from tallystick.disputes.players.calendar import next_instant
 from tallystick.disputes.players.task import FAILURES, MISTAKES, Elsewhere, Role, Task

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tallystick.commitments import Json
+from tallystick.commitments.encoding import Json
 from tallystick.disputes.context import time_left
 from tallystick.disputes.pausing import game_time
 from tallystick.disputes.rules import DAY, HOUR, MINUTE

@@ -10,7 +10,7 @@ from shutil import rmtree
 from tempfile import mkdtemp
 from weakref import finalize
 
-from tallystick.disputes.coordinators import Board, Coordinator
+from tallystick.disputes.coordinators.coordinator import Board, Coordinator
 from tallystick.disputes.moves import Convene, Move, Rule
 from tallystick.disputes.parties import Answered, Judge
 from tallystick.disputes.players.keeper import Keeper
@@ -73,7 +73,7 @@ class Referee:
 
 def referee_of(coordinator: Coordinator, board: Board, judge: Judge | None = None) -> Player:
     """The referee's program; `look()` rules on everything that waits. It keeps nothing when it ends."""
-    from tallystick.disputes.opened import Judge as OpenedJudge
+    from tallystick.disputes.opened.judging import Judge as OpenedJudge
 
     workspace = Workspace(Path(mkdtemp(prefix="tallystick-referee-")))
     shelf = Shelf(board, workspace.folder / "data")

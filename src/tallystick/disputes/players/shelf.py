@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tallystick.commitments import Digest
-from tallystick.disputes.coordinators import Board
+from tallystick.commitments.digest import Digest
+from tallystick.disputes.coordinators.coordinator import Board
 from tallystick.disputes.opened.manifest import fetch, publish
 from tallystick.disputes.parties import Answered, Files
 from tallystick.disputes.players.watch import View

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tallystick.commitments import Digest, digest
-from tallystick.disputes.coordinators import Entry
+from tallystick.commitments.digest import Digest, digest
+from tallystick.disputes.coordinators.coordinator import Entry
 from tallystick.disputes.game import apply
 from tallystick.disputes.moves import Move
 from tallystick.disputes.players.player import Player

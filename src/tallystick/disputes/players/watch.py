@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from tallystick.commitments import Digest, digest, encode
-from tallystick.disputes.coordinators import Coordinator, Entry
+from tallystick.commitments.digest import Digest, digest
+from tallystick.commitments.encoding import encode
+from tallystick.disputes.coordinators.coordinator import Coordinator, Entry
 from tallystick.disputes.game import Option, apply, next_moves
 from tallystick.disputes.moves import Descend, Move, Partition, Reveal
 from tallystick.disputes.parties import Descended

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from tallystick.commitments import Json, decode, encode
+from tallystick.commitments.encoding import Json, decode, encode
 from tallystick.disputes.moves import Move, read_move
 from tallystick.errors import MalformedError, UnavailableError
-from tallystick.store import read_document, write_atomically
+from tallystick.store.files import read_document, write_atomically
 
 
 @dataclass(frozen=True)

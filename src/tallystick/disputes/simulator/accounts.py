@@ -11,7 +11,7 @@ from tallystick.disputes.fault import Fault
 from tallystick.disputes.moves import Appeal, Disclose, Move, Vote, value_of
 from tallystick.disputes.pausing import game_time
 from tallystick.disputes.rules import LEAVES_MAX, Rules
-from tallystick.disputes.simulator.laws import credited
+from tallystick.disputes.simulator.laws.money import credited
 from tallystick.disputes.simulator.limits import longest
 from tallystick.disputes.simulator.setting import Delays
 from tallystick.disputes.simulator.trees import Truth

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Final
 
-from tallystick.commitments import Digest, Hash, LeafHashes, digest, leaf_hash, prove_inclusion, tree_root
+from tallystick.commitments.digest import Digest, digest
+from tallystick.commitments.tree import Hash, LeafHashes, leaf_hash, prove_inclusion, tree_root
 from tallystick.disputes.cheap import record_bytes
 from tallystick.disputes.fault import Fault
 from tallystick.disputes.moves import Cut, Evidence, RecordForm, Writer

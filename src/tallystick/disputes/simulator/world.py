@@ -19,7 +19,7 @@ from tallystick.disputes.simulator.actors import Actor
 from tallystick.disputes.simulator.agenda import Agenda
 from tallystick.disputes.simulator.chain import Chain
 from tallystick.disputes.simulator.desk import Desk
-from tallystick.disputes.simulator.laws import broken_by
+from tallystick.disputes.simulator.laws.every_move import broken_by
 from tallystick.disputes.simulator.population import Population
 from tallystick.disputes.simulator.setting import draw_delays, draw_rules
 from tallystick.disputes.simulator.trees import Run, Truth

@@ -12,7 +12,8 @@ from tallystick.frameworks.jax.emission import WRITERS, Signature, graph_functio
 from tallystick.frameworks.jax.signatures import Key, bound, flat, key_of, signatures_of, spread
 from tallystick.graphs.engine import Arguments
 from tallystick.graphs.graph import Graph, Node
-from tallystick.tensors import Tensor, TensorSpec
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 BY_DEFINITION: Final = frozenset({"stablehlo.scatter", "stablehlo.select_and_scatter", "stablehlo.sort"})
 """What IREE 3.13 gets wrong: it writes outside of the tensor, takes the last of equal maxima, and sorts unstably."""

@@ -13,7 +13,9 @@ import iree.runtime
 import numpy as np
 
 from tallystick.errors import UnavailableError
-from tallystick.tensors import Tensor, TensorSpec, numpy_dtype
+from tallystick.tensors.dtypes import numpy_dtype
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 TARGET: Final = "llvm-cpu"
 FLAGS: Final = ("--iree-llvmcpu-target-cpu=generic", "--iree-input-demote-f64-to-f32=false")

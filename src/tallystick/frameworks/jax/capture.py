@@ -13,7 +13,9 @@ import numpy as np
 from tallystick.errors import UnavailableError, UsageError
 from tallystick.frameworks.jax.lowering import lower
 from tallystick.graphs.graph import Form, Graph, Input, Role
-from tallystick.tensors import Tensor, TensorSpec, dtype_of
+from tallystick.tensors.dtypes import dtype_of
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 ROLES: Final = {
     "weights": Role.WEIGHT,

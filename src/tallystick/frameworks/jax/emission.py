@@ -15,7 +15,8 @@ from typing import Any, Final, TypeAlias
 from tallystick.errors import UnavailableError
 from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.operators.operator import Attribute
-from tallystick.tensors import TensorSpec, round_to_bfloat16
+from tallystick.tensors.dtypes import round_to_bfloat16
+from tallystick.tensors.spec import TensorSpec
 
 Attributes: TypeAlias = Mapping[str, Attribute]
 Written: TypeAlias = "tuple[str, str, str]"

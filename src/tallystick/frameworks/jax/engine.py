@@ -14,7 +14,9 @@ from tallystick.frameworks.jax.programs import ALGEBRA, Program, compiled, defin
 from tallystick.frameworks.jax.signatures import Key, bound, flat, key_of, spread
 from tallystick.graphs.engine import Arguments
 from tallystick.graphs.graph import Graph, Node
-from tallystick.tensors import Tensor, TensorSpec, dtype_of
+from tallystick.tensors.dtypes import dtype_of
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 
 class JaxEngine:

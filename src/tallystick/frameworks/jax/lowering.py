@@ -19,7 +19,9 @@ from tallystick.graphs.derive import Deriver
 from tallystick.graphs.graph import Constant, Form, Graph, Input, Node, Operand, Output, Ref, result_ref
 from tallystick.operators.operator import Operator
 from tallystick.operators.registry import OPERATORS
-from tallystick.tensors import Tensor, TensorSpec, tensor_digest
+from tallystick.tensors.digest import tensor_digest
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 COMPOSITES: Final = {"chlo.erf": "stablehlo.erf"}
 RENAMED: Final = {"chlo.erf": "stablehlo.erf"}

@@ -16,7 +16,7 @@ from tallystick.frameworks.jax.signatures import unflat
 from tallystick.operators.arrays import library
 from tallystick.operators.registry import operator
 from tallystick.operators.values import Value, Values
-from tallystick.tensors import TensorSpec
+from tallystick.tensors.spec import TensorSpec
 
 Program: TypeAlias = Callable[[Sequence[Any]], list[Any]]
 ALGEBRA: Final = Values(library("jax"))

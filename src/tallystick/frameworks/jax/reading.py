@@ -12,7 +12,9 @@ from jaxlib.mlir.dialects import stablehlo
 from tallystick.errors import UnavailableError
 from tallystick.frameworks.jax.emission import ELEMENTS
 from tallystick.operators.operator import Attribute
-from tallystick.tensors import Tensor, TensorSpec, numpy_dtype, round_to_bfloat16
+from tallystick.tensors.dtypes import numpy_dtype, round_to_bfloat16
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 Attributes: TypeAlias = "dict[str, Attribute]"
 Sides: TypeAlias = "tuple[int, ...]"

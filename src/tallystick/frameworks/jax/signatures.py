@@ -9,7 +9,8 @@ from tallystick.errors import MalformedError
 from tallystick.frameworks.jax.emission import Signature
 from tallystick.graphs.engine import Arguments
 from tallystick.graphs.graph import Constant, Graph, Input, Node
-from tallystick.tensors import Tensor, TensorSpec
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 Key: TypeAlias = "tuple[Any, ...]"
 

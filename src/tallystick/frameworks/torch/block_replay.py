@@ -12,7 +12,7 @@ from tallystick.frameworks.torch.decoding import capture_prefill
 from tallystick.frameworks.torch.language_models import TorchLanguageModel
 from tallystick.graphs.graph import Graph, Ref
 from tallystick.graphs.slicing import verification_slice
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 IDS = "inputs.input_ids"
 POSITIONS = "inputs.position_ids"

@@ -22,7 +22,7 @@ from tallystick.frameworks.torch.export import exported_program, tracing_errors
 from tallystick.frameworks.torch.lowering import live_nodes, lower
 from tallystick.frameworks.torch.state import to_tensor
 from tallystick.graphs.graph import Form, Graph, Input, Role
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 PREFIXES: Final = {
     InputKind.PARAMETER: ("weights.", Role.WEIGHT),

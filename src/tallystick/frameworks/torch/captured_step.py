@@ -13,7 +13,7 @@ from tallystick.errors import UsageError
 from tallystick.frameworks.torch.state import live_tensors, to_tensor
 from tallystick.frameworks.torch.step_names import named_scalars
 from tallystick.graphs.graph import Graph
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.optimizer import UpdateRule
 
 

@@ -21,7 +21,7 @@ from tallystick.frameworks.torch.state import to_tensor
 from tallystick.graphs.execute import execute
 from tallystick.graphs.graph import Graph
 from tallystick.graphs.template import Template
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 AXES: Final = {"input_ids": {1: "length"}, "position_ids": {1: "length"}}
 CACHE_AXES: Final = {2: "past"}

@@ -14,7 +14,8 @@ from typing import Any, Final, TypeAlias
 import torch
 from torch import nn
 
-from tallystick.commitments import Digest, Json, decode
+from tallystick.commitments.digest import Digest
+from tallystick.commitments.encoding import Json, decode
 from tallystick.errors import UnavailableError, UsageError
 from tallystick.frameworks.torch.capture import Captured, capture
 from tallystick.frameworks.torch.export import tracing_errors
@@ -24,7 +25,7 @@ from tallystick.graphs.door import read_graph
 from tallystick.graphs.encoding import canonical, graph_bytes
 from tallystick.graphs.files import save_program
 from tallystick.graphs.root import graph_root
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 Cache: TypeAlias = Mapping[str, Mapping[str, torch.Tensor]]
 Document: TypeAlias = Mapping[str, Any]

@@ -7,7 +7,7 @@ from typing import Final
 import torch
 
 from tallystick.errors import UnavailableError
-from tallystick.tensors import TensorSpec
+from tallystick.tensors.spec import TensorSpec
 
 DTYPES: Final = {
     "BOOL": torch.bool,

@@ -18,7 +18,7 @@ from tallystick.frameworks.torch.state import from_tensor, to_tensor
 from tallystick.graphs.engine import Arguments
 from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.operators.registry import operator
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 
 class TorchEngine:

@@ -11,7 +11,7 @@ from typing import Literal
 
 import torch
 
-from tallystick.transcripts import Environment
+from tallystick.transcripts.environment import Environment
 
 SWITCHES = (
     "ATEN_CPU_CAPABILITY",

@@ -14,8 +14,9 @@ import torch
 
 from tallystick.errors import MalformedError
 from tallystick.frameworks.torch.state import to_tensor
-from tallystick.tolerances.fingerprints import FingerprintSettings, encode_rows, encode_summaries
+from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 from tallystick.tolerances.fingerprints.signs import direction_signs, position_signs
+from tallystick.tolerances.fingerprints.wire import encode_rows, encode_summaries
 from tallystick.transcripts import states_opening
 from tallystick.transcripts.fingerprints import fingerprint_of
 from tallystick.transcripts.receipt import Fingerprint

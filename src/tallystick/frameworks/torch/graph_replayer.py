@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from tallystick.commitments import Digest, digest
+from tallystick.commitments.digest import Digest, digest
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.frameworks.torch.dtypes import DTYPES
 from tallystick.frameworks.torch.engine import TorchEngine
@@ -18,9 +18,12 @@ from tallystick.frameworks.torch.trainer import Trainer
 from tallystick.frameworks.torch.training_step import capture_recipe_step
 from tallystick.graphs.graph import Graph, Input
 from tallystick.graphs.root import graph_root
-from tallystick.tensors import Tensor, TensorSpec
-from tallystick.transcripts import ReplayedStep, Spec, StepProgram, classes, projection_seed
-from tallystick.transcripts.program import POSITION
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.plan import classes, projection_seed
+from tallystick.transcripts.program import POSITION, StepProgram
+from tallystick.transcripts.replayer import ReplayedStep
+from tallystick.transcripts.spec import Spec
 
 OBSERVED = frozenset({"loss", "gradient_norm", "activation.mean", "activation.rms"})
 CARRIED = ("rng.",)

@@ -14,13 +14,14 @@ from typing import Any, Final, Literal
 
 import torch
 
-from tallystick.commitments import Json, digest, encode, parse
+from tallystick.commitments.digest import digest
+from tallystick.commitments.encoding import Json, encode, parse
 from tallystick.errors import MalformedError, UnavailableError, UsageError
 from tallystick.frameworks.torch.hidden_states import watching_layers
 from tallystick.frameworks.torch.models import REFUSALS
 from tallystick.frameworks.torch.state import to_tensor
-from tallystick.store import read_document
-from tallystick.tensors import state_digest
+from tallystick.store.files import read_document
+from tallystick.tensors.digest import state_digest
 from tallystick.transcripts.language_model import Prefill
 from tallystick.transcripts.model_card import Dtype, ModelCard
 

@@ -21,7 +21,9 @@ from tallystick.frameworks.torch.state import to_tensor
 from tallystick.graphs.graph import Constant, Form, Graph, Input, Node, Output, Ref, result_ref
 from tallystick.operators.operator import Operator
 from tallystick.operators.registry import OPERATORS
-from tallystick.tensors import Tensor, TensorSpec, tensor_digest
+from tallystick.tensors.digest import tensor_digest
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 WITHOUT_RESULT: Final = frozenset({"aten._assert_tensor_metadata.default"})
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from tallystick.errors import MalformedError, UnavailableError
-from tallystick.transcripts import Recipe
+from tallystick.transcripts.recipe import Recipe
 
 PARAMETERS_MAX = 2_000_000_000
 MODULES_MAX = 20_000

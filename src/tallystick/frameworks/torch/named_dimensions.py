@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 import torch
 from torch import nn
 
-from tallystick.commitments import Json, decode
+from tallystick.commitments.encoding import Json, decode
 from tallystick.errors import TallyError, UnavailableError, UsageError
 from tallystick.frameworks.torch.capture import capture
 from tallystick.graphs.encoding import graph_bytes

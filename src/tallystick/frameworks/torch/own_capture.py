@@ -24,8 +24,8 @@ from tallystick.graphs.root import graph_root
 from tallystick.graphs.slicing import ancestors, givers_of
 from tallystick.graphs.template import Template
 from tallystick.graphs.transforms.sampling import POSITION, SEED, SEEN, TOKEN
-from tallystick.tensors import State
-from tallystick.tolerances import Finding
+from tallystick.tensors.tensor import State
+from tallystick.tolerances.tolerance import Finding
 
 HIDDEN: Final = re.compile(r"outputs\.hidden\.(\d{1,6})")
 KNOWN: Final = re.compile(r"outputs\.(logits|cache\.\d{1,6}\.(key|value)|hidden\.\d{1,6})")

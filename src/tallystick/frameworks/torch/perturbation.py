@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from tallystick.frameworks.torch.engine import TorchEngine
-from tallystick.graphs import Graph, Node, Ref
+from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.graphs.values import operands_of
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 Shares = Mapping[Ref, torch.Tensor]
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tallystick.commitments import words
+from tallystick.commitments.philox import words
 from tallystick.errors import UnavailableError, UsageError
 
 SEED: Final = "rng.seed"

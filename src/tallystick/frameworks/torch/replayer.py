@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tallystick.commitments import Digest, digest
-from tallystick.datasets import BatchPlan, Dataset
+from tallystick.commitments.digest import Digest, digest
+from tallystick.datasets.order import BatchPlan
+from tallystick.datasets.samples import Dataset
 from tallystick.errors import UnavailableError
 from tallystick.frameworks.torch.models import PARAMETERS_MAX
 from tallystick.frameworks.torch.summaries import Summariser
 from tallystick.frameworks.torch.trainer import CRASHES, Trainer, first_line
-from tallystick.tensors import Tensor
-from tallystick.transcripts import ReplayedStep, Spec, classes, micro_batches, projection_seed
+from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.plan import classes, micro_batches, projection_seed
+from tallystick.transcripts.replayer import ReplayedStep
+from tallystick.transcripts.spec import Spec
 
 
 class TorchReplayer:

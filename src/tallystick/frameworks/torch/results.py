@@ -13,7 +13,7 @@ from tallystick.frameworks.torch.dtypes import spec_of
 from tallystick.graphs.graph import Operand, Ref
 from tallystick.operators.operator import Attribute, Operator
 from tallystick.operators.types import Types
-from tallystick.tensors import TensorSpec
+from tallystick.tensors.spec import TensorSpec
 
 Results = tuple[TensorSpec | None, ...]
 

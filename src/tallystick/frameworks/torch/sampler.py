@@ -21,7 +21,7 @@ from tallystick.sampling.choose import check_form, check_places, choose_one
 from tallystick.sampling.draw import FAR_BELOW, NONE_LEFT, at_least_exp2, draw_gumbel, reach, threshold
 from tallystick.sampling.plain import NUMBERS, Plain
 from tallystick.sampling.stream import position_words
-from tallystick.transcripts import Sampler
+from tallystick.transcripts.sampler import Sampler
 
 CANDIDATES: Final = 16
 ALGEBRA: Final = Values(library("torch"))

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 import torch
 
-from tallystick.tolerances import Projection
-from tallystick.transcripts import encode_sketch
+from tallystick.tolerances.projection import Projection
+from tallystick.transcripts.summary import encode_sketch
 
 BLOCK = {"cpu": 1 << 20}
 BLOCK_ELSEWHERE = 1 << 24

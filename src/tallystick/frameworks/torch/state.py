@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from tallystick.errors import MalformedError
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 CUDA_GENERATORS = "rng.torch_cuda_"
 

@@ -7,11 +7,14 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import torch
 
-from tallystick.commitments import Digest
+from tallystick.commitments.digest import Digest
 from tallystick.frameworks.torch.sketch import Sketcher
-from tallystick.tensors import Tensor, state_digest
-from tallystick.tolerances import Bucket, Projection
-from tallystick.transcripts import BucketSummary, RecordRecipe, StateSummary
+from tallystick.tensors.digest import state_digest
+from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.bucket import Bucket
+from tallystick.tolerances.projection import Projection
+from tallystick.transcripts.recipe import RecordRecipe
+from tallystick.transcripts.summary import BucketSummary, StateSummary
 
 Keep = Callable[[bytes], Digest]
 """Where boundary hints go: bytes in, the digest that names them out."""

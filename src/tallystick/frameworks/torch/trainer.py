@@ -21,8 +21,9 @@ from tallystick.frameworks.torch.state import (
     restore_tensors,
     to_tensor,
 )
-from tallystick.tensors import Tensor
-from tallystick.transcripts import Recipe, learning_rate
+from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.recipe import Recipe
+from tallystick.transcripts.schedule import learning_rate
 
 POSITION = "position.step"
 CRASHES = (

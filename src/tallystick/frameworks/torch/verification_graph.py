@@ -29,8 +29,8 @@ from tallystick.graphs.graph import Graph, Role
 from tallystick.graphs.reference import Reference
 from tallystick.graphs.root import graph_root
 from tallystick.graphs.transforms.teacher_forcing import to_teacher_forcing
-from tallystick.tensors import State
-from tallystick.tolerances import Finding
+from tallystick.tensors.tensor import State
+from tallystick.tolerances.tolerance import Finding
 
 Route: TypeAlias = Literal["own capture", "symbolic length", "teacher forcing"]
 STEPS: Final = 4

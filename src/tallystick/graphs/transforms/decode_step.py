@@ -17,7 +17,7 @@ from tallystick.graphs.transforms.axes import Sizes
 from tallystick.graphs.transforms.known import Known
 from tallystick.graphs.transforms.later import REFERENCE
 from tallystick.graphs.transforms.steps import Stacked, Steps
-from tallystick.tensors import TensorSpec
+from tallystick.tensors.spec import TensorSpec
 
 SEEN: Final = "inputs.attention_mask"
 WRITTEN: Final = "stablehlo.dynamic_update_slice"

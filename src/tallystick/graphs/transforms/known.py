@@ -21,7 +21,8 @@ from tallystick.operators.algebra import Number
 from tallystick.operators.operator import Attribute
 from tallystick.operators.registry import operator
 from tallystick.operators.values import Value
-from tallystick.tensors import Tensor, TensorSpec
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 
 ELEMENTS_MAX: Final = 1 << 24
 """No more elements are computed ahead."""

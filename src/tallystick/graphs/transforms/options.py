@@ -21,7 +21,7 @@ from tallystick.graphs.transforms.later import REFERENCE
 from tallystick.graphs.transforms.reading import Reader, Reading, Scale, marked
 from tallystick.graphs.transforms.steps import Mixed, Stacked, Steps
 from tallystick.graphs.transforms.writing import Dialect, Writer
-from tallystick.tensors import TensorSpec
+from tallystick.tensors.spec import TensorSpec
 
 OPTIONS_MAX: Final = 48
 COMBINATIONS_MAX: Final = 64

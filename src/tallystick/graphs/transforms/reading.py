@@ -22,7 +22,7 @@ from tallystick.graphs.transforms.steps import Mixed, Stacked, Steps
 from tallystick.operators.operator import Attribute
 from tallystick.operators.registry import operator
 from tallystick.operators.types import Types
-from tallystick.tensors import TensorSpec
+from tallystick.tensors.spec import TensorSpec
 
 CHANGES_MAX: Final = 3
 PLACES_MAX: Final = 12

@@ -19,7 +19,7 @@ from tallystick.graphs.graph import Graph, Input, Node, Output, Ref, Role, resul
 from tallystick.operators.operator import Attribute
 from tallystick.operators.registry import operator
 from tallystick.operators.types import Types
-from tallystick.tensors import TensorSpec
+from tallystick.tensors.spec import TensorSpec
 
 LOGITS: Final = "outputs.logits"
 TOKEN: Final = "token"

@@ -39,7 +39,7 @@ from tallystick.graphs.transforms.later import (
 from tallystick.operators.algebra import Axes, Comparison, Number
 from tallystick.operators.elements import ByElement
 from tallystick.operators.types import Types
-from tallystick.tensors import TensorSpec
+from tallystick.tensors.spec import TensorSpec
 
 BYTES_MAX: Final = 1 << 62
 """Marks are larger than sizes, and nothing is allocated."""

@@ -30,7 +30,7 @@ from tallystick.graphs.transforms.options import Option, Options, source, stacke
 from tallystick.graphs.transforms.reading import Reader, Reading, Scale
 from tallystick.graphs.transforms.steps import Mixed, ReadsLater, Stacked, Steps
 from tallystick.graphs.transforms.writing import DIALECTS, Writer
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 CHOICES_MAX: Final = 512
 MASK: Final = "attn_mask"

@@ -11,7 +11,7 @@ from tallystick.graphs.graph import Node, Operand, Ref
 from tallystick.operators.operator import Attribute, Scalar
 from tallystick.operators.registry import operator
 from tallystick.operators.types import Types
-from tallystick.tensors import TensorSpec
+from tallystick.tensors.spec import TensorSpec
 
 INDEX: Final = "I32"
 

@@ -8,14 +8,3 @@ is possible, or a divisor may be 0. Radius 0 beside an infinity or a NaN promise
 
 Rules and derivations: docs/bounds.md; Higham, *Accuracy and Stability of Numerical Algorithms*, 2002, §3.
 """
-
-from tallystick.operators.balls.accumulation import Accumulation
-from tallystick.operators.balls.ball import Ball
-from tallystick.operators.balls.elementwise import Elementwise
-from tallystick.operators.balls.movement import Movement
-
-__all__ = ["Ball", "Balls"]
-
-
-class Balls(Elementwise, Accumulation, Movement):
-    """The algebra of balls over one array library, for devices of one precision and one table of library figures."""

@@ -14,7 +14,7 @@ from tallystick.operators.balls.ball import Ball, Operand
 from tallystick.operators.balls.choices import Choices
 from tallystick.operators.precision import FORMATS
 from tallystick.operators.values import Value
-from tallystick.tensors import numpy_dtype
+from tallystick.tensors.dtypes import numpy_dtype
 
 
 class Elementwise(Choices):

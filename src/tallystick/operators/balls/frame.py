@@ -19,7 +19,7 @@ from tallystick.operators.library import Library as Figures
 from tallystick.operators.precision import FORMATS, PLAIN, REFERENCE, Format, Precision
 from tallystick.operators.rounding import DETERMINISTIC, Model
 from tallystick.operators.values import Value, Values
-from tallystick.tensors import Tensor
+from tallystick.tensors.tensor import Tensor
 
 
 @dataclass(frozen=True)

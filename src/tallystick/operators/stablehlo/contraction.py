@@ -17,7 +17,7 @@ from tallystick.operators.stablehlo.arguments import (
     require,
 )
 from tallystick.operators.stablehlo.reduction import windows_of
-from tallystick.tensors import item_size
+from tallystick.tensors.dtypes import item_size
 
 FAMILY = Family()
 

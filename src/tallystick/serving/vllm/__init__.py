@@ -2,5 +2,3 @@
 
 It has been tested against a stub of those interfaces, and has not run on vLLM. See `docs/serving.md`.
 """
-
-__all__: list[str] = []

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from tallystick.graphs import Engine, Graph
+from tallystick.graphs.engine import Engine
+from tallystick.graphs.graph import Graph
 
 ENGINES: Final = ("torch", "jax", "iree")
 """Those whose runs are judged; the reference is what they are judged by."""

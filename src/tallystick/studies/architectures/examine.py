@@ -11,14 +11,19 @@ from typing import Final
 
 from tallystick.attacks.inference.workload import all_values
 from tallystick.errors import MalformedError, UnavailableError, UsageError
-from tallystick.graphs import Engine, Graph, Ref, execute, graph_bytes, graph_root, read_graph
+from tallystick.graphs.door import read_graph
+from tallystick.graphs.encoding import graph_bytes
+from tallystick.graphs.engine import Engine
+from tallystick.graphs.execute import execute
+from tallystick.graphs.graph import Graph, Ref
 from tallystick.graphs.inspection import Inspection
+from tallystick.graphs.root import graph_root
 from tallystick.studies.architectures.distances import Distance, distance, vanishing
 from tallystick.studies.architectures.engines import ENGINES, engine_of
 from tallystick.studies.architectures.judging import Judgement, judge_all
 from tallystick.studies.architectures.slices import Examples, Slice, isolate, middle_slice, run_slice
 from tallystick.studies.architectures.subjects import Subject
-from tallystick.tensors import State, Tensor
+from tallystick.tensors.tensor import State, Tensor
 
 AGREEMENT: Final = 1e-3
 """What other engines may be off in loss and outputs, relative to the largest element: more is no rounding any more."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tallystick.audits import OperatorJudge
 from tallystick.audits.findings import Findings
-from tallystick.graphs import Graph, Ref, graph_root
-from tallystick.tensors import Tensor
+from tallystick.audits.operators import OperatorJudge
+from tallystick.graphs.graph import Graph, Ref
+from tallystick.graphs.root import graph_root
+from tallystick.tensors.tensor import Tensor
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from tallystick.attacks.inference.workload import all_values
-from tallystick.graphs import Engine, Graph, Ref
 from tallystick.graphs.batching import BatchSlice, slice_batch
+from tallystick.graphs.engine import Engine
+from tallystick.graphs.graph import Graph, Ref
 from tallystick.graphs.slicing import verification_slice
 from tallystick.studies.architectures.distances import relative
 from tallystick.studies.architectures.judging import Judgement, judge_all
 from tallystick.studies.architectures.subjects import Subject
-from tallystick.tensors import State, Tensor, TensorSpec
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import State, Tensor
 
 Values = Mapping[Ref, Tensor]
 

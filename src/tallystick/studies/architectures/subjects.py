@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tallystick.graphs import Graph, Ref
+from tallystick.graphs.graph import Graph, Ref
 from tallystick.studies.architectures import jax_transformer, models
-from tallystick.tensors import State, Tensor
+from tallystick.tensors.tensor import State, Tensor
 
 if TYPE_CHECKING:
     import torch

@@ -26,8 +26,8 @@ from tallystick.studies.fingerprints.compare import DIRECT, Computed, Depth, See
 from tallystick.studies.fingerprints.producers import DTYPES, PRODUCERS, Producer, job_of, stacks_of
 from tallystick.studies.fingerprints.states import BATCH, file_name
 from tallystick.studies.processes import Task, run_all
-from tallystick.tolerances import clopper_pearson
-from tallystick.tolerances.fingerprints import FingerprintSettings
+from tallystick.tolerances.confidence import clopper_pearson
+from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 from tallystick.transcripts.fingerprints import make_fingerprint
 
 MARGIN: Final = {"F32": 8.0, "BF16": 1.5, "F16": 1.5}

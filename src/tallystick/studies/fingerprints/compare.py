@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.audits.receipts.fingerprints import MEDIAN_FROM
-from tallystick.tensors import read_state
+from tallystick.tensors.safetensors import read_state
 from tallystick.tolerances.fingerprints.residues import encode_numbers, relative_gaps
 from tallystick.tolerances.fingerprints.settings import PUBLIC_SEED
 from tallystick.tolerances.fingerprints.signs import direction_signs, position_signs

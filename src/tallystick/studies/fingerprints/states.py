@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from tallystick.errors import UnavailableError
 from tallystick.studies.stacks import enter, stack_named
-from tallystick.tensors import Tensor, write_state
+from tallystick.tensors.safetensors import write_state
+from tallystick.tensors.tensor import Tensor
 
 Rows: TypeAlias = npt.NDArray[np.float32]
 Answer: TypeAlias = Mapping[str, Any]
@@ -94,7 +95,7 @@ def _on_engine(name: str, language_model: Any, answers: Sequence[Answer]) -> Ite
     import torch
 
     from tallystick.frameworks.torch.capture import capture
-    from tallystick.graphs import execute
+    from tallystick.graphs.execute import execute
     from tallystick.studies.architectures.engines import engine_of
 
     class Layers(torch.nn.Module):

@@ -22,9 +22,10 @@ from tallystick.studies.inference.models import source_text
 from tallystick.studies.inference.observe import Observed, window_distances
 from tallystick.studies.inference.separation import SMALLEST, WINDOW
 from tallystick.studies.inference.statistics import Scores, area_with_interval
-from tallystick.tolerances.fingerprints import FingerprintSettings, wire_bytes
-from tallystick.transcripts import Sampler
+from tallystick.tolerances.fingerprints.settings import FingerprintSettings
+from tallystick.tolerances.fingerprints.wire import wire_bytes
 from tallystick.transcripts.language_model import Rows
+from tallystick.transcripts.sampler import Sampler
 
 Dtype = Literal["F32", "BF16"]
 Attention = Literal["eager", "sdpa"]

@@ -13,7 +13,7 @@ from tallystick.graphs.execute import execute
 from tallystick.graphs.generation import Run
 from tallystick.graphs.graph import Graph
 from tallystick.studies.inference.stacks import place_named
-from tallystick.tensors import State, Tensor
+from tallystick.tensors.tensor import State, Tensor
 from tallystick.transcripts.language_model import Prefill
 
 IREE_TARGETS: Final[Mapping[str, tuple[str, str]]] = {

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from tallystick.attacks.receipts import FORGERIES, Scene, Wishes, make_scene, play, play_twin
+from tallystick.attacks.receipts.catalogue import FORGERIES, play, play_twin
 from tallystick.attacks.receipts.fuzz import KINDS, fuzz
+from tallystick.attacks.receipts.scene import Scene, Wishes, make_scene
 from tallystick.attacks.serving.weights import integer_weights
 from tallystick.audits.receipts.policy import ReceiptPolicy
-from tallystick.commitments import digest
+from tallystick.commitments.digest import digest
 
 if TYPE_CHECKING:
     from tallystick.frameworks.torch.language_models import TorchLanguageModel

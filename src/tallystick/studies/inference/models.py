@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tallystick.frameworks.torch.language_models import TorchLanguageModel, load_language_model
-from tallystick.transcripts import Sampler
+from tallystick.transcripts.sampler import Sampler
 
 TUNING_STEPS: Final = 20
 TUNING_RATE: Final = 1e-4
@@ -29,10 +29,10 @@ class Cast:
 
 def make_model(name: str, folder: Path) -> Path:
     """The directory of the model `name`, trained and exported below `folder` unless it is there already."""
-    from tallystick.recorders import train
     from tallystick.recorders.config import read_config
     from tallystick.recorders.export import export_model
-    from tallystick.store import RunDirectory
+    from tallystick.recorders.training import train
+    from tallystick.store.run import RunDirectory
 
     out, run = folder / name, folder / f"{name}-run"
     if out.is_dir():

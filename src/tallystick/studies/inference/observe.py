@@ -8,10 +8,12 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from tallystick.attacks.serving import Cheat, Scene, Served
+from tallystick.attacks.serving.catalogue import Cheat
+from tallystick.attacks.serving.scene import Scene, Served
 from tallystick.studies.inference.models import Cast, prompts_of, samplers_of
-from tallystick.tolerances.fingerprints import Distance, FingerprintSettings, encode_rows, measure
-from tallystick.transcripts import Sampler
+from tallystick.tolerances.fingerprints.settings import Distance, FingerprintSettings
+from tallystick.tolerances.fingerprints.wire import encode_rows, measure
+from tallystick.transcripts.sampler import Sampler
 
 Array: TypeAlias = np.ndarray[Any, Any]
 TOPLOC_LIMITS: Final = (38 / 128, 10.0, 8.0)

@@ -24,13 +24,15 @@ from tallystick.audits.receipts.request import ExpectedRequest
 from tallystick.audits.receipts.response import read_response
 from tallystick.audits.receipts.sampler import BANDS, SamplerRule
 from tallystick.audits.receipts.verify import verify_receipt
-from tallystick.commitments import Json, digest
+from tallystick.commitments.digest import digest
+from tallystick.commitments.encoding import Json
 from tallystick.errors import TallyError
 from tallystick.studies.inference.engines import verifier_on
 from tallystick.studies.inference.models import prompts_of, source_text
 from tallystick.studies.inference.stacks import Place, place_named
 from tallystick.studies.stacks import enter
-from tallystick.tensors import Tensor, read_state, write_state
+from tallystick.tensors.safetensors import read_state, write_state
+from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.fingerprints.standard import standard_fingerprints
 from tallystick.transcripts.language_model import LanguageModel, Prefill, Rows
 
@@ -43,7 +45,7 @@ POLICY: Final = ReceiptPolicy(sampler=SamplerRule(seed="customer"), nonce="requi
 
 def make(place: Place, job: Job) -> dict[str, Any]:
     """Write the answers of a subject with their receipts, and the logits they were chosen from."""
-    from tallystick.attestation import SigningKey
+    from tallystick.attestation.signing import SigningKey
     from tallystick.frameworks.torch.language_models import load_language_model
     from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
 

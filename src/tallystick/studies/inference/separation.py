@@ -8,11 +8,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from tallystick.attacks.serving import CHEATS, HONEST, Cheat
+from tallystick.attacks.serving.catalogue import CHEATS, HONEST, Cheat
 from tallystick.studies.inference.models import Cast
 from tallystick.studies.inference.observe import Work, observe, window_distances
 from tallystick.studies.inference.statistics import Scores, area_with_interval, curve
-from tallystick.tolerances.fingerprints import FingerprintSettings, wire_bytes
+from tallystick.tolerances.fingerprints.settings import FingerprintSettings
+from tallystick.tolerances.fingerprints.wire import wire_bytes
 
 WINDOW: Final = 32
 TEMPERATURE: Final = 0.8

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
-from tallystick.attacks.serving import CHEATS, HONEST, Cheat
+from tallystick.attacks.serving.catalogue import CHEATS, HONEST, Cheat
 from tallystick.audits.receipts.sampler import SamplerRule, judge_sampler
 from tallystick.studies.inference.models import Cast
 from tallystick.studies.inference.observe import Observed, Work, observe

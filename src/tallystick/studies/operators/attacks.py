@@ -19,7 +19,8 @@ from tallystick.attacks.inference.workload import Values, Workload, answer, run_
 from tallystick.audits.findings import Findings
 from tallystick.audits.operators import OperatorJudge
 from tallystick.errors import UsageError
-from tallystick.graphs import Graph, Ref, graph_root
+from tallystick.graphs.graph import Graph, Ref
+from tallystick.graphs.root import graph_root
 from tallystick.operators.rounding import DETERMINISTIC, Deterministic, Model, Probabilistic, Variance
 from tallystick.studies.operators.stacks import base_engine
 from tallystick.studies.operators.workloads import Model as Tried

@@ -9,8 +9,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from tallystick.commitments import Digest
-from tallystick.graphs import Graph, graph_root, load_program
+from tallystick.commitments.digest import Digest
+from tallystick.graphs.files import load_program
+from tallystick.graphs.graph import Graph
+from tallystick.graphs.root import graph_root
 from tallystick.graphs.values import float_results
 from tallystick.operators.precision import FORMATS
 from tallystick.studies.calibrate import machine
@@ -18,7 +20,7 @@ from tallystick.studies.operators.errors import DIFFERS, Table
 from tallystick.studies.operators.stacks import base_engine, stacks_here
 from tallystick.studies.operators.traces import Block, input_sets, write_traces
 from tallystick.studies.processes import Task, run_all
-from tallystick.tensors import read_state
+from tallystick.tensors.safetensors import read_state
 from tallystick.tolerances.threshold import NO_ERRORS, QUANTILES, SAFETY, Errors, Threshold, rounding_errors
 from tallystick.transcripts.profile import Calibrated, Profile
 

@@ -15,12 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.errors import UnavailableError
-from tallystick.graphs import Engine, Graph, Node, Ref, load_program
+from tallystick.graphs.engine import Engine
+from tallystick.graphs.files import load_program
+from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.graphs.values import float_results, operands_of
 from tallystick.operators.precision import FORMATS
 from tallystick.studies.operators.stacks import engine_of, stack_named
 from tallystick.studies.operators.traces import SHARED, Block
-from tallystick.tensors import Tensor, read_state, write_state
+from tallystick.tensors.safetensors import read_state, write_state
+from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.threshold import errors_of
 
 DIFFERS: Final = 19

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from tallystick.commitments import Json
+from tallystick.commitments.encoding import Json
 from tallystick.studies.operators.calibrate import LeftOut, Measured, OperatorStudy, leave_out
 from tallystick.tolerances.confidence import clopper_pearson
 from tallystick.tolerances.threshold import QUANTILES, Threshold

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from tallystick.errors import UnavailableError
-from tallystick.graphs import Engine, Graph
+from tallystick.graphs.engine import Engine
+from tallystick.graphs.graph import Graph
 from tallystick.studies.operators.definitions import BY_LIBRARY, IN_ORDER, Definitions
 from tallystick.studies.stacks import PORTABLE, Stack, enter
 

@@ -14,11 +14,14 @@ import numpy as np
 
 from tallystick.attacks.inference.workload import all_values
 from tallystick.errors import MalformedError, UsageError
-from tallystick.graphs import Engine, Graph, Ref
+from tallystick.graphs.engine import Engine
+from tallystick.graphs.graph import Graph, Ref
 from tallystick.graphs.values import float_results, operands_of
 from tallystick.operators.bound import bound
 from tallystick.operators.registry import operator
-from tallystick.tensors import State, StateFile, Tensor, TensorSpec, write_state
+from tallystick.tensors.safetensors import StateFile, write_state
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import State, Tensor
 
 BLOCK_BYTES: Final = 256 << 20
 WEIGHTS: Final = "weights.safetensors"

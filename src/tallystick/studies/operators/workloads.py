@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tallystick.errors import UnavailableError
-from tallystick.graphs import Graph, save_program
-from tallystick.tensors import State, Tensor, write_state
+from tallystick.graphs.files import save_program
+from tallystick.graphs.graph import Graph
+from tallystick.tensors.safetensors import write_state
+from tallystick.tensors.tensor import State, Tensor
 
 if TYPE_CHECKING:
     from torch import nn
@@ -123,9 +125,10 @@ def _trained(recipe: str, folder: Path) -> nn.Module:
     from tallystick.frameworks.torch.trainer import Trainer
     from tallystick.recorders.config import read_config
     from tallystick.recorders.training import train
-    from tallystick.store import RunDirectory
-    from tallystick.tensors import read_state
-    from tallystick.transcripts import anchor_file, classes
+    from tallystick.store.run import RunDirectory
+    from tallystick.tensors.safetensors import read_state
+    from tallystick.transcripts.plan import classes
+    from tallystick.transcripts.record import anchor_file
 
     with resources.as_file(EXAMPLES / recipe) as path:
         settings, source = read_config(path)

@@ -7,7 +7,9 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.commitments import digest, digest_bytes, encode, words
+from tallystick.commitments.digest import digest, digest_bytes
+from tallystick.commitments.encoding import encode
+from tallystick.commitments.philox import words
 
 Signs = npt.NDArray[np.int8]
 

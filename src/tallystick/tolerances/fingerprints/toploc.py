@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.errors import MalformedError, UnavailableError
-from tallystick.tensors import round_to_bfloat16
+from tallystick.tensors.dtypes import round_to_bfloat16
 from tallystick.tolerances.fingerprints.settings import Array
 
 PRIME: Final = 65497

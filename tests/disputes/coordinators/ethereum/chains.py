@@ -15,10 +15,13 @@ from typing import Any
 import pytest
 import requests
 
-from tallystick.commitments import digest
-from tallystick.disputes.coordinators.ethereum import EthereumCoordinator, EthereumKey, Place, Settings, connect, deploy
+from tallystick.commitments.digest import digest
+from tallystick.disputes.coordinators.ethereum.client import EthereumCoordinator, Settings, connect
+from tallystick.disputes.coordinators.ethereum.deploy import deploy
 from tallystick.disputes.coordinators.ethereum.endpoints import Patience
+from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
 from tallystick.disputes.coordinators.ethereum.node import LocalNode, running_node
+from tallystick.disputes.coordinators.ethereum.place import Place
 from tallystick.disputes.coordinators.ethereum.sender import SendingRules
 from tallystick.disputes.moves import Contest, Post
 from tallystick.disputes.rules import Rules

@@ -12,11 +12,14 @@ import pytest
 from tests.disputes.coordinators.conformance import NAMES, MakeRules
 from tests.disputes.coordinators.ethereum.chains import ETHER, QUICK
 
-from tallystick.disputes.coordinators import Board, Coordinator, Entry
-from tallystick.disputes.coordinators.ethereum import EthereumCoordinator, EthereumKey, Place, connect, deploy
+from tallystick.disputes.coordinators.coordinator import Board, Coordinator, Entry
+from tallystick.disputes.coordinators.ethereum.client import EthereumCoordinator, connect
+from tallystick.disputes.coordinators.ethereum.deploy import deploy
+from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
 from tallystick.disputes.coordinators.ethereum.node import LocalNode, running_node
+from tallystick.disputes.coordinators.ethereum.place import Place
 from tallystick.disputes.moves import Draw, Move
-from tallystick.disputes.players import MemoryBoard
+from tallystick.disputes.players.table import MemoryBoard
 from tallystick.disputes.rules import Rules
 from tallystick.errors import UnavailableError
 

@@ -9,11 +9,16 @@ from typing import Any
 
 from tests.disputes.coordinators.ethereum.chains import KEYS, MEMBERS, Chain
 
-from tallystick.disputes.coordinators import Board, Coordinator, Entry
-from tallystick.disputes.coordinators.ethereum import EthereumCoordinator
+from tallystick.disputes.coordinators.coordinator import Board, Coordinator, Entry
+from tallystick.disputes.coordinators.ethereum.client import EthereumCoordinator
 from tallystick.disputes.moves import Move
-from tallystick.disputes.players import MemoryBoard, Offer, Player, Shelf, Workspace, play_out, programs
+from tallystick.disputes.players import programs
+from tallystick.disputes.players.player import Player
+from tallystick.disputes.players.prover import Offer
+from tallystick.disputes.players.shelf import Shelf
+from tallystick.disputes.players.table import MemoryBoard, play_out
 from tallystick.disputes.players.task import Role
+from tallystick.disputes.players.workspace import Workspace
 from tallystick.disputes.rules import Rules
 from tallystick.disputes.state import Phase, State
 from tallystick.disputes.toy import Cheat, Counting, CountingDoubter, CountingJudge, CountingTrace

@@ -9,11 +9,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-from tallystick.commitments import Digest, Hash, LeafHashes, leaf_hash, prove_inclusion
-from tallystick.commitments.tree import HashReader, node_hash, subtree_root
+from tallystick.commitments.digest import Digest
+from tallystick.commitments.tree import (
+    Hash,
+    HashReader,
+    LeafHashes,
+    leaf_hash,
+    node_hash,
+    prove_inclusion,
+    subtree_root,
+)
 from tallystick.disputes.cheap import record_bytes
 from tallystick.disputes.moves import Cut, Evidence, RecordForm, TensorForm, Writer
-from tallystick.tensors import Tensor, tensor_digest
+from tallystick.tensors.digest import tensor_digest
+from tallystick.tensors.tensor import Tensor
 
 SIZES = (1, 1, 2, 2, 3, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65)
 """1, 2, 3, 2^k and 2^k ± 1."""

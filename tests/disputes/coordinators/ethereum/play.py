@@ -8,7 +8,7 @@ from typing import Any
 from tests.disputes.coordinators.ethereum.deployed import Deployed
 from tests.disputes.coordinators.ethereum.operator_trees import Tree, cut, root
 
-from tallystick.commitments import Digest
+from tallystick.commitments.digest import Digest
 from tallystick.disputes import committee
 from tallystick.disputes.fault import Fault
 from tallystick.disputes.moves import (

@@ -23,13 +23,14 @@ from tests.disputes.coordinators.ethereum.chains import (
 )
 from tests.disputes.coordinators.ethereum.halls import SMALL, Hall, Watched, is_settled
 
-from tallystick.attestation import SigningKey
-from tallystick.commitments import digest, encode
-from tallystick.disputes import Fault, Rules
-from tallystick.disputes.coordinators import Board
-from tallystick.disputes.coordinators.ethereum import AttestingBoard, FolderBoard, Place, connect, deploy
+from tallystick.attestation.signing import SigningKey
+from tallystick.commitments.digest import digest
+from tallystick.commitments.encoding import encode
+from tallystick.disputes.coordinators.coordinator import Board
 from tallystick.disputes.coordinators.ethereum.attesting import RemoteAttester, create_app
-from tallystick.disputes.coordinators.ethereum.board import check_attestation
+from tallystick.disputes.coordinators.ethereum.board import AttestingBoard, FolderBoard, check_attestation
+from tallystick.disputes.coordinators.ethereum.client import connect
+from tallystick.disputes.coordinators.ethereum.deploy import deploy
 from tallystick.disputes.coordinators.ethereum.encoding import (
     ARGUMENTS,
     artefact,
@@ -41,11 +42,14 @@ from tallystick.disputes.coordinators.ethereum.encoding import (
 )
 from tallystick.disputes.coordinators.ethereum.founding import contract_address
 from tallystick.disputes.coordinators.ethereum.keys import ORDER, EthereumKey
-from tallystick.disputes.coordinators.local import LocalCoordinator
+from tallystick.disputes.coordinators.ethereum.place import Place
 from tallystick.disputes.coordinators.local.board import BlobStore
+from tallystick.disputes.coordinators.local.place import LocalCoordinator
 from tallystick.disputes.coordinators.local.wire import Effort
+from tallystick.disputes.fault import Fault
 from tallystick.disputes.game import TRANSITIONS
 from tallystick.disputes.moves import Move, read_move
+from tallystick.disputes.rules import Rules
 from tallystick.errors import MalformedError, ProofError, RuleError, UnavailableError, UsageError
 
 ACTOR, HASH, NAME = "0x" + "ab" * 20, "0f" * 32, "sha256:" + "1e" * 32

@@ -25,9 +25,9 @@ from tests.disputes.coordinators.ethereum.chains import (
 )
 from tests.disputes.coordinators.ethereum.halls import SMALL, Hall, is_settled
 
-from tallystick.disputes import Fault
-from tallystick.disputes.coordinators.ethereum import EthereumCoordinator
+from tallystick.disputes.coordinators.ethereum.client import EthereumCoordinator
 from tallystick.disputes.coordinators.ethereum.endpoints import ANSWER_BYTES_MAX, Patience
+from tallystick.disputes.fault import Fault
 from tallystick.disputes.moves import Move
 from tallystick.errors import UnavailableError
 

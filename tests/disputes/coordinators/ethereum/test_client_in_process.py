@@ -9,8 +9,8 @@ import pytest
 from tests.disputes.coordinators.ethereum.chains import ETHER, KEYS, QUICK, rules
 from tests.disputes.coordinators.ethereum.in_process import InProcess
 
-from tallystick.commitments import digest
-from tallystick.disputes.coordinators.ethereum import EthereumCoordinator
+from tallystick.commitments.digest import digest
+from tallystick.disputes.coordinators.ethereum.client import EthereumCoordinator
 from tallystick.disputes.coordinators.ethereum.deploy import deploy_through
 from tallystick.disputes.coordinators.ethereum.endpoints import Endpoints
 from tallystick.disputes.moves import Contest, Finalise, Post, Timeout, Withdraw

@@ -15,18 +15,19 @@ from tests.disputes.coordinators.ethereum.chains import KEYS, MEMBERS, Chain, ru
 from tests.disputes.coordinators.ethereum.halls import Hall, is_settled
 
 from tallystick.attacks.disputes.scene import Scene
-from tallystick.disputes import Fault
 from tallystick.disputes.cheap import CAST
-from tallystick.disputes.coordinators import Entry
+from tallystick.disputes.coordinators.coordinator import Entry
+from tallystick.disputes.fault import Fault
 from tallystick.disputes.moves import Prove, Reveal
-from tallystick.disputes.opened import Manifest
+from tallystick.disputes.opened.manifest import Manifest
 from tallystick.disputes.parties import Trace
-from tallystick.disputes.players import Player, programs
+from tallystick.disputes.players import programs
 from tallystick.disputes.players.evidence import find_evidence
 from tallystick.disputes.players.offers import offer_of
+from tallystick.disputes.players.player import Player
 from tallystick.disputes.state import State, Status
-from tallystick.transcripts import OperatorRecord
 from tallystick.transcripts.opening import OpenedOperator
+from tallystick.transcripts.record import OperatorRecord
 
 GWEI = 10**9
 
@@ -63,7 +64,8 @@ class Case:
         return self.hall.player("prover", lambda shelf, work: programs.prover(shelf, work, lambda _: self.trace, offer))
 
     def challenger(self) -> Player:
-        from tallystick.disputes.opened import Judge, doubter_for
+        from tallystick.disputes.opened.doubting import doubter_for
+        from tallystick.disputes.opened.judging import Judge
 
         doubter = doubter_for()
         return self.hall.player(
@@ -72,7 +74,7 @@ class Case:
         )
 
     def members(self) -> list[Player]:
-        from tallystick.disputes.opened import Judge
+        from tallystick.disputes.opened.judging import Judge
 
         return [
             self.hall.player(name, lambda shelf, work: programs.member(shelf, work, Judge())) for name in MEMBERS[:3]
@@ -143,7 +145,7 @@ def test_a_step_at_a_wrong_learning_rate_is_convicted_by_the_contract_itself(
 def test_honest_work_is_contested_by_nobody_and_the_bond_goes_back(
     chain: Chain, scene: Scene, tmp_path: Path, work: str
 ) -> None:
-    from tallystick.disputes.opened import trace_for
+    from tallystick.disputes.opened.traces import trace_for
 
     run = scene.run if work == "run" else scene.calls
     case = Case(chain, run, trace_for(run, tmp_path / "trace"))

@@ -14,7 +14,7 @@ from tests.disputes.coordinators.ethereum.gas import NODE_OPTIONS, SteadyChain, 
 from tests.disputes.coordinators.ethereum.operator_trees import DeepTree
 from tests.disputes.coordinators.ethereum.play import Play
 
-from tallystick.commitments import Hash
+from tallystick.commitments.tree import Hash
 from tallystick.disputes.coordinators.ethereum.encoding import ARTEFACT
 from tallystick.disputes.coordinators.ethereum.node import LocalNode, running_node
 from tallystick.disputes.game import TRANSITIONS

@@ -12,8 +12,8 @@ import pytest
 from tests.disputes.coordinators.ethereum.chains import KEYS, QUICK, Chain, claim, contest, running_chain
 from tests.disputes.coordinators.ethereum.halls import SMALL, Hall, is_settled
 
-from tallystick.disputes import Fault
-from tallystick.disputes.coordinators.ethereum import UndoneError
+from tallystick.disputes.coordinators.ethereum.client import UndoneError
+from tallystick.disputes.fault import Fault
 from tallystick.disputes.moves import Move, Pause, value_of
 from tallystick.disputes.state import State, Status
 from tallystick.disputes.toy import CountingJudge

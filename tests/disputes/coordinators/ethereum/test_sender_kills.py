@@ -23,7 +23,8 @@ GWEI = 10**9
 PROGRAM = """
 import json, os, sys
 from pathlib import Path
-from tallystick.disputes.coordinators.ethereum import EthereumKey, Settings, connect
+from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
+from tallystick.disputes.coordinators.ethereum.client import Settings, connect
 from tallystick.disputes.coordinators.ethereum.endpoints import Patience
 from tallystick.disputes.coordinators.ethereum.sender import SendingRules
 from tallystick.disputes.moves import read_move

@@ -10,10 +10,9 @@ from eth_account.messages import encode_typed_data
 from eth_utils import keccak
 from tests.disputes.coordinators.ethereum.chains import KEYS, Chain, claim, contest, running_chain
 
-from tallystick.commitments import digest
-from tallystick.disputes.coordinators.ethereum import Relayed
+from tallystick.commitments.digest import digest
 from tallystick.disputes.coordinators.ethereum.keys import ORDER, signer_of
-from tallystick.disputes.coordinators.ethereum.relay import sign_relayed
+from tallystick.disputes.coordinators.ethereum.relay import Relayed, sign_relayed
 from tallystick.disputes.coordinators.ethereum.typed_data import TYPES, kept_data, relayed_move
 from tallystick.disputes.moves import Enlist, Move
 from tallystick.errors import MalformedError, ProofError, RuleError, UnavailableError, UsageError
@@ -181,7 +180,7 @@ def test_nobody_signs_for_another_and_nothing_is_signed_without_a_key(chain: Cha
         chain.at("challenger").sign_relayed(enlisting(chain), FAR)
     with pytest.raises(RuleError, match="nobody moves for another"):
         chain.at("challenger").submit(enlisting(chain))
-    from tallystick.disputes.coordinators.ethereum import connect
+    from tallystick.disputes.coordinators.ethereum.client import connect
 
     looking = connect(str(chain.place), settings=chain.settings)
     assert looking.entries() == ()

@@ -17,7 +17,8 @@ from tests.disputes.coordinators.ethereum.operator_trees import (
 )
 from tests.disputes.coordinators.ethereum.side import NO_NUMBER, Step
 
-from tallystick.commitments import Digest, Hash
+from tallystick.commitments.digest import Digest
+from tallystick.commitments.tree import Hash
 from tallystick.disputes import committee
 from tallystick.disputes.fault import Fault
 from tallystick.disputes.game import apply

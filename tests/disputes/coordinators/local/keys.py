@@ -8,11 +8,11 @@ from pathlib import Path
 
 from tests.disputes.coordinators.conformance import NAMES, MakeRules
 
-from tallystick.attestation import SigningKey
-from tallystick.disputes import Rules
-from tallystick.disputes.coordinators import Board, Coordinator
-from tallystick.disputes.coordinators.local import LocalCoordinator
-from tallystick.disputes.players import Clock
+from tallystick.attestation.signing import SigningKey
+from tallystick.disputes.coordinators.coordinator import Board, Coordinator
+from tallystick.disputes.coordinators.local.place import LocalCoordinator
+from tallystick.disputes.players.table import Clock
+from tallystick.disputes.rules import Rules
 
 PURSE = 10_000_000
 

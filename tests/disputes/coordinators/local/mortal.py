@@ -25,8 +25,8 @@ import sqlalchemy as sa
 from tests.disputes.coordinators.local.keys import LocalWorld, key_of, set_up
 from tests.disputes.coordinators.local.script import rules, second_of
 
-from tallystick.disputes.coordinators.local import LocalCoordinator
-from tallystick.disputes.players import Clock
+from tallystick.disputes.coordinators.local.place import LocalCoordinator
+from tallystick.disputes.players.table import Clock
 
 ROOT = Path(__file__).parents[4]
 

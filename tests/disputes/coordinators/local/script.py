@@ -8,8 +8,9 @@ from typing import Any, Final
 from tests.disputes.coordinators.conformance import MEMBERS, NO_SEAL, RECORDS, SALT, Play, usual_rules
 from tests.disputes.coordinators.local.keys import LocalWorld, party_of
 
-from tallystick.disputes import Fault, Rules
+from tallystick.disputes.fault import Fault
 from tallystick.disputes.moves import Contest, Convene, Disclose, Draw, Enlist, Move, Post, Settle, Tally, Vote
+from tallystick.disputes.rules import Rules
 from tallystick.disputes.state import Phase, State
 
 STEP_SECONDS: Final = 100

@@ -18,16 +18,26 @@ from tests.disputes.coordinators.conformance import Play
 from tests.disputes.coordinators.local.keys import LocalWorld, key_of, party_of
 from tests.disputes.coordinators.local.script import a_claim, a_contest, rules, take_next
 
-from tallystick.attestation import SigningKey
-from tallystick.commitments import decode, digest, encode
-from tallystick.disputes.coordinators.local import LocalCoordinator, MoveReceipt, sign_move
+from tallystick.attestation.signing import SigningKey
+from tallystick.commitments.digest import digest
+from tallystick.commitments.encoding import decode, encode
 from tallystick.disputes.coordinators.local.client import RemoteCoordinator
+from tallystick.disputes.coordinators.local.place import LocalCoordinator
 from tallystick.disputes.coordinators.local.server import create_app
-from tallystick.disputes.coordinators.local.signed import MOVE_DOMAIN, Accepted, ChainEntry, sign_entry, signed_body
+from tallystick.disputes.coordinators.local.signed import (
+    MOVE_DOMAIN,
+    Accepted,
+    ChainEntry,
+    MoveReceipt,
+    sign_entry,
+    sign_move,
+    signed_body,
+)
 from tallystick.disputes.coordinators.local.wire import Effort
 from tallystick.disputes.moves import Choose, Timeout
-from tallystick.disputes.players import Keeper, Player, Workspace
-from tallystick.disputes.players.player import Pace
+from tallystick.disputes.players.keeper import Keeper
+from tallystick.disputes.players.player import Pace, Player
+from tallystick.disputes.players.workspace import Workspace
 from tallystick.errors import MalformedError, ProofError, RuleError, UnavailableError, UsageError
 from tallystick.serving.listening import served
 

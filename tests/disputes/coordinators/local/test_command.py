@@ -19,10 +19,10 @@ from tests.disputes.coordinators.conformance import MEMBERS, Play, usual_rules
 from tests.disputes.coordinators.local.keys import PURSE, key_of, party_of
 
 from tallystick.cli import coordinator
-from tallystick.commitments import encode
-from tallystick.disputes import Fault
-from tallystick.disputes.coordinators.local import LocalCoordinator
+from tallystick.commitments.encoding import encode
 from tallystick.disputes.coordinators.local.client import RemoteCoordinator
+from tallystick.disputes.coordinators.local.place import LocalCoordinator
+from tallystick.disputes.fault import Fault
 from tallystick.disputes.moves import Concede
 from tallystick.disputes.state import Status
 from tallystick.errors import MalformedError, TallyError, UnavailableError, UsageError

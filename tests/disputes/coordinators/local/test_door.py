@@ -11,10 +11,16 @@ from tests.disputes.coordinators.conformance import RECORDS, Play
 from tests.disputes.coordinators.local.keys import LocalWorld, key_of, party_of, set_up
 from tests.disputes.coordinators.local.script import a_claim, rules
 
-from tallystick.attestation import SigningKey
-from tallystick.commitments import Json, decode, digest, encode
-from tallystick.disputes.coordinators.local import SignedMove, sign_move
-from tallystick.disputes.coordinators.local.signed import MOVE_DOMAIN, SIGNED_MOVE_BYTES_MAX, signed_body
+from tallystick.attestation.signing import SigningKey
+from tallystick.commitments.digest import digest
+from tallystick.commitments.encoding import Json, decode, encode
+from tallystick.disputes.coordinators.local.signed import (
+    MOVE_DOMAIN,
+    SIGNED_MOVE_BYTES_MAX,
+    SignedMove,
+    sign_move,
+    signed_body,
+)
 from tallystick.disputes.moves import Concede, Finalise, Partition, Post, Timeout
 from tallystick.disputes.partition import cut_places
 from tallystick.disputes.state import Phase

@@ -17,11 +17,11 @@ from tests.disputes.coordinators.local.keys import key_of, set_up
 from tests.disputes.coordinators.local.mortal import Workshop, reopened, workshop
 from tests.disputes.coordinators.local.script import rules, take_next
 
-from tallystick.disputes import Fault, State
-from tallystick.disputes.coordinators.local import LocalCoordinator
+from tallystick.disputes.coordinators.local.place import LocalCoordinator
 from tallystick.disputes.coordinators.local.signed import read_signed_move
+from tallystick.disputes.fault import Fault
 from tallystick.disputes.moves import read_move
-from tallystick.disputes.state import Phase
+from tallystick.disputes.state import Phase, State
 from tallystick.errors import MalformedError, UnavailableError
 
 KINDS = (

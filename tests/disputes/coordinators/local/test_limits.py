@@ -17,14 +17,14 @@ from tests.disputes.coordinators.conformance import Play
 from tests.disputes.coordinators.local.keys import LocalWorld, key_of, set_up
 from tests.disputes.coordinators.local.script import a_claim, rules
 
-from tallystick.attestation import SigningKey
-from tallystick.commitments import digest
-from tallystick.disputes.coordinators.local import LocalCoordinator, Quotas, sign_move
-from tallystick.disputes.coordinators.local.board import BlobStore
+from tallystick.attestation.signing import SigningKey
+from tallystick.commitments.digest import digest
+from tallystick.disputes.coordinators.local.board import BlobStore, Quotas
 from tallystick.disputes.coordinators.local.client import RemoteCoordinator
+from tallystick.disputes.coordinators.local.place import LocalCoordinator
 from tallystick.disputes.coordinators.local.problems import Problem
 from tallystick.disputes.coordinators.local.server import Patience, create_app
-from tallystick.disputes.coordinators.local.signed import put_message
+from tallystick.disputes.coordinators.local.signed import put_message, sign_move
 from tallystick.disputes.coordinators.local.uploads import AT_ONCE, OF_ONE_PARTY, Uploads
 from tallystick.disputes.moves import Concede
 from tallystick.errors import UsageError

@@ -14,13 +14,18 @@ from tests.disputes.coordinators.local.founders import postgresql
 from tests.disputes.coordinators.local.keys import PURSE, LocalWorld, key_of, party_of, set_up
 from tests.disputes.coordinators.local.script import a_claim, rules, take_next
 
-from tallystick.attestation import SigningKey
-from tallystick.disputes import Fault
-from tallystick.disputes.coordinators.local import LocalCoordinator, Quotas, sign_move
+from tallystick.attestation.signing import SigningKey
 from tallystick.disputes.coordinators.local.beacon import NONCES, hashed
 from tallystick.disputes.coordinators.local.beacon import nonce as beacon_nonce
+from tallystick.disputes.coordinators.local.board import Quotas
+from tallystick.disputes.coordinators.local.place import LocalCoordinator
+from tallystick.disputes.coordinators.local.signed import sign_move
+from tallystick.disputes.fault import Fault
 from tallystick.disputes.moves import Concede, Convene, Draw, Finalise, Withdraw
-from tallystick.disputes.players import Clock, Keeper, Player, Workspace, play_out
+from tallystick.disputes.players.keeper import Keeper
+from tallystick.disputes.players.player import Player
+from tallystick.disputes.players.table import Clock, play_out
+from tallystick.disputes.players.workspace import Workspace
 from tallystick.disputes.state import Phase, Status
 from tallystick.errors import MalformedError, RuleError, UnavailableError, UsageError
 

@@ -11,12 +11,17 @@ from pathlib import Path
 from tests.disputes.coordinators.conformance import usual_rules
 from tests.disputes.coordinators.local.keys import PURSE, LocalWorld, key_of, party_of, set_up
 
-from tallystick.disputes import Fault
-from tallystick.disputes.coordinators.local import LocalCoordinator
 from tallystick.disputes.coordinators.local.client import RemoteCoordinator
+from tallystick.disputes.coordinators.local.place import LocalCoordinator
 from tallystick.disputes.coordinators.local.server import create_app
-from tallystick.disputes.players import Offer, Player, Shelf, Workspace, play_out, programs
+from tallystick.disputes.fault import Fault
+from tallystick.disputes.players import programs
+from tallystick.disputes.players.player import Player
+from tallystick.disputes.players.prover import Offer
+from tallystick.disputes.players.shelf import Shelf
+from tallystick.disputes.players.table import play_out
 from tallystick.disputes.players.task import Role
+from tallystick.disputes.players.workspace import Workspace
 from tallystick.disputes.state import Status
 from tallystick.disputes.toy import Cheat, Counting, CountingDoubter, CountingJudge, CountingTrace
 from tallystick.serving.listening import served

@@ -16,15 +16,17 @@ from tests.disputes.coordinators.conformance import RECORDS, Play
 from tests.disputes.coordinators.local.keys import LocalWorld, key_of, party_of
 from tests.disputes.coordinators.local.script import a_claim, take_next
 
-from tallystick.attestation import SigningKey
-from tallystick.commitments import decode, digest, encode
-from tallystick.disputes.coordinators.local import MoveReceipt, Quotas, sign_move
-from tallystick.disputes.coordinators.local.board import BlobStore
+from tallystick.attestation.signing import SigningKey
+from tallystick.commitments.digest import digest
+from tallystick.commitments.encoding import decode, encode
+from tallystick.disputes.coordinators.local.board import BlobStore, Quotas
 from tallystick.disputes.coordinators.local.signed import (
     MOVE_DOMAIN,
     SIGNED_MOVE_BYTES_MAX,
     Accepted,
+    MoveReceipt,
     put_message,
+    sign_move,
     signed_body,
 )
 from tallystick.disputes.moves import Choose, Partition

@@ -10,12 +10,18 @@ from typing import Any
 
 import pytest
 
-from tallystick.attestation import check_signature
-from tallystick.commitments import Digest
-from tallystick.disputes.coordinators.local import Accepted, Charter, MoveReceipt, SignedMove
+from tallystick.attestation.signing import check_signature
+from tallystick.commitments.digest import Digest
 from tallystick.disputes.coordinators.local.beacon import check_nonce
 from tallystick.disputes.coordinators.local.book import Book
-from tallystick.disputes.coordinators.local.signed import put_message, read_signed_move
+from tallystick.disputes.coordinators.local.signed import (
+    Accepted,
+    Charter,
+    MoveReceipt,
+    SignedMove,
+    put_message,
+    read_signed_move,
+)
 from tallystick.errors import MalformedError, ProofError, RuleError
 
 ROOT = Path(__file__).parents[4]

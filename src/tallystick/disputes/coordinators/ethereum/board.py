@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from tallystick.commitments import Digest, digest, parse_digest
+from tallystick.commitments.digest import Digest, digest, parse_digest
 from tallystick.disputes.coordinators.ethereum.keys import EthereumKey, signer_of
 from tallystick.disputes.coordinators.ethereum.typed_data import kept_data
 from tallystick.disputes.coordinators.whole import Keeper, WholeManifests
 from tallystick.disputes.opened.manifest import BLOB_BYTES_MAX
 from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
-from tallystick.store import read_document, write_atomically
+from tallystick.store.files import read_document, write_atomically
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from tallystick.commitments import Digest
+from tallystick.commitments.digest import Digest
 from tallystick.disputes.coordinators.coordinator import Entry
 from tallystick.disputes.coordinators.ethereum import chain
 from tallystick.disputes.coordinators.ethereum.encoding import ATTESTED, GWEI, encode_call, encode_move

@@ -26,7 +26,8 @@ from eth_utils.abi import (
     get_abi_output_types,
 )
 
-from tallystick.commitments import Json, digest_bytes, digest_from, encode
+from tallystick.commitments.digest import digest_bytes, digest_from
+from tallystick.commitments.encoding import Json, encode
 from tallystick.disputes.fault import Fault
 from tallystick.disputes.moves import Move, read_move
 from tallystick.disputes.rules import Rules

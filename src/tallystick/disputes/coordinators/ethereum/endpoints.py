@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import requests
 from web3 import HTTPProvider
 
-from tallystick.commitments import Json, parse
+from tallystick.commitments.encoding import Json, parse
 from tallystick.errors import MalformedError, UnavailableError, UsageError
 
 ANSWER_BYTES_MAX: Final = 16 << 20

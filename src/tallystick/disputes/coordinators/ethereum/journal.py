@@ -17,7 +17,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from tallystick.commitments import decode
+from tallystick.commitments.encoding import decode
 from tallystick.disputes.coordinators.ethereum.fees import Offer
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.transcripts.door import Count, Document

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-from tallystick.attestation import SigningKey
+from tallystick.attestation.signing import SigningKey
 from tallystick.errors import RuleError, UnavailableError
 
 NONCES: Final = 1 << 14

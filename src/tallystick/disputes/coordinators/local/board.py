@@ -10,7 +10,7 @@ from typing import IO, Final
 
 import sqlalchemy as sa
 
-from tallystick.commitments import Digest, digest_from
+from tallystick.commitments.digest import Digest, digest_from
 from tallystick.disputes.coordinators.local.database import BLOBS, CHUNKS, Database
 from tallystick.disputes.coordinators.local.standing import Standing
 from tallystick.disputes.coordinators.whole import WholeManifests

@@ -15,8 +15,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import Final
 
-from tallystick.attestation import SigningKey
-from tallystick.commitments import Digest, Json, decode, parse_digest
+from tallystick.attestation.signing import SigningKey
+from tallystick.commitments.digest import Digest, parse_digest
+from tallystick.commitments.encoding import Json, decode
 from tallystick.disputes.coordinators.coordinator import Entry
 from tallystick.disputes.coordinators.local.board import blob_digest
 from tallystick.disputes.coordinators.local.book import Book

@@ -14,8 +14,9 @@ from typing import IO, Final, Self
 
 import sqlalchemy as sa
 
-from tallystick.attestation import SigningKey, check_public
-from tallystick.commitments import Digest
+from tallystick.attestation.points import check_public
+from tallystick.attestation.signing import SigningKey
+from tallystick.commitments.digest import Digest
 from tallystick.disputes.coordinators.coordinator import Entry
 from tallystick.disputes.coordinators.local import beacon
 from tallystick.disputes.coordinators.local.board import BlobStore, Quotas, blob_digest

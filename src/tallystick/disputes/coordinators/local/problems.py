@@ -8,7 +8,7 @@ from typing import Final
 
 from fastapi.responses import Response
 
-from tallystick.commitments import Json, decode, encode
+from tallystick.commitments.encoding import Json, decode, encode
 from tallystick.errors import MalformedError, ProofError, RuleError, TallyError, UnavailableError, UsageError
 
 DETAIL_MAX: Final = 500

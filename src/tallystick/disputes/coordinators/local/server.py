@@ -15,8 +15,9 @@ from pydantic import TypeAdapter
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from tallystick.attestation import check_signature
-from tallystick.commitments import Digest, Json, encode, parse_digest
+from tallystick.attestation.signing import check_signature
+from tallystick.commitments.digest import Digest, parse_digest
+from tallystick.commitments.encoding import Json, encode
 from tallystick.disputes.coordinators.local.board import blob_digest
 from tallystick.disputes.coordinators.local.bodies import declared_size, read_body, spool_body
 from tallystick.disputes.coordinators.local.door import admit

@@ -11,8 +11,9 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from tallystick.attestation import PublicKey, SigningKey, check_signature
-from tallystick.commitments import Digest, digest
+from tallystick.attestation.points import PublicKey
+from tallystick.attestation.signing import SigningKey, check_signature
+from tallystick.commitments.digest import Digest, digest
 from tallystick.disputes.moves import MOVE_BYTES_MAX, HashText, Move
 from tallystick.disputes.rules import Rules
 from tallystick.errors import MalformedError
