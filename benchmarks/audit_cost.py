@@ -25,7 +25,7 @@ from tallystick.audits.policy import Policy
 from tallystick.audits.sampling import draw_nonce
 from tallystick.audits.training import Workplace, audit_training
 from tallystick.frameworks.torch.environment import describe_environment
-from tallystick.frameworks.torch.replayer import TorchReplayer
+from tallystick.frameworks.torch.training.replayer import TorchReplayer
 from tallystick.recorders.config import read_config
 from tallystick.recorders.training import TrainingRun
 from tallystick.store.run import RunDirectory

@@ -20,15 +20,15 @@ import torch
 
 from benchmarks.figure import Figure, Goal
 from benchmarks.measure import interval, median_ratio, take_rounds
-from tallystick.attacks.inference.workload import run_values
+from research.operators.attacks import workloads
+from research.operators.workloads import MODELS
+from tallystick.calibration.operators.workload import run_values
 from tallystick.graphs.graph import Graph, Ref
 from tallystick.graphs.values import float_results, operands_of
 from tallystick.operators.arrays import Library, library
 from tallystick.operators.bound import bound
 from tallystick.operators.registry import operator
 from tallystick.operators.rounding import Deterministic, Model, Variance
-from tallystick.studies.operators.attacks import workloads
-from tallystick.studies.operators.workloads import MODELS
 from tallystick.tensors.tensor import Tensor
 
 GOAL = Goal(1.5)

@@ -26,12 +26,12 @@ from benchmarks.dispute_script import WAYS
 from benchmarks.dispute_workload import ANSWER, TRAININGS, opened, subject
 from benchmarks.figure import Figure, Goal
 from benchmarks.measure import Interval
-from tallystick.audits.opening import value_file
-from tallystick.disputes.opened.cuts import Cuts
-from tallystick.disputes.opened.operators import KeptOperators
-from tallystick.disputes.parties import Files
-from tallystick.disputes.partition import bounds, cut_places
+from tallystick.disputes.evidence.cuts import Cuts
+from tallystick.disputes.evidence.operators import KeptOperators
+from tallystick.disputes.game.partition import bounds, cut_places
+from tallystick.disputes.game.protocols import Files
 from tallystick.graphs.graph import Ref
+from tallystick.judging.opening import value_file
 
 GOAL = Goal(1.05)
 WORKLOADS = {**{f"a step of {name}": each for name, each in TRAININGS.items()}, "a call of 8 layers": ANSWER}

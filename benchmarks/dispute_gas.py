@@ -4,7 +4,7 @@ The script's disputes are played at the contract, one contract for each N, with 
 that attests to the data of every answer. Counted is what every transaction used, from the contest to the referee's
 ruling; posting a claim, withdrawals and committees stand apart. In brackets stand the least and the most over places
 drawn at random. Gas is a count: the same contract and calls use as much on every machine. What each function costs by
-itself is in data/gas.json (scripts/gas_report.py).
+itself is in data/gas.json (research/gas_report.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from benchmarks.dispute_rounds import spread
 from benchmarks.dispute_script import SIZES, WAYS, Script
 from benchmarks.figure import Figure
 from tallystick.commitments.digest import digest
-from tallystick.disputes import committee
 from tallystick.disputes.coordinators.ethereum.encoding import (
     GWEI,
     artefact,
@@ -30,10 +29,10 @@ from tallystick.disputes.coordinators.ethereum.encoding import (
     encode_move,
 )
 from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
-from tallystick.disputes.coordinators.ethereum.node import LocalNode, running_node
 from tallystick.disputes.coordinators.ethereum.typed_data import kept_data
-from tallystick.disputes.fault import Fault
-from tallystick.disputes.moves import (
+from tallystick.disputes.game import committee
+from tallystick.disputes.game.fault import Fault
+from tallystick.disputes.game.moves import (
     Convene,
     Descend,
     Disclose,
@@ -50,8 +49,9 @@ from tallystick.disputes.moves import (
     Withdraw,
     value_of,
 )
-from tallystick.disputes.rules import Rules
+from tallystick.disputes.game.rules import Rules
 from tallystick.errors import UnavailableError
+from tests.support.ethereum_node import LocalNode, running_node
 
 PLACES = 5
 POOL = 40

@@ -32,15 +32,15 @@ from benchmarks.workload import SEQUENCE, VOCABULARY, training_recipe
 from tallystick.attestation.signing import SigningKey
 from tallystick.commitments.digest import digest
 from tallystick.disputes.coordinators.local.place import LocalCoordinator
-from tallystick.disputes.moves import Post
-from tallystick.disputes.opened.traces import trace_for
-from tallystick.disputes.players import programs
-from tallystick.disputes.players.offers import offer_of
-from tallystick.disputes.players.player import Player
-from tallystick.disputes.players.shelf import Shelf
-from tallystick.disputes.players.workspace import Workspace
-from tallystick.disputes.rules import DAY, Rules
-from tallystick.frameworks.torch.trainer import Trainer
+from tallystick.disputes.evidence.traces import trace_for
+from tallystick.disputes.game.moves import Post
+from tallystick.disputes.game.rules import DAY, Rules
+from tallystick.disputes.parties import programs
+from tallystick.disputes.parties.offers import offer_of
+from tallystick.disputes.parties.player import Player
+from tallystick.disputes.parties.shelf import Shelf
+from tallystick.disputes.parties.workspace import Workspace
+from tallystick.frameworks.torch.training.trainer import Trainer
 
 GOAL = Goal(0.0)
 POLL_S = 2.0

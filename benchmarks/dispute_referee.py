@@ -25,12 +25,12 @@ from benchmarks.dispute_rounds import spread
 from benchmarks.dispute_workload import ANSWER, LARGE, Calls, Training, opened, subject
 from benchmarks.figure import Figure, Goal
 from benchmarks.measure import CLOCKS, Interval, Round, interval, median_ratio, time_arm, total
-from tallystick.disputes.leaf.bundle import HASH_BYTES, LeafBundle, read_bundle, write_bundle
-from tallystick.disputes.leaf.bundling import WholeOpening
-from tallystick.disputes.leaf.judge import rule_leaf
-from tallystick.disputes.leaf.question import Question, Ruling
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.graphs.execute import execute
+from tallystick.judging.leaf.bundle import HASH_BYTES, LeafBundle, read_bundle, write_bundle
+from tallystick.judging.leaf.bundling import WholeOpening
+from tallystick.judging.leaf.judge import rule_leaf
+from tallystick.judging.leaf.question import Question, Ruling
 from tallystick.recorders.step_opening import Subject
 
 PROOF_GOAL = Goal(2048)

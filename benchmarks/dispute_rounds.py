@@ -17,9 +17,9 @@ from benchmarks.dispute_script import SIZES, WAYS, Script
 from benchmarks.figure import Figure
 from benchmarks.measure import Interval
 from tallystick.disputes.coordinators.ethereum.encoding import encode_move
-from tallystick.disputes.moves import Move
-from tallystick.disputes.partition import rounds
-from tallystick.disputes.rules import Rules
+from tallystick.disputes.game.moves import Move
+from tallystick.disputes.game.partition import rounds
+from tallystick.disputes.game.rules import Rules
 
 PROVER, CHALLENGER, TREASURY = (f"0x{number:040x}" for number in (1, 2, 3))
 PLACES = 40

@@ -8,11 +8,11 @@ from functools import cache
 
 from tallystick.commitments.digest import digest
 from tallystick.commitments.tree import LeafHashes, leaf_hash, prove_inclusion, tree_root
-from tallystick.disputes.game import apply
-from tallystick.disputes.moves import Choose, Contest, Cut, Descend, Move, Partition, Post, Reveal
-from tallystick.disputes.partition import bounds, cut_places
-from tallystick.disputes.rules import Rules
-from tallystick.disputes.state import Dispute, Phase, State
+from tallystick.disputes.game.game import apply
+from tallystick.disputes.game.moves import Choose, Contest, Cut, Descend, Move, Partition, Post, Reveal
+from tallystick.disputes.game.partition import bounds, cut_places
+from tallystick.disputes.game.rules import Rules
+from tallystick.disputes.game.state import Dispute, Phase, State
 
 RECORDS = 1024
 WAYS = (2, 4, 8, 16, 24, 32)

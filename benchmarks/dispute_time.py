@@ -34,20 +34,20 @@ from tallystick.attacks.disputes.swapped_layer import forge_swapped_layer, swapp
 from tallystick.attacks.disputes.wrong_rate import forge_wrong_rate, wrong_rate_trace
 from tallystick.attestation.signing import SigningKey
 from tallystick.disputes.coordinators.local.place import LocalCoordinator
-from tallystick.disputes.fault import Fault
-from tallystick.disputes.opened.doubting import doubter_for
-from tallystick.disputes.opened.judging import Judge
-from tallystick.disputes.parties import Trace
-from tallystick.disputes.players import programs
-from tallystick.disputes.players.offers import offer_of
-from tallystick.disputes.players.player import Player
-from tallystick.disputes.players.shelf import Shelf
-from tallystick.disputes.players.table import Clock as GameClock
-from tallystick.disputes.players.table import play_out
-from tallystick.disputes.players.task import Role
-from tallystick.disputes.players.workspace import Workspace
-from tallystick.disputes.rules import Rules
-from tallystick.disputes.state import Dispute
+from tallystick.disputes.evidence.doubting import doubter_for
+from tallystick.disputes.evidence.judging import Judge
+from tallystick.disputes.game.fault import Fault
+from tallystick.disputes.game.protocols import Trace
+from tallystick.disputes.game.rules import Rules
+from tallystick.disputes.game.state import Dispute
+from tallystick.disputes.parties import programs
+from tallystick.disputes.parties.offers import offer_of
+from tallystick.disputes.parties.player import Player
+from tallystick.disputes.parties.shelf import Shelf
+from tallystick.disputes.parties.table import Clock as GameClock
+from tallystick.disputes.parties.table import play_out
+from tallystick.disputes.parties.task import Role
+from tallystick.disputes.parties.workspace import Workspace
 
 PHASES = {
     "post": "posting",

@@ -46,18 +46,18 @@ from benchmarks.measure import (
     total,
     total_ratio,
 )
-from tallystick.disputes.fault import Fault
-from tallystick.disputes.leaf.bundling import WholeOpening
-from tallystick.disputes.opened.doubting import OpenedDoubter
-from tallystick.disputes.opened.judging import Judge
-from tallystick.disputes.opened.operators import KeptOperators
-from tallystick.disputes.opened.rehearsal import PROVER, RULES, Outcome, Rehearsal
-from tallystick.disputes.opened.traces import OperatorTrace
-from tallystick.disputes.parties import Doubt
-from tallystick.disputes.state import Claim
+from tallystick.disputes.evidence.doubting import OpenedDoubter
+from tallystick.disputes.evidence.judging import Judge
+from tallystick.disputes.evidence.operators import KeptOperators
+from tallystick.disputes.evidence.traces import OperatorTrace
+from tallystick.disputes.game.fault import Fault
+from tallystick.disputes.game.protocols import Doubt
+from tallystick.disputes.game.state import Claim
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.graphs.execute import execute
+from tallystick.judging.leaf.bundling import WholeOpening
 from tallystick.recorders.step_opening import Subject, open_operators
+from tests.support.rehearsal import PROVER, RULES, Outcome, Rehearsal
 
 GOAL = Goal(1.05)
 DISPUTES = 16

@@ -13,8 +13,8 @@ from benchmarks.workload import SEQUENCE, VOCABULARY, training_recipe
 from tallystick.commitments.digest import digest_from
 from tallystick.commitments.encoding import decode, encode
 from tallystick.commitments.tree import leaf_hash
-from tallystick.disputes.opened.operators import KeptOperators
-from tallystick.disputes.opened.subjects import subject_of_call, subject_of_step, whole_calls, whole_evidence
+from tallystick.disputes.evidence.operators import KeptOperators
+from tallystick.disputes.evidence.subjects import subject_of_call, subject_of_step, whole_calls, whole_evidence
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.models import build_model
 from tallystick.graphs.engine import Arguments, Engine

@@ -43,8 +43,8 @@ from benchmarks.measure import (
 )
 from tallystick.attestation.signing import SigningKey
 from tallystick.commitments.digest import digest
-from tallystick.frameworks.torch.language_models import TorchLanguageModel
-from tallystick.frameworks.torch.layer_tap import LayerTap
+from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
+from tallystick.frameworks.torch.generation.layer_tap import LayerTap
 from tallystick.recorders.generation import Asked, record_generation
 from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings

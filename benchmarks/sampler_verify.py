@@ -25,7 +25,7 @@ import torch
 
 from benchmarks.figure import Figure, Goal
 from benchmarks.measure import Interval, interval, median_ratio, take_rounds
-from tallystick.audits.receipts.sampler import BANDS, SamplerRule, judge_sampler
+from tallystick.answers.sampler import BANDS, SamplerRule, judge_sampler
 from tallystick.sampling.choose import choose
 from tallystick.sampling.glance import USUAL_REACH
 from tallystick.sampling.margin import margins

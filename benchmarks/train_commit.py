@@ -43,14 +43,14 @@ from benchmarks.measure import (
 from benchmarks.workload import SEQUENCE, prepare_text, training_recipe
 from tallystick.datasets.commitment import DatasetCommitment
 from tallystick.frameworks.torch.environment import describe_environment
-from tallystick.frameworks.torch.summaries import Summariser
-from tallystick.frameworks.torch.trainer import Observation, Trainer
+from tallystick.frameworks.torch.training.summaries import Summariser
+from tallystick.frameworks.torch.training.trainer import Observation, Trainer
 from tallystick.recorders.run_recorder import RunRecorder
 from tallystick.store.run import RunDirectory
-from tallystick.transcripts.plan import batch_plan, micro_batches, open_data, projection_seed
 from tallystick.transcripts.recipe import Recipe, RecordRecipe
 from tallystick.transcripts.record import Batch
 from tallystick.transcripts.spec import Spec
+from tallystick.workloads.plan import batch_plan, micro_batches, open_data, projection_seed
 
 GOAL = Goal(1.003)
 PLANTED = 0.003

@@ -35,12 +35,12 @@ from benchmarks.measure import (
     time_arm,
     total_ratio,
 )
+from tallystick.answers.report import ReceiptReport
+from tallystick.answers.response import read_response
+from tallystick.answers.verify import verify_receipt
 from tallystick.attestation.signing import SigningKey
-from tallystick.audits.receipts.report import ReceiptReport
-from tallystick.audits.receipts.response import read_response
-from tallystick.audits.receipts.verify import verify_receipt
 from tallystick.commitments.digest import digest
-from tallystick.frameworks.torch.language_models import TorchLanguageModel
+from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
 from tallystick.recorders.generation import Asked, generate_plain
 from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings

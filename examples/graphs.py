@@ -13,12 +13,12 @@ from torch import nn
 import tallystick
 import tallystick.jax
 import tallystick.torch
-from tallystick.audits.opening import Judgement, judge_opening
 from tallystick.cli.open import open_call
 from tallystick.graphs.execute import execute
 from tallystick.graphs.files import save_program
 from tallystick.graphs.reference import Reference
 from tallystick.graphs.slicing import subgraph
+from tallystick.judging.opening import Judgement, judge_opening
 from tallystick.store.inference import InferenceDirectory
 from tallystick.tensors.tensor import Tensor
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from tallystick.cli.demo_answer import quantised, served_answer
-from tallystick.frameworks.torch.language_models import load_language_model
+from tallystick.frameworks.torch.generation.language_models import load_language_model
 
 
 def main(model: Path, out: Path) -> None:

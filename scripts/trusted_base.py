@@ -12,8 +12,8 @@ from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parent.parent / "src"
 AUDIT = "tallystick.audits"
-ANSWERS = "tallystick.audits.receipts"
-REPLAYERS = ("tallystick.frameworks.torch.replayer", "tallystick.frameworks.torch.graph_replayer")
+ANSWERS = "tallystick.answers"
+REPLAYERS = ("tallystick.frameworks.torch.training.replayer", "tallystick.frameworks.torch.training.graph_replayer")
 OPERATORS = "tallystick.operators"
 
 

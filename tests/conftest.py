@@ -150,7 +150,7 @@ def model_directory(plain: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 @pytest.fixture(scope="session")
 def language_model(model_directory: Path) -> Any:
     """That model, loaded on this stack."""
-    from tallystick.frameworks.torch.language_models import load_language_model
+    from tallystick.frameworks.torch.generation.language_models import load_language_model
 
     return load_language_model(model_directory)
 
@@ -188,7 +188,7 @@ def audited(one_thread: None) -> Callable[..., Any]:
     from tallystick.audits.training import Workplace, audit_training
     from tallystick.frameworks.tokenizers import train_bpe
     from tallystick.frameworks.torch.environment import describe_environment
-    from tallystick.frameworks.torch.replayer import TorchReplayer
+    from tallystick.frameworks.torch.training.replayer import TorchReplayer
     from tallystick.store.run import RunDirectory
 
     def audit(path: Path, *, nonce: bytes = bytes(32), device: str = "cpu", **policy: Any) -> Any:

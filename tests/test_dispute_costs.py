@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from tallystick.disputes.rules import Rules
+from tallystick.disputes.game.rules import Rules
 
 ROOT = Path(__file__).parents[1]
-SCRIPT = ROOT / "scripts" / "dispute_costs.py"
+SCRIPT = ROOT / "research" / "dispute_costs.py"
 WAYS = Rules(treasury="0" * 64).ways
 Benchmark = Callable[[str], Any]
 
@@ -39,7 +39,7 @@ def benchmark_of(monkeypatch: pytest.MonkeyPatch) -> Benchmark:
 
 def test_the_page_is_up_to_date(script: dict[str, Any], held: Any) -> None:
     written = (ROOT / "docs" / "dispute_costs.md").read_text("utf-8")
-    assert written == script["page"](held), "scripts/dispute_costs.py"
+    assert written == script["page"](held), "research/dispute_costs.py"
 
 
 @pytest.mark.parametrize("name", ["rounds", "gas", "board", "work", "referee", "time", "idle"])

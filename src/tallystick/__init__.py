@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tallystick.answers.client import wrap as wrap
+    from tallystick.answers.verification import verify as verify
     from tallystick.recorders.huggingface import TallyCallback as TallyCallback
     from tallystick.recorders.inference import record_inference as record_inference
     from tallystick.recorders.own_loop import record_training as record_training
-    from tallystick.serving.client import wrap as wrap
-    from tallystick.serving.verification import verify as verify
 
 __all__ = ["TallyCallback", "__version__", "record_inference", "record_training", "verify", "wrap"]
 __version__ = "0.1.0"

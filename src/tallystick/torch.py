@@ -9,17 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tallystick.frameworks.torch.capture import Captured as Captured
-    from tallystick.frameworks.torch.capture import capture as capture
+    from tallystick.frameworks.torch.capture.model import Captured as Captured
+    from tallystick.frameworks.torch.capture.model import capture as capture
+    from tallystick.frameworks.torch.capture.named_dimensions import capture_template as capture_template
+    from tallystick.frameworks.torch.capture.training_step import CapturedStep as CapturedStep
+    from tallystick.frameworks.torch.capture.training_step import capture_recipe_step as capture_recipe_step
+    from tallystick.frameworks.torch.capture.training_step import capture_training_step as capture_training_step
     from tallystick.frameworks.torch.engine import TorchEngine as TorchEngine
-    from tallystick.frameworks.torch.named_dimensions import capture_template as capture_template
     from tallystick.frameworks.torch.randomness import explicit_randomness as explicit_randomness
     from tallystick.frameworks.torch.randomness import seed_tensor as seed_tensor
     from tallystick.frameworks.torch.state import from_tensor as from_tensor
     from tallystick.frameworks.torch.state import to_tensor as to_tensor
-    from tallystick.frameworks.torch.training_step import CapturedStep as CapturedStep
-    from tallystick.frameworks.torch.training_step import capture_recipe_step as capture_recipe_step
-    from tallystick.frameworks.torch.training_step import capture_training_step as capture_training_step
 
 __all__ = [
     "Captured",
@@ -40,7 +40,9 @@ def __getattr__(name: str) -> Any:
     """Load PyTorch only when something that needs it is asked for (PEP 562)."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tallystick.frameworks.torch import capture, engine, named_dimensions, randomness, state, training_step
+    from tallystick.frameworks.torch import engine, randomness, state
+    from tallystick.frameworks.torch.capture import model as capture
+    from tallystick.frameworks.torch.capture import named_dimensions, training_step
 
     modules = (capture, engine, named_dimensions, randomness, state, training_step)
     return next(getattr(module, name) for module in modules if hasattr(module, name))

@@ -10,9 +10,9 @@ import pytest
 
 from tallystick.attacks.attack import Audit, Reference
 from tallystick.attacks.catalogue import find_attack
-from tallystick.attacks.examine import Answer, examine
-from tallystick.attacks.reference import reference_policy, this_workplace, train_reference
 from tallystick.store.run import RunDirectory
+from tests.support.attacks.examine import Answer, examine
+from tests.support.attacks.reference import reference_policy, this_workplace, train_reference
 
 NONCE = bytes(range(32))
 Forge = Callable[[str], Path]

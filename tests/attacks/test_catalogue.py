@@ -8,12 +8,12 @@ import pytest
 
 from tallystick.attacks.attack import AUDITS, Audit, Reference
 from tallystick.attacks.catalogue import ATTACKS, find_attack
-from tallystick.attacks.examine import Answer, examine, policy_of
 from tallystick.attacks.nonce_ground import PROVER_NONCE, SAMPLES
-from tallystick.attacks.reference import RECIPE, reference_policy, this_workplace
 from tallystick.audits.training import audit_training
 from tallystick.errors import UsageError
 from tallystick.store.run import RunDirectory
+from tests.support.attacks.examine import Answer, examine, policy_of
+from tests.support.attacks.reference import RECIPE, reference_policy, this_workplace
 
 Forge = Callable[[str], Path]
 Ask = Callable[[str, Audit], Answer]

@@ -8,8 +8,8 @@ import pytest
 
 from tallystick.attacks.attack import AUDITS
 from tallystick.attacks.catalogue import ATTACKS
-from tallystick.attacks.openings.attack import JUDGES
-from tallystick.attacks.openings.catalogue import OPENING_ATTACKS
+from tests.support.attacks.openings.attack import JUDGES
+from tests.support.attacks.openings.catalogue import OPENING_ATTACKS
 
 DOCS = Path(__file__).parents[2] / "docs"
 

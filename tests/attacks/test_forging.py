@@ -16,10 +16,10 @@ from tallystick.attacks.forging import (
     seal,
     write_records,
 )
-from tallystick.attacks.reference import STEPS, STRIDE
 from tallystick.errors import UnavailableError, UsageError
 from tallystick.store.run import RunDirectory
 from tallystick.transcripts.record import Record, StepRecord
+from tests.support.attacks.reference import STEPS, STRIDE
 
 
 def losses(records: list[Record]) -> list[object]:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tallystick.attacks.attack import Reference
-from tallystick.attacks.reference import reference_policy, this_workplace
 from tallystick.audits.report import Report
 from tallystick.audits.training import Workplace, audit_training
 from tallystick.cli.entry import run as tally
 from tallystick.store.run import RunDirectory
+from tests.support.attacks.reference import reference_policy, this_workplace
 
 Honest = Callable[[Reference], Path]
 FULL = reference_policy(1).model_copy(update={"full": True})

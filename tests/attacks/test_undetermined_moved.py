@@ -12,13 +12,13 @@ import pytest
 from tallystick.attacks.attack import Reference
 from tallystick.attacks.catalogue import find_attack
 from tallystick.attacks.forging import read_anchor, read_records, replace_anchor
-from tallystick.attacks.reference import STEPS, STRIDE, reference_policy, this_workplace
 from tallystick.audits.training import audit_training
 from tallystick.audits.undetermined import find_undetermined
 from tallystick.errors import UsageError
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.record import StepRecord
+from tests.support.attacks.reference import STEPS, STRIDE, reference_policy, this_workplace
 
 Honest = Callable[[Reference], Path]
 Forge = Callable[[str], Path]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import tallystick
-from tallystick.audits.opening import Judgement, judge_opening
 from tallystick.graphs.files import load_program
+from tallystick.judging.opening import Judgement, judge_opening
 from tallystick.store.run import RunDirectory
 
 torch = pytest.importorskip("torch")

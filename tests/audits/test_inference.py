@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from tallystick.audits.inference import InferenceReport, audit_inference
-from tallystick.audits.opening import Judgement, judge_opening
 from tallystick.audits.policy import Policy
 from tallystick.commitments.encoding import encode
 from tallystick.errors import MalformedError, UnavailableError, UsageError
+from tallystick.judging.opening import Judgement, judge_opening
 from tallystick.store.inference import InferenceDirectory, claims_inference
 from tallystick.store.log import LogWriter
 from tallystick.tensors.digest import state_digest

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tallystick.audits.findings import Findings
 from tallystick.audits.initial import INITIAL_ROUNDING, judge_initial_state
+from tallystick.judging.findings import Findings
 from tallystick.tensors.tensor import Tensor
 
 WEIGHTS = np.linspace(-1, 1, 101, dtype=np.float32)

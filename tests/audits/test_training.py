@@ -29,7 +29,7 @@ Rewrite = Callable[..., None]
 @pytest.fixture
 def workplace(one_thread: None) -> Workplace:
     from tallystick.frameworks.torch.environment import describe_environment
-    from tallystick.frameworks.torch.replayer import TorchReplayer
+    from tallystick.frameworks.torch.training.replayer import TorchReplayer
 
     return Workplace(describe_environment("cpu"), TorchReplayer)
 
@@ -118,7 +118,7 @@ def test_a_device_the_policy_does_not_accept_is_inconclusive(honest: Path, audit
 
 def test_a_model_larger_than_the_policy_allows_is_inconclusive(honest: Path, one_thread: None) -> None:
     from tallystick.frameworks.torch.environment import describe_environment
-    from tallystick.frameworks.torch.replayer import TorchReplayer
+    from tallystick.frameworks.torch.training.replayer import TorchReplayer
 
     place = Workplace(describe_environment("cpu"), lambda *parts: TorchReplayer(*parts, "cpu", 1000))
     report = audit_training(RunDirectory(honest), Policy(), bytes(32), place)

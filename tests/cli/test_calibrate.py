@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tallystick.calibration.operators import calibrate, stacks
+from tallystick.calibration.operators.stacks import stack_named
 from tallystick.cli.calibrate import read_profile
 from tallystick.graphs.files import save_program
 from tallystick.graphs.graph import Form, Graph, Input, Node, Output, Role
 from tallystick.graphs.root import graph_root
-from tallystick.studies.operators import calibrate, stacks
-from tallystick.studies.operators.stacks import stack_named
 from tallystick.tensors.safetensors import write_state
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch")
 
 from tallystick.cli.demo_dispute import Ended, honest_claim, record_calls, swapped_layer
-from tallystick.disputes.fault import Fault
+from tallystick.disputes.game.fault import Fault
 
 
 @pytest.fixture(scope="module")

@@ -14,16 +14,15 @@ pytest.importorskip("torch")
 pytest.importorskip("sqlalchemy")
 pytest.importorskip("web3")
 
+from tallystick.disputes.coordinators.ethereum.place import Place
+from tallystick.disputes.game.rules import Rules
+from tallystick.disputes.game.state import Status
+from tallystick.errors import UnavailableError
 from tests.cli.programs import Programs, await_, running
 from tests.cli.test_parties import calls
 from tests.disputes.coordinators.ethereum.chains import ETHER, KEYS, QUICK, Chain
 from tests.serving.conftest import loopback_only
-
-from tallystick.disputes.coordinators.ethereum.node import LocalNode, running_node
-from tallystick.disputes.coordinators.ethereum.place import Place
-from tallystick.disputes.rules import Rules
-from tallystick.disputes.state import Status
-from tallystick.errors import UnavailableError
+from tests.support.ethereum_node import LocalNode, running_node
 
 Tally = Callable[..., Any]
 __all__ = ["calls", "loopback_only"]

@@ -190,7 +190,7 @@ def test_a_key_or_model_that_is_not_there_is_said(
 
 
 def test_a_model_is_exported_for_transformers(tally: Tally, plain: Path, tmp_path: Path, language_model: Any) -> None:
-    from tallystick.frameworks.torch.language_models import load_language_model
+    from tallystick.frameworks.torch.generation.language_models import load_language_model
 
     assert tally("export-model", plain, tmp_path / "model").code == 0
     assert load_language_model(tmp_path / "model").card == language_model.card

@@ -13,10 +13,10 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("sqlalchemy")
 
-from tallystick.attacks.disputes.scene import WEIGHT, record_calls
 from tallystick.attacks.disputes.swapped_layer import forge_swapped_layer
 from tallystick.attestation.signing import SigningKey
-from tallystick.disputes.players.workspace import Workspace
+from tallystick.disputes.parties.workspace import Workspace
+from tests.support.attacks.disputes.scene import WEIGHT, record_calls
 
 Tally = Callable[..., Any]
 PARTIES = ("prover", "challenger", "referee", "member")

@@ -14,12 +14,11 @@ pytest.importorskip("torch")
 pytest.importorskip("sqlalchemy")
 pytest.importorskip("fastapi")
 
+from tallystick.disputes.coordinators.local.place import LocalCoordinator
+from tallystick.disputes.game.state import Dispute, State
+from tallystick.http.listening import address_of, bind
 from tests.cli.programs import Program, Programs, await_, running
 from tests.cli.test_parties import Court, calls
-
-from tallystick.disputes.coordinators.local.place import LocalCoordinator
-from tallystick.disputes.state import Dispute, State
-from tallystick.serving.listening import address_of, bind
 
 Tally = Callable[..., Any]
 __all__ = ["calls"]

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.disputes.leaf.leaves import Leaves, opened, shifted
-from tests.disputes.leaf.test_judge import choices, profile
 
-from tallystick.disputes.leaf.bundle import Asked, Element, LeafBundle, write_bundle
-from tallystick.disputes.leaf.judge import rule_leaf
-from tallystick.disputes.leaf.question import Question, Ruling
 from tallystick.errors import MalformedError
+from tallystick.judging.leaf.bundle import Asked, Element, LeafBundle, write_bundle
+from tallystick.judging.leaf.judge import rule_leaf
+from tallystick.judging.leaf.question import Question, Ruling
 from tallystick.tensors.tensor import Tensor
+from tests.judging.leaf.leaves import Leaves, opened, shifted
+from tests.judging.leaf.test_judge import choices, profile
 
 Tally = Callable[..., Any]
 
@@ -153,7 +153,7 @@ def test_what_a_file_asks_was_chosen_by_whoever_made_it(
         asked.append(question)
         return rule_leaf(bundle, question)
 
-    monkeypatch.setattr("tallystick.disputes.leaf.judge.rule_leaf", noting)
+    monkeypatch.setattr("tallystick.judging.leaf.judge.rule_leaf", noting)
     for name, changes, code in (("wrong", {0: shifted(0.1)}, 1), ("right", {}, 0)):
         chosen, out = Asked(nonce="00ff", element=Element(ref="n0", index=1)), tmp_path / f"{name}.leaf"
         write_bundle(out, opened(tmp_path / name, changes).whole.bundle(0, chosen))

@@ -142,7 +142,7 @@ def test_a_config_that_is_no_toml_exits_with_4(tally: Tally, config: Path, tmp_p
 def test_a_crash_exits_with_4_and_a_resumed_run_is_accepted(
     tally: Tally, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tallystick.frameworks.torch.trainer import Trainer
+    from tallystick.frameworks.torch.training.trainer import Trainer
 
     def crash(*_: object) -> None:
         raise RuntimeError("out of memory\nand a second line")

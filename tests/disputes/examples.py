@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tallystick.disputes.game import moves
+from tallystick.disputes.game.fault import Fault
 from tests.disputes.playing import (
     BEACON,
     CHALLENGER,
@@ -14,10 +16,7 @@ from tests.disputes.playing import (
     REFEREE,
     SALT,
 )
-
-from tallystick.disputes import moves
-from tallystick.disputes.fault import Fault
-from tallystick.disputes.simulator.trees import NOTHING, Run
+from tests.support.simulator.trees import NOTHING, Run
 
 TOP = Run(0, steps=9, width=7, fault=(5, 3)).top()
 OPERATORS = Run(0, steps=9, width=7, fault=(5, 3), is_edge=True).below(5)

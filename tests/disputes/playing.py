@@ -6,19 +6,19 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from tallystick.disputes import committee, moves
-from tallystick.disputes.context import mover, time_left
-from tallystick.disputes.fault import Fault
-from tallystick.disputes.game import apply
-from tallystick.disputes.invariants import broken
-from tallystick.disputes.moves import Move
-from tallystick.disputes.partition import bounds, cut_places
-from tallystick.disputes.pausing import game_time
-from tallystick.disputes.rules import Rules
-from tallystick.disputes.simulator.trees import NOTHING, Run, Tree
-from tallystick.disputes.state import Dispute, Phase, State
-from tallystick.disputes.voting import next_seats
+from tallystick.disputes.game import committee, moves
+from tallystick.disputes.game.context import mover, time_left
+from tallystick.disputes.game.fault import Fault
+from tallystick.disputes.game.game import apply
+from tallystick.disputes.game.invariants import broken
+from tallystick.disputes.game.moves import Move
+from tallystick.disputes.game.partition import bounds, cut_places
+from tallystick.disputes.game.pausing import game_time
+from tallystick.disputes.game.rules import Rules
+from tallystick.disputes.game.state import Dispute, Phase, State
+from tallystick.disputes.game.voting import next_seats
 from tallystick.errors import RuleError
+from tests.support.simulator.trees import NOTHING, Run, Tree
 
 
 def party(number: int) -> str:

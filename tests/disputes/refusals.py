@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from tallystick.disputes.game import committee, moves
+from tallystick.disputes.game.fault import Fault
+from tallystick.disputes.game.moves import Move
+from tallystick.disputes.game.state import Phase
 from tests.disputes.playing import (
     CHALLENGER,
     GUARDIAN,
@@ -20,11 +24,6 @@ from tests.disputes.playing import (
     party,
 )
 from tests.disputes.simulator.mutants import Check
-
-from tallystick.disputes import committee, moves
-from tallystick.disputes.fault import Fault
-from tallystick.disputes.moves import Move
-from tallystick.disputes.state import Phase
 
 Made = tuple[Play, Move]
 

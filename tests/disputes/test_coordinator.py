@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from tests.disputes.playing import MEMBERS, PROVER, RULES, Play
 
-from tallystick.disputes import moves
 from tallystick.disputes.coordinators.coordinator import Entry, replayed
-from tallystick.disputes.fault import Fault
-from tallystick.disputes.game import apply
-from tallystick.disputes.moves import Move, read_move
-from tallystick.disputes.state import State
+from tallystick.disputes.game import moves
+from tallystick.disputes.game.fault import Fault
+from tallystick.disputes.game.game import apply
+from tallystick.disputes.game.moves import Move, read_move
+from tallystick.disputes.game.state import State
 from tallystick.errors import RuleError
+from tests.disputes.playing import MEMBERS, PROVER, RULES, Play
 
 
 class Recorded(Play):

@@ -13,16 +13,16 @@ import pytest
 
 from tallystick.commitments.digest import Digest, digest
 from tallystick.commitments.encoding import encode
-from tallystick.disputes import committee, moves
-from tallystick.disputes.cheap import convict
-from tallystick.disputes.fault import Fault
-from tallystick.disputes.game import TRANSITIONS, apply
-from tallystick.disputes.moves import Evidence, read_move
-from tallystick.disputes.partition import bounds, rounds
-from tallystick.disputes.rules import Rules
-from tallystick.disputes.simulator.trees import Run
-from tallystick.disputes.state import Claim, Clocks, Dispute, Member, Phase, Round, State
+from tallystick.disputes.game import committee, moves
+from tallystick.disputes.game.cheap import convict
+from tallystick.disputes.game.fault import Fault
+from tallystick.disputes.game.game import TRANSITIONS, apply
+from tallystick.disputes.game.moves import Evidence, read_move
+from tallystick.disputes.game.partition import bounds, rounds
+from tallystick.disputes.game.rules import Rules
+from tallystick.disputes.game.state import Claim, Clocks, Dispute, Member, Phase, Round, State
 from tallystick.errors import MalformedError, RuleError
+from tests.support.simulator.trees import Run
 
 ROOT = Path(__file__).parents[2]
 VECTORS = ROOT / "vectors"

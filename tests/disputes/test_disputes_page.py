@@ -7,11 +7,11 @@ import re
 from pathlib import Path
 
 import pytest
+
+from tallystick.disputes.game.rules import Rules
 from tests.disputes.simulator.mutants import WRONG
 from tests.disputes.test_dispute_vectors import table
-
-from tallystick.disputes.rules import Rules
-from tallystick.disputes.simulator.limits import longest
+from tests.support.simulator.limits import longest
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "disputes.md").read_text()

@@ -13,7 +13,7 @@ import pytest
 from tallystick.disputes.economics.workload import Economy
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "scripts" / "economics_page.py"
+SCRIPT = ROOT / "research" / "economics_page.py"
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,9 @@ def script() -> dict[str, Any]:
 
 
 def test_the_page_is_up_to_date(script: dict[str, Any]) -> None:
-    assert (ROOT / "docs" / "economics.md").read_text("utf-8") == script["page"](Economy()), "scripts/economics_page.py"
+    assert (ROOT / "docs" / "economics.md").read_text("utf-8") == script["page"](Economy()), (
+        "research/economics_page.py"
+    )
 
 
 def test_the_figures_are_up_to_date(script: dict[str, Any]) -> None:

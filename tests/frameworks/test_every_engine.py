@@ -7,12 +7,12 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from tallystick.attacks.inference.workload import all_values
+from research.architectures.distances import distance
+from research.architectures.engines import engine_of
+from research.architectures.judging import judge_all
+from research.architectures.subjects import FORWARD, JAX, STEP, subject
+from tallystick.calibration.operators.workload import all_values
 from tallystick.graphs.execute import execute
-from tallystick.studies.architectures.distances import distance
-from tallystick.studies.architectures.engines import engine_of
-from tallystick.studies.architectures.judging import judge_all
-from tallystick.studies.architectures.subjects import FORWARD, JAX, STEP, subject
 from tallystick.tensors.tensor import Tensor
 
 pytestmark = pytest.mark.filterwarnings("ignore")

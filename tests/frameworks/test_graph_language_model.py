@@ -16,9 +16,9 @@ from tallystick.frameworks.graph_language_model import (
     captured_passes,
     run_compiled,
 )
-from tallystick.frameworks.torch.decode_template import capture_decode_template
-from tallystick.frameworks.torch.decoding import model_state
 from tallystick.frameworks.torch.engine import TorchEngine
+from tallystick.frameworks.torch.generation.decode_template import capture_decode_template
+from tallystick.frameworks.torch.generation.decoding import model_state
 from tallystick.graphs.execute import execute
 from tallystick.graphs.reference import Reference
 

@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("torch")
 
 from tallystick.errors import MalformedError
-from tallystick.frameworks.torch.capture import Captured
-from tallystick.frameworks.torch.decoding import capture_decode, capture_prefill
+from tallystick.frameworks.torch.capture.model import Captured
+from tallystick.frameworks.torch.generation.decoding import capture_decode, capture_prefill
 from tallystick.graphs.comparison import cast, compare_graphs, draw_state, share_apart
 from tallystick.graphs.decode_interface import DecodeSizes, cache_specs, decode_sizes, empty_cache, fed, grown_cache
 from tallystick.graphs.equivalence import allowed_share, decoding_distances, draw_step, last_step_distances

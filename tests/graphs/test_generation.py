@@ -14,10 +14,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tallystick.errors import MalformedError, UsageError  # noqa: E402
-from tallystick.frameworks.torch.decode_template import capture_decode_template  # noqa: E402
-from tallystick.frameworks.torch.decoding import model_state  # noqa: E402
 from tallystick.frameworks.torch.engine import TorchEngine  # noqa: E402
-from tallystick.frameworks.torch.sampler import CanonicalSampling  # noqa: E402
+from tallystick.frameworks.torch.generation.decode_template import capture_decode_template  # noqa: E402
+from tallystick.frameworks.torch.generation.decoding import model_state  # noqa: E402
+from tallystick.frameworks.torch.generation.sampler import CanonicalSampling  # noqa: E402
 from tallystick.graphs.generation import (  # noqa: E402
     GraphFor,
     Step,

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tests.operators.examples import Bf16, Call, call
 
 from tallystick.operators.aten import activation, comparison, elementwise, loss, optimizer, reduction, softmax
 from tallystick.operators.registry import operator
+from tests.operators.examples import Bf16, Call, call
 
 Array = npt.NDArray[Any]
 FAMILIES = (activation, comparison, elementwise, loss, optimizer, reduction, softmax)

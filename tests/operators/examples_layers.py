@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from tests.operators.examples import Bf16, Call, call
 
 Array = npt.NDArray[Any]

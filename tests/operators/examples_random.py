@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from tests.operators.examples import call
 
 SEED = np.array([7, -9])

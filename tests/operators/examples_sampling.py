@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from tests.operators.examples import call
 
 from tallystick.operators.tally.sampling import MASKED
+from tests.operators.examples import call
 
 SEED = np.array([7, -9])
 SEEDS = np.array([[7, -9], [3, 4]])

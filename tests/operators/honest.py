@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from tests.operators.examples import Bf16, Call, mapped
 
 from tallystick.graphs.engine import Engine
 from tallystick.graphs.graph import Node
@@ -16,6 +15,7 @@ from tallystick.operators.bound import Bound, bound
 from tallystick.operators.registry import operator
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
+from tests.operators.examples import Bf16, Call, mapped
 
 NARROW: Final = {"float16": "F16", "bfloat16": "BF16"}
 Array = npt.NDArray[Any]

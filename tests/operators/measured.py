@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from tests.operators.examples import Call
-from tests.operators.honest import bounds_of, redrawn, results_of
 
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.graphs.engine import Engine
 from tallystick.operators.bound import Bound
 from tallystick.operators.rounding import DETERMINISTIC, Model, Probabilistic, Variance
 from tallystick.tensors.tensor import Tensor
+from tests.operators.examples import Call
+from tests.operators.honest import bounds_of, redrawn, results_of
 
 MODELS: Final[tuple[Model, ...]] = (DETERMINISTIC, Probabilistic(6.0), Variance(6.0))
 DRAWS: Final = 12

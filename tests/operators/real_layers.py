@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
+
 from tests.operators.examples import Call, call
 
 CONVOLUTIONS: Final = (

@@ -10,15 +10,15 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from tests.operators.examples import Call, collected
-from tests.operators.honest import FLOATS, PROFILES, as_dtype, redrawn, shares
-from tests.operators.real_layers import real_layers
 
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.operators.precision import PLAIN, STEPWISE
 from tallystick.operators.registry import operator
 from tallystick.tensors.tensor import Tensor
+from tests.operators.examples import Call, collected
+from tests.operators.honest import FLOATS, PROFILES, as_dtype, redrawn, shares
+from tests.operators.real_layers import real_layers
 
 SPECIAL: Final = (0.997, 0.1, 1 / 3, 0.999, 0.01)
 """Numbers between 0 and 1 that no binary format has, and whose distance from 1 is small beside them."""

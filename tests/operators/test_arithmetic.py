@@ -10,8 +10,6 @@ import jax
 import numpy as np
 import pytest
 import torch
-from tests.operators.examples import Bf16, Call, mapped, specs, tensor_of
-from tests.operators.examples_arithmetic import EXAMPLES, MALFORMED, NAMES
 
 from tallystick.errors import MalformedError
 from tallystick.operators.arrays import library
@@ -19,6 +17,8 @@ from tallystick.operators.registry import operator
 from tallystick.operators.types import Types
 from tallystick.operators.values import Value, Values
 from tallystick.tensors.tensor import Tensor
+from tests.operators.examples import Bf16, Call, mapped, specs, tensor_of
+from tests.operators.examples_arithmetic import EXAMPLES, MALFORMED, NAMES
 
 REFERENCE = Values(library("numpy"), "F64")
 TORCH_DTYPES = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}

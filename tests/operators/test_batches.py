@@ -12,7 +12,6 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.operators.examples import Bf16, Call, call, collected, mapped, tensor_of
 
 from tallystick.errors import MalformedError
 from tallystick.operators.arrays import library
@@ -23,6 +22,7 @@ from tallystick.operators.separation import Separated, alone, separated
 from tallystick.operators.types import Types
 from tallystick.operators.values import Value, Values
 from tallystick.tensors.spec import TensorSpec
+from tests.operators.examples import Bf16, Call, call, collected, mapped, tensor_of
 
 EXAMPLES = collected("EXAMPLES")
 REFERENCE = Values(library("numpy"), "F64")

@@ -4,13 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.operators.examples import Call, call, collected
-from tests.operators.honest import as_dtype, shares
 
 from tallystick.graphs.engine import Engine
 from tallystick.operators.engines import OUTSIDE, outside
 from tallystick.operators.precision import PLAIN, STEPWISE
 from tallystick.operators.registry import OPERATORS
+from tests.operators.examples import Call, call, collected
+from tests.operators.honest import as_dtype, shares
 
 RNG = np.random.default_rng(0)
 ANGLES = np.concatenate([size * RNG.standard_normal(9000) for size in (1e-4, 1, 1e4)]).astype(np.float32)

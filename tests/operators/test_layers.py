@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from tests.operators.examples import Bf16, Call, call, default, mapped, specs
-from tests.operators.examples_layers import EXAMPLES, MALFORMED, floats, moments
 
 from tallystick.errors import MalformedError
 from tallystick.operators.arrays import NUMPY
@@ -17,6 +15,8 @@ from tallystick.operators.registry import operator
 from tallystick.operators.types import Types
 from tallystick.operators.values import Values
 from tallystick.tensors.tensor import Tensor
+from tests.operators.examples import Bf16, Call, call, default, mapped, specs
+from tests.operators.examples_layers import EXAMPLES, MALFORMED, floats, moments
 
 torch = pytest.importorskip("torch")
 

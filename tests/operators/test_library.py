@@ -3,13 +3,13 @@
 import numpy as np
 import numpy.typing as npt
 import pytest
-from tests.operators.examples import Call, call
-from tests.operators.honest import bounds_of, results_of
 
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.graphs.engine import Engine
 from tallystick.operators.aten.attention import EXPONENTIAL
 from tallystick.operators.library import ANY, VECTOR
+from tests.operators.examples import Call, call
+from tests.operators.honest import bounds_of, results_of
 
 FUNCTIONS = {
     "exp": "exponential",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.operators.examples import call
-from tests.operators.honest import bounds_of
 
 from tallystick.operators.bound import Bound
 from tallystick.tensors.tensor import Tensor
+from tests.operators.examples import call
+from tests.operators.honest import bounds_of
 
 SMALLEST = np.finfo(np.float32).min
 SCORES = np.random.default_rng(0).standard_normal((2, 4, 5)).astype(np.float32) * 4

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.operators.examples import Call, call, mapped, specs
-from tests.operators.examples_moves import EXAMPLES
 
 from tallystick.errors import MalformedError
 from tallystick.frameworks.torch.dtypes import DTYPES
@@ -17,6 +15,8 @@ from tallystick.operators.registry import operator
 from tallystick.operators.types import Types
 from tallystick.operators.values import Values
 from tallystick.tensors.tensor import Tensor
+from tests.operators.examples import Call, call, mapped, specs
+from tests.operators.examples_moves import EXAMPLES
 
 NATIVE = Values(library("torch"), None)
 REFERENCE = Values(library("numpy"), "F64")

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from tests.operators.examples import call
 from tests.operators.searched import SETTINGS, Searched, calls, renumbered
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "scripts" / "bound_search.py"
+SCRIPT = ROOT / "research" / "bound_search.py"
 DATA = json.loads((ROOT / "docs" / "data" / "bound_search.json").read_text())
 
 

@@ -11,15 +11,15 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.operators.examples import Call, collected
-from tests.operators.honest import FLOATS, PROFILES, as_dtype, bounds_of, leaving, redrawn
-from tests.operators.real_layers import real_layers
 
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.operators.bound import excess
 from tallystick.operators.precision import PLAIN, STEPWISE, Precision
 from tallystick.operators.registry import OPERATORS
+from tests.operators.examples import Call, collected
+from tests.operators.honest import FLOATS, PROFILES, as_dtype, bounds_of, leaving, redrawn
+from tests.operators.real_layers import real_layers
 
 EXAMPLES = {name: calls for name, calls in collected("EXAMPLES").items() if name.startswith("aten.")}
 ONE_ROUNDING = ("aten.mm.", "aten.bmm.", "aten.linear.", "aten.sum.", "aten.relu.", "aten.embedding.", "aten.exp.")
@@ -117,7 +117,7 @@ def shaped(rows: int, inner: int, columns: int) -> Iterator[Call]:
 
 @pytest.mark.parametrize("name", ["batch_norm_legit_functional", "convolution", "vector_norm", "layer_norm_backward"])
 def test_layers_of_real_shapes_stay_within_the_bound(name: str) -> None:
-    """What the search (scripts/bound_search.py) had found outside: dead channels, 16-bit sums, roots of large sums."""
+    """What the search (research/bound_search.py) had found outside: dead channels, 16-bit sums, roots of large sums."""
     layers = [layer for layer in real_layers() if name in layer.operator]
     ran = [check(as_dtype(each, dtype), stated(each.operator, dtype)) for each in layers for dtype in FLOATS]
     assert all(ran[:3])

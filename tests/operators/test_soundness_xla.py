@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.operators.examples import Call, collected
-from tests.operators.honest import PROFILES, as_dtype, leaving, redrawn
 
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.graphs.engine import Engine
 from tallystick.operators.engines import outside
 from tallystick.operators.precision import PLAIN, STEPWISE, Precision
+from tests.operators.examples import Call, collected
+from tests.operators.honest import PROFILES, as_dtype, leaving, redrawn
 
 EXAMPLES = collected("EXAMPLES")
 STABLEHLO = sorted(name for name in EXAMPLES if name.startswith("stablehlo."))

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from tests.operators.examples import Call, mapped, specs, tensor_of
-from tests.operators.examples_stablehlo import EXAMPLES, MALFORMED
 
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.graphs.check import check_graph
@@ -23,6 +21,8 @@ from tallystick.operators.types import Types
 from tallystick.operators.values import Values
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
+from tests.operators.examples import Call, mapped, specs, tensor_of
+from tests.operators.examples_stablehlo import EXAMPLES, MALFORMED
 
 CALLS = [each for calls in EXAMPLES.values() for each in calls]
 STABLE = [each for each in CALLS if each.operator != "stablehlo.sort"]

@@ -1,8 +1,8 @@
 import pytest
-from tests.operators.examples import collected
-from tests.operators.measured import MODELS, mean_ratio, tightness
 
 from tallystick.frameworks.torch.engine import TorchEngine
+from tests.operators.examples import collected
+from tests.operators.measured import MODELS, mean_ratio, tightness
 
 EXAMPLES = collected("EXAMPLES")
 COMMON = [

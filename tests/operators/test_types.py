@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.operators.examples import Bf16, Call, call, collected, mapped, specs, tensor_of
 
 from tallystick.errors import MalformedError
 from tallystick.frameworks.torch.dtypes import DTYPES, dtype_name
@@ -19,6 +18,7 @@ from tallystick.operators.registry import OPERATORS, operator
 from tallystick.operators.types import Types
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
+from tests.operators.examples import Bf16, Call, call, collected, mapped, specs, tensor_of
 
 EXAMPLES = collected("EXAMPLES")
 MALFORMED = collected("MALFORMED")

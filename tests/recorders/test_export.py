@@ -19,7 +19,7 @@ from tallystick.tensors.safetensors import read_state
 
 torch = pytest.importorskip("torch")
 
-from tallystick.frameworks.torch.language_models import load_language_model  # noqa: E402
+from tallystick.frameworks.torch.generation.language_models import load_language_model  # noqa: E402
 from tallystick.frameworks.torch.state import to_tensor  # noqa: E402
 from tallystick.recorders.export import export_model  # noqa: E402
 

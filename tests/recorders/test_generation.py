@@ -20,7 +20,7 @@ from tallystick.transcripts.sampler import Sampler
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from tallystick.frameworks.torch.language_models import load_language_model  # noqa: E402
+from tallystick.frameworks.torch.generation.language_models import load_language_model  # noqa: E402
 from tallystick.recorders.generation import Asked, Generated, generate_plain, record_generation  # noqa: E402
 from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings, batch_composition  # noqa: E402
 

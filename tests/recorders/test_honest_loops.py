@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.recorders import loops
 
 import tallystick
 from tallystick.errors import UnavailableError
@@ -18,6 +17,7 @@ from tallystick.store.lock import RunLock
 from tallystick.store.log import read_lines
 from tallystick.store.run import RunDirectory
 from tallystick.transcripts.record import StepRecord, read_record
+from tests.recorders import loops
 
 torch = pytest.importorskip("torch")
 

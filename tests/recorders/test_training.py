@@ -105,7 +105,7 @@ class TestACrashingStep:
         tmp_path: Path,
         step: int,
     ) -> None:
-        from tallystick.frameworks.torch.trainer import Trainer
+        from tallystick.frameworks.torch.training.trainer import Trainer
         from tallystick.recorders.training import resume
 
         out = tmp_path / "run"
@@ -124,7 +124,7 @@ class TestACrashingStep:
     def test_that_crashes_twice_is_recorded_twice(
         self, trained: Callable[..., Any], audited: Callable[..., Any], crash: Callable[..., None], tmp_path: Path
     ) -> None:
-        from tallystick.frameworks.torch.trainer import Trainer
+        from tallystick.frameworks.torch.training.trainer import Trainer
         from tallystick.recorders.training import resume
 
         out = tmp_path / "run"
@@ -144,8 +144,8 @@ class TestACrashingStep:
     def test_in_its_recording_leaves_a_run_that_resumes_to_the_same_root(
         self, trained: Callable[..., Any], crash: Callable[..., None], tmp_path: Path, part: str, when: int
     ) -> None:
-        from tallystick.frameworks.torch.sketch import Sketcher
-        from tallystick.frameworks.torch.trainer import Trainer
+        from tallystick.frameworks.torch.training.sketch import Sketcher
+        from tallystick.frameworks.torch.training.trainer import Trainer
         from tallystick.recorders.training import resume
 
         undisturbed = trained(tmp_path / "undisturbed", FOUR)

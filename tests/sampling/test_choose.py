@@ -13,8 +13,8 @@ from tallystick.operators.arrays import NUMPY, library
 from tallystick.operators.tally.sampling import MASKED
 from tallystick.operators.values import Values
 from tallystick.sampling.choose import choose, kept, keys, scores, weights
-from tallystick.sampling.definition import choose_by_definition, keys_by_definition
 from tallystick.transcripts.sampler import Sampler
+from tests.support.sampler_definition import choose_by_definition, keys_by_definition
 
 SAMPLERS = (
     Sampler(),

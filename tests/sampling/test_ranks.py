@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.sampling import by_definition
 
 from tallystick.sampling.choose import choose
 from tallystick.sampling.edges import Edges
@@ -18,6 +17,7 @@ from tallystick.sampling.margin import margin, margins
 from tallystick.sampling.ranks import Ranks
 from tallystick.sampling.surprisal import _of
 from tallystick.transcripts.sampler import Sampler
+from tests.sampling import by_definition
 
 FORMS = ("gumbel", "cdf")
 LOGITS = st.one_of(

@@ -16,18 +16,18 @@ import pytest
 import torch
 
 from tallystick.errors import MalformedError
-from tallystick.frameworks.torch.sampler import TorchSampler, choose_on_device
+from tallystick.frameworks.torch.generation.sampler import TorchSampler, choose_on_device
 from tallystick.operators.arrays import library
 from tallystick.operators.tally import fixed
 from tallystick.operators.tally.sampling import MASKED
 from tallystick.operators.values import Values
 from tallystick.sampling.choose import choose, kept, keys, scores, weights
-from tallystick.sampling.definition import choose_by_definition
 from tallystick.sampling.filters import keys_of
 from tallystick.sampling.plain import ARRAYS
 from tallystick.sampling.stream import position_words
 from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.sampler import Sampler
+from tests.support.sampler_definition import choose_by_definition
 
 ROOT = Path(__file__).parents[2]
 CHOICES = json.loads((ROOT / "vectors" / "sampler" / "choices.json").read_text())

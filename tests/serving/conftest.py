@@ -61,11 +61,11 @@ class Served:
 def serving(one_thread: None) -> Callable[..., AbstractContextManager[Served]]:
     """Serve a language model: `with serving(language_model, settings=…, rows=…, queue=…, journal=…) as served`."""
     from tallystick.attestation.signing import SigningKey
+    from tallystick.http.listening import served
     from tallystick.recorders.receipts import RecordSettings
     from tallystick.serving.api import create_app
     from tallystick.serving.application import ServerOptions
     from tallystick.serving.assembly import model_service
-    from tallystick.serving.listening import served
 
     @contextmanager
     def serve(

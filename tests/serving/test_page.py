@@ -15,7 +15,7 @@ import pytest
 from tallystick.attestation.signing import SigningKey
 from tallystick.cli import serve_model
 from tallystick.cli.entry import run
-from tallystick.serving.listening import served
+from tallystick.http.listening import served
 
 PAGE = (Path(__file__).parents[2] / "docs" / "serving.md").read_text()
 COMMANDS = [shlex.split(line)[1:] for line in PAGE.splitlines() if line.startswith("tally ")]

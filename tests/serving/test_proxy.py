@@ -14,21 +14,21 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
+from tallystick.answers.policy import ReceiptPolicy
+from tallystick.answers.request import ExpectedRequest
+from tallystick.answers.response import read_response, read_responses
+from tallystick.answers.sampler import SamplerRule
+from tallystick.answers.stream import verify_stream
+from tallystick.answers.verify import Subject, verify_subject
 from tallystick.attestation.signing import SigningKey, verify_receipt_signature
-from tallystick.audits.receipts.policy import ReceiptPolicy
-from tallystick.audits.receipts.request import ExpectedRequest
-from tallystick.audits.receipts.response import read_response, read_responses
-from tallystick.audits.receipts.sampler import SamplerRule
-from tallystick.audits.receipts.stream import verify_stream
-from tallystick.audits.receipts.verify import Subject, verify_subject
 from tallystick.commitments.digest import digest
 from tallystick.commitments.encoding import encode
+from tallystick.documents.document import SAFE_INTEGER_MAX
+from tallystick.http.listening import bind, served
 from tallystick.serving.application import ServerOptions
 from tallystick.serving.assembly import ModelTokenizer
-from tallystick.serving.listening import bind, served
 from tallystick.serving.proxy import Upstream, create_proxy
 from tallystick.serving.receipt_chain import ReceiptChain
-from tallystick.transcripts.door import SAFE_INTEGER_MAX
 from tallystick.transcripts.model_card import named_root
 from tallystick.transcripts.receipt import Receipt, SignedReceipt, Tokens
 

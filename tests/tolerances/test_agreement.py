@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tallystick.tolerances.agreement import agreement_probability, mismatch_rate
+from research.agreement import agreement_probability, mismatch_rate
 from tallystick.tolerances.confidence import at_least, clopper_pearson
 from tallystick.tolerances.mismatches import count_mismatches
 

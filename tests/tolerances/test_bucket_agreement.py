@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-STUDY = runpy.run_path(str(ROOT / "scripts" / "bucket_agreement.py"))
+STUDY = runpy.run_path(str(ROOT / "research" / "bucket_agreement.py"))
 RECORDED = json.loads((ROOT / "docs" / "data" / "bucket_agreement.json").read_text())
 
 

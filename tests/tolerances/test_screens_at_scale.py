@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 pytest.importorskip("torch")
-SCRIPT = runpy.run_path(str(ROOT / "scripts" / "screens_at_scale.py"))
+SCRIPT = runpy.run_path(str(ROOT / "research" / "screens_at_scale.py"))
 
 
 def check(rows):

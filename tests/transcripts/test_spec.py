@@ -13,9 +13,9 @@ import pytest
 from tallystick.commitments.encoding import encode
 from tallystick.errors import MalformedError
 from tallystick.store.run import RunDirectory
-from tallystick.transcripts.plan import batch_plan, classes, micro_batches, open_data, projection_seed
 from tallystick.transcripts.recipe import RecordRecipe
 from tallystick.transcripts.spec import Spec
+from tallystick.workloads.plan import batch_plan, classes, micro_batches, open_data, projection_seed
 
 OWN = {"description": {"model": "Sequential"}, "record": {"anchor_stride": 3}}
 

@@ -11,7 +11,7 @@ from tallystick.attacks.attack import Attack, Forger, accepted, rejected
 from tallystick.attacks.dishonest import Batches, DishonestTrainer, train_on
 from tallystick.attacks.forging import copy_run, find_scene
 from tallystick.attacks.token_files import forge_tokens
-from tallystick.frameworks.torch.trainer import Observation
+from tallystick.frameworks.torch.training.trainer import Observation
 from tallystick.store.run import RunDirectory
 from tallystick.transcripts.spec import Spec
 

@@ -14,19 +14,19 @@ from pathlib import Path
 import numpy as np
 
 from tallystick.attacks.forging import copy_data, copy_run, recipe_of
-from tallystick.frameworks.torch.trainer import POSITION, Observation, Trainer
+from tallystick.documents.files import write_atomically
+from tallystick.frameworks.torch.training.trainer import POSITION, Observation, Trainer
 from tallystick.recorders.resume import ResumePoint
 from tallystick.recorders.training import TrainingRun
-from tallystick.store.files import write_atomically
 from tallystick.store.log import read_lines
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.safetensors import read_state
 from tallystick.tensors.tensor import State, Tensor
-from tallystick.transcripts.plan import classes
 from tallystick.transcripts.recipe import Recipe
 from tallystick.transcripts.record import AnchorRecord, StepRecord, anchor_file, read_record
 from tallystick.transcripts.schedule import learning_rate
 from tallystick.transcripts.spec import Spec
+from tallystick.workloads.plan import classes
 
 Batches = Iterable[Mapping[str, np.ndarray]]
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tallystick.documents.files import write_atomically
 from tallystick.errors import UsageError
 from tallystick.frameworks.torch.state import from_tensor
-from tallystick.frameworks.torch.summaries import Summariser
+from tallystick.frameworks.torch.training.summaries import Summariser
 from tallystick.recorders.run_recorder import header_of
-from tallystick.store.files import write_atomically
 from tallystick.store.log import LogWriter, read_lines
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.digest import state_digest
@@ -23,11 +23,11 @@ from tallystick.tensors.safetensors import read_state, write_state
 from tallystick.tensors.tensor import State, Tensor
 from tallystick.transcripts.claim import Claim, Log
 from tallystick.transcripts.environment import Environment
-from tallystick.transcripts.plan import projection_seed
 from tallystick.transcripts.recipe import Recipe
 from tallystick.transcripts.record import AnchorRecord, HeaderRecord, Record, StepRecord, anchor_file, read_record
 from tallystick.transcripts.spec import Spec
 from tallystick.transcripts.summary import StateSummary
+from tallystick.workloads.plan import projection_seed
 
 SEGMENT_STEPS_MIN = 4
 

@@ -13,20 +13,20 @@ from pathlib import Path
 from tallystick.attacks.forging import copy_run, read_anchor, read_records, summariser_of, write_records
 from tallystick.audits.evidence import gather_evidence
 from tallystick.audits.policy import Policy
+from tallystick.documents.files import write_atomically
 from tallystick.errors import UsageError
-from tallystick.frameworks.torch.graph_replayer import GraphReplayer
+from tallystick.frameworks.torch.training.graph_replayer import GraphReplayer
 from tallystick.graphs.files import save_program
 from tallystick.graphs.graph import Graph, Node
 from tallystick.graphs.root import graph_root
 from tallystick.recorders.run_recorder import header_of
-from tallystick.store.files import write_atomically
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.digest import state_digest
 from tallystick.tensors.safetensors import write_state
 from tallystick.tolerances.loss import quantise
-from tallystick.transcripts.program import StepProgram
 from tallystick.transcripts.record import AnchorRecord, HeaderRecord, Record, StepRecord, anchor_file
 from tallystick.transcripts.spec import Spec
+from tallystick.workloads.program import StepProgram
 
 NORM_DECIMALS = 12
 

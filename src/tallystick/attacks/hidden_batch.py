@@ -11,7 +11,7 @@ from tallystick.attacks.attack import Attack, accepted, rejected
 from tallystick.attacks.data_substituted import backwards
 from tallystick.attacks.dishonest import Batches, DishonestTrainer, train_on
 from tallystick.attacks.forging import find_scene
-from tallystick.frameworks.torch.trainer import Observation
+from tallystick.frameworks.torch.training.trainer import Observation
 from tallystick.store.run import RunDirectory
 from tallystick.transcripts.schedule import learning_rate
 from tallystick.transcripts.spec import Spec

@@ -9,9 +9,9 @@ from tallystick.attacks.attack import Attack, accepted, rejected
 from tallystick.attacks.dishonest import retrain
 from tallystick.attacks.forging import copy_run, recipe_of
 from tallystick.errors import UnavailableError
-from tallystick.frameworks.torch.trainer import Trainer
+from tallystick.frameworks.torch.training.trainer import Trainer
 from tallystick.store.run import RunDirectory
-from tallystick.transcripts.plan import classes
+from tallystick.workloads.plan import classes
 
 HONEST = accepted("nothing is forged")
 

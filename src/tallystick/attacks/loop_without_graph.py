@@ -9,8 +9,8 @@ from tallystick.attacks.attack import Attack, accepted, inconclusive, rejected
 from tallystick.attacks.forging import copy_run, seal
 from tallystick.attacks.loop_batches import forge_rate
 from tallystick.attacks.loop_reference import CLIP, STEPS, train_loop
+from tallystick.documents.files import write_atomically
 from tallystick.errors import UsageError
-from tallystick.store.files import write_atomically
 from tallystick.store.run import RunDirectory
 from tallystick.transcripts.claim import Claim
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from tallystick.attacks.attack import Attack, accepted, rejected
 from tallystick.attacks.dishonest import Batches, DishonestTrainer, train_on
 from tallystick.attacks.forging import find_scene
-from tallystick.frameworks.torch.trainer import Observation
+from tallystick.frameworks.torch.training.trainer import Observation
 from tallystick.store.run import RunDirectory
 from tallystick.transcripts.spec import Spec
 

@@ -17,7 +17,7 @@ from tallystick.operators.operator import Attribute
 from tallystick.tensors.digest import tensor_digest
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
-from tallystick.transcripts.program import StepProgram
+from tallystick.workloads.program import StepProgram
 
 HIDDEN_SIZE = np.float32(1e-3)
 HIDDEN = "inputs.hidden"

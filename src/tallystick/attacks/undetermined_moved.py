@@ -17,14 +17,14 @@ from tallystick.attacks.attack import Attack, accepted, rejected
 from tallystick.attacks.dishonest import Batches, DishonestTrainer, retrain
 from tallystick.audits.undetermined import find_undetermined
 from tallystick.errors import UsageError
-from tallystick.frameworks.torch.trainer import Observation
+from tallystick.frameworks.torch.training.trainer import Observation
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.projection import Projection
 from tallystick.tolerances.reach import direction_bound
-from tallystick.transcripts.plan import projection_seed
 from tallystick.transcripts.schedule import learning_rate
 from tallystick.transcripts.spec import Spec
+from tallystick.workloads.plan import projection_seed
 
 if TYPE_CHECKING:
     import torch

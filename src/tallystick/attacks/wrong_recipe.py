@@ -8,12 +8,12 @@ from pathlib import Path
 from tallystick.attacks.attack import Attack, Forger, accepted, rejected
 from tallystick.attacks.dishonest import Batches, DishonestTrainer, train_on
 from tallystick.attacks.forging import find_scene, recipe_of
-from tallystick.frameworks.torch.trainer import Observation, Trainer
+from tallystick.frameworks.torch.training.trainer import Observation, Trainer
 from tallystick.store.run import RunDirectory
-from tallystick.transcripts.plan import classes
 from tallystick.transcripts.recipe import OptimizerRecipe, Recipe
 from tallystick.transcripts.schedule import learning_rate
 from tallystick.transcripts.spec import Spec
+from tallystick.workloads.plan import classes
 
 RATE_EXCESS = 1.01
 

@@ -13,8 +13,8 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
+from tallystick.documents.document import Count, Document, Positive
 from tallystick.tolerances.residual import ResidualLimits
-from tallystick.transcripts.door import Count, Document, Positive
 from tallystick.transcripts.recipe import Recipe
 
 Distance = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]

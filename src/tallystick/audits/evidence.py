@@ -6,7 +6,6 @@ from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tallystick.audits.findings import Findings, require
 from tallystick.audits.policy import Policy
 from tallystick.commitments.digest import digest_from
 from tallystick.commitments.tree import Frontier, leaf_hash
@@ -18,6 +17,7 @@ from tallystick.errors import ProofError, UnavailableError
 from tallystick.graphs.files import load_program
 from tallystick.graphs.graph import Graph
 from tallystick.graphs.root import graph_root
+from tallystick.judging.findings import Findings, require
 from tallystick.store.log import open_line, read_lines
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.digest import state_digest
@@ -26,8 +26,6 @@ from tallystick.tensors.tensor import State, Tensor
 from tallystick.transcripts.chain import Chain
 from tallystick.transcripts.claim import Claim, Log
 from tallystick.transcripts.environment import Environment
-from tallystick.transcripts.plan import batch_plan, open_data
-from tallystick.transcripts.program import BATCH, StepProgram, recipe_program
 from tallystick.transcripts.record import (
     AnchorRecord,
     FailedRecord,
@@ -43,6 +41,8 @@ from tallystick.transcripts.rule import GroupRule
 from tallystick.transcripts.schedule import learning_rate
 from tallystick.transcripts.spec import Spec
 from tallystick.transcripts.summary import StateSummary
+from tallystick.workloads.plan import batch_plan, open_data
+from tallystick.workloads.program import BATCH, StepProgram, recipe_program
 
 RATE_TOLERANCE = 1e-12
 

@@ -12,11 +12,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tallystick.audits.findings import AGREES, DIFFERS, Findings, require
 from tallystick.audits.policy import Policy
-from tallystick.audits.properties import judge_properties
 from tallystick.audits.sampling import sample_steps
-from tallystick.audits.verdict import ZERO_SIGNS, Verdict
 from tallystick.commitments.digest import Digest, digest_from
 from tallystick.commitments.encoding import Json
 from tallystick.commitments.tree import Frontier, leaf_hash
@@ -26,6 +23,9 @@ from tallystick.graphs.execute import execute
 from tallystick.graphs.files import load_program
 from tallystick.graphs.graph import Graph
 from tallystick.graphs.root import graph_root
+from tallystick.judging.findings import AGREES, DIFFERS, Findings, require
+from tallystick.judging.properties import judge_properties
+from tallystick.judging.verdict import ZERO_SIGNS, Verdict
 from tallystick.store.inference import InferenceDirectory
 from tallystick.store.log import read_lines
 from tallystick.tensors.digest import state_digest
@@ -36,8 +36,8 @@ from tallystick.tolerances.exact import describe_difference
 from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.environment import Environment
 from tallystick.transcripts.inference import InferenceClaim, call_file
-from tallystick.transcripts.program import BATCH
 from tallystick.transcripts.record import CallRecord
+from tallystick.workloads.program import BATCH
 
 Progress = Callable[[int, int], None]
 

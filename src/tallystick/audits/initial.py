@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tallystick.audits.findings import DIFFERS, Findings
 from tallystick.audits.replay import judge_whole_state
+from tallystick.judging.findings import DIFFERS, Findings
 from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.streams import side_by_side
 from tallystick.tolerances.tolerance import Finding

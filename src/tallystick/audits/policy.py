@@ -13,9 +13,9 @@ from pydantic import Field
 
 from tallystick.audits.calibration import Calibration
 from tallystick.commitments.encoding import parse
+from tallystick.documents.document import DigestText, Document, Positive
+from tallystick.documents.files import read_document
 from tallystick.errors import MalformedError
-from tallystick.store.files import read_document
-from tallystick.transcripts.door import DigestText, Document, Positive
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Settings = TypeVar("Settings", bound=Document)

@@ -14,15 +14,15 @@ from typing import Literal
 import numpy as np
 
 from tallystick.audits.evidence import Evidence
-from tallystick.audits.findings import AGREES, DIFFERS, Findings
 from tallystick.audits.sampling import Segment
 from tallystick.audits.tolerant import TolerantJudge
 from tallystick.commitments.encoding import Json
+from tallystick.judging.findings import AGREES, DIFFERS, Findings
 from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.exact import describe_difference
 from tallystick.tolerances.loss import LossBand
 from tallystick.transcripts.record import StepRecord
-from tallystick.transcripts.replayer import ReplayedStep, Replayer
+from tallystick.workloads.replayer import ReplayedStep, Replayer
 
 NUMBERS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 

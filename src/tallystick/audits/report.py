@@ -10,9 +10,9 @@ from tallystick.audits.evidence import Evidence
 from tallystick.audits.policy import Policy
 from tallystick.audits.replay import SegmentReport
 from tallystick.audits.sampling import Selection, detection_probability, unreachable_share
-from tallystick.audits.verdict import ZERO_SIGNS, Verdict, number
 from tallystick.commitments.digest import Digest
 from tallystick.commitments.encoding import Json
+from tallystick.judging.verdict import ZERO_SIGNS, Verdict, number
 
 CLOCK_LEAST = 1e-6
 """Seconds: the resolution of a timeline."""

@@ -12,10 +12,10 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from tallystick.audits.evidence import Evidence
-from tallystick.audits.findings import Findings, require
 from tallystick.audits.replay import as_float
 from tallystick.commitments.digest import digest
 from tallystick.errors import MalformedError, ProofError
+from tallystick.judging.findings import Findings, require
 from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.bucket import Bucket
 from tallystick.tolerances.projection import Projection
@@ -24,10 +24,10 @@ from tallystick.tolerances.screens import moment_cosine, second_moment_floor, up
 from tallystick.tolerances.streams import difference_norm, element_count, norm, not_finite
 from tallystick.tolerances.tolerance import Finding, is_float
 from tallystick.transcripts.optimizer import UpdateRule
-from tallystick.transcripts.plan import projection_seed
 from tallystick.transcripts.recipe import Recipe, RecordRecipe
 from tallystick.transcripts.schedule import learning_rate
 from tallystick.transcripts.summary import BucketSummary, StateSummary, decode_sketch
+from tallystick.workloads.plan import projection_seed
 
 LEAST_NORM = 1e-30
 SCREENED = frozenset({"F32", "F64", "BF16"})

@@ -10,22 +10,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tallystick.audits.calibration import Entry
-from tallystick.audits.findings import AGREES, DIFFERS, Findings
 from tallystick.audits.sampling import Segment
 from tallystick.audits.spacing import spacing_shares
 from tallystick.audits.undetermined import Mask, find_undetermined, judge_share, settle, share_of_update
 from tallystick.audits.workload import Workload
 from tallystick.errors import UnavailableError
+from tallystick.judging.findings import AGREES, DIFFERS, Findings
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.bucket import Bucket, BucketClaim
 from tallystick.tolerances.projection import Projection
 from tallystick.tolerances.residual import Residual, ResidualLimits
 from tallystick.tolerances.tolerance import Finding, ReplayedState
-from tallystick.transcripts.plan import projection_seed
 from tallystick.transcripts.record import StepRecord
 from tallystick.transcripts.spec import Spec
 from tallystick.transcripts.summary import BucketSummary, decode_sketch
+from tallystick.workloads.plan import projection_seed
 
 State = Mapping[str, Tensor]
 MEMORY = ("optimizer.", "buffers.")

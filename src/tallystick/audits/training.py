@@ -9,7 +9,6 @@ from itertools import pairwise
 
 from tallystick.audits.calibration import shipped_calibration
 from tallystick.audits.evidence import Evidence, gather_evidence
-from tallystick.audits.findings import DIFFERS, require
 from tallystick.audits.initial import judge_initial_state
 from tallystick.audits.policy import Policy
 from tallystick.audits.replay import SegmentReport, replay_segment
@@ -30,13 +29,14 @@ from tallystick.datasets.prepare import TrainBpe
 from tallystick.datasets.samples import Dataset
 from tallystick.datasets.verify import BpeTraining, verify_data, verify_tokenizer
 from tallystick.errors import ProofError, UnavailableError, UsageError
+from tallystick.judging.findings import DIFFERS, require
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.safetensors import StateFile
 from tallystick.tolerances.streams import element_count
 from tallystick.transcripts.environment import Environment
-from tallystick.transcripts.program import StepProgram
-from tallystick.transcripts.replayer import Replayer
 from tallystick.transcripts.spec import Spec
+from tallystick.workloads.program import StepProgram
+from tallystick.workloads.replayer import Replayer
 
 MakeReplayer = Callable[[Spec, Dataset, BatchPlan], Replayer]
 MakeGraphReplayer = Callable[[Spec, StepProgram], Replayer]

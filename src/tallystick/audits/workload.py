@@ -10,8 +10,8 @@ from tallystick.audits.calibration import Family, family_of
 from tallystick.audits.evidence import Evidence
 from tallystick.errors import UnavailableError
 from tallystick.graphs.graph import Graph
-from tallystick.transcripts.program import StepProgram
 from tallystick.transcripts.schedule import learning_rate
+from tallystick.workloads.program import StepProgram
 
 
 @dataclass(frozen=True)

@@ -106,8 +106,8 @@ def workplace_for(run: RunDirectory, device: str | None, policy: Policy) -> Work
 
     from tallystick.audits.training import Workplace
     from tallystick.frameworks.torch.environment import describe_environment
-    from tallystick.frameworks.torch.graph_replayer import GraphReplayer, recipe_graph_root
-    from tallystick.frameworks.torch.replayer import TorchReplayer
+    from tallystick.frameworks.torch.training.graph_replayer import GraphReplayer, recipe_graph_root
+    from tallystick.frameworks.torch.training.replayer import TorchReplayer
 
     if device not in (None, "cpu", "cuda"):
         raise UsageError(f"--device {device}: cpu or cuda")
@@ -151,7 +151,7 @@ def _show(report: Report, html: Path | None, as_json: bool) -> int:
 
     if html is not None:
         from tallystick.cli.page import render_page
-        from tallystick.store.files import write_atomically
+        from tallystick.documents.files import write_atomically
 
         existing(html.absolute().parent, "folder")
         write_atomically(html, render_page(report).encode())

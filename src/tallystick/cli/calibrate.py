@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from tallystick.studies.operators.calibrate import OperatorStudy
+    from tallystick.calibration.operators.calibrate import OperatorStudy
     from tallystick.transcripts.profile import Profile
 
 
@@ -32,8 +32,8 @@ def calibrate(
 
     A file `weights.safetensors` beside the inputs belongs to every set.
     """
+    from tallystick.calibration.operators.calibrate import calibrate_graph
     from tallystick.cli.output import existing, talk
-    from tallystick.studies.operators.calibrate import calibrate_graph
 
     existing(graph, "graph")
     existing(inputs, "directory")
@@ -51,7 +51,7 @@ def merge_profiles(
     """Join calibration profiles: the larger error everywhere, never beyond an operator's bound."""
     from functools import reduce
 
-    from tallystick.store.files import write_atomically
+    from tallystick.documents.files import write_atomically
 
     joined = reduce(lambda one, other: one.merged(other), [read_profile(path) for path in profiles])
     write_atomically(out, joined.to_bytes() + b"\n")
@@ -60,17 +60,17 @@ def merge_profiles(
 
 def read_profile(path: Path) -> Profile:
     """A profile from a file; raises `MalformedError` for anything else."""
-    from tallystick.store.files import read_document
+    from tallystick.documents.files import read_document
     from tallystick.transcripts.profile import Profile
 
     return Profile.from_bytes(read_document(path).removesuffix(b"\n"), path.name)
 
 
 def _write(study: OperatorStudy, out: Path, figures: Path | None, as_json: bool) -> None:
+    from tallystick.calibration.operators.figures import figures_of
     from tallystick.cli.output import print_json
     from tallystick.commitments.encoding import encode
-    from tallystick.store.files import write_atomically
-    from tallystick.studies.operators.figures import figures_of
+    from tallystick.documents.files import write_atomically
 
     write_atomically(out, study.profile.to_bytes() + b"\n")
     found = figures_of(study)

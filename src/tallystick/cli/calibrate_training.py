@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from tallystick.studies.calibrate import Study
+    from tallystick.calibration.training.calibrate import Study
 
 
 def register(app: typer.Typer) -> None:
@@ -41,9 +41,9 @@ def _run(folder: Path, quick: bool, also: Path | None) -> Study:
     import time
 
     from tallystick.audits.calibration import Calibration
+    from tallystick.calibration.training.calibrate import FULL, QUICK, calibrate
     from tallystick.cli.output import talk
-    from tallystick.store.files import read_document
-    from tallystick.studies.calibrate import FULL, QUICK, calibrate
+    from tallystick.documents.files import read_document
 
     started = time.perf_counter()
     console = talk()
@@ -58,10 +58,10 @@ def _run(folder: Path, quick: bool, also: Path | None) -> Study:
 
 
 def _write(study: Study, out: Path, figures: Path | None, page: Path | None) -> None:
+    from tallystick.calibration.training.figures import figures_of
+    from tallystick.calibration.training.page import render_page
     from tallystick.commitments.encoding import encode
-    from tallystick.store.files import write_atomically
-    from tallystick.studies.figures import figures_of
-    from tallystick.studies.page import render_page
+    from tallystick.documents.files import write_atomically
 
     write_atomically(out, study.calibration.to_bytes() + b"\n")
     found = figures_of(study)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from tallystick.disputes.coordinators.local.book import Book
     from tallystick.disputes.coordinators.local.database import Database
     from tallystick.disputes.coordinators.local.place import LocalCoordinator
-    from tallystick.disputes.players.player import Player
-    from tallystick.disputes.rules import Rules
+    from tallystick.disputes.game.rules import Rules
+    from tallystick.disputes.parties.player import Player
 
 DB_HELP: Final = "A file (SQLite), or the URL of a PostgreSQL database."
 KEY_HELP: Final = "The coordinator's key; beside a file, FILE.key by default."
@@ -139,7 +139,7 @@ def _read_key(path: Path | None) -> SigningKey | None:
 def _rules(path: Path | None, told: dict[str, Any], own: str) -> Rules:
     """The rules in a file with what the options say; raises `UsageError` for one said in both."""
     from tallystick.commitments.encoding import parse
-    from tallystick.disputes.rules import Rules
+    from tallystick.disputes.game.rules import Rules
 
     given = {} if path is None else parse(path.read_bytes(), path.name)
     if not isinstance(given, dict):
@@ -158,9 +158,9 @@ def _lines(path: Path | None) -> list[Json] | None:
 
 def _keeper(place: LocalCoordinator, folder: Path, held: ExitStack) -> Player:
     """The program that makes due moves and brings the beacon's nonces."""
-    from tallystick.disputes.players.keeper import Keeper
-    from tallystick.disputes.players.player import Player
-    from tallystick.disputes.players.workspace import Workspace
+    from tallystick.disputes.parties.keeper import Keeper
+    from tallystick.disputes.parties.player import Player
+    from tallystick.disputes.parties.workspace import Workspace
 
     workspace = held.enter_context(Workspace(folder))
     return Player(place.own(), workspace, (Keeper(everybody=True, nonce=place.next_nonce),))
@@ -168,11 +168,11 @@ def _keeper(place: LocalCoordinator, folder: Path, held: ExitStack) -> Player:
 
 def _referee(place: LocalCoordinator, path: Path, folder: Path, held: ExitStack) -> Player:
     """The program of the referee; raises `UsageError` where the rules name another one."""
-    from tallystick.disputes.opened.judging import Judge
-    from tallystick.disputes.players import programs
-    from tallystick.disputes.players.player import Player
-    from tallystick.disputes.players.shelf import Shelf
-    from tallystick.disputes.players.workspace import Workspace
+    from tallystick.disputes.evidence.judging import Judge
+    from tallystick.disputes.parties import programs
+    from tallystick.disputes.parties.player import Player
+    from tallystick.disputes.parties.shelf import Shelf
+    from tallystick.disputes.parties.workspace import Workspace
 
     key = _read_key(path)
     assert key is not None
@@ -191,7 +191,7 @@ def _listen(
 
     from tallystick.cli.output import talk
     from tallystick.disputes.coordinators.local.server import create_app
-    from tallystick.serving.listening import address_of, bind, http_server
+    from tallystick.http.listening import address_of, bind, http_server
 
     stop = threading.Event()
     with bind(host, port) as listening:
@@ -226,7 +226,7 @@ def _keep_at(programs: Sequence[Player], pace: tuple[float, float], stop: thread
 def _summary(place: LocalCoordinator) -> Json:
     from pydantic import TypeAdapter
 
-    from tallystick.disputes.state import Claim, Dispute
+    from tallystick.disputes.game.state import Claim, Dispute
 
     book = place.book()
     claims: Json = TypeAdapter(tuple[Claim, ...]).dump_python(book.state.claims, mode="json")
@@ -248,8 +248,8 @@ def _print_tables(place: LocalCoordinator, book: Book) -> None:
 
     from tallystick.cli.dispute_tables import claims_table, print_table
     from tallystick.cli.playing import disputes_table
-    from tallystick.disputes.pausing import game_time
-    from tallystick.disputes.players.progress import standing
+    from tallystick.disputes.game.pausing import game_time
+    from tallystick.disputes.parties.progress import standing
 
     now, state = place.now(), book.state
     purses = Table("party", Column("purse", justify="right"), box=None)

@@ -51,8 +51,8 @@ def _commit_file(path: Path, target: Path, verify: Path | None) -> Digest:
     from tallystick.commitments.encoding import decode, encode
     from tallystick.datasets.prepare import commit_source
     from tallystick.datasets.records import RecordCommit
+    from tallystick.documents.files import read_document, write_atomically
     from tallystick.errors import ProofError
-    from tallystick.store.files import read_document, write_atomically
 
     found = commit_source("jsonl" if path.suffix == ".jsonl" else "text", path)
     if verify is None:
@@ -126,8 +126,8 @@ def targets(
     from tallystick.errors import UsageError
     from tallystick.store.log import read_lines
     from tallystick.store.run import RunDirectory
-    from tallystick.transcripts.plan import batch_plan, open_data
     from tallystick.transcripts.record import StepRecord, read_record
+    from tallystick.workloads.plan import batch_plan, open_data
 
     directory = RunDirectory(run)
     spec = directory.spec()

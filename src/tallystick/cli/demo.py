@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from tallystick.audits.receipts.report import ReceiptReport
+    from tallystick.answers.report import ReceiptReport
     from tallystick.audits.report import Report
     from tallystick.cli.demo_dispute import Ended
     from tallystick.transcripts.receipt import SignedReceipt

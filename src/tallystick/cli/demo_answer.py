@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tallystick.audits.receipts.report import ReceiptReport
-    from tallystick.frameworks.torch.language_models import TorchLanguageModel
+    from tallystick.answers.report import ReceiptReport
+    from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
     from tallystick.transcripts.receipt import SignedReceipt
 
 PROMPT = "The with statement is used "
@@ -18,7 +18,7 @@ BITS = 4
 
 def exported_model(run: Path, out: Path) -> TorchLanguageModel:
     """The model that the run trained, in a directory to serve from."""
-    from tallystick.frameworks.torch.language_models import load_language_model
+    from tallystick.frameworks.torch.generation.language_models import load_language_model
     from tallystick.recorders.export import export_model
     from tallystick.store.run import RunDirectory
 
@@ -51,8 +51,8 @@ def served_answer(language_model: TorchLanguageModel) -> SignedReceipt:
 
 def verified(signed: SignedReceipt, promised: TorchLanguageModel) -> ReceiptReport:
     """What a customer finds who holds the promised model and asked with a seed of its own."""
-    from tallystick.audits.receipts.policy import ReceiptPolicy
-    from tallystick.audits.receipts.sampler import SamplerRule
-    from tallystick.audits.receipts.verify import verify_receipt
+    from tallystick.answers.policy import ReceiptPolicy
+    from tallystick.answers.sampler import SamplerRule
+    from tallystick.answers.verify import verify_receipt
 
     return verify_receipt(signed, promised, ReceiptPolicy(sampler=SamplerRule(seed="customer")))

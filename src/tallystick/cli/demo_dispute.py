@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from tallystick.disputes.coordinators.local.place import LocalCoordinator
-    from tallystick.disputes.parties import Trace
-    from tallystick.disputes.players.player import Player
-    from tallystick.disputes.players.shelf import Shelf
-    from tallystick.disputes.players.task import Role
-    from tallystick.disputes.players.workspace import Workspace
-    from tallystick.disputes.rules import Rules
-    from tallystick.disputes.state import Dispute, State
+    from tallystick.disputes.game.protocols import Trace
+    from tallystick.disputes.game.rules import Rules
+    from tallystick.disputes.game.state import Dispute, State
+    from tallystick.disputes.parties.player import Player
+    from tallystick.disputes.parties.shelf import Shelf
+    from tallystick.disputes.parties.task import Role
+    from tallystick.disputes.parties.workspace import Workspace
 
 SWAPPED: Final = "weights.model.layers.1.mlp.down_proj.weight"
 WRONG_STEP: Final = 29
@@ -58,7 +58,7 @@ class Ended:
 
 def honest_claim(model: Path, calls: Path) -> Ended:
     """Record answers of the exported model into `calls`, and claim them."""
-    from tallystick.disputes.opened.traces import trace_for
+    from tallystick.disputes.evidence.traces import trace_for
 
     record_calls(model, calls)
     return play(calls, lambda work: trace_for(calls, work))
@@ -84,7 +84,7 @@ def record_calls(model: Path, out: Path, calls: int = 3) -> None:
     """Answer `calls` prompts with the exported model, and record what went in and what came out."""
     import torch
 
-    from tallystick.frameworks.torch.language_models import load_language_model
+    from tallystick.frameworks.torch.generation.language_models import load_language_model
     from tallystick.recorders.inference import record_inference
 
     language_model = load_language_model(model)
@@ -107,7 +107,7 @@ class _Seats:
 
     def __init__(self, stage: Path) -> None:
         from tallystick.attestation.signing import SigningKey
-        from tallystick.disputes.players.table import Clock
+        from tallystick.disputes.parties.table import Clock
 
         self.stage, self.clock = stage, Clock()
         self.keys = {name: SigningKey.generate() for name in (*PAYING, "referee", "treasury")}
@@ -126,7 +126,7 @@ class _Seats:
         self.coordinator.close()
 
     def play(self, claimed: Path, make_trace: MakeTrace) -> Ended:
-        from tallystick.disputes.players.table import play_out
+        from tallystick.disputes.parties.table import play_out
 
         players = list(self._players(claimed, make_trace))
         try:
@@ -139,15 +139,15 @@ class _Seats:
         return Ended(self.coordinator.state, record, operator, {name: self._gained(name) for name in self.keys})
 
     def _rules(self) -> Rules:
-        from tallystick.disputes.rules import Rules
+        from tallystick.disputes.game.rules import Rules
 
         return Rules(referee=self.keys["referee"].public, treasury=self.keys["treasury"].public)
 
     def _players(self, claimed: Path, make_trace: MakeTrace) -> Iterator[Player]:
-        from tallystick.disputes.opened.doubting import doubter_for
-        from tallystick.disputes.opened.judging import Judge
-        from tallystick.disputes.players.offers import offer_of
-        from tallystick.disputes.players.programs import challenger, prover, referee
+        from tallystick.disputes.evidence.doubting import doubter_for
+        from tallystick.disputes.evidence.judging import Judge
+        from tallystick.disputes.parties.offers import offer_of
+        from tallystick.disputes.parties.programs import challenger, prover, referee
 
         doubter, trace = doubter_for(), make_trace(self.stage / "trace")
         yield self._player("prover", lambda desk: prover(*desk, lambda _: trace, offer_of(claimed)))
@@ -155,9 +155,9 @@ class _Seats:
         yield self._player("referee", lambda desk: referee(desk[0], Judge()))
 
     def _player(self, name: str, roles: Callable[[tuple[Shelf, Workspace]], Sequence[Role]]) -> Player:
-        from tallystick.disputes.players.player import Player
-        from tallystick.disputes.players.shelf import Shelf
-        from tallystick.disputes.players.workspace import Workspace
+        from tallystick.disputes.parties.player import Player
+        from tallystick.disputes.parties.shelf import Shelf
+        from tallystick.disputes.parties.workspace import Workspace
 
         key, workspace = self.keys[name], Workspace(self.stage / name)
         shelf = Shelf(self.coordinator.board(key), workspace.folder / "shelf")
@@ -172,8 +172,8 @@ class _Seats:
 
     def _operator(self, referee: Player) -> str:
         """The operator that the only dispute ended at, as the referee saw it."""
-        from tallystick.audits.opening import OPERATOR
-        from tallystick.store.files import read_document
+        from tallystick.documents.files import read_document
+        from tallystick.judging.opening import OPERATOR
         from tallystick.transcripts.opening import OpenedOperator
 
         if not self.coordinator.state.disputes:

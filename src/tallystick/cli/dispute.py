@@ -29,9 +29,9 @@ from tallystick.errors import UsageError
 if TYPE_CHECKING:
     from tallystick.commitments.encoding import Json
     from tallystick.disputes.coordinators.coordinator import Board
-    from tallystick.disputes.players.history import Told
-    from tallystick.disputes.players.task import Role
-    from tallystick.disputes.players.watch import View
+    from tallystick.disputes.parties.history import Told
+    from tallystick.disputes.parties.task import Role
+    from tallystick.disputes.parties.watch import View
 
 NUMBER = typer.Argument(min=0, help="The dispute's number.")
 EXITS: Final = {"won": 0, "lost": 1, "nobody is at fault": 3, "not over": 3}
@@ -54,9 +54,9 @@ def open_(
     key: Path = KEY,
 ) -> int:
     """Contest leaves of a claim, all of them by default, with a bond. Prints the dispute's number."""
-    from tallystick.disputes.moves import Contest
-    from tallystick.disputes.players.connect import connected
-    from tallystick.disputes.players.watch import Watch
+    from tallystick.disputes.game.moves import Contest
+    from tallystick.disputes.parties.connect import connected
+    from tallystick.disputes.parties.watch import Watch
 
     with connected(coordinator, key) as place:
         watch = Watch(place.coordinator)
@@ -76,7 +76,7 @@ def open_(
 def status(coordinator: str = COORDINATOR, json: bool = JSON) -> None:
     """List claims and disputes, with their clocks."""
     from tallystick.cli.output import print_json, talk
-    from tallystick.disputes.players.progress import standing
+    from tallystick.disputes.parties.progress import standing
 
     view = _look(coordinator)
     standings = [standing(view.state, number, view.now) for number in range(len(view.state.disputes))]
@@ -97,10 +97,10 @@ def show(number: int = NUMBER, coordinator: str = COORDINATOR, board: str | None
     """Print every move of a dispute, the range as it shrinks, why it was ruled so, and who is to move."""
     from tallystick.cli.output import print_json
     from tallystick.cli.report import printable
-    from tallystick.disputes.players.connect import connected
-    from tallystick.disputes.players.history import tell
-    from tallystick.disputes.players.progress import standing
-    from tallystick.disputes.players.watch import Watch
+    from tallystick.disputes.parties.connect import connected
+    from tallystick.disputes.parties.history import tell
+    from tallystick.disputes.parties.progress import standing
+    from tallystick.disputes.parties.watch import Watch
 
     with connected(coordinator, board=board) as place:
         view = Watch(place.coordinator).look()
@@ -132,8 +132,8 @@ def play(
 
     Exit codes: 0 the other side is at fault, 1 this side is, 3 nobody.
     """
-    from tallystick.disputes.players.programs import focused
-    from tallystick.disputes.players.watch import Watch
+    from tallystick.disputes.parties.programs import focused
+    from tallystick.disputes.parties.watch import Watch
 
     with seated(coordinator, key, board, board_key, work) as chair:
         view = Watch(chair.place.coordinator).look()
@@ -150,9 +150,9 @@ def play(
 def settle(number: int = NUMBER, coordinator: str = COORDINATOR, key: Path = KEY) -> int:
     """Make the moves that are due in a dispute and over its claim, and take out what this party is owed."""
     from tallystick.cli.output import talk
-    from tallystick.disputes.players.connect import connected
-    from tallystick.disputes.players.keeper import Keeper
-    from tallystick.disputes.players.watch import Watch
+    from tallystick.disputes.parties.connect import connected
+    from tallystick.disputes.parties.keeper import Keeper
+    from tallystick.disputes.parties.watch import Watch
 
     with connected(coordinator, key) as place:
         watch, keeper, made = Watch(place.coordinator), Keeper(everybody=True), set[str]()
@@ -171,20 +171,20 @@ def settle(number: int = NUMBER, coordinator: str = COORDINATOR, key: Path = KEY
 
 
 def _look(coordinator: str) -> View:
-    from tallystick.disputes.players.connect import connected
-    from tallystick.disputes.players.watch import Watch
+    from tallystick.disputes.parties.connect import connected
+    from tallystick.disputes.parties.watch import Watch
 
     with connected(coordinator) as place:
         return Watch(place.coordinator).look()
 
 
 def _roles(chair: Chair, side: str, run: Path | None, device: str) -> tuple[Role, ...]:
-    from tallystick.disputes.opened.doubting import doubter_for
-    from tallystick.disputes.opened.judging import Judge
-    from tallystick.disputes.opened.traces import trace_for
-    from tallystick.disputes.players import programs
-    from tallystick.disputes.players.evidence import find_evidence
-    from tallystick.disputes.players.offers import offer_of
+    from tallystick.disputes.evidence.doubting import doubter_for
+    from tallystick.disputes.evidence.judging import Judge
+    from tallystick.disputes.evidence.traces import trace_for
+    from tallystick.disputes.parties import programs
+    from tallystick.disputes.parties.evidence import find_evidence
+    from tallystick.disputes.parties.offers import offer_of
 
     if side == "prover":
         if run is None:
@@ -229,9 +229,9 @@ def _reasons(told: Sequence[Told], board: Board) -> tuple[str, ...]:
     """What the referee wrote to its rulings, as far as it can be had."""
     from tempfile import TemporaryDirectory
 
-    from tallystick.disputes.moves import Rule
-    from tallystick.disputes.players.referee import REASON, REASON_MAX
-    from tallystick.disputes.players.shelf import Shelf
+    from tallystick.disputes.game.moves import Rule
+    from tallystick.disputes.parties.referee import REASON, REASON_MAX
+    from tallystick.disputes.parties.shelf import Shelf
     from tallystick.errors import TallyError
 
     found = list[str]()

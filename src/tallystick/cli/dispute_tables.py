@@ -10,8 +10,8 @@ from tallystick.cli.playing import BAR
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tallystick.disputes.players.history import Told
-    from tallystick.disputes.state import State
+    from tallystick.disputes.game.state import State
+    from tallystick.disputes.parties.history import Told
 
 PIPE_WIDTH: Final = 200
 
@@ -20,7 +20,7 @@ def claims_table(state: State, time: int) -> Table:
     """Claims with what is left of their windows at game time `time`."""
     from rich.table import Column, Table
 
-    from tallystick.disputes.players.progress import span
+    from tallystick.disputes.parties.progress import span
 
     names = ("claim", "prover", "root", "leaves", "status", "window", "disputes", "bond")
     table = Table(*(Column(name, no_wrap=True) for name in names), box=None)
@@ -35,7 +35,7 @@ def moves_table(told: Sequence[Told]) -> Table:
     """Every move of a dispute with the range that it left."""
     from rich.table import Column, Table
 
-    from tallystick.disputes.players.progress import bar, span
+    from tallystick.disputes.parties.progress import bar, span
 
     table = Table(Column("after", justify="right", no_wrap=True), Column("who", no_wrap=True), "move", box=None)
     table.add_column("leaves", no_wrap=True)

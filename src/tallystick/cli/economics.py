@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tallystick.disputes.economics.conditions import Condition
     from tallystick.disputes.economics.workload import Economy
-    from tallystick.disputes.rules import Rules
+    from tallystick.disputes.game.rules import Rules
 
 DAY: Final = 86_400
 
@@ -110,8 +110,8 @@ def _read_rules(path: Path | None) -> Rules:
     from tallystick.cli.output import existing
     from tallystick.commitments.encoding import parse
     from tallystick.disputes.economics.workload import DEFAULT_RULES
-    from tallystick.disputes.rules import Rules
-    from tallystick.store.files import read_document
+    from tallystick.disputes.game.rules import Rules
+    from tallystick.documents.files import read_document
 
     if path is None:
         return DEFAULT_RULES

@@ -14,7 +14,7 @@ from tallystick.errors import MalformedError, UnavailableError, UsageError
 if TYPE_CHECKING:
     from tallystick.commitments.encoding import Json
     from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
-    from tallystick.disputes.rules import Rules
+    from tallystick.disputes.game.rules import Rules
 
 ADDRESS: Final = re.compile("0x[0-9a-fA-F]{40}")
 RPC: Final = typer.Option(..., "--rpc", help="The URL of an Ethereum node's JSON-RPC server; once for each.")
@@ -106,7 +106,7 @@ def attest(
     from tallystick.disputes.coordinators.ethereum.board import AttestingBoard
     from tallystick.disputes.coordinators.ethereum.client import connect
     from tallystick.disputes.coordinators.local.place import LocalCoordinator
-    from tallystick.serving.listening import address_of, bind, http_server
+    from tallystick.http.listening import address_of, bind, http_server
 
     found, owner = connect(place), _key(key)
     if found.founding.board != owner.address:
@@ -130,7 +130,7 @@ def relay(
     _need_extra()
     from tallystick.disputes.coordinators.ethereum.client import Settings, connect
     from tallystick.disputes.coordinators.ethereum.relay import Relayed
-    from tallystick.store.files import read_document
+    from tallystick.documents.files import read_document
 
     relayed = Relayed.from_bytes(read_document(file), file.name)
     connect(place, _key(key), settings=Settings(depth=depth)).send_relayed(relayed)
@@ -164,8 +164,8 @@ def _key(path: Path) -> EthereumKey:
 def _rules(path: Path | None, told: dict[str, Any], own: str) -> Rules:
     """The rules in a file with what the options say; raises `UsageError` for one said in both."""
     from tallystick.commitments.encoding import parse
-    from tallystick.disputes.rules import Rules
-    from tallystick.store.files import read_document
+    from tallystick.disputes.game.rules import Rules
+    from tallystick.documents.files import read_document
 
     given = {} if path is None else parse(read_document(path), path.name)
     if not isinstance(given, dict):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from tallystick.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
-    from tallystick.audits.receipts.exact import Replay
-    from tallystick.frameworks.torch.language_models import TorchLanguageModel
+    from tallystick.answers.exact import Replay
+    from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
     from tallystick.recorders.receipts import RecordSettings
     from tallystick.transcripts.environment import Environment
     from tallystick.transcripts.receipt import Receipt
@@ -31,8 +31,8 @@ class PlainReplayer:
 
     def replay(self, receipt: Receipt, prompt: tuple[int, ...]) -> Replay:
         """The answer with the receipt's sampler, as many tokens as it claims; raises `UnavailableError`."""
+        from tallystick.answers.exact import Replay
         from tallystick.attestation.signing import SigningKey
-        from tallystick.audits.receipts.exact import Replay
         from tallystick.recorders.generation import Asked, generate_plain
         from tallystick.recorders.receipts import ReceiptIssuer
 

@@ -22,7 +22,7 @@ from tallystick.cli.recording import (
 from tallystick.errors import MalformedError, UsageError
 
 if TYPE_CHECKING:
-    from tallystick.frameworks.torch.language_models import TorchLanguageModel
+    from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
     from tallystick.recorders.generation import Generated
 
 MESSAGES_MAX: Final = 1024
@@ -85,11 +85,11 @@ def generate(
 ) -> None:
     """Answer prompts with a model on this machine, and issue a signed receipt for each answer."""
     from tallystick.cli.output import existing, talk
+    from tallystick.documents.files import write_atomically
     from tallystick.frameworks.torch.environment import describe_environment
-    from tallystick.frameworks.torch.language_models import load_language_model
+    from tallystick.frameworks.torch.generation.language_models import load_language_model
     from tallystick.recorders.generation import Asked, generate_plain, new_request_id
     from tallystick.recorders.receipts import ReceiptIssuer
-    from tallystick.store.files import write_atomically
 
     check_choices(dtype=(dtype, ("F32", "BF16", "F16")), attention=(attention, ("sdpa", "eager")))
     check_choices(device=(device, ("cpu", "cuda")), fingerprint=(fingerprint, ("projection", "toploc", "none")))
@@ -142,7 +142,7 @@ def _prompts(language_model: TorchLanguageModel, texts: list[str], chats: list[P
 
 def _messages(path: Path) -> list[Mapping[str, str]]:
     from tallystick.commitments.encoding import parse
-    from tallystick.store.files import read_document
+    from tallystick.documents.files import read_document
 
     found = parse(read_document(path), path.name)
     if not isinstance(found, list) or not 1 <= len(found) <= MESSAGES_MAX:

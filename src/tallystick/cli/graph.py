@@ -129,8 +129,8 @@ def draw(
 ) -> None:
     """Draw a graph as SVG, or as text for Graphviz."""
     from tallystick.cli.output import talk
+    from tallystick.documents.files import write_atomically
     from tallystick.graphs.drawing import draw_dot, draw_svg
-    from tallystick.store.files import write_atomically
 
     graph = _read(file)
     if out is None:

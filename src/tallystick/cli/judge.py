@@ -10,8 +10,8 @@ import typer
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
-    from tallystick.audits.published import Published
-    from tallystick.audits.verdict import Verdict
+    from tallystick.judging.published import Published
+    from tallystick.judging.verdict import Verdict
     from tallystick.operators.precision import Precision
     from tallystick.transcripts.profile import Profile
 
@@ -43,8 +43,8 @@ def judge(
         return _list()
     if opening is None:
         raise UsageError("`tally judge DIR`, or `tally judge --list`")
-    from tallystick.audits.opening import Judgement, judge_opening
     from tallystick.commitments.digest import parse_digest
+    from tallystick.judging.opening import Judgement, judge_opening
 
     asked = Judgement(
         read_precision(precision),
@@ -58,7 +58,7 @@ def judge(
 
 
 def _list() -> int:
-    from tallystick.audits.properties import PROPERTIES
+    from tallystick.judging.properties import PROPERTIES
 
     width = max(map(len, PROPERTIES))
     for found in PROPERTIES.values():
@@ -85,7 +85,7 @@ def read_precision(name: str) -> Precision:
 
 def read_profile(path: Path | None) -> Profile | None:
     """The calibrated thresholds in a file, if one is named."""
-    from tallystick.store.files import read_document
+    from tallystick.documents.files import read_document
     from tallystick.transcripts.profile import Profile
 
     return None if path is None else Profile.from_bytes(read_document(path).removesuffix(b"\n"), path.name)
@@ -93,8 +93,8 @@ def read_profile(path: Path | None) -> Profile | None:
 
 def read_published(run: Path) -> Published:
     """What a run directory claims."""
-    from tallystick.audits.published import Published
     from tallystick.cli.output import existing
+    from tallystick.judging.published import Published
     from tallystick.store.inference import InferenceDirectory, claims_inference
     from tallystick.store.run import RunDirectory
 

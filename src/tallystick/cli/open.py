@@ -43,7 +43,7 @@ def open_run(
 def _open_record(run: Path, index: int | None, step: int) -> None:
     from tallystick.cli.output import print_json
     from tallystick.commitments.encoding import parse
-    from tallystick.disputes.opened.subjects import place_of_step
+    from tallystick.disputes.evidence.subjects import place_of_step
     from tallystick.store.inference import claims_inference
     from tallystick.store.log import open_line
     from tallystick.store.run import RunDirectory
@@ -92,7 +92,7 @@ def open_step(
     run: RunDirectory, step: int, out: Path, node: int | None = None, with_tensors: bool = True, device: str = "cpu"
 ) -> Opening:
     """Open the operators of a step of a run that has a step graph; raises what `open_operators` raises."""
-    from tallystick.disputes.opened.subjects import graph_replayer, subject_of_step, whole_evidence
+    from tallystick.disputes.evidence.subjects import graph_replayer, subject_of_step, whole_evidence
     from tallystick.frameworks.torch.engine import TorchEngine
     from tallystick.recorders.step_opening import open_operators
 
@@ -109,7 +109,7 @@ def open_call(
     device: str = "cpu",
 ) -> Opening:
     """Open the operators of a recorded call of a model; raises what `open_operators` raises."""
-    from tallystick.disputes.opened.subjects import subject_of_call, whole_calls
+    from tallystick.disputes.evidence.subjects import subject_of_call, whole_calls
     from tallystick.frameworks.torch.engine import TorchEngine
     from tallystick.recorders.step_opening import open_operators
 

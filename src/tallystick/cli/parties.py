@@ -14,8 +14,8 @@ from tallystick.cli.telling import Findings, Posting, Stake, tell_nothing, tell_
 from tallystick.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
-    from tallystick.disputes.players.player import Player
-    from tallystick.disputes.players.watch import View
+    from tallystick.disputes.parties.player import Player
+    from tallystick.disputes.parties.watch import View
 
 
 def register(app: typer.Typer) -> None:
@@ -42,12 +42,12 @@ def prover(
     or slashed (1) and all money is taken out; stopped before, its exit code is 3.
     """
     from tallystick.cli.output import existing
-    from tallystick.disputes.opened.judging import Judge
-    from tallystick.disputes.opened.traces import trace_for
-    from tallystick.disputes.players import programs
-    from tallystick.disputes.players.offers import offer_of
-    from tallystick.disputes.players.prover import LazyTrace, Poster
-    from tallystick.disputes.players.watch import Watch
+    from tallystick.disputes.evidence.judging import Judge
+    from tallystick.disputes.evidence.traces import trace_for
+    from tallystick.disputes.parties import programs
+    from tallystick.disputes.parties.offers import offer_of
+    from tallystick.disputes.parties.prover import LazyTrace, Poster
+    from tallystick.disputes.parties.watch import Watch
 
     offer = offer_of(existing(run, "run"))
     with seated(coordinator, key, board, board_key, work) as chair:
@@ -82,11 +82,11 @@ def challenger(
     one at a time, the claim first whose window ends first; meanwhile disputes are answered. Exit code 1 if one was
     lost.
     """
-    from tallystick.disputes.opened.doubting import doubter_for
-    from tallystick.disputes.opened.judging import Judge
-    from tallystick.disputes.players import programs
-    from tallystick.disputes.players.apart import Apart
-    from tallystick.disputes.players.evidence import find_evidence
+    from tallystick.disputes.evidence.doubting import doubter_for
+    from tallystick.disputes.evidence.judging import Judge
+    from tallystick.disputes.parties import programs
+    from tallystick.disputes.parties.apart import Apart
+    from tallystick.disputes.parties.evidence import find_evidence
 
     doubter, judge = doubter_for(device=device, contests_all=whole), Judge()
     with (
@@ -113,9 +113,9 @@ def committee(
 
     Votes are written down before they are committed to, and disclosed after a crash too. Whoever is absent pays.
     """
-    from tallystick.disputes.opened.judging import Judge
-    from tallystick.disputes.opened.traces import torch_engine
-    from tallystick.disputes.players import programs
+    from tallystick.disputes.evidence.judging import Judge
+    from tallystick.disputes.evidence.traces import torch_engine
+    from tallystick.disputes.parties import programs
 
     judge = Judge(torch_engine(device), device)
     with seated(coordinator, key, board, board_key, work) as chair:
@@ -138,9 +138,9 @@ def rule(
     poll: float = POLL,
 ) -> int:
     """Rule as the referee wherever a check decides; where none does, a committee is convened."""
-    from tallystick.disputes.opened.judging import Judge
-    from tallystick.disputes.opened.traces import torch_engine
-    from tallystick.disputes.players import programs
+    from tallystick.disputes.evidence.judging import Judge
+    from tallystick.disputes.evidence.traces import torch_engine
+    from tallystick.disputes.parties import programs
 
     with seated(coordinator, key, board, board_key, work) as chair:
         if chair.place.coordinator.party != chair.place.coordinator.rules.referee:
@@ -152,9 +152,9 @@ def rule(
 
 def _require_whole(run: Path) -> None:
     """Raise `UnavailableError` for a run that nobody could defend, before a bond is at stake."""
-    from tallystick.audits.opening import OPENING
-    from tallystick.disputes.opened.subjects import whole_calls, whole_evidence
+    from tallystick.disputes.evidence.subjects import whole_calls, whole_evidence
     from tallystick.errors import ProofError
+    from tallystick.judging.opening import OPENING
     from tallystick.store.inference import InferenceDirectory, claims_inference
     from tallystick.store.run import RunDirectory
 

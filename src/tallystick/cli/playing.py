@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
-    from tallystick.disputes.players.connect import Place
-    from tallystick.disputes.players.player import Pace, Player
-    from tallystick.disputes.players.progress import Standing
-    from tallystick.disputes.players.shelf import Shelf
-    from tallystick.disputes.players.task import Role
-    from tallystick.disputes.players.watch import View
-    from tallystick.disputes.players.workspace import Workspace
+    from tallystick.disputes.parties.connect import Place
+    from tallystick.disputes.parties.player import Pace, Player
+    from tallystick.disputes.parties.progress import Standing
+    from tallystick.disputes.parties.shelf import Shelf
+    from tallystick.disputes.parties.task import Role
+    from tallystick.disputes.parties.watch import View
+    from tallystick.disputes.parties.workspace import Workspace
 
 COORDINATOR = typer.Option(..., "--coordinator", help="A database file, a URL, or ethereum:RPC:ADDRESS.")
 KEY = typer.Option(..., "--key", help="The key of the party that moves.")
@@ -44,7 +44,7 @@ class Chair:
 
     def player(self, roles: Sequence[Role]) -> Player:
         """The program of this party."""
-        from tallystick.disputes.players.player import Player
+        from tallystick.disputes.parties.player import Player
 
         return Player(self.place.coordinator, self.workspace, roles, patience=self.place.patience)
 
@@ -54,9 +54,9 @@ def seated(
     coordinator: str, key: Path, board: str | None = None, board_key: Path | None = None, work: Path | None = None
 ) -> Iterator[Chair]:
     """Connect as a party, and hold its folder; raises `UnavailableError` where another program of it does."""
-    from tallystick.disputes.players.connect import connected
-    from tallystick.disputes.players.shelf import Shelf
-    from tallystick.disputes.players.workspace import Workspace
+    from tallystick.disputes.parties.connect import connected
+    from tallystick.disputes.parties.shelf import Shelf
+    from tallystick.disputes.parties.workspace import Workspace
 
     with (
         connected(coordinator, key, board, board_key) as place,
@@ -68,7 +68,7 @@ def seated(
 
 def drive(player: Player, until: Callable[[View], bool], poll: float, is_watching: bool = True) -> View:
     """Play until `until`, or once, with the disputes of the player on stderr; returns the last look."""
-    from tallystick.disputes.players.player import Pace
+    from tallystick.disputes.parties.player import Pace
 
     with Display.on(player) as display:
         if is_watching:
@@ -120,7 +120,7 @@ class Display:
 
     def show(self, view: View) -> None:
         """Show where this party's disputes stand."""
-        from tallystick.disputes.players.progress import standing
+        from tallystick.disputes.parties.progress import standing
 
         standings = [standing(view.state, n, view.now) for n in range(len(view.state.disputes)) if view.is_in(n)]
         for each in standings:
@@ -135,7 +135,7 @@ class Display:
 
 def line(each: Standing) -> str:
     """Where a dispute stands, on one line."""
-    from tallystick.disputes.players.progress import bar
+    from tallystick.disputes.parties.progress import bar
 
     if each.phase == "settled":
         return f"dispute {each.number}: settled, {ENDS[each.fault or 'nobody']}"
@@ -154,7 +154,7 @@ def disputes_table(standings: Sequence[Standing]) -> Table:
     """Disputes with their ranges and clocks."""
     from rich.table import Column, Table
 
-    from tallystick.disputes.players.progress import bar
+    from tallystick.disputes.parties.progress import bar
 
     columns = (Column(name, no_wrap=True) for name in ("dispute", "claim", "level", "leaves", "", "phase"))
     table = Table(*columns, "to move", box=None)
@@ -171,7 +171,7 @@ def ended_or_turn(each: Standing) -> str:
 
 
 def _turn(each: Standing) -> str:
-    from tallystick.disputes.players.progress import span
+    from tallystick.disputes.parties.progress import span
 
     left = f", {span(each.seconds)} left" if each.seconds else ""
     over = ", time is over" if each.seconds == 0 else ""

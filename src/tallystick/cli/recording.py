@@ -10,7 +10,7 @@ from tallystick.errors import UsageError
 if TYPE_CHECKING:
     from tallystick.attestation.signing import SigningKey
     from tallystick.commitments.digest import Digest
-    from tallystick.frameworks.torch.language_models import TorchLanguageModel
+    from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
     from tallystick.recorders.receipts import RecordSettings
     from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 
@@ -48,7 +48,7 @@ def record_settings(method: str, layers: str, commit: bool, private: bool, final
 
 def committed_graph(language_model: TorchLanguageModel, folder: Path) -> Digest:
     """Keep the decode graph of a model below `folder`; its root."""
-    from tallystick.frameworks.torch.decoding import commit_decoding
+    from tallystick.frameworks.torch.generation.decoding import commit_decoding
 
     return commit_decoding(language_model.model, folder / GRAPH_FILE)
 

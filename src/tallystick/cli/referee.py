@@ -11,8 +11,8 @@ from tallystick.cli.judge import PRECISION_HELP
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
-    from tallystick.disputes.leaf.bundle import Asked, LeafBundle
-    from tallystick.disputes.leaf.question import Ruling
+    from tallystick.judging.leaf.bundle import Asked, LeafBundle
+    from tallystick.judging.leaf.question import Ruling
 
 NONCE_BYTES_MAX = 64
 FAULTS_SHOWN = {
@@ -59,9 +59,9 @@ def referee(
         return _make(make, node, out, nonce, element)
     assert file is not None  # as asked above
     from tallystick.cli.judge import read_precision, read_profile, read_published
-    from tallystick.disputes.leaf.bundle import read_bundle
-    from tallystick.disputes.leaf.judge import rule_leaf
-    from tallystick.disputes.leaf.question import Question
+    from tallystick.judging.leaf.bundle import read_bundle
+    from tallystick.judging.leaf.judge import rule_leaf
+    from tallystick.judging.leaf.question import Question
 
     bundle = read_bundle(file)
     asked = _asked(nonce, element)
@@ -77,8 +77,8 @@ def referee(
 
 def _make(opening: Path, node: int, out: Path, nonce: str | None, element: str | None) -> int:
     from tallystick.cli.output import existing, print_json, talk
-    from tallystick.disputes.leaf.bundle import write_bundle
-    from tallystick.disputes.leaf.bundling import make_bundle
+    from tallystick.judging.leaf.bundle import write_bundle
+    from tallystick.judging.leaf.bundling import make_bundle
 
     bundle = make_bundle(existing(opening, "opening"), node, _asked(nonce, element))
     _check_element(bundle, bundle.asked)
@@ -104,7 +104,7 @@ def _make(opening: Path, node: int, out: Path, nonce: str | None, element: str |
 
 def _asked(nonce: str | None, element: str | None) -> Asked:
     """What the command line asks; what a file asks was chosen by whoever made it, which may be the prover."""
-    from tallystick.disputes.leaf.bundle import Asked, Element
+    from tallystick.judging.leaf.bundle import Asked, Element
 
     chosen = None
     if element is not None:

@@ -26,7 +26,7 @@ from tallystick.errors import UnavailableError, UsageError
 if TYPE_CHECKING:
     from tallystick.attestation.signing import SigningKey
     from tallystick.commitments.digest import Digest
-    from tallystick.frameworks.torch.language_models import TorchLanguageModel
+    from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
 
 KEYS_MAX: Final = 10_000
 
@@ -144,7 +144,7 @@ def _proxy(url: str, model: TorchLanguageModel | None, provider: Provider) -> tu
 def _listen(host: str, port: int, app: Any, public: str, root: str) -> int:
     """Serve until Ctrl-C; whatever is under way is ended first."""
     from tallystick.cli.output import talk
-    from tallystick.serving.listening import address_of, bind, http_server
+    from tallystick.http.listening import address_of, bind, http_server
 
     with bind(host, port) as listening:
         print(f"{address_of(listening)}/v1\nkey {public}\nmodel {root}", flush=True)
@@ -165,7 +165,7 @@ def _need_extra() -> None:
 
 def _load(path: Path, dtype: Any, attention: Any, device: str) -> TorchLanguageModel:
     from tallystick.cli.output import existing
-    from tallystick.frameworks.torch.language_models import load_language_model
+    from tallystick.frameworks.torch.generation.language_models import load_language_model
 
     return load_language_model(existing(path, "model directory"), dtype, attention, device)
 

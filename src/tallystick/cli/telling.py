@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final, TextIO
 from tallystick.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
-    from tallystick.disputes.players.player import Player
-    from tallystick.disputes.players.prover import Poster
-    from tallystick.disputes.players.watch import View
-    from tallystick.disputes.players.workspace import Workspace
-    from tallystick.disputes.state import Claim
+    from tallystick.disputes.game.state import Claim
+    from tallystick.disputes.parties.player import Player
+    from tallystick.disputes.parties.prover import Poster
+    from tallystick.disputes.parties.watch import View
+    from tallystick.disputes.parties.workspace import Workspace
 
 EXITS: Final = {"final": 0, "slashed": 1, "open": 3}
 
@@ -78,7 +78,7 @@ class Findings:
 
     def _found(self, claim: Claim) -> str | None:
         from tallystick.cli.report import printable
-        from tallystick.disputes.players.watch import claim_name
+        from tallystick.disputes.parties.watch import claim_name
 
         noted = self.workspace.note(f"claims/{claim_name(claim)}")
         if noted is None:

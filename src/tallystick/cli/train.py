@@ -81,7 +81,7 @@ def _say(line: str) -> None:
 @contextmanager
 def _watched(steps: int) -> Iterator[Progress]:
     from tallystick.cli.output import progress_bar
-    from tallystick.frameworks.torch.trainer import Observation
+    from tallystick.frameworks.torch.training.trainer import Observation
 
     with progress_bar() as bar:
         task = bar.add_task("training", total=steps, seen="")

@@ -11,9 +11,9 @@ from tallystick.cli.recording import check_choices
 from tallystick.errors import ProofError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
-    from tallystick.audits.verdict import Verdict
     from tallystick.commitments.digest import Digest
     from tallystick.graphs.graph import Graph
+    from tallystick.judging.verdict import Verdict
     from tallystick.tolerances.tolerance import Finding
 
 ROUTES: Final = ("own capture", "symbolic length", "teacher forcing")
@@ -56,9 +56,9 @@ def verify_graph(
 
 
 def _named_root(path: Path) -> Digest:
-    from tallystick.audits.receipts.response import read_responses
+    from tallystick.answers.response import read_responses
     from tallystick.commitments.encoding import parse
-    from tallystick.store.files import read_document
+    from tallystick.documents.files import read_document
 
     found = next(iter(read_responses(parse(read_document(path), path.name), path.name))).receipt.receipt.engine.graph
     if found is None:
@@ -69,10 +69,10 @@ def _named_root(path: Path) -> Digest:
 def _verdict(
     graph: Graph, constants: object, model: Path, length: int, routes: tuple[str, ...], dtype: str, named: Digest | None
 ) -> Verdict:
-    from tallystick.audits.verdict import Verdict
-    from tallystick.frameworks.torch.language_models import load_language_model
-    from tallystick.frameworks.torch.own_capture import DecodeProgram
-    from tallystick.frameworks.torch.verification_graph import verification_graph
+    from tallystick.frameworks.torch.generation.language_models import load_language_model
+    from tallystick.frameworks.torch.generation.own_capture import DecodeProgram
+    from tallystick.frameworks.torch.generation.verification_graph import verification_graph
+    from tallystick.judging.verdict import Verdict
 
     findings = [] if named is None else [_root(graph, named)]
     promised = load_language_model(model, dtype)  # type: ignore[arg-type]

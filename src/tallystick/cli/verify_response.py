@@ -12,15 +12,15 @@ from tallystick.cli.recording import check_choices
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
-    from tallystick.audits.receipts.ladder import Tools
-    from tallystick.audits.receipts.policy import ReceiptPolicy
-    from tallystick.audits.receipts.report import ReceiptReport
-    from tallystick.audits.receipts.request import ExpectedRequest
-    from tallystick.audits.receipts.response import Response
-    from tallystick.audits.receipts.stream import StreamReport
-    from tallystick.audits.receipts.verify import Challenge, Subject
+    from tallystick.answers.ladder import Tools
+    from tallystick.answers.policy import ReceiptPolicy
+    from tallystick.answers.report import ReceiptReport
+    from tallystick.answers.request import ExpectedRequest
+    from tallystick.answers.response import Response
+    from tallystick.answers.stream import StreamReport
+    from tallystick.answers.verify import Challenge, Subject
     from tallystick.commitments.encoding import Json
-    from tallystick.frameworks.torch.language_models import TorchLanguageModel
+    from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
 
 OPENING_BYTES_MAX: Final = 1 << 30
 THREADS_MAX: Final = 256
@@ -37,7 +37,7 @@ def verify_response(
     model: Path = typer.Option(..., "--model", help="The directory of the promised model."),
     policy: Path | None = typer.Option(None, help="The verifier's policy, as TOML or JSON."),
     limits: Path | None = typer.Option(
-        None, help="Limits on distances for this model, by `scripts/fingerprint_calibration.py --model`."
+        None, help="Limits on distances for this model, by `research/fingerprint_calibration.py --model`."
     ),
     request: Path | None = typer.Option(None, help="What was asked: the JSON of the request, or a line for each."),
     opening: Path | None = typer.Option(None, help="The provider's answer to a challenge of committed states."),
@@ -61,7 +61,7 @@ def verify_response(
     A single receipt gets a table of checks with distance, bytes and time. Several, or JSON lines, are a stream of one
     provider: numbers, links and replays are checked for all, and the sampled share is computed and judged together.
     """
-    from tallystick.audits.receipts.ladder import climb
+    from tallystick.answers.ladder import climb
 
     check_choices(dtype=(dtype, ("F32", "BF16", "F16")), attention=(attention, ("sdpa", "eager")))
     check_choices(device=(device, ("cpu", "cuda")))
@@ -84,9 +84,9 @@ def verify_response(
 
 
 def _responses(path: Path) -> Iterator[Response]:
-    from tallystick.audits.receipts.response import read_responses
+    from tallystick.answers.response import read_responses
     from tallystick.commitments.encoding import parse
-    from tallystick.store.files import read_document
+    from tallystick.documents.files import read_document
     from tallystick.store.log import read_lines
     from tallystick.transcripts.receipt import RECEIPT_BYTES_MAX
 
@@ -98,10 +98,10 @@ def _responses(path: Path) -> Iterator[Response]:
 
 
 def _policy(path: Path | None, limits: Path | None, audit_sample: float | None) -> ReceiptPolicy:
-    from tallystick.audits.receipts.distance_limits import FingerprintCalibration
-    from tallystick.audits.receipts.policy import ReceiptPolicy, read_receipt_policy
+    from tallystick.answers.distance_limits import FingerprintCalibration
+    from tallystick.answers.policy import ReceiptPolicy, read_receipt_policy
     from tallystick.commitments.encoding import parse
-    from tallystick.store.files import read_document
+    from tallystick.documents.files import read_document
 
     held = read_receipt_policy(path) if path is not None else ReceiptPolicy()
     if limits is not None:
@@ -112,7 +112,7 @@ def _policy(path: Path | None, limits: Path | None, audit_sample: float | None) 
 
 
 def _subjects(responses: list[Response], request: Path | None) -> list[Subject]:
-    from tallystick.audits.receipts.verify import Subject
+    from tallystick.answers.verify import Subject
 
     asked: list[ExpectedRequest | None] = [None] * len(responses)
     if request is not None:
@@ -132,7 +132,7 @@ def _for_each_answer(requests: list[ExpectedRequest], responses: list[Response])
 
 
 def _requests(path: Path) -> Iterator[ExpectedRequest]:
-    from tallystick.audits.receipts.request import ExpectedRequest, read_request
+    from tallystick.answers.request import ExpectedRequest, read_request
     from tallystick.commitments.encoding import parse
     from tallystick.store.log import read_lines
 
@@ -159,9 +159,9 @@ def _nonce(text: str | None) -> bytes | None:
 def _challenged(subject: Subject, opening: Path | None, nonce: bytes | None, count: int) -> Subject:
     from dataclasses import replace
 
-    from tallystick.audits.receipts.verify import Challenge
+    from tallystick.answers.verify import Challenge
     from tallystick.commitments.encoding import parse
-    from tallystick.store.files import read_document
+    from tallystick.documents.files import read_document
     from tallystick.transcripts.states_opening import StatesOpening
 
     if opening is None:
@@ -186,7 +186,7 @@ def _refusal(told: Json) -> str | None:
 
 def _load(path: Path, dtype: str, attention: str, device: str) -> TorchLanguageModel:
     from tallystick.cli.output import existing
-    from tallystick.frameworks.torch.language_models import load_language_model
+    from tallystick.frameworks.torch.generation.language_models import load_language_model
 
     return load_language_model(existing(path, "model directory"), dtype, attention, device)  # type: ignore[arg-type]
 
@@ -194,7 +194,7 @@ def _load(path: Path, dtype: str, attention: str, device: str) -> TorchLanguageM
 def _placed(subject: Subject, model: TorchLanguageModel) -> Subject:
     from dataclasses import replace
 
-    from tallystick.serving.verification import context_of
+    from tallystick.answers.verification import context_of
 
     return replace(subject, context=context_of(model))
 
@@ -202,10 +202,10 @@ def _placed(subject: Subject, model: TorchLanguageModel) -> Subject:
 def _tools(model: TorchLanguageModel, environment: Path | None, layer: int | None) -> Tools:
     import torch
 
-    from tallystick.audits.receipts.ladder import Tools
+    from tallystick.answers.ladder import Tools
     from tallystick.cli.exact_replay import PlainReplayer
-    from tallystick.frameworks.torch.block_replay import capture_layer
-    from tallystick.store.files import read_document
+    from tallystick.documents.files import read_document
+    from tallystick.frameworks.torch.generation.block_replay import capture_layer
     from tallystick.transcripts.environment import Environment
 
     stated = None
@@ -228,8 +228,8 @@ def _stream(
     rung: int | None,
     tools: Tools,
 ) -> StreamReport:
-    from tallystick.audits.receipts.ladder import climb
-    from tallystick.audits.receipts.stream import verify_stream
+    from tallystick.answers.ladder import climb
+    from tallystick.answers.stream import verify_stream
     from tallystick.audits.sampling import draw_nonce
     from tallystick.cli.output import progress_bar
 

@@ -14,8 +14,8 @@ from typing import BinaryIO
 from tallystick.datasets import ustar
 from tallystick.datasets.artifact import COMMIT_BYTES_MAX, ArtifactCommit, Member, check_commit, check_order
 from tallystick.datasets.chunks import ChunkHasher
-from tallystick.datasets.files import file_size, read_file, write_file
 from tallystick.datasets.names import NameOrder, check_name, shown
+from tallystick.documents.whole_files import file_size, read_file, write_file
 from tallystick.errors import MalformedError, UnavailableError, UsageError
 
 READ_BYTES = 1 << 20

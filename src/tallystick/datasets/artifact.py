@@ -14,8 +14,8 @@ from tallystick.commitments.encoding import Json, decode, encode
 from tallystick.commitments.tree import Hash
 from tallystick.datasets import ustar
 from tallystick.datasets.chunks import CHUNK_BYTES, chunk_count
-from tallystick.datasets.fields import constant, fields, hash_field, integer, items, text
 from tallystick.datasets.names import NameOrder, shown
+from tallystick.documents.fields import constant, fields, hash_field, integer, items, text
 from tallystick.errors import MalformedError, ProofError
 
 COMMIT_BYTES_MAX = 256 << 20

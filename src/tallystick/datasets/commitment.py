@@ -7,9 +7,9 @@ from typing import Final, Literal
 
 from tallystick.commitments.digest import Digest, digest, parse_digest
 from tallystick.commitments.encoding import Json, encode
-from tallystick.datasets.fields import constant, fields
 from tallystick.datasets.records import RecordCommit
 from tallystick.datasets.tokens import TokensCommit
+from tallystick.documents.fields import constant, fields
 from tallystick.errors import MalformedError
 
 DatasetKind = Literal["text", "jsonl", "digits"]

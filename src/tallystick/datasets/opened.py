@@ -6,7 +6,6 @@ from pathlib import Path
 
 from tallystick.datasets.commitment import DatasetCommitment
 from tallystick.datasets.digits import CLASSES, IMAGE_SHAPE
-from tallystick.datasets.files import read_file
 from tallystick.datasets.prepare import (
     EXAMPLES_FILE,
     SOURCE_FILES,
@@ -19,6 +18,7 @@ from tallystick.datasets.samples import Dataset, ExampleDataset, TokenDataset
 from tallystick.datasets.sources import TextKind, normalize_newlines, split_records
 from tallystick.datasets.tokenizer import TOKENIZER_BYTES_MAX, Tokenizer
 from tallystick.datasets.tokens import Tokens, commit_tokens, read_tokens
+from tallystick.documents.whole_files import read_file
 from tallystick.errors import MalformedError, ProofError
 from tallystick.tensors.safetensors import read_state
 

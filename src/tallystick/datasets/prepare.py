@@ -15,12 +15,12 @@ import numpy as np
 from tallystick.datasets.bpe import encode_text
 from tallystick.datasets.commitment import DatasetCommitment, DatasetKind
 from tallystick.datasets.digits import load_digits
-from tallystick.datasets.files import make_folder, read_file, write_file
 from tallystick.datasets.records import RecordCommit, RecordTree, encode_example
 from tallystick.datasets.samples import ExampleDataset
 from tallystick.datasets.sources import TextKind, normalize_newlines, read_corpus, split_records
 from tallystick.datasets.tokenizer import Tokenizer, TokenizerKind
 from tallystick.datasets.tokens import Tokens, commit_tokens, token_dtype, write_tokens
+from tallystick.documents.whole_files import make_folder, read_file, write_file
 from tallystick.errors import UsageError
 from tallystick.tensors.safetensors import write_state
 from tallystick.tensors.tensor import Tensor

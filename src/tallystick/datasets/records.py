@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tallystick.commitments.digest import Digest, digest
 from tallystick.commitments.encoding import Json, encode
 from tallystick.commitments.tree import Hash, LeafHashes, check_inclusion, leaf_hash, prove_inclusion, tree_root
-from tallystick.datasets.fields import fields, hash_field, integer, items, text
+from tallystick.documents.fields import fields, hash_field, integer, items, text
 from tallystick.errors import MalformedError, UsageError
 from tallystick.tensors.tensor import Tensor
 

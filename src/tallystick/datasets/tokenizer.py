@@ -12,7 +12,7 @@ from typing import Final, Literal, get_args
 
 from tallystick.commitments.digest import Digest, digest
 from tallystick.commitments.encoding import Json, decode, encode
-from tallystick.datasets.fields import constant, fields, integer, items
+from tallystick.documents.fields import constant, fields, integer, items
 from tallystick.errors import MalformedError
 
 TokenizerKind = Literal["bytes", "bpe"]

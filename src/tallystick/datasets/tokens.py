@@ -22,9 +22,9 @@ from tallystick.commitments.digest import Digest, digest
 from tallystick.commitments.encoding import Json, encode
 from tallystick.commitments.tree import Hash
 from tallystick.datasets.chunks import CHUNK_BYTES, ChunkHasher, Chunks
-from tallystick.datasets.fields import fields, hash_field, integer
-from tallystick.datasets.files import file_size, write_file
 from tallystick.datasets.tokenizer import VOCABULARY_MAX
+from tallystick.documents.fields import fields, hash_field, integer
+from tallystick.documents.whole_files import file_size, write_file
 from tallystick.errors import MalformedError, UnavailableError
 
 MAGIC: Final = b"tallytk1"

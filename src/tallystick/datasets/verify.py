@@ -10,13 +10,13 @@ import numpy as np
 
 from tallystick.datasets.commitment import DatasetCommitment
 from tallystick.datasets.digits import load_digits
-from tallystick.datasets.files import read_file
 from tallystick.datasets.opened import open_dataset, read_source, read_tokenizer, text_kind
 from tallystick.datasets.prepare import TOKENIZER_FILE, TrainBpe, make_tokenizer, tokenize
 from tallystick.datasets.samples import ExampleDataset, TokenDataset
 from tallystick.datasets.sources import TextKind, normalize_newlines, read_corpus
 from tallystick.datasets.tokenizer import BYTE_TOKENS, Tokenizer, TokenizerKind
 from tallystick.datasets.tokens import Tokens, read_tokens
+from tallystick.documents.whole_files import read_file
 from tallystick.errors import ProofError, UnavailableError
 
 UNKNOWN: Final = "unknown"

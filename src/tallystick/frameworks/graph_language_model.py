@@ -14,8 +14,8 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from tallystick.errors import UnavailableError
-from tallystick.frameworks.torch.decoding import capture_prefill
-from tallystick.frameworks.torch.language_models import TorchLanguageModel, check_tokens
+from tallystick.frameworks.torch.generation.decoding import capture_prefill
+from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel, check_tokens
 from tallystick.graphs.decode_interface import LOGITS, empty_cache, fed
 from tallystick.graphs.engine import Engine
 from tallystick.graphs.execute import execute
@@ -23,8 +23,8 @@ from tallystick.graphs.generation import Run
 from tallystick.graphs.graph import Graph
 from tallystick.graphs.template import Template
 from tallystick.tensors.tensor import State, Tensor
-from tallystick.transcripts.language_model import LanguageModel, Prefill, Rows
 from tallystick.transcripts.model_card import ModelCard
+from tallystick.workloads.language_model import LanguageModel, Prefill, Rows
 
 Layers: TypeAlias = tuple[int, ...]
 Passes: TypeAlias = Callable[[int, Layers], tuple[Graph, State]]

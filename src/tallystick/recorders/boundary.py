@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tallystick.errors import TallyError
-from tallystick.frameworks.torch.trainer import first_line
+from tallystick.frameworks.torch.training.trainer import first_line
 
 Stop = Callable[[str], None]
 

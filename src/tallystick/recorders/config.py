@@ -5,8 +5,8 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
+from tallystick.documents.files import read_document
 from tallystick.errors import MalformedError, UsageError
-from tallystick.store.files import read_document
 from tallystick.transcripts.recipe import Recipe
 
 

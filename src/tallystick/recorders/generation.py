@@ -16,9 +16,9 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from tallystick.errors import UsageError
-from tallystick.frameworks.torch.language_models import TorchLanguageModel, check_tokens
-from tallystick.frameworks.torch.layer_tap import LayerTap
-from tallystick.frameworks.torch.sampler import CanonicalSampling, TorchSampler
+from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel, check_tokens
+from tallystick.frameworks.torch.generation.layer_tap import LayerTap
+from tallystick.frameworks.torch.generation.sampler import CanonicalSampling, TorchSampler
 from tallystick.recorders.generate_call import GenerateCall
 from tallystick.recorders.receipts import NATIVE, Issued, ReceiptIssuer, batch_composition
 from tallystick.transcripts.receipt import Answer, Batch, Identifier, Nonce, Request, Tokens

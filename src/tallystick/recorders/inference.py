@@ -19,8 +19,9 @@ from typing import Any, Final
 
 import torch
 
+from tallystick.documents.files import write_atomically
 from tallystick.errors import UsageError
-from tallystick.frameworks.torch.capture import Captured, capture
+from tallystick.frameworks.torch.capture.model import Captured, capture
 from tallystick.frameworks.torch.environment import describe_environment
 from tallystick.frameworks.torch.state import to_tensor
 from tallystick.graphs.engine import Engine
@@ -28,7 +29,6 @@ from tallystick.graphs.execute import execute
 from tallystick.graphs.files import save_program
 from tallystick.graphs.graph import Graph, Role
 from tallystick.graphs.root import graph_root
-from tallystick.store.files import write_atomically
 from tallystick.store.inference import InferenceDirectory
 from tallystick.store.log import LogWriter
 from tallystick.tensors.digest import state_digest

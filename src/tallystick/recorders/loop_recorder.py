@@ -13,7 +13,7 @@ import torch
 from tallystick.errors import UnavailableError, UsageError
 from tallystick.frameworks.torch.environment import describe_environment
 from tallystick.frameworks.torch.state import generator_state, live_tensors, to_tensor
-from tallystick.frameworks.torch.summaries import Summariser
+from tallystick.frameworks.torch.training.summaries import Summariser
 from tallystick.frameworks.torch.wrappers import inner_model, inner_optimizer, require_whole
 from tallystick.recorders.batches import describe_batch
 from tallystick.recorders.boundary import say, sheltered, unsaid
@@ -24,10 +24,10 @@ from tallystick.recorders.step_graph import StepGraph, keep_batch
 from tallystick.recorders.step_watch import Stepped, StepWatch
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.tensor import State, Tensor
-from tallystick.transcripts.plan import projection_seed
 from tallystick.transcripts.recipe import RecordRecipe
 from tallystick.transcripts.record import Batch
 from tallystick.transcripts.spec import Spec
+from tallystick.workloads.plan import projection_seed
 
 NO_RATE = "no-rate"
 """The tag of a step whose optimizer states no learning rate; the record then has 0."""

@@ -21,8 +21,8 @@ from tallystick.commitments.digest import Digest, digest
 from tallystick.commitments.encoding import encode
 from tallystick.errors import UsageError
 from tallystick.frameworks.torch.environment import describe_environment
-from tallystick.frameworks.torch.fingerprints import States, commit_states, make_fingerprint
-from tallystick.frameworks.torch.language_models import TorchLanguageModel
+from tallystick.frameworks.torch.generation.fingerprints import States, commit_states, make_fingerprint
+from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
 from tallystick.recorders.held_states import HELD_BYTES_MAX, HeldStates
 from tallystick.store.receipts import ReceiptLog
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings

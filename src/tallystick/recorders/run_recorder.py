@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Self
 
 from tallystick.commitments.digest import Digest
+from tallystick.documents.files import write_atomically
 from tallystick.errors import UnavailableError
-from tallystick.frameworks.torch.summaries import Summariser
+from tallystick.frameworks.torch.training.summaries import Summariser
 from tallystick.recorders.journal import Journal
-from tallystick.store.files import write_atomically
 from tallystick.store.log import LogWriter, cut_log
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.digest import state_digest

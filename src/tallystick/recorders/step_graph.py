@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 import torch
 
 from tallystick.commitments.digest import Digest
+from tallystick.frameworks.torch.capture.training_step import CapturedStep, Loss, capture_training_step
 from tallystick.frameworks.torch.state import to_tensor
-from tallystick.frameworks.torch.training_step import CapturedStep, Loss, capture_training_step
 from tallystick.graphs.files import save_program
 from tallystick.graphs.root import graph_root
 from tallystick.store.run import RunDirectory
@@ -19,9 +19,9 @@ from tallystick.tensors.digest import state_digest
 from tallystick.tensors.safetensors import write_state
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import State, Tensor
-from tallystick.transcripts.program import BATCH
 from tallystick.transcripts.record import batch_file
 from tallystick.transcripts.rule import GroupRule
+from tallystick.workloads.program import BATCH
 
 Batch: TypeAlias = "torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torch.Tensor]"
 Batches: TypeAlias = "Batch | Sequence[Batch]"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tallystick.frameworks.torch.updates import rule_of
+from tallystick.frameworks.torch.capture.updates import rule_of
 from tallystick.recorders.boundary import sheltered
 from tallystick.recorders.step_graph import StepGraph
 from tallystick.recorders.written import Marks, buffers_of, marks_of, parameters_of, slots_of, writes, written

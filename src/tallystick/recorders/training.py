@@ -14,10 +14,10 @@ from tallystick.datasets.prepare import prepare
 from tallystick.datasets.samples import Dataset
 from tallystick.errors import UnavailableError, UsageError
 from tallystick.frameworks.tokenizers import train_bpe
+from tallystick.frameworks.torch.capture.training_step import capture_recipe_step
 from tallystick.frameworks.torch.environment import describe_environment
-from tallystick.frameworks.torch.summaries import Summariser
-from tallystick.frameworks.torch.trainer import CRASHES, Observation, Trainer, first_line
-from tallystick.frameworks.torch.training_step import capture_recipe_step
+from tallystick.frameworks.torch.training.summaries import Summariser
+from tallystick.frameworks.torch.training.trainer import CRASHES, Observation, Trainer, first_line
 from tallystick.graphs.files import save_program
 from tallystick.graphs.root import graph_root
 from tallystick.recorders.resume import ResumePoint, find_resume_point
@@ -25,10 +25,10 @@ from tallystick.recorders.run_recorder import RunRecorder
 from tallystick.store.lock import RunLock, is_free, lock_new_run
 from tallystick.store.run import RunDirectory
 from tallystick.transcripts.claim import Claim
-from tallystick.transcripts.plan import batch_plan, classes, micro_batches, open_data, projection_seed
 from tallystick.transcripts.recipe import Recipe
 from tallystick.transcripts.record import Batch
 from tallystick.transcripts.spec import Spec
+from tallystick.workloads.plan import batch_plan, classes, micro_batches, open_data, projection_seed
 
 Progress = Callable[[int, Observation, float], None]
 """Called after each step with its index, what it showed, and the share of time spent recording."""

@@ -12,7 +12,9 @@ from typing import Final, TypeVar
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
+from tallystick.documents.document import SAFE_INTEGER_MAX
 from tallystick.errors import MalformedError, UnavailableError, UsageError
+from tallystick.http.bodies import read_json, until_left
 from tallystick.serving.application import (
     CLIENT_GONE,
     ServerOptions,
@@ -21,7 +23,6 @@ from tallystick.serving.application import (
     check_customer,
     receipt_headers,
 )
-from tallystick.serving.bodies import read_json, until_left
 from tallystick.serving.events import EVENT_HEADERS, ClosingStream
 from tallystick.serving.jobs import Failed, Piece
 from tallystick.serving.refusals import Refusal, invalid
@@ -35,7 +36,6 @@ from tallystick.serving.requests import (
 from tallystick.serving.responses import Choice, Form, receipts_of
 from tallystick.serving.service import Answering, ModelService, Order
 from tallystick.serving.streaming import stream_events
-from tallystick.transcripts.door import SAFE_INTEGER_MAX
 
 TEXT_TOKENS: Final = 16
 """How many tokens a text completion has if the client does not say, as in the API followed."""

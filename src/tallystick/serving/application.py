@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from tallystick.errors import UnavailableError
-from tallystick.serving.bodies import check_key
+from tallystick.http.bodies import check_key
 from tallystick.serving.receipts import ReceiptBook
 from tallystick.serving.refusals import Refusal, invalid
 from tallystick.transcripts.receipt import SignedReceipt

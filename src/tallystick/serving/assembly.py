@@ -8,7 +8,7 @@ from threading import Lock
 
 from tallystick.attestation.signing import SigningKey
 from tallystick.commitments.digest import Digest
-from tallystick.frameworks.torch.language_models import TorchLanguageModel
+from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
 from tallystick.recorders.held_states import HELD_BYTES_MAX
 from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
 from tallystick.serving.batching import BatchingEngine

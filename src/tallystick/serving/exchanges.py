@@ -16,10 +16,10 @@ from typing import Any, Final, Literal, Protocol
 
 from tallystick.commitments.digest import digest
 from tallystick.commitments.encoding import Json, encode
+from tallystick.documents.document import SAFE_INTEGER_MAX
 from tallystick.errors import MalformedError, TallyError
 from tallystick.serving.receipt_chain import Statement
 from tallystick.serving.refusals import invalid
-from tallystick.transcripts.door import SAFE_INTEGER_MAX
 from tallystick.transcripts.receipt import PROXY, TOKENS_MAX, Answer, EngineStatement, Request, Tokens
 from tallystick.transcripts.sampler import Sampler
 

@@ -16,8 +16,8 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
 from tallystick.commitments.nesting import DEPTH_MAX, nesting
+from tallystick.http.bodies import read_body
 from tallystick.serving.application import ServerOptions, add_receipts, answer_errors_alike, receipt_headers
-from tallystick.serving.bodies import read_body
 from tallystick.serving.events import DONE, ClosingStream, event_of
 from tallystick.serving.exchanges import Exchange, Tokenizes, begin_exchange
 from tallystick.serving.receipt_chain import ReceiptChain

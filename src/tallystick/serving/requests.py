@@ -10,8 +10,8 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from tallystick.documents.document import SAFE_INTEGER_MAX
 from tallystick.serving.refusals import Refusal, invalid
-from tallystick.transcripts.door import SAFE_INTEGER_MAX
 from tallystick.transcripts.receipt import Nonce, TokenIds
 from tallystick.transcripts.sampler import Penalty, Sampler, Share, Temperature
 

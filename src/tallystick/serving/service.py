@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from tallystick.errors import TallyError, UnavailableError, UsageError
-from tallystick.frameworks.torch.language_models import TorchLanguageModel
+from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
 from tallystick.frameworks.torch.models import REFUSALS
 from tallystick.recorders.receipts import ReceiptIssuer
 from tallystick.serving.batching import BatchingEngine

@@ -12,7 +12,7 @@ from tallystick.serving.answer_text import AnswerText
 from tallystick.serving.jobs import Event, Failed, Finish, Generated, Job, Piece, Run
 
 if TYPE_CHECKING:
-    from tallystick.frameworks.torch.language_models import TorchLanguageModel
+    from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
 
 FOLD: Final = 32
 """Tokens after which rows move into a tensor of their own: a row of a pass keeps those of the whole batch alive."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tallystick.commitments.encoding import decode
-from tallystick.store.files import read_document
+from tallystick.documents.files import read_document
 from tallystick.transcripts.environment import Environment
 from tallystick.transcripts.inference import InferenceClaim
 

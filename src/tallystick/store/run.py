@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tallystick.commitments.digest import Digest, digest
+from tallystick.documents.files import read_document, write_atomically
 from tallystick.errors import MalformedError, ProofError, UnavailableError
-from tallystick.store.files import read_document, write_atomically
 from tallystick.transcripts.claim import Claim
 from tallystick.transcripts.environment import Environment
 from tallystick.transcripts.spec import Spec

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from tallystick.commitments.digest import Digest
-from tallystick.transcripts.door import Count, DigestText, Document
+from tallystick.documents.document import Count, DigestText, Document
 
 
 class Log(Document):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from tallystick.transcripts.door import Document, Positive
+from tallystick.documents.document import Document, Positive
 
 Unknown = Literal["unknown"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from tallystick.commitments.digest import Digest
+from tallystick.documents.document import DigestText, Document
 from tallystick.transcripts.claim import Log
-from tallystick.transcripts.door import DigestText, Document
 
 
 class InferenceClaim(Document):

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from tallystick.commitments.digest import Digest, digest
 from tallystick.commitments.encoding import encode
-from tallystick.transcripts.door import DigestText, Document, Positive
+from tallystick.documents.document import DigestText, Document, Positive
 
 Label = Annotated[str, Field(min_length=1, max_length=256)]
 Dtype = Literal["F32", "BF16", "F16"]

@@ -18,9 +18,9 @@ from pydantic import Field
 from tallystick.commitments.digest import Digest, digest, digest_bytes
 from tallystick.commitments.encoding import encode
 from tallystick.commitments.tree import Hash, check_inclusion, leaf_hash, tree_root
+from tallystick.documents.document import Count, DigestText, Document
 from tallystick.errors import MalformedError
 from tallystick.transcripts.claim import Log
-from tallystick.transcripts.door import Count, DigestText, Document
 from tallystick.transcripts.model_card import Label
 from tallystick.transcripts.record import CallRecord, OperatorRecord, RefText, StepRecord, read_record
 

@@ -10,8 +10,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field
 
 from tallystick.commitments.digest import Digest
+from tallystick.documents.document import Count, DigestText, Document, Positive
 from tallystick.tolerances.threshold import Errors, Threshold
-from tallystick.transcripts.door import Count, DigestText, Document, Positive
 
 Size = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Percentiles = tuple[Size, Size, Size, Size]

@@ -18,8 +18,8 @@ from pydantic import Field, model_validator
 
 from tallystick.commitments.digest import Digest, digest
 from tallystick.commitments.encoding import encode
+from tallystick.documents.document import DigestText, Document, Positive
 from tallystick.errors import MalformedError
-from tallystick.transcripts.door import DigestText, Document, Positive
 from tallystick.transcripts.model_card import Label
 from tallystick.transcripts.sampler import Sampler
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from tallystick.transcripts.door import Count, Document, Positive
+from tallystick.documents.document import Count, Document, Positive
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Rate = Annotated[float, Field(ge=0.0, le=1e6, allow_inf_nan=False)]

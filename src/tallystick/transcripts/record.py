@@ -14,8 +14,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from tallystick.commitments.digest import Digest
 from tallystick.commitments.encoding import decode
+from tallystick.documents.document import Count, DigestText, Document, Number, Positive, explain
 from tallystick.errors import MalformedError
-from tallystick.transcripts.door import Count, DigestText, Document, Number, Positive, explain
 from tallystick.transcripts.summary import StateSummary
 
 RECORD_BYTES_MAX = 1 << 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from tallystick.transcripts.door import Document
+from tallystick.documents.document import Document
 from tallystick.transcripts.optimizer import UpdateRule
 from tallystick.transcripts.recipe import Beta, Rate, Share
 

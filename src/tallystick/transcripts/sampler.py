@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tallystick.transcripts.door import Count, Document
+from tallystick.documents.document import Count, Document
 
 Temperature = Annotated[float, Field(ge=0.0, le=1e3, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]

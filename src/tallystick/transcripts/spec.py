@@ -8,8 +8,8 @@ from pydantic import Field, field_validator, model_validator
 
 from tallystick.commitments.digest import Digest
 from tallystick.datasets.commitment import DatasetCommitment
+from tallystick.documents.document import DigestText, Document
 from tallystick.errors import MalformedError
-from tallystick.transcripts.door import DigestText, Document
 from tallystick.transcripts.recipe import Recipe, RecordRecipe
 from tallystick.transcripts.rule import GroupRule
 

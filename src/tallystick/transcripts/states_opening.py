@@ -22,10 +22,10 @@ from tallystick.commitments.digest import digest, digest_bytes, digest_from
 from tallystick.commitments.encoding import Json, encode
 from tallystick.commitments.philox import sample
 from tallystick.commitments.tree import LEAF_PREFIX, Hash, LeafHashes, check_inclusion, prove_inclusion, tree_root
+from tallystick.documents.document import Count, DigestText, Document
 from tallystick.errors import MalformedError, ProofError, UsageError
 from tallystick.tensors.dtypes import item_size
 from tallystick.tensors.tensor import Tensor
-from tallystick.transcripts.door import Count, DigestText, Document
 from tallystick.transcripts.receipt import LAYERS_MAX, Nonce, StatesCommitment, decode_base64
 
 DOMAIN: Final = b"tallystick/hidden/v1\n"

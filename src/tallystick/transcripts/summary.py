@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pydantic import Field
 
+from tallystick.documents.document import DigestText, Document
 from tallystick.errors import MalformedError
-from tallystick.transcripts.door import DigestText, Document
 
 
 class BucketSummary(Document):

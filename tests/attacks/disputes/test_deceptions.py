@@ -9,13 +9,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tallystick.attacks.disputes.catalogue import DECEPTIONS  # noqa: E402
-from tallystick.attacks.disputes.scene import Scene  # noqa: E402
-from tallystick.disputes.fault import Fault  # noqa: E402
-from tallystick.disputes.opened.doubting import doubter_for  # noqa: E402
-from tallystick.disputes.opened.judging import Judge  # noqa: E402
-from tallystick.disputes.opened.rehearsal import Outcome, Rehearsal  # noqa: E402
-from tallystick.disputes.opened.traces import torch_engine  # noqa: E402
+from tallystick.disputes.evidence.doubting import doubter_for  # noqa: E402
+from tallystick.disputes.evidence.judging import Judge  # noqa: E402
+from tallystick.disputes.evidence.traces import torch_engine  # noqa: E402
+from tallystick.disputes.game.fault import Fault  # noqa: E402
+from tests.support.attacks.disputes.catalogue import DECEPTIONS  # noqa: E402
+from tests.support.attacks.disputes.scene import Scene  # noqa: E402
+from tests.support.rehearsal import Outcome, Rehearsal  # noqa: E402
 
 Play = Callable[[str], Outcome]
 LIKE_OTHERS = {

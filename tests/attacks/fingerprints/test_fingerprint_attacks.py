@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 
-from tallystick.attacks.fingerprints.altered import (
+from tallystick.answers.fingerprints import FingerprintRule, judge_fingerprint, judge_states
+from tallystick.errors import MalformedError
+from tallystick.tolerances.fingerprints.settings import FingerprintSettings
+from tallystick.transcripts.fingerprints import make_fingerprint
+from tallystick.transcripts.states_opening import commit_states
+from tests.support.attacks.fingerprints.altered import (
     blocks_dropped,
     blocks_swapped,
     layers_swapped,
     rows_shifted,
     signs_flipped,
 )
-from tallystick.attacks.fingerprints.forged import forge_states
-from tallystick.audits.receipts.fingerprints import FingerprintRule, judge_fingerprint, judge_states
-from tallystick.errors import MalformedError
-from tallystick.tolerances.fingerprints.settings import FingerprintSettings
-from tallystick.transcripts.fingerprints import make_fingerprint
-from tallystick.transcripts.states_opening import commit_states
+from tests.support.attacks.fingerprints.forged import forge_states
 
 RULE = FingerprintRule()
 PROMPT, TOKENS = 4, 20
@@ -35,7 +35,7 @@ def passes(language_model):
 def with_cache(language_model, ids, layers):
     import torch
 
-    from tallystick.frameworks.torch.hidden_states import watching_layers
+    from tallystick.frameworks.torch.generation.hidden_states import watching_layers
 
     rows, cache = {layer: [] for layer in layers}, None
     model = language_model.model

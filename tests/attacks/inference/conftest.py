@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tallystick.attacks.inference.workload import Workload, run_values
+from tallystick.calibration.operators.workload import Workload, run_values
 from tallystick.graphs.root import graph_root
 from tallystick.graphs.values import float_results, operands_of
 from tallystick.operators.bound import bound
@@ -24,7 +24,7 @@ def workload() -> Workload:
     import torch
     from torch import nn
 
-    from tallystick.frameworks.torch.capture import capture
+    from tallystick.frameworks.torch.capture.model import capture
     from tallystick.frameworks.torch.engine import TorchEngine
 
     class Block(nn.Module):
@@ -68,7 +68,7 @@ def profile(workload: Workload) -> Profile:
 @pytest.fixture(scope="session")
 def near_tie(workload: Workload) -> Workload:
     """The same model with an input whose two best answers are as close as bisection between two inputs gets them."""
-    from tallystick.attacks.inference.workload import answer
+    from tallystick.calibration.operators.workload import answer
 
     low, high = (workload.bindings["inputs.x"].array().copy() for _ in range(2))
     random = np.random.default_rng(2)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tallystick.attacks.inference.cheats import CHEATS, Cheat
-from tallystick.attacks.inference.regions import radii_of
-from tallystick.attacks.inference.workload import Workload, run_values
+from research.operators.attacks import CONTROL, objections, regions
+from tallystick.calibration.operators.workload import Workload, run_values
 from tallystick.errors import UsageError
 from tallystick.graphs.graph import Role
 from tallystick.graphs.root import check_node, graph_root, prove_node
 from tallystick.operators.rounding import DETERMINISTIC
-from tallystick.studies.operators.attacks import CONTROL, objections, regions
 from tallystick.transcripts.profile import Profile
+from tests.support.attacks.inference.cheats import CHEATS, Cheat
+from tests.support.attacks.inference.regions import radii_of
 
 by_name = pytest.mark.parametrize("cheat", CHEATS, ids=lambda cheat: cheat.name)
 
@@ -91,7 +91,7 @@ def test_a_graph_without_a_place_for_a_cheat_says_so(workload: Workload) -> None
 
 
 def test_quantised_weights_have_as_many_levels_as_said(workload: Workload) -> None:
-    from tallystick.attacks.inference import cheats
+    from tests.support.attacks.inference import cheats
 
     name = next(source.name for source in workload.graph.inputs if source.role is Role.WEIGHT and source.spec.size > 96)
     rows = cheats.quantised(workload.bindings[name], 4).array()

@@ -7,14 +7,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tallystick.attacks.inference.nudge import Effort, Nudged, Target, nudge
-from tallystick.attacks.inference.regions import Ranks, place, radii_of, ranks_of
-from tallystick.attacks.inference.workload import Workload, answer, run_values
+from research.operators.attacks import Region, objections, regions, search
+from research.operators.workloads import Model
+from tallystick.calibration.operators.workload import Workload, answer, run_values
 from tallystick.operators.rounding import DETERMINISTIC
-from tallystick.studies.operators.attacks import Region, objections, regions, search
-from tallystick.studies.operators.workloads import Model
 from tallystick.tolerances.threshold import NO_ERRORS, QUANTILES, Errors, Threshold, percentiles
 from tallystick.transcripts.profile import Profile
+from tests.support.attacks.inference.nudge import Effort, Nudged, Target, nudge
+from tests.support.attacks.inference.regions import Ranks, place, radii_of, ranks_of
 
 EFFORT = Effort(steps=20, restarts=2)
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.attacks.openings.attack import JUDGES, Judge
-from tallystick.attacks.openings.catalogue import OPENING_ATTACKS
-from tallystick.attacks.openings.examine import examine_opening, judged, published
-from tallystick.attacks.openings.scene import Scene, train_opened
-from tallystick.audits.opening import Judgement, judge_opening
+from tallystick.judging.opening import Judgement, judge_opening
+from tests.support.attacks.openings.attack import JUDGES, Judge
+from tests.support.attacks.openings.catalogue import OPENING_ATTACKS
+from tests.support.attacks.openings.examine import examine_opening, judged, published
+from tests.support.attacks.openings.scene import Scene, train_opened
 
 Forge = Callable[[str], Path]
 

@@ -12,12 +12,12 @@ TEXTS = ("stick", "halves", "split", "match")
 @pytest.fixture(scope="session")
 def scene(language_model: Any, one_thread: None) -> Any:
     """Honest answers of sixteen tokens, fingerprints of every eight in both the first block and the final norm."""
-    from tallystick.attacks.receipts.scene import Wishes, make_scene
-    from tallystick.audits.receipts.fingerprints import DistanceLimits, FingerprintLimits, FingerprintRule
-    from tallystick.audits.receipts.policy import ReceiptPolicy
-    from tallystick.audits.receipts.sampler import SamplerRule
-    from tallystick.studies.inference.forgeries import four_bits
+    from research.inference.forgeries import four_bits
+    from tallystick.answers.fingerprints import DistanceLimits, FingerprintLimits, FingerprintRule
+    from tallystick.answers.policy import ReceiptPolicy
+    from tallystick.answers.sampler import SamplerRule
     from tallystick.tolerances.fingerprints.settings import FingerprintSettings
+    from tests.support.attacks.receipts.scene import Wishes, make_scene
 
     shared: dict[str, Any] = {
         "tokens": 1,

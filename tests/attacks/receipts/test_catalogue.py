@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tallystick.attacks.receipts import evasions
-from tallystick.attacks.receipts.catalogue import FORGERIES, Played, forgery_named, judge, play, play_twin
-from tallystick.attacks.receipts.forgery import Forgery
-from tallystick.attacks.receipts.forging import edit, restate
-from tallystick.attacks.receipts.scene import Presented
-from tallystick.attacks.receipts.states import known_directions
+from tallystick.answers.policy import ReceiptPolicy
 from tallystick.attestation.signing import verify_receipt_signature
-from tallystick.audits.receipts.policy import ReceiptPolicy
 from tallystick.errors import MalformedError, ProofError
 from tallystick.transcripts.fingerprints import distances
 from tallystick.transcripts.receipt import Fingerprint, SignedReceipt, decode_base64
+from tests.support.attacks.receipts import evasions
+from tests.support.attacks.receipts.catalogue import FORGERIES, Played, forgery_named, judge, play, play_twin
+from tests.support.attacks.receipts.forgery import Forgery
+from tests.support.attacks.receipts.forging import edit, restate
+from tests.support.attacks.receipts.scene import Presented
+from tests.support.attacks.receipts.states import known_directions
 
 
 @pytest.mark.parametrize("forgery", FORGERIES, ids=lambda each: each.name)

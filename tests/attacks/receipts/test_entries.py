@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tallystick.attacks.receipts.catalogue import FORGERIES
-from tallystick.studies.inference.forgeries import forge_all, fuzz_all
+from research.inference.forgeries import forge_all, fuzz_all
+from tests.support.attacks.receipts.catalogue import FORGERIES
 
 
 def test_there_is_an_entry_for_every_forgery(scene: Any) -> None:

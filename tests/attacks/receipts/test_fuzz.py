@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tallystick.attacks.receipts.fuzz import KINDS, Fuzzed, fuzz, mutate_bytes, mutate_field
+from tests.support.attacks.receipts.fuzz import KINDS, Fuzzed, fuzz, mutate_bytes, mutate_field
 
 COUNT = 150
 

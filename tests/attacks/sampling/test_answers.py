@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from tallystick.attacks.sampling.foreign import teacher_force_foreign
-from tallystick.attacks.sampling.generation import generate, teacher_forced
-from tallystick.attacks.sampling.injected import inject, post_edit
-from tallystick.attacks.sampling.shortened import truncate
-from tallystick.attacks.sampling.speculative import speculate
-from tallystick.attacks.sampling.steered import steer
-from tallystick.attacks.sampling.synthetic import drifted, synthetic_model
-from tallystick.attacks.sampling.tempered import resample
 from tallystick.sampling.choose import choose
 from tallystick.sampling.surprisal import probabilities
-from tallystick.transcripts.language_model import Rows
 from tallystick.transcripts.sampler import Sampler
+from tallystick.workloads.language_model import Rows
+from tests.support.attacks.sampling.foreign import teacher_force_foreign
+from tests.support.attacks.sampling.generation import generate, teacher_forced
+from tests.support.attacks.sampling.injected import inject, post_edit
+from tests.support.attacks.sampling.shortened import truncate
+from tests.support.attacks.sampling.speculative import speculate
+from tests.support.attacks.sampling.steered import steer
+from tests.support.attacks.sampling.synthetic import drifted, synthetic_model
+from tests.support.attacks.sampling.tempered import resample
 
 MODEL = synthetic_model(1, vocabulary=64)
 PROMPT = [1, 2]

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tallystick.attacks.serving.catalogue import CHEATS, HONEST, Cheat, cheat_named
-from tallystick.attacks.serving.scene import Scene, Served
-from tallystick.audits.receipts.sampler import SamplerRule, judge_sampler
+from tallystick.answers.sampler import SamplerRule, judge_sampler
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 from tallystick.tolerances.fingerprints.wire import encode_rows, measure
 from tallystick.transcripts.sampler import Sampler
+from tests.support.attacks.serving.catalogue import CHEATS, HONEST, Cheat, cheat_named
+from tests.support.attacks.serving.scene import Scene, Served
 
 FINAL = 2
 SETTINGS = FingerprintSettings(layers=(1, FINAL), block=8, width=13, bits=4)

@@ -19,14 +19,25 @@ import pytest
 from tallystick.commitments.digest import Digest
 from tallystick.commitments.encoding import encode
 from tallystick.commitments.tree import LeafHashes, leaf_hash, prove_inclusion, tree_root
-from tallystick.disputes import committee
 from tallystick.disputes.coordinators.coordinator import Board, Coordinator, Entry, replayed
-from tallystick.disputes.fault import Fault
-from tallystick.disputes.invariants import broken
-from tallystick.disputes.moves import Choose, Contest, Cut, Descend, Enlist, Move, Partition, Post, Reveal, value_of
-from tallystick.disputes.partition import cut_places
-from tallystick.disputes.rules import Rules
-from tallystick.disputes.state import Claim, Dispute, Phase, State
+from tallystick.disputes.game import committee
+from tallystick.disputes.game.fault import Fault
+from tallystick.disputes.game.invariants import broken
+from tallystick.disputes.game.moves import (
+    Choose,
+    Contest,
+    Cut,
+    Descend,
+    Enlist,
+    Move,
+    Partition,
+    Post,
+    Reveal,
+    value_of,
+)
+from tallystick.disputes.game.partition import cut_places
+from tallystick.disputes.game.rules import Rules
+from tallystick.disputes.game.state import Claim, Dispute, Phase, State
 from tallystick.errors import RuleError
 
 MEMBERS: Final = tuple(f"member{number}" for number in range(5))

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from tests.disputes.coordinators.conformance import NAMES, MakeRules
-
 from tallystick.disputes.coordinators.coordinator import Board, Coordinator
-from tallystick.disputes.players.table import MemoryBoard, Table
+from tallystick.disputes.parties.table import MemoryBoard, Table
+from tests.disputes.coordinators.conformance import NAMES, MakeRules
 
 
 @dataclass

@@ -6,24 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.disputes.coordinators.conformance import (
-    FOUNDERS,
-    MEMBERS,
-    NAMES,
-    NO_SEAL,
-    OPERATORS,
-    RECORDS,
-    SALT,
-    Play,
-    Tree,
-    founder,
-    usual_rules,
-)
 
 from tallystick.commitments.digest import digest
-from tallystick.disputes.committee import seal
-from tallystick.disputes.fault import Fault
-from tallystick.disputes.moves import (
+from tallystick.disputes.game.committee import seal
+from tallystick.disputes.game.fault import Fault
+from tallystick.disputes.game.moves import (
     Appeal,
     Choose,
     Concede,
@@ -51,10 +38,23 @@ from tallystick.disputes.moves import (
     Vote,
     Withdraw,
 )
-from tallystick.disputes.partition import cut_places
-from tallystick.disputes.rules import ELEMENT_MAX
-from tallystick.disputes.state import Phase, Status
+from tallystick.disputes.game.partition import cut_places
+from tallystick.disputes.game.rules import ELEMENT_MAX
+from tallystick.disputes.game.state import Phase, Status
 from tallystick.errors import RuleError, UnavailableError
+from tests.disputes.coordinators.conformance import (
+    FOUNDERS,
+    MEMBERS,
+    NAMES,
+    NO_SEAL,
+    OPERATORS,
+    RECORDS,
+    SALT,
+    Play,
+    Tree,
+    founder,
+    usual_rules,
+)
 
 REASON = digest("blob", b"reason")
 

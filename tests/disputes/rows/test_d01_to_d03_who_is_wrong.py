@@ -7,14 +7,14 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.disputes.players.seats import CHEAT, Accuser, Seats
-from tests.disputes.playing import CHALLENGER, HONEST, OTHER, PROVER, REFEREE, RULES, Play
 
-from tallystick.disputes import moves
-from tallystick.disputes.fault import Fault
-from tallystick.disputes.simulator.trees import NOTHING, Run, Truth
-from tallystick.disputes.state import Phase, Status
-from tallystick.disputes.toy import Counting
+from tallystick.disputes.game import moves
+from tallystick.disputes.game.fault import Fault
+from tallystick.disputes.game.state import Phase, Status
+from tests.disputes.parties.seats import CHEAT, Accuser, Seats
+from tests.disputes.playing import CHALLENGER, HONEST, OTHER, PROVER, REFEREE, RULES, Play
+from tests.support.simulator.trees import NOTHING, Run, Truth
+from tests.support.toy_game import Counting
 
 NODES = 1000
 

@@ -7,15 +7,15 @@ a receiver that calls back is held in `contracts/test/Money.t.sol`.
 from __future__ import annotations
 
 import pytest
+
+from tallystick.disputes.game import moves
+from tallystick.disputes.game.fault import Fault
+from tallystick.disputes.game.state import Phase, Status
 from tests.disputes.playing import BEACON, CHALLENGER, MEMBERS, OTHER, PROVER, REFEREE, RULES, TREASURY, Play
 from tests.disputes.refusals import appealable, convene, finalise, settle, tally, timeout
-
-from tallystick.disputes import moves
-from tallystick.disputes.fault import Fault
-from tallystick.disputes.simulator.limits import longest
-from tallystick.disputes.simulator.simulation import simulate
-from tallystick.disputes.simulator.trees import NOTHING, Run
-from tallystick.disputes.state import Phase, Status
+from tests.support.simulator.limits import longest
+from tests.support.simulator.simulation import simulate
+from tests.support.simulator.trees import NOTHING, Run
 
 
 # ---- D-04, G1

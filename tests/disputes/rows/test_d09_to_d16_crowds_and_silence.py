@@ -7,6 +7,12 @@ D-12 (reorganisations) and D-13 (censorship) are simulated in `simulator.places.
 from __future__ import annotations
 
 import pytest
+
+from tallystick.disputes.coordinators.coordinator import Entry, replayed
+from tallystick.disputes.economics.workload import Workload
+from tallystick.disputes.game import committee, moves
+from tallystick.disputes.game.fault import Fault
+from tallystick.disputes.game.state import Phase, State, Status
 from tests.disputes.playing import (
     CHALLENGER,
     HONEST,
@@ -20,13 +26,7 @@ from tests.disputes.playing import (
     party,
 )
 from tests.disputes.refusals import convene, finalise, tally, timeout, unseal
-
-from tallystick.disputes import committee, moves
-from tallystick.disputes.coordinators.coordinator import Entry, replayed
-from tallystick.disputes.economics.workload import Workload
-from tallystick.disputes.fault import Fault
-from tallystick.disputes.simulator.trees import NOTHING, Run
-from tallystick.disputes.state import Phase, State, Status
+from tests.support.simulator.trees import NOTHING, Run
 
 P, C, N = Fault.PROVER, Fault.CHALLENGER, Fault.NOBODY
 SYBILS = [party(10_000 + number) for number in range(100)]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.disputes.game import TRANSITIONS
+from tallystick.disputes.game.game import TRANSITIONS
 
 ROOT = Path(__file__).parents[3]
 ABI = json.loads((ROOT / "src/tallystick/disputes/coordinators/ethereum/Coordinator.json").read_text())["abi"]

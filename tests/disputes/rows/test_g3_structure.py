@@ -6,12 +6,12 @@ The judge's part (attributes, bindings, weights) is in `test_judge.py` and `open
 from __future__ import annotations
 
 import pytest
-from tests.disputes.playing import CHALLENGER, OTHER, PROVER, REFEREE, Play
 
-from tallystick.disputes import moves
-from tallystick.disputes.fault import Fault
-from tallystick.disputes.simulator.trees import NOTHING, Run
-from tallystick.disputes.state import Phase
+from tallystick.disputes.game import moves
+from tallystick.disputes.game.fault import Fault
+from tallystick.disputes.game.state import Phase
+from tests.disputes.playing import CHALLENGER, OTHER, PROVER, REFEREE, Play
+from tests.support.simulator.trees import NOTHING, Run
 
 EDGE = Run(0, steps=9, width=7, fault=(5, 3), is_edge=True)
 

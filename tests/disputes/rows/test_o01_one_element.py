@@ -8,28 +8,28 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.disputes.leaf.leaves import node, opened, shifted
-from tests.disputes.players.seats import BEACON, CHALLENGER, MEMBERS, REFEREE, Seats, rules
 
-from tallystick.disputes.fault import Fault
-from tallystick.disputes.leaf.question import Limits, Ruling
-from tallystick.disputes.moves import Pinpoint
-from tallystick.disputes.opened.judging import Judge
-from tallystick.disputes.opened.traces import trace_for
-from tallystick.disputes.parties import Answered, Doubt, Ground
-from tallystick.disputes.players import programs
-from tallystick.disputes.players.keeper import Keeper
-from tallystick.disputes.players.offers import offer_of
-from tallystick.disputes.players.player import Player
-from tallystick.disputes.players.table import Table, play_out
-from tallystick.disputes.state import Claim
+from tallystick.disputes.evidence.judging import Judge
+from tallystick.disputes.evidence.traces import trace_for
+from tallystick.disputes.game.fault import Fault
+from tallystick.disputes.game.moves import Pinpoint
+from tallystick.disputes.game.protocols import Answered, Doubt, Ground
+from tallystick.disputes.game.state import Claim
+from tallystick.disputes.parties import programs
+from tallystick.disputes.parties.keeper import Keeper
+from tallystick.disputes.parties.offers import offer_of
+from tallystick.disputes.parties.player import Player
+from tallystick.disputes.parties.table import Table, play_out
 from tallystick.graphs.door import read_graph
 from tallystick.graphs.encoding import graph_bytes
 from tallystick.graphs.graph import Form, Graph, Input, Output, Role
+from tallystick.judging.leaf.question import Limits, Ruling
 from tallystick.operators.bound import bound
 from tallystick.operators.registry import operator
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
+from tests.disputes.parties.seats import BEACON, CHALLENGER, MEMBERS, REFEREE, Seats, rules
+from tests.judging.leaf.leaves import node, opened, shifted
 
 SIDE, CHANNELS = 32, 64
 PLACE, NONCE = 31_234, "17" * 32

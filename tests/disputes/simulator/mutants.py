@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 from unittest import mock
 
-from tallystick.disputes import (
+from tallystick.disputes.game import (
     bisection,
     cheap,
     claims,
@@ -26,10 +26,10 @@ from tallystick.disputes import (
     settlement,
     voting,
 )
-from tallystick.disputes.fault import Fault
-from tallystick.disputes.ledger import credit
-from tallystick.disputes.rules import Rules
-from tallystick.disputes.state import Member, Phase, Status
+from tallystick.disputes.game.fault import Fault
+from tallystick.disputes.game.ledger import credit
+from tallystick.disputes.game.rules import Rules
+from tallystick.disputes.game.state import Member, Phase, Status
 
 GUARDED: tuple[ModuleType, ...] = (bisection, claims, context, game, ledger, pausing, ruling, voting)
 Patch = Callable[[], Any]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tallystick.disputes.fault import Fault
-from tallystick.disputes.game import TRANSITIONS
-from tallystick.disputes.simulator.simulation import Report, simulate, world_of
-from tallystick.disputes.simulator.witness import BrokenError
-from tallystick.disputes.simulator.world import World
+from tallystick.disputes.game.fault import Fault
+from tallystick.disputes.game.game import TRANSITIONS
+from tests.support.simulator.simulation import Report, simulate, world_of
+from tests.support.simulator.witness import BrokenError
+from tests.support.simulator.world import World
 
 from .mutants import WRONG
 

@@ -11,7 +11,6 @@ pytest.importorskip("jax")
 pytest.importorskip("iree.compiler")
 
 import jax.numpy as jnp
-from tests.frameworks.jax.programs import RESULTS, ROLES, step_arguments, training_step
 
 from tallystick.errors import UnavailableError
 from tallystick.frameworks.iree.engine import IreeEngine
@@ -26,6 +25,7 @@ from tallystick.operators.registry import operator
 from tallystick.operators.types import Types
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
+from tests.frameworks.jax.programs import RESULTS, ROLES, step_arguments, training_step
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,6 @@ import pytest
 jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp  # noqa: E402
-from tests.frameworks.jax.programs import RESULTS, ROLES, forward, step_arguments, tokens, training_step, weights  # noqa: E402
 
 from tallystick.errors import UnavailableError, UsageError  # noqa: E402
 from tallystick.frameworks.jax.capture import Captured, capture, to_tensor  # noqa: E402
@@ -28,6 +27,7 @@ from tallystick.graphs.execute import execute  # noqa: E402
 from tallystick.graphs.graph import Role  # noqa: E402
 from tallystick.graphs.reference import Reference  # noqa: E402
 from tallystick.tensors.tensor import Tensor  # noqa: E402
+from tests.frameworks.jax.programs import RESULTS, ROLES, forward, step_arguments, tokens, training_step, weights  # noqa: E402
 
 TESTS = Path(__file__).parents[3]
 

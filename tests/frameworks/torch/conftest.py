@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tallystick.frameworks.torch.trainer import Trainer
+from tallystick.frameworks.torch.training.trainer import Trainer
 from tallystick.transcripts.recipe import Recipe
 
 VOCABULARY = 256

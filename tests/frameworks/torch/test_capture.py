@@ -15,9 +15,9 @@ from torch import nn
 from torch.nn import functional
 
 from tallystick.errors import UnavailableError
-from tallystick.frameworks.torch.capture import Captured, capture
+from tallystick.frameworks.torch.capture.model import Captured, capture
+from tallystick.frameworks.torch.capture.training_step import capture_training_step
 from tallystick.frameworks.torch.engine import TorchEngine
-from tallystick.frameworks.torch.training_step import capture_training_step
 from tallystick.graphs.root import graph_root
 
 MODELS = runpy.run_path(str(Path(__file__).with_name("architectures.py")))

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from tallystick.errors import MalformedError, UnavailableError, UsageError
-from tallystick.frameworks.torch.capture import Captured
-from tallystick.frameworks.torch.decode_template import capture_decode_template, verification_binding
-from tallystick.frameworks.torch.decoding import DecodeStep, capture_decode, capture_prefill
+from tallystick.frameworks.torch.capture.model import Captured
 from tallystick.frameworks.torch.engine import TorchEngine
+from tallystick.frameworks.torch.generation.decode_template import capture_decode_template, verification_binding
+from tallystick.frameworks.torch.generation.decoding import DecodeStep, capture_decode, capture_prefill
 from tallystick.frameworks.torch.state import from_tensor
 from tallystick.graphs.batching import slice_batch
 from tallystick.graphs.decode_interface import decode_sizes

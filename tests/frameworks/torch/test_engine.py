@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tallystick.errors import MalformedError, UnavailableError
-from tallystick.frameworks.torch.capture import Captured, capture
+from tallystick.frameworks.torch.capture.model import Captured, capture
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.reuse import in_place_nodes
 from tallystick.graphs.execute import execute

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tallystick.errors import MalformedError, UnavailableError
-from tallystick.frameworks.torch.fingerprints import commit_states, make_fingerprint
+from tallystick.frameworks.torch.generation.fingerprints import commit_states, make_fingerprint
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 from tallystick.transcripts import fingerprints
 from tallystick.transcripts.states_opening import check_states_opening

@@ -16,8 +16,8 @@ from tallystick.tensors.safetensors import read_state, write_state
 
 torch = pytest.importorskip("torch")
 
-from tallystick.frameworks.torch.hidden_states import decoder_blocks, final_norm, watching_layers  # noqa: E402
-from tallystick.frameworks.torch.language_models import load_language_model  # noqa: E402
+from tallystick.frameworks.torch.generation.hidden_states import decoder_blocks, final_norm, watching_layers  # noqa: E402
+from tallystick.frameworks.torch.generation.language_models import load_language_model  # noqa: E402
 
 TOKENS = [3, 1, 4, 1, 5]
 Damage = Callable[[Path], object]

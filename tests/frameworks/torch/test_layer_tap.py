@@ -11,7 +11,7 @@ from tallystick.errors import MalformedError, UnavailableError
 
 torch = pytest.importorskip("torch")
 
-from tallystick.frameworks.torch.layer_tap import LayerTap  # noqa: E402
+from tallystick.frameworks.torch.generation.layer_tap import LayerTap  # noqa: E402
 
 PROMPT, ANSWER = [5, 9, 17, 4, 33], [7, 8, 9, 200]
 FED = PROMPT + ANSWER[:-1]

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from tallystick.errors import UnavailableError, UsageError
-from tallystick.frameworks.torch.capture import capture
-from tallystick.frameworks.torch.named_dimensions import capture_template
+from tallystick.frameworks.torch.capture.model import capture
+from tallystick.frameworks.torch.capture.named_dimensions import capture_template
 from tallystick.graphs.encoding import graph_bytes
 
 MODELS = runpy.run_path(str(Path(__file__).with_name("architectures.py")))

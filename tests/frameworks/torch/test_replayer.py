@@ -10,14 +10,14 @@ import pytest
 
 from tallystick.datasets.samples import Dataset
 from tallystick.errors import MalformedError, UnavailableError
-from tallystick.frameworks.torch.replayer import TorchReplayer
+from tallystick.frameworks.torch.training.replayer import TorchReplayer
 from tallystick.store.log import read_lines
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.digest import state_digest
 from tallystick.tensors.safetensors import read_state
-from tallystick.transcripts.plan import batch_plan, open_data
 from tallystick.transcripts.record import StepRecord, anchor_file, read_record
 from tallystick.transcripts.spec import Spec
+from tallystick.workloads.plan import batch_plan, open_data
 
 Build = Callable[..., Any]
 

@@ -16,7 +16,12 @@ from transformers import (
 )
 
 from tallystick.errors import MalformedError, UsageError
-from tallystick.frameworks.torch.sampler import CanonicalSampling, TorchSampler, choose_on_device, choose_on_host
+from tallystick.frameworks.torch.generation.sampler import (
+    CanonicalSampling,
+    TorchSampler,
+    choose_on_device,
+    choose_on_host,
+)
 from tallystick.sampling.choose import choose, kept
 from tallystick.transcripts.sampler import Sampler
 
@@ -68,7 +73,7 @@ def test_logits_of_other_widths_are_rounded_to_float32(dtype: torch.dtype) -> No
 
 @pytest.mark.parametrize("fetched", [1, 2, 16])
 def test_where_more_tokens_may_win_than_are_fetched_the_host_decides(fetched: int, monkeypatch: Any) -> None:
-    monkeypatch.setattr("tallystick.frameworks.torch.sampler.CANDIDATES", fetched)
+    monkeypatch.setattr("tallystick.frameworks.torch.generation.sampler.CANDIDATES", fetched)
     logits = rows_of(400, 0.5, rows=60)
     samplers, histories = [Sampler(seed=seed) for seed in range(60)], [()] * 60
     assert choose_on_device(logits, samplers, [0] * 60, histories) == choose_on_host(

@@ -21,8 +21,8 @@ SEED = bytes(range(32))
 @pytest.mark.parametrize("width", [1, 7, 16, 64])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_sketch_is_the_projection_to_the_rounding_of_float32(width: int, dtype: str) -> None:
-    from tallystick.frameworks.torch.sketch import Sketcher
     from tallystick.frameworks.torch.state import to_tensor
+    from tallystick.frameworks.torch.training.sketch import Sketcher
 
     torch.manual_seed(3)
     shapes = {"weights.a": (5, 9), "weights.b": (64, 33), "weights.c": (1,), "weights.d": (3, 2, 16)}
@@ -35,7 +35,7 @@ def test_a_sketch_is_the_projection_to_the_rounding_of_float32(width: int, dtype
 
 
 def test_a_sketch_follows_the_weights_and_leaves_integers_out() -> None:
-    from tallystick.frameworks.torch.sketch import Sketcher
+    from tallystick.frameworks.torch.training.sketch import Sketcher
 
     weights = {"weights.a": torch.ones(8, 8), "weights.n": torch.ones(3, dtype=torch.int64)}
     sketcher = Sketcher(Projection(SEED, 4), weights)
@@ -50,7 +50,7 @@ def test_a_sketch_follows_the_weights_and_leaves_integers_out() -> None:
 
 
 def test_a_weight_that_moved_or_is_strided_is_sketched_all_the_same() -> None:
-    from tallystick.frameworks.torch.sketch import Sketcher
+    from tallystick.frameworks.torch.training.sketch import Sketcher
 
     values = torch.randn(6, 10)
     strided = values.t().contiguous().t()
@@ -72,8 +72,8 @@ def test_the_summaries_of_a_step_are_those_the_recipe_asks_for(
     recipe_of: Callable[..., Recipe], recorded: dict[str, Any]
 ) -> None:
     from tallystick.commitments.digest import digest
-    from tallystick.frameworks.torch.summaries import Summariser
-    from tallystick.frameworks.torch.trainer import Trainer
+    from tallystick.frameworks.torch.training.summaries import Summariser
+    from tallystick.frameworks.torch.training.trainer import Trainer
 
     settings = RecordRecipe.from_json(recorded, "record")
     trainer = Trainer(recipe_of(), 256)
@@ -95,7 +95,7 @@ def test_the_summaries_of_a_step_are_those_the_recipe_asks_for(
 
 
 def test_a_sketch_is_the_same_under_autocast_and_reduced_precision() -> None:
-    from tallystick.frameworks.torch.sketch import Sketcher
+    from tallystick.frameworks.torch.training.sketch import Sketcher
 
     torch.manual_seed(3)
     sketcher = Sketcher(Projection(SEED, 16), {"w": torch.randn(300, 64)})
@@ -110,7 +110,7 @@ def test_a_sketch_is_the_same_under_autocast_and_reduced_precision() -> None:
 
 
 def test_a_sketch_in_blocks_is_that_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tallystick.frameworks.torch.sketch import Sketcher
+    from tallystick.frameworks.torch.training.sketch import Sketcher
 
     weights = {"w": torch.arange(1000.0)}
     expected = Sketcher(Projection(SEED, 16), weights).sketch()

@@ -21,7 +21,7 @@ from tallystick.frameworks.torch.state import (
     restore_tensors,
     to_tensor,
 )
-from tallystick.frameworks.torch.trainer import Trainer
+from tallystick.frameworks.torch.training.trainer import Trainer
 from tallystick.tensors.digest import state_digest
 from tallystick.tensors.tensor import Tensor
 

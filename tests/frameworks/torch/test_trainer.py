@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from tallystick.errors import UnavailableError
 from tallystick.frameworks.torch.models import build_model
-from tallystick.frameworks.torch.trainer import Trainer, first_line
+from tallystick.frameworks.torch.training.trainer import Trainer, first_line
 from tallystick.tensors.digest import state_digest
 from tallystick.transcripts.recipe import Recipe
 from tallystick.transcripts.schedule import learning_rate

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
-from tallystick.frameworks.torch.decode_template import capture_decode_template
-from tallystick.frameworks.torch.decoding import capture_decode, model_state
-from tallystick.frameworks.torch.own_capture import DecodeProgram
-from tallystick.frameworks.torch.verification_graph import VerificationGraph, verification_graph
+from tallystick.frameworks.torch.generation.decode_template import capture_decode_template
+from tallystick.frameworks.torch.generation.decoding import capture_decode, model_state
+from tallystick.frameworks.torch.generation.own_capture import DecodeProgram
+from tallystick.frameworks.torch.generation.verification_graph import VerificationGraph, verification_graph
 from tallystick.graphs.decode_interface import fed
 from tallystick.graphs.door import read_graph
 from tallystick.graphs.encoding import graph_bytes

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from tallystick.commitments.encoding import decode
-from tallystick.frameworks.torch.capture import Captured, capture
-from tallystick.frameworks.torch.decoding import renamed
+from tallystick.frameworks.torch.capture.model import Captured, capture
+from tallystick.frameworks.torch.generation.decoding import renamed
 from tallystick.graphs.decode_interface import cache_specs, decode_sizes
 from tallystick.graphs.door import read_graph
 from tallystick.graphs.encoding import canonical, graph_bytes

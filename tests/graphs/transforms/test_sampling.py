@@ -9,8 +9,8 @@ import pytest
 
 from tallystick.errors import MalformedError, UsageError
 from tallystick.frameworks.jax.engine import JaxEngine
-from tallystick.frameworks.torch.decoding import capture_decode
 from tallystick.frameworks.torch.engine import TorchEngine
+from tallystick.frameworks.torch.generation.decoding import capture_decode
 from tallystick.graphs.decode_interface import cache_specs, fed
 from tallystick.graphs.door import read_graph
 from tallystick.graphs.encoding import graph_bytes

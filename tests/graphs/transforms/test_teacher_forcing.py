@@ -10,13 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from tests.frameworks.torch.decoders import NAMES, VOCABULARY, build
 
 from tallystick.errors import UnavailableError, UsageError
-from tallystick.frameworks.torch.capture import Captured
-from tallystick.frameworks.torch.decoding import DecodeStep, capture_decode, capture_prefill
+from tallystick.frameworks.torch.capture.model import Captured
 from tallystick.frameworks.torch.engine import TorchEngine
-from tallystick.frameworks.torch.language_models import load_language_model
+from tallystick.frameworks.torch.generation.decoding import DecodeStep, capture_decode, capture_prefill
+from tallystick.frameworks.torch.generation.language_models import load_language_model
 from tallystick.graphs.decode_interface import LOGITS, PLACES, TOKENS
 from tallystick.graphs.door import read_graph
 from tallystick.graphs.encoding import graph_bytes
@@ -26,6 +25,7 @@ from tallystick.graphs.reference import Reference
 from tallystick.graphs.root import graph_root
 from tallystick.graphs.transforms.teacher_forcing import to_teacher_forcing
 from tallystick.tensors.tensor import Tensor
+from tests.frameworks.torch.decoders import NAMES, VOCABULARY, build
 
 PAST = 10
 """A number of places that is no other number of these models, nor is the next one."""

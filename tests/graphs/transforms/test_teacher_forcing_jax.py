@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from research.decoding.jax_decoding import capture_jax_decode
 from tallystick.errors import UnavailableError
 from tallystick.frameworks.jax.capture import Captured, capture
 from tallystick.frameworks.jax.engine import JaxEngine
@@ -19,7 +20,6 @@ from tallystick.graphs.equivalence import allowed_share, decoding_distances
 from tallystick.graphs.execute import execute
 from tallystick.graphs.reference import Reference
 from tallystick.graphs.transforms.teacher_forcing import to_teacher_forcing
-from tallystick.studies.decoding.jax_decoding import capture_jax_decode
 from tallystick.tensors.tensor import Tensor
 
 PAST = 4

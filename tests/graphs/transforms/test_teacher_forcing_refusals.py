@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.graphs.transforms.steps import PAST, VOCABULARY, Attention, captured_attention, example, named
 from torch.nn import functional
 
 from tallystick.errors import MalformedError, UnavailableError
-from tallystick.frameworks.torch.capture import Captured, capture
+from tallystick.frameworks.torch.capture.model import Captured, capture
 from tallystick.graphs.decode_interface import LOGITS, PLACES, TOKENS
 from tallystick.graphs.execute import execute
 from tallystick.graphs.graph import Graph
 from tallystick.graphs.reference import Reference
 from tallystick.graphs.transforms.teacher_forcing import to_teacher_forcing
 from tallystick.tensors.tensor import Tensor
+from tests.graphs.transforms.steps import PAST, VOCABULARY, Attention, captured_attention, example, named
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

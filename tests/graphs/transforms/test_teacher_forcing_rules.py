@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from tests.operators.examples import Call, collected
 
 from tallystick.errors import MalformedError
 from tallystick.graphs.graph import Node
@@ -22,6 +21,7 @@ from tallystick.operators.registry import OPERATORS, operator
 from tallystick.operators.values import Value
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
+from tests.operators.examples import Call, collected
 
 EXAMPLES = collected("EXAMPLES")
 Place = tuple[int | None, int | None]

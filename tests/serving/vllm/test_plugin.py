@@ -14,7 +14,7 @@ import torch
 
 from tallystick.attestation.signing import SigningKey, verify_receipt_signature
 from tallystick.errors import MalformedError, UnavailableError, UsageError
-from tallystick.frameworks.torch.sampler import TorchSampler
+from tallystick.frameworks.torch.generation.sampler import TorchSampler
 from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 from tallystick.transcripts.sampler import Sampler

@@ -16,21 +16,21 @@ import numpy as np
 from tallystick.attacks.disputes.dishonest import SubstitutingEngine
 from tallystick.audits.inference import Calls
 from tallystick.commitments.digest import Digest
-from tallystick.disputes.opened.subjects import whole_calls
-from tallystick.disputes.opened.traces import trace_of_calls
+from tallystick.disputes.evidence.subjects import whole_calls
+from tallystick.disputes.evidence.traces import trace_of_calls
+from tallystick.documents.files import write_atomically
 from tallystick.errors import UsageError
 from tallystick.graphs.execute import execute
-from tallystick.store.files import write_atomically
 from tallystick.store.inference import InferenceDirectory
 from tallystick.store.log import LogWriter
 from tallystick.tensors.digest import state_digest
 from tallystick.tensors.safetensors import read_state, write_state
 from tallystick.tensors.tensor import State, Tensor
 from tallystick.transcripts.inference import call_file
-from tallystick.transcripts.program import BATCH
+from tallystick.workloads.program import BATCH
 
 if TYPE_CHECKING:
-    from tallystick.disputes.parties import Trace
+    from tallystick.disputes.game.protocols import Trace
 
 PARTS: Final[tuple[Literal["inputs", "outputs"], ...]] = ("inputs", "outputs")
 

@@ -15,11 +15,11 @@ from tallystick.attacks.disputes.dishonest import SubstitutingEngine
 from tallystick.attacks.forging import read_records
 from tallystick.attacks.wrong_recipe import with_optimizer
 from tallystick.audits.evidence import Evidence
-from tallystick.disputes.opened.records import Records
-from tallystick.disputes.opened.subjects import graph_replayer
-from tallystick.disputes.opened.traces import RecordTrace, TrainingSource, torch_engine
+from tallystick.disputes.evidence.records import Records
+from tallystick.disputes.evidence.subjects import graph_replayer
+from tallystick.disputes.evidence.traces import RecordTrace, TrainingSource, torch_engine
 from tallystick.errors import UsageError
-from tallystick.frameworks.torch.trainer import Observation
+from tallystick.frameworks.torch.training.trainer import Observation
 from tallystick.recorders.step_opening import Subject, open_operators
 from tallystick.store.run import RunDirectory
 from tallystick.transcripts.recipe import Recipe
@@ -27,7 +27,7 @@ from tallystick.transcripts.record import AnchorRecord, StepRecord, read_record
 from tallystick.transcripts.spec import Spec
 
 if TYPE_CHECKING:
-    from tallystick.disputes.parties import Trace
+    from tallystick.disputes.game.protocols import Trace
 
 RATE_FACTOR: Final = 1.1
 

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from tallystick.frameworks.torch.language_models import TorchLanguageModel
+from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
 
 E4M3_MAX = 448.0
 
@@ -50,7 +50,7 @@ def bfloat16_model(language_model: TorchLanguageModel) -> Any:
 
 def without_layers(language_model: TorchLanguageModel, layers: tuple[int, ...]) -> Any:
     """The model with some blocks passing their input on; negative numbers count from the end."""
-    from tallystick.frameworks.torch.hidden_states import decoder_blocks
+    from tallystick.frameworks.torch.generation.hidden_states import decoder_blocks
 
     model = copy.deepcopy(language_model.model)
     blocks = decoder_blocks(model)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tallystick.commitments.digest import Digest
-from tallystick.disputes.game import apply
-from tallystick.disputes.moves import Move
-from tallystick.disputes.rules import Rules
-from tallystick.disputes.state import State
+from tallystick.disputes.game.game import apply
+from tallystick.disputes.game.moves import Move
+from tallystick.disputes.game.rules import Rules
+from tallystick.disputes.game.state import State
 
 
 @dataclass(frozen=True)

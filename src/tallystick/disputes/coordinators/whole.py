@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Final, Protocol
 
 from tallystick.commitments.digest import Digest
-from tallystick.disputes.opened.manifest import Manifest, blobs_of
+from tallystick.disputes.coordinators.manifest import Manifest, blobs_of
 from tallystick.errors import UnavailableError
 
 REMEMBERED_MAX: Final = 4096

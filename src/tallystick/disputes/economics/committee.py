@@ -6,7 +6,7 @@ import math
 from functools import lru_cache
 
 from tallystick.disputes.economics.workload import Economy
-from tallystick.disputes.rules import Rules
+from tallystick.disputes.game.rules import Rules
 
 
 def sizes(rules: Rules, pool: int = 0) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tallystick.disputes.economics.committee import sizes
 from tallystick.disputes.economics.workload import Economy
-from tallystick.disputes.rules import Rules
+from tallystick.disputes.game.rules import Rules
 
 
 def reward(rules: Rules) -> float:

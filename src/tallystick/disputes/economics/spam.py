@@ -9,8 +9,8 @@ from tallystick.disputes.economics.challenging import appeals_expected
 from tallystick.disputes.economics.committee import wrong
 from tallystick.disputes.economics.money import appeal_fees, lost_accusation, reward
 from tallystick.disputes.economics.workload import YEAR, Economy
-from tallystick.disputes.partition import rounds
-from tallystick.disputes.rules import Rules
+from tallystick.disputes.game.partition import rounds
+from tallystick.disputes.game.rules import Rules
 
 MARGIN = 1.5
 """A challenger's bond is this many times what its challenge costs the prover."""

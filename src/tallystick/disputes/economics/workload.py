@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Final
 
-from tallystick.disputes.rules import DAY, MONEY_MAX, Rules
+from tallystick.disputes.game.rules import DAY, MONEY_MAX, Rules
 from tallystick.errors import UsageError
 
 YEAR: Final = 365 * DAY

@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 
 from tallystick.errors import MalformedError, UnavailableError
-from tallystick.frameworks.torch.sampler import TorchSampler
+from tallystick.frameworks.torch.generation.sampler import TorchSampler
 from tallystick.serving.vllm.interface import BatchUpdate, LogitsProcessor, MoveDirectionality
 from tallystick.transcripts.sampler import Sampler
 

@@ -8,12 +8,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
+from tallystick.disputes.game.invariants import broken
 from tests.disputes.coordinators.ethereum.picture import picture
 from tests.disputes.coordinators.ethereum.side import ContractSide, Outcome, Step
 from tests.disputes.coordinators.ethereum.walk import Walk
-
-from tallystick.disputes.coordinators.ethereum.node import LocalNode
-from tallystick.disputes.invariants import broken
+from tests.support.ethereum_node import LocalNode
 
 BATCH = 50
 MOVES_A_GAME = 700

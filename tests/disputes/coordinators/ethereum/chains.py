@@ -20,12 +20,12 @@ from tallystick.disputes.coordinators.ethereum.client import EthereumCoordinator
 from tallystick.disputes.coordinators.ethereum.deploy import deploy
 from tallystick.disputes.coordinators.ethereum.endpoints import Patience
 from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
-from tallystick.disputes.coordinators.ethereum.node import LocalNode, running_node
 from tallystick.disputes.coordinators.ethereum.place import Place
 from tallystick.disputes.coordinators.ethereum.sender import SendingRules
-from tallystick.disputes.moves import Contest, Post
-from tallystick.disputes.rules import Rules
+from tallystick.disputes.game.moves import Contest, Post
+from tallystick.disputes.game.rules import Rules
 from tallystick.errors import UnavailableError
+from tests.support.ethereum_node import LocalNode, running_node
 
 ROLES = ("prover", "challenger", "referee", "treasury", "guardian", "planter", "board")
 MEMBERS = tuple(f"member{number}" for number in range(9))

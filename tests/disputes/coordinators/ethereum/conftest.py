@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.disputes.coordinators.ethereum.side import NODE_OPTIONS
 
-from tallystick.disputes.coordinators.ethereum.node import LocalNode, running_node
 from tallystick.errors import UnavailableError
+from tests.disputes.coordinators.ethereum.side import NODE_OPTIONS
+from tests.support.ethereum_node import LocalNode, running_node
 
 
 @pytest.fixture(scope="module")

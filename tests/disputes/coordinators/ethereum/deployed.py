@@ -21,12 +21,12 @@ from tallystick.disputes.coordinators.ethereum.encoding import (
     encode_founding,
     encode_move,
 )
-from tallystick.disputes.coordinators.ethereum.node import LocalNode
-from tallystick.disputes.game import apply
-from tallystick.disputes.moves import Move, value_of
-from tallystick.disputes.rules import Rules
-from tallystick.disputes.state import State
+from tallystick.disputes.game.game import apply
+from tallystick.disputes.game.moves import Move, value_of
+from tallystick.disputes.game.rules import Rules
+from tallystick.disputes.game.state import State
 from tallystick.errors import RuleError
+from tests.support.ethereum_node import LocalNode
 
 MOVED = event_signature_to_log_topic("Moved(uint64,address,uint64,uint64,bytes)")
 FOUNDING_GAS = 16_777_216  # the most that a transaction may use (EIP-7825)

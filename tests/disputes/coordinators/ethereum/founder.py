@@ -9,19 +9,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from tests.disputes.coordinators.conformance import NAMES, MakeRules
-from tests.disputes.coordinators.ethereum.chains import ETHER, QUICK
 
 from tallystick.disputes.coordinators.coordinator import Board, Coordinator, Entry
 from tallystick.disputes.coordinators.ethereum.client import EthereumCoordinator, connect
 from tallystick.disputes.coordinators.ethereum.deploy import deploy
 from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
-from tallystick.disputes.coordinators.ethereum.node import LocalNode, running_node
 from tallystick.disputes.coordinators.ethereum.place import Place
-from tallystick.disputes.moves import Draw, Move
-from tallystick.disputes.players.table import MemoryBoard
-from tallystick.disputes.rules import Rules
+from tallystick.disputes.game.moves import Draw, Move
+from tallystick.disputes.game.rules import Rules
+from tallystick.disputes.parties.table import MemoryBoard
 from tallystick.errors import UnavailableError
+from tests.disputes.coordinators.conformance import NAMES, MakeRules
+from tests.disputes.coordinators.ethereum.chains import ETHER, QUICK
+from tests.support.ethereum_node import LocalNode, running_node
 
 AT_ONCE = replace(QUICK, depth=0)
 

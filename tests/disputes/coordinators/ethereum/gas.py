@@ -5,15 +5,10 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
-from tests.disputes.coordinators.ethereum.deployed import Chain, Deployed
-from tests.disputes.coordinators.ethereum.operator_trees import DeepTree, OperatorTree, cut, operator_tree, root
-from tests.disputes.coordinators.ethereum.play import PLANTED, SALT, Play
-
-from tallystick.disputes.cheap import convict
 from tallystick.disputes.coordinators.ethereum.encoding import encode_move
-from tallystick.disputes.coordinators.ethereum.node import LocalNode
-from tallystick.disputes.fault import Fault
-from tallystick.disputes.moves import (
+from tallystick.disputes.game.cheap import convict
+from tallystick.disputes.game.fault import Fault
+from tallystick.disputes.game.moves import (
     Appeal,
     Concede,
     Dismiss,
@@ -32,9 +27,13 @@ from tallystick.disputes.moves import (
     Unseal,
     Withdraw,
 )
-from tallystick.disputes.rules import Rules
-from tallystick.disputes.state import Clocks, Dispute, Phase
+from tallystick.disputes.game.rules import Rules
+from tallystick.disputes.game.state import Clocks, Dispute, Phase
 from tallystick.errors import RuleError
+from tests.disputes.coordinators.ethereum.deployed import Chain, Deployed
+from tests.disputes.coordinators.ethereum.operator_trees import DeepTree, OperatorTree, cut, operator_tree, root
+from tests.disputes.coordinators.ethereum.play import PLANTED, SALT, Play
+from tests.support.ethereum_node import LocalNode
 
 STEPS, OPERATORS = 512, 1800
 NODE_OPTIONS = ("--accounts", "32", "--timestamp", "1800000000")

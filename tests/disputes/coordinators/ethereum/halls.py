@@ -7,22 +7,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.disputes.coordinators.ethereum.chains import KEYS, MEMBERS, Chain
-
 from tallystick.disputes.coordinators.coordinator import Board, Coordinator, Entry
 from tallystick.disputes.coordinators.ethereum.client import EthereumCoordinator
-from tallystick.disputes.moves import Move
-from tallystick.disputes.players import programs
-from tallystick.disputes.players.player import Player
-from tallystick.disputes.players.prover import Offer
-from tallystick.disputes.players.shelf import Shelf
-from tallystick.disputes.players.table import MemoryBoard, play_out
-from tallystick.disputes.players.task import Role
-from tallystick.disputes.players.workspace import Workspace
-from tallystick.disputes.rules import Rules
-from tallystick.disputes.state import Phase, State
-from tallystick.disputes.toy import Cheat, Counting, CountingDoubter, CountingJudge, CountingTrace
+from tallystick.disputes.game.moves import Move
+from tallystick.disputes.game.rules import Rules
+from tallystick.disputes.game.state import Phase, State
+from tallystick.disputes.parties import programs
+from tallystick.disputes.parties.player import Player
+from tallystick.disputes.parties.prover import Offer
+from tallystick.disputes.parties.shelf import Shelf
+from tallystick.disputes.parties.table import MemoryBoard, play_out
+from tallystick.disputes.parties.task import Role
+from tallystick.disputes.parties.workspace import Workspace
 from tallystick.errors import UnavailableError
+from tests.disputes.coordinators.ethereum.chains import KEYS, MEMBERS, Chain
+from tests.support.toy_game import Cheat, Counting, CountingDoubter, CountingJudge, CountingTrace
 
 CHEAT = Cheat(step=3, operator=4)
 SMALL = Counting(steps=6, width=9, cheat=CHEAT)

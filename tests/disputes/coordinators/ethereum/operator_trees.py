@@ -19,8 +19,8 @@ from tallystick.commitments.tree import (
     prove_inclusion,
     subtree_root,
 )
-from tallystick.disputes.cheap import record_bytes
-from tallystick.disputes.moves import Cut, Evidence, RecordForm, TensorForm, Writer
+from tallystick.disputes.game.cheap import record_bytes
+from tallystick.disputes.game.moves import Cut, Evidence, RecordForm, TensorForm, Writer
 from tallystick.tensors.digest import tensor_digest
 from tallystick.tensors.tensor import Tensor
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tallystick.disputes.committee import VOTE_CODES
-from tallystick.disputes.fault import Fault
-from tallystick.disputes.state import Claim, Credit, Dispute, Member, Phase, Round, State, Status
+from tallystick.disputes.game.committee import VOTE_CODES
+from tallystick.disputes.game.fault import Fault
+from tallystick.disputes.game.state import Claim, Credit, Dispute, Member, Phase, Round, State, Status
 
 PHASES = list(Phase)
 STATUSES = list(Status)

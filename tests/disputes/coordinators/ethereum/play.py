@@ -5,13 +5,10 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from tests.disputes.coordinators.ethereum.deployed import Deployed
-from tests.disputes.coordinators.ethereum.operator_trees import Tree, cut, root
-
 from tallystick.commitments.digest import Digest
-from tallystick.disputes import committee
-from tallystick.disputes.fault import Fault
-from tallystick.disputes.moves import (
+from tallystick.disputes.game import committee
+from tallystick.disputes.game.fault import Fault
+from tallystick.disputes.game.moves import (
     Choose,
     Contest,
     Convene,
@@ -25,8 +22,10 @@ from tallystick.disputes.moves import (
     Tally,
     Vote,
 )
-from tallystick.disputes.partition import bounds, cut_places
-from tallystick.disputes.state import Dispute, Phase
+from tallystick.disputes.game.partition import bounds, cut_places
+from tallystick.disputes.game.state import Dispute, Phase
+from tests.disputes.coordinators.ethereum.deployed import Deployed
+from tests.disputes.coordinators.ethereum.operator_trees import Tree, cut, root
 
 NONCE = "00" * 32
 SALT = "5a" * 32

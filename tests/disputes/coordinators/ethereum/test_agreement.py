@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tallystick.disputes.coordinators.ethereum.encoding import ARTEFACT
+from tallystick.disputes.game.game import TRANSITIONS
 from tests.disputes.coordinators.ethereum import agreement
 from tests.disputes.coordinators.ethereum.agreement import Tally, play_game, spread
 from tests.disputes.coordinators.ethereum.walk import Walk
-
-from tallystick.disputes.coordinators.ethereum.encoding import ARTEFACT
-from tallystick.disputes.coordinators.ethereum.node import LocalNode
-from tallystick.disputes.game import TRANSITIONS
+from tests.support.ethereum_node import LocalNode
 
 RECORD = Path(__file__).parents[4] / "docs" / "data" / "agreement.json"
 SEEDS = range(7_000, 7_008)
@@ -49,7 +49,7 @@ def test_a_seed_is_one_walk() -> None:
 
 
 def test_the_record_is_about_this_contract() -> None:
-    """`python scripts/agreement_run.py` writes it; the contract that was played is the one that is deployed."""
+    """`python -m research.agreement_run` writes it; the contract that was played is the one that is deployed."""
     record, artefact = json.loads(RECORD.read_bytes()), json.loads(ARTEFACT.read_bytes())
     assert record["contract"] == sha256(bytes.fromhex(artefact["bytecode"])).hexdigest()
     assert record["moves"] == sum(record["accepted"].values()) + sum(record["refused"].values()) >= 100_000

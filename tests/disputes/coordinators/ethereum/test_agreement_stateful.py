@@ -8,13 +8,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+
+from tallystick.disputes.game.invariants import broken
 from tests.disputes.coordinators.ethereum.agreement import Expected, Tally, difference, end
 from tests.disputes.coordinators.ethereum.picture import picture
 from tests.disputes.coordinators.ethereum.side import ContractSide, Step
 from tests.disputes.coordinators.ethereum.walk import KINDS, Walk
-
-from tallystick.disputes.coordinators.ethereum.node import LocalNode
-from tallystick.disputes.invariants import broken
+from tests.support.ethereum_node import LocalNode
 
 SEEDS = st.integers(0, 2**32)
 

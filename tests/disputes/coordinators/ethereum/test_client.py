@@ -10,18 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.disputes.coordinators.ethereum.chains import (
-    KEYS,
-    QUICK,
-    Ask,
-    Chain,
-    Proxy,
-    claim,
-    contest,
-    rules,
-    running_chain,
-)
-from tests.disputes.coordinators.ethereum.halls import SMALL, Hall, Watched, is_settled
 
 from tallystick.attestation.signing import SigningKey
 from tallystick.commitments.digest import digest
@@ -46,11 +34,23 @@ from tallystick.disputes.coordinators.ethereum.place import Place
 from tallystick.disputes.coordinators.local.board import BlobStore
 from tallystick.disputes.coordinators.local.place import LocalCoordinator
 from tallystick.disputes.coordinators.local.wire import Effort
-from tallystick.disputes.fault import Fault
-from tallystick.disputes.game import TRANSITIONS
-from tallystick.disputes.moves import Move, read_move
-from tallystick.disputes.rules import Rules
+from tallystick.disputes.game.fault import Fault
+from tallystick.disputes.game.game import TRANSITIONS
+from tallystick.disputes.game.moves import Move, read_move
+from tallystick.disputes.game.rules import Rules
 from tallystick.errors import MalformedError, ProofError, RuleError, UnavailableError, UsageError
+from tests.disputes.coordinators.ethereum.chains import (
+    KEYS,
+    QUICK,
+    Ask,
+    Chain,
+    Proxy,
+    claim,
+    contest,
+    rules,
+    running_chain,
+)
+from tests.disputes.coordinators.ethereum.halls import SMALL, Hall, Watched, is_settled
 
 ACTOR, HASH, NAME = "0x" + "ab" * 20, "0f" * 32, "sha256:" + "1e" * 32
 
@@ -446,7 +446,7 @@ class Everything:
 
 
 def test_a_board_gives_its_word_over_http(tmp_path: Path) -> None:
-    from tallystick.serving.listening import served
+    from tallystick.http.listening import served
 
     folder = FolderBoard(tmp_path)
     data, effort = manifest(folder, b"one"), Effort(attempts=1)

@@ -12,6 +12,12 @@ from random import Random
 from typing import Any
 
 import pytest
+
+from tallystick.disputes.coordinators.ethereum.client import EthereumCoordinator
+from tallystick.disputes.coordinators.ethereum.endpoints import ANSWER_BYTES_MAX, Patience
+from tallystick.disputes.game.fault import Fault
+from tallystick.disputes.game.moves import Move
+from tallystick.errors import UnavailableError
 from tests.disputes.coordinators.ethereum.chains import (
     KEYS,
     QUICK,
@@ -24,12 +30,6 @@ from tests.disputes.coordinators.ethereum.chains import (
     running_chain,
 )
 from tests.disputes.coordinators.ethereum.halls import SMALL, Hall, is_settled
-
-from tallystick.disputes.coordinators.ethereum.client import EthereumCoordinator
-from tallystick.disputes.coordinators.ethereum.endpoints import ANSWER_BYTES_MAX, Patience
-from tallystick.disputes.fault import Fault
-from tallystick.disputes.moves import Move
-from tallystick.errors import UnavailableError
 
 Spoil = Callable[[str, list[Any], Ask], Any]
 

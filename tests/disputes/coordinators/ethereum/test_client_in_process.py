@@ -6,16 +6,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from tests.disputes.coordinators.ethereum.chains import ETHER, KEYS, QUICK, rules
-from tests.disputes.coordinators.ethereum.in_process import InProcess
 
 from tallystick.commitments.digest import digest
 from tallystick.disputes.coordinators.ethereum.client import EthereumCoordinator
 from tallystick.disputes.coordinators.ethereum.deploy import deploy_through
 from tallystick.disputes.coordinators.ethereum.endpoints import Endpoints
-from tallystick.disputes.moves import Contest, Finalise, Post, Timeout, Withdraw
-from tallystick.disputes.state import Status
+from tallystick.disputes.game.moves import Contest, Finalise, Post, Timeout, Withdraw
+from tallystick.disputes.game.state import Status
 from tallystick.errors import RuleError
+from tests.disputes.coordinators.ethereum.chains import ETHER, KEYS, QUICK, rules
+from tests.disputes.coordinators.ethereum.in_process import InProcess
 
 AT_ONCE = replace(QUICK, depth=0)
 

@@ -7,10 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.disputes.coordinators.ethereum.deployed import Chain, Deployed, InProcessChain
-from tests.disputes.coordinators.ethereum.gas import faulty_tree
-from tests.disputes.coordinators.ethereum.operator_trees import DeepTree, OperatorTree, cut, operator_tree
-from tests.disputes.coordinators.ethereum.play import PLANTED, SALT, Play
 from web3 import Web3
 from web3.providers.eth_tester import EthereumTesterProvider
 
@@ -21,10 +17,9 @@ from tallystick.disputes.coordinators.ethereum.encoding import (
     encode_move,
     rules_to_abi,
 )
-from tallystick.disputes.coordinators.ethereum.node import LocalNode
-from tallystick.disputes.fault import Fault
-from tallystick.disputes.invariants import broken
-from tallystick.disputes.moves import (
+from tallystick.disputes.game.fault import Fault
+from tallystick.disputes.game.invariants import broken
+from tallystick.disputes.game.moves import (
     Appeal,
     Choose,
     Concede,
@@ -37,9 +32,14 @@ from tallystick.disputes.moves import (
     Unseal,
     Withdraw,
 )
-from tallystick.disputes.rules import ELEMENT_MAX, RESULT_MAX, Rules
-from tallystick.disputes.state import Phase, Status
+from tallystick.disputes.game.rules import ELEMENT_MAX, RESULT_MAX, Rules
+from tallystick.disputes.game.state import Phase, Status
 from tallystick.errors import RuleError
+from tests.disputes.coordinators.ethereum.deployed import Chain, Deployed, InProcessChain
+from tests.disputes.coordinators.ethereum.gas import faulty_tree
+from tests.disputes.coordinators.ethereum.operator_trees import DeepTree, OperatorTree, cut, operator_tree
+from tests.disputes.coordinators.ethereum.play import PLANTED, SALT, Play
+from tests.support.ethereum_node import LocalNode
 
 CODE_BYTES_MAX = 24_576  # EIP-170
 FOUNDING_BYTES_MAX = 49_152  # EIP-3860

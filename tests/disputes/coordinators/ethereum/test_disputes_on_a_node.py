@@ -11,23 +11,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.disputes.coordinators.ethereum.chains import KEYS, MEMBERS, Chain, running_chain
-from tests.disputes.coordinators.ethereum.halls import Hall, is_settled
 
-from tallystick.attacks.disputes.scene import Scene
-from tallystick.disputes.cheap import CAST
 from tallystick.disputes.coordinators.coordinator import Entry
-from tallystick.disputes.fault import Fault
-from tallystick.disputes.moves import Prove, Reveal
-from tallystick.disputes.opened.manifest import Manifest
-from tallystick.disputes.parties import Trace
-from tallystick.disputes.players import programs
-from tallystick.disputes.players.evidence import find_evidence
-from tallystick.disputes.players.offers import offer_of
-from tallystick.disputes.players.player import Player
-from tallystick.disputes.state import State, Status
+from tallystick.disputes.coordinators.manifest import Manifest
+from tallystick.disputes.game.cheap import CAST
+from tallystick.disputes.game.fault import Fault
+from tallystick.disputes.game.moves import Prove, Reveal
+from tallystick.disputes.game.protocols import Trace
+from tallystick.disputes.game.state import State, Status
+from tallystick.disputes.parties import programs
+from tallystick.disputes.parties.evidence import find_evidence
+from tallystick.disputes.parties.offers import offer_of
+from tallystick.disputes.parties.player import Player
 from tallystick.transcripts.opening import OpenedOperator
 from tallystick.transcripts.record import OperatorRecord
+from tests.disputes.coordinators.ethereum.chains import KEYS, MEMBERS, Chain, running_chain
+from tests.disputes.coordinators.ethereum.halls import Hall, is_settled
+from tests.support.attacks.disputes.scene import Scene
 
 GWEI = 10**9
 
@@ -64,8 +64,8 @@ class Case:
         return self.hall.player("prover", lambda shelf, work: programs.prover(shelf, work, lambda _: self.trace, offer))
 
     def challenger(self) -> Player:
-        from tallystick.disputes.opened.doubting import doubter_for
-        from tallystick.disputes.opened.judging import Judge
+        from tallystick.disputes.evidence.doubting import doubter_for
+        from tallystick.disputes.evidence.judging import Judge
 
         doubter = doubter_for()
         return self.hall.player(
@@ -74,7 +74,7 @@ class Case:
         )
 
     def members(self) -> list[Player]:
-        from tallystick.disputes.opened.judging import Judge
+        from tallystick.disputes.evidence.judging import Judge
 
         return [
             self.hall.player(name, lambda shelf, work: programs.member(shelf, work, Judge())) for name in MEMBERS[:3]
@@ -113,8 +113,8 @@ def check_the_bond_moved(case: Case, state: State, seats: int) -> None:
 def test_a_swapped_layer_is_bisected_to_its_operator_and_the_bond_moves(
     chain: Chain, scene: Scene, tmp_path: Path
 ) -> None:
-    from tallystick.attacks.disputes.scene import WEIGHT
     from tallystick.attacks.disputes.swapped_layer import forge_swapped_layer, swapped_layer_trace
+    from tests.support.attacks.disputes.scene import WEIGHT
 
     forge_swapped_layer(scene.calls, tmp_path / "forged", WEIGHT)
     case = Case(chain, tmp_path / "forged", swapped_layer_trace(tmp_path / "forged", tmp_path / "trace", WEIGHT))
@@ -129,8 +129,8 @@ def test_a_swapped_layer_is_bisected_to_its_operator_and_the_bond_moves(
 def test_a_step_at_a_wrong_learning_rate_is_convicted_by_the_contract_itself(
     chain: Chain, scene: Scene, tmp_path: Path
 ) -> None:
-    from tallystick.attacks.disputes.scene import STEP
     from tallystick.attacks.disputes.wrong_rate import forge_wrong_rate, wrong_rate_trace
+    from tests.support.attacks.disputes.scene import STEP
 
     forge_wrong_rate(scene.run, tmp_path / "forged", STEP)
     case = Case(chain, tmp_path / "forged", wrong_rate_trace(tmp_path / "forged", tmp_path / "trace", STEP))
@@ -145,7 +145,7 @@ def test_a_step_at_a_wrong_learning_rate_is_convicted_by_the_contract_itself(
 def test_honest_work_is_contested_by_nobody_and_the_bond_goes_back(
     chain: Chain, scene: Scene, tmp_path: Path, work: str
 ) -> None:
-    from tallystick.disputes.opened.traces import trace_for
+    from tallystick.disputes.evidence.traces import trace_for
 
     run = scene.run if work == "run" else scene.calls
     case = Case(chain, run, trace_for(run, tmp_path / "trace"))

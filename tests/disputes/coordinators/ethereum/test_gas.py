@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tallystick.commitments.tree import Hash
+from tallystick.disputes.coordinators.ethereum.encoding import ARTEFACT
+from tallystick.disputes.game.game import TRANSITIONS
+from tallystick.disputes.game.rules import LEAVES_MAX, WAYS_MAX, Rules
+from tallystick.errors import UnavailableError
 from tests.disputes.coordinators.ethereum.deployed import Deployed
 from tests.disputes.coordinators.ethereum.gas import NODE_OPTIONS, SteadyChain, measure
 from tests.disputes.coordinators.ethereum.operator_trees import DeepTree
 from tests.disputes.coordinators.ethereum.play import Play
-
-from tallystick.commitments.tree import Hash
-from tallystick.disputes.coordinators.ethereum.encoding import ARTEFACT
-from tallystick.disputes.coordinators.ethereum.node import LocalNode, running_node
-from tallystick.disputes.game import TRANSITIONS
-from tallystick.disputes.rules import LEAVES_MAX, WAYS_MAX, Rules
-from tallystick.errors import UnavailableError
+from tests.support.ethereum_node import LocalNode, running_node
 
 RECORD = Path(__file__).parents[4] / "docs" / "data" / "gas.json"
 TOLERANCE = 0.03
@@ -50,7 +50,7 @@ def test_the_figures_are_about_this_contract(record: Any) -> None:
 
 
 def test_every_function_costs_what_is_written_down(node: LocalNode, record: Any) -> None:
-    """`python scripts/gas_report.py` writes it down anew."""
+    """`python -m research.gas_report` writes it down anew."""
     written = {(cost["function"], cost["case"]): cost["gas"] for cost in record["costs"]}
     found = {(cost.function, cost.case): cost.gas for cost in measure(node)}
     assert found.keys() == written.keys()

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.disputes.coordinators.ethereum import node as module
-from tallystick.disputes.coordinators.ethereum.node import ENVIRONMENT_NAME, LocalNode, find_anvil, running_node
 from tallystick.errors import UnavailableError
+from tests.support import ethereum_node as module
+from tests.support.ethereum_node import ENVIRONMENT_NAME, LocalNode, find_anvil, running_node
 
 
 def test_time_passes_and_blocks_can_be_undone(anvil: LocalNode) -> None:
@@ -50,6 +50,6 @@ def test_the_environment_names_the_binary(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_without_a_binary_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv(ENVIRONMENT_NAME, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(module, "__file__", str(tmp_path / "a/b/c/d/e/f/node.py"))
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "a/b/c/node.py"))
     with pytest.raises(UnavailableError, match="npm ci"):
         find_anvil()

@@ -9,14 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.disputes.coordinators.ethereum.chains import KEYS, QUICK, Chain, claim, contest, running_chain
-from tests.disputes.coordinators.ethereum.halls import SMALL, Hall, is_settled
 
 from tallystick.disputes.coordinators.ethereum.client import UndoneError
-from tallystick.disputes.fault import Fault
-from tallystick.disputes.moves import Move, Pause, value_of
-from tallystick.disputes.state import State, Status
-from tallystick.disputes.toy import CountingJudge
+from tallystick.disputes.game.fault import Fault
+from tallystick.disputes.game.moves import Move, Pause, value_of
+from tallystick.disputes.game.state import State, Status
+from tests.disputes.coordinators.ethereum.chains import KEYS, QUICK, Chain, claim, contest, running_chain
+from tests.disputes.coordinators.ethereum.halls import SMALL, Hall, is_settled
+from tests.support.toy_game import CountingJudge
 
 RULED = ["post", "contest", "partition", "choose", "descend", "partition", "choose", "partition", "choose", "reveal"]
 VOTED = ["convene", "draw", *["vote"] * 3, *["disclose"] * 3, "tally", "settle"]

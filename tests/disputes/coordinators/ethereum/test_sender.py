@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.disputes.coordinators.ethereum.chains import KEYS, QUICK, Chain, claim, contest, running_chain
-from tests.disputes.coordinators.ethereum.halls import SMALL, Hall
 
 from tallystick.disputes.coordinators.ethereum.fees import FeeRules
-from tallystick.disputes.moves import Choose, Finalise, Pause, Protest
-from tallystick.disputes.state import Phase
+from tallystick.disputes.game.moves import Choose, Finalise, Pause, Protest
+from tallystick.disputes.game.state import Phase
 from tallystick.errors import RuleError
+from tests.disputes.coordinators.ethereum.chains import KEYS, QUICK, Chain, claim, contest, running_chain
+from tests.disputes.coordinators.ethereum.halls import SMALL, Hall
 
 GWEI = 10**9
 

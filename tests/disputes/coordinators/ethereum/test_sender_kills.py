@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import pytest
-from tests.disputes.coordinators.ethereum.chains import KEYS, Ask, Chain, Proxy, claim, running_chain
 
 from tallystick.disputes.coordinators.ethereum.fees import FeeRules, Offer, first_offer, raised
 from tallystick.disputes.coordinators.ethereum.journal import HeldError, Journal, Signed
 from tallystick.errors import MalformedError, UnavailableError
+from tests.disputes.coordinators.ethereum.chains import KEYS, Ask, Chain, Proxy, claim, running_chain
 
 GWEI = 10**9
 PROGRAM = """

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from eth_account.messages import encode_typed_data
 from eth_utils import keccak
-from tests.disputes.coordinators.ethereum.chains import KEYS, Chain, claim, contest, running_chain
 
 from tallystick.commitments.digest import digest
 from tallystick.disputes.coordinators.ethereum.keys import ORDER, signer_of
 from tallystick.disputes.coordinators.ethereum.relay import Relayed, sign_relayed
 from tallystick.disputes.coordinators.ethereum.typed_data import TYPES, kept_data, relayed_move
-from tallystick.disputes.moves import Enlist, Move
+from tallystick.disputes.game.moves import Enlist, Move
 from tallystick.errors import MalformedError, ProofError, RuleError, UnavailableError, UsageError
+from tests.disputes.coordinators.ethereum.chains import KEYS, Chain, claim, contest, running_chain
 
 HERE, THERE = "0x" + "11" * 20, "0x" + "22" * 20
 FAR = 1 << 40

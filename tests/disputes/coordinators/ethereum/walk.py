@@ -6,23 +6,12 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from tests.disputes.coordinators.ethereum.operator_trees import (
-    DEEP_SIZES,
-    SIZES,
-    DeepTree,
-    Tree,
-    cut,
-    operator_tree,
-    root,
-)
-from tests.disputes.coordinators.ethereum.side import NO_NUMBER, Step
-
 from tallystick.commitments.digest import Digest
 from tallystick.commitments.tree import Hash
-from tallystick.disputes import committee
-from tallystick.disputes.fault import Fault
-from tallystick.disputes.game import apply
-from tallystick.disputes.moves import (
+from tallystick.disputes.game import committee
+from tallystick.disputes.game.fault import Fault
+from tallystick.disputes.game.game import apply
+from tallystick.disputes.game.moves import (
     Appeal,
     Choose,
     Concede,
@@ -54,11 +43,21 @@ from tallystick.disputes.moves import (
     Vote,
     Withdraw,
 )
-from tallystick.disputes.partition import cut_places
-from tallystick.disputes.pausing import game_time
-from tallystick.disputes.rules import ELEMENT_MAX, RESULT_MAX, Rules
-from tallystick.disputes.state import Dispute, Phase, State, Status
+from tallystick.disputes.game.partition import cut_places
+from tallystick.disputes.game.pausing import game_time
+from tallystick.disputes.game.rules import ELEMENT_MAX, RESULT_MAX, Rules
+from tallystick.disputes.game.state import Dispute, Phase, State, Status
 from tallystick.errors import RuleError
+from tests.disputes.coordinators.ethereum.operator_trees import (
+    DEEP_SIZES,
+    SIZES,
+    DeepTree,
+    Tree,
+    cut,
+    operator_tree,
+    root,
+)
+from tests.disputes.coordinators.ethereum.side import NO_NUMBER, Step
 
 FAULTS = tuple(Fault)
 KINDS = (

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.disputes.coordinators.local.keys import LocalWorld, set_up
-from tests.disputes.coordinators.local.script import rules
 
 from tallystick.disputes.coordinators.local.client import RemoteCoordinator
 from tallystick.disputes.coordinators.local.server import Patience, create_app
 from tallystick.disputes.coordinators.local.wire import Effort
-from tallystick.serving.listening import served
+from tallystick.http.listening import served
+from tests.disputes.coordinators.local.keys import LocalWorld, set_up
+from tests.disputes.coordinators.local.script import rules
 
 
 @pytest.fixture

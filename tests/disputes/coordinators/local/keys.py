@@ -6,13 +6,12 @@ import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.disputes.coordinators.conformance import NAMES, MakeRules
-
 from tallystick.attestation.signing import SigningKey
 from tallystick.disputes.coordinators.coordinator import Board, Coordinator
 from tallystick.disputes.coordinators.local.place import LocalCoordinator
-from tallystick.disputes.players.table import Clock
-from tallystick.disputes.rules import Rules
+from tallystick.disputes.game.rules import Rules
+from tallystick.disputes.parties.table import Clock
+from tests.disputes.coordinators.conformance import NAMES, MakeRules
 
 PURSE = 10_000_000
 

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from tests.disputes.coordinators.local.keys import LocalWorld, key_of, set_up
-from tests.disputes.coordinators.local.script import rules, second_of
 
 from tallystick.disputes.coordinators.local.place import LocalCoordinator
-from tallystick.disputes.players.table import Clock
+from tallystick.disputes.parties.table import Clock
+from tests.disputes.coordinators.local.keys import LocalWorld, key_of, set_up
+from tests.disputes.coordinators.local.script import rules, second_of
 
 ROOT = Path(__file__).parents[4]
 

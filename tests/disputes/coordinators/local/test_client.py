@@ -14,9 +14,6 @@ from typing import Any
 
 import pytest
 from fastapi.responses import Response
-from tests.disputes.coordinators.conformance import Play
-from tests.disputes.coordinators.local.keys import LocalWorld, key_of, party_of
-from tests.disputes.coordinators.local.script import a_claim, a_contest, rules, take_next
 
 from tallystick.attestation.signing import SigningKey
 from tallystick.commitments.digest import digest
@@ -34,12 +31,15 @@ from tallystick.disputes.coordinators.local.signed import (
     signed_body,
 )
 from tallystick.disputes.coordinators.local.wire import Effort
-from tallystick.disputes.moves import Choose, Timeout
-from tallystick.disputes.players.keeper import Keeper
-from tallystick.disputes.players.player import Pace, Player
-from tallystick.disputes.players.workspace import Workspace
+from tallystick.disputes.game.moves import Choose, Timeout
+from tallystick.disputes.parties.keeper import Keeper
+from tallystick.disputes.parties.player import Pace, Player
+from tallystick.disputes.parties.workspace import Workspace
 from tallystick.errors import MalformedError, ProofError, RuleError, UnavailableError, UsageError
-from tallystick.serving.listening import served
+from tallystick.http.listening import served
+from tests.disputes.coordinators.conformance import Play
+from tests.disputes.coordinators.local.keys import LocalWorld, key_of, party_of
+from tests.disputes.coordinators.local.script import a_claim, a_contest, rules, take_next
 
 Connect = Callable[..., RemoteCoordinator]
 

@@ -15,17 +15,17 @@ from typing import Any
 
 import pytest
 import typer
-from tests.disputes.coordinators.conformance import MEMBERS, Play, usual_rules
-from tests.disputes.coordinators.local.keys import PURSE, key_of, party_of
 
 from tallystick.cli import coordinator
 from tallystick.commitments.encoding import encode
 from tallystick.disputes.coordinators.local.client import RemoteCoordinator
 from tallystick.disputes.coordinators.local.place import LocalCoordinator
-from tallystick.disputes.fault import Fault
-from tallystick.disputes.moves import Concede
-from tallystick.disputes.state import Status
+from tallystick.disputes.game.fault import Fault
+from tallystick.disputes.game.moves import Concede
+from tallystick.disputes.game.state import Status
 from tallystick.errors import MalformedError, TallyError, UnavailableError, UsageError
+from tests.disputes.coordinators.conformance import MEMBERS, Play, usual_rules
+from tests.disputes.coordinators.local.keys import PURSE, key_of, party_of
 
 COMMAND = "import typer; from tallystick.cli import coordinator; app = typer.Typer(); coordinator.register(app); app()"
 

@@ -7,9 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.disputes.coordinators.conformance import RECORDS, Play
-from tests.disputes.coordinators.local.keys import LocalWorld, key_of, party_of, set_up
-from tests.disputes.coordinators.local.script import a_claim, rules
 
 from tallystick.attestation.signing import SigningKey
 from tallystick.commitments.digest import digest
@@ -21,10 +18,13 @@ from tallystick.disputes.coordinators.local.signed import (
     sign_move,
     signed_body,
 )
-from tallystick.disputes.moves import Concede, Finalise, Partition, Post, Timeout
-from tallystick.disputes.partition import cut_places
-from tallystick.disputes.state import Phase
+from tallystick.disputes.game.moves import Concede, Finalise, Partition, Post, Timeout
+from tallystick.disputes.game.partition import cut_places
+from tallystick.disputes.game.state import Phase
 from tallystick.errors import MalformedError, ProofError, RuleError, TallyError, UsageError
+from tests.disputes.coordinators.conformance import RECORDS, Play
+from tests.disputes.coordinators.local.keys import LocalWorld, key_of, party_of, set_up
+from tests.disputes.coordinators.local.script import a_claim, rules
 
 
 def signed_claim(world: LocalWorld) -> SignedMove:

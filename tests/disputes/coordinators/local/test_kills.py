@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tallystick.disputes.coordinators.local.place import LocalCoordinator
+from tallystick.disputes.coordinators.local.signed import read_signed_move
+from tallystick.disputes.game.fault import Fault
+from tallystick.disputes.game.moves import read_move
+from tallystick.disputes.game.state import Phase, State
+from tallystick.errors import MalformedError, UnavailableError
 from tests.disputes.coordinators.conformance import Play
 from tests.disputes.coordinators.local.keys import key_of, set_up
 from tests.disputes.coordinators.local.mortal import Workshop, reopened, workshop
 from tests.disputes.coordinators.local.script import rules, take_next
-
-from tallystick.disputes.coordinators.local.place import LocalCoordinator
-from tallystick.disputes.coordinators.local.signed import read_signed_move
-from tallystick.disputes.fault import Fault
-from tallystick.disputes.moves import read_move
-from tallystick.disputes.state import Phase, State
-from tallystick.errors import MalformedError, UnavailableError
 
 KINDS = (
     *("enlist", "post", "contest", "partition", "choose", "descend", "reveal"),

@@ -13,9 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.disputes.coordinators.conformance import Play
-from tests.disputes.coordinators.local.keys import LocalWorld, key_of, set_up
-from tests.disputes.coordinators.local.script import a_claim, rules
 
 from tallystick.attestation.signing import SigningKey
 from tallystick.commitments.digest import digest
@@ -26,9 +23,12 @@ from tallystick.disputes.coordinators.local.problems import Problem
 from tallystick.disputes.coordinators.local.server import Patience, create_app
 from tallystick.disputes.coordinators.local.signed import put_message, sign_move
 from tallystick.disputes.coordinators.local.uploads import AT_ONCE, OF_ONE_PARTY, Uploads
-from tallystick.disputes.moves import Concede
+from tallystick.disputes.game.moves import Concede
 from tallystick.errors import UsageError
-from tallystick.serving.listening import served
+from tallystick.http.listening import served
+from tests.disputes.coordinators.conformance import Play
+from tests.disputes.coordinators.local.keys import LocalWorld, key_of, set_up
+from tests.disputes.coordinators.local.script import a_claim, rules
 
 Connect = Callable[..., RemoteCoordinator]
 

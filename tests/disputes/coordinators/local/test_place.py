@@ -9,10 +9,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.disputes.coordinators.conformance import NAMES, Play
-from tests.disputes.coordinators.local.founders import postgresql
-from tests.disputes.coordinators.local.keys import PURSE, LocalWorld, key_of, party_of, set_up
-from tests.disputes.coordinators.local.script import a_claim, rules, take_next
 
 from tallystick.attestation.signing import SigningKey
 from tallystick.disputes.coordinators.local.beacon import NONCES, hashed
@@ -20,14 +16,18 @@ from tallystick.disputes.coordinators.local.beacon import nonce as beacon_nonce
 from tallystick.disputes.coordinators.local.board import Quotas
 from tallystick.disputes.coordinators.local.place import LocalCoordinator
 from tallystick.disputes.coordinators.local.signed import sign_move
-from tallystick.disputes.fault import Fault
-from tallystick.disputes.moves import Concede, Convene, Draw, Finalise, Withdraw
-from tallystick.disputes.players.keeper import Keeper
-from tallystick.disputes.players.player import Player
-from tallystick.disputes.players.table import Clock, play_out
-from tallystick.disputes.players.workspace import Workspace
-from tallystick.disputes.state import Phase, Status
+from tallystick.disputes.game.fault import Fault
+from tallystick.disputes.game.moves import Concede, Convene, Draw, Finalise, Withdraw
+from tallystick.disputes.game.state import Phase, Status
+from tallystick.disputes.parties.keeper import Keeper
+from tallystick.disputes.parties.player import Player
+from tallystick.disputes.parties.table import Clock, play_out
+from tallystick.disputes.parties.workspace import Workspace
 from tallystick.errors import MalformedError, RuleError, UnavailableError, UsageError
+from tests.disputes.coordinators.conformance import NAMES, Play
+from tests.disputes.coordinators.local.founders import postgresql
+from tests.disputes.coordinators.local.keys import PURSE, LocalWorld, key_of, party_of, set_up
+from tests.disputes.coordinators.local.script import a_claim, rules, take_next
 
 
 def reopened(path: Path | str, second: int) -> LocalWorld:

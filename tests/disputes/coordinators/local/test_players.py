@@ -8,23 +8,22 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tests.disputes.coordinators.conformance import usual_rules
-from tests.disputes.coordinators.local.keys import PURSE, LocalWorld, key_of, party_of, set_up
-
 from tallystick.disputes.coordinators.local.client import RemoteCoordinator
 from tallystick.disputes.coordinators.local.place import LocalCoordinator
 from tallystick.disputes.coordinators.local.server import create_app
-from tallystick.disputes.fault import Fault
-from tallystick.disputes.players import programs
-from tallystick.disputes.players.player import Player
-from tallystick.disputes.players.prover import Offer
-from tallystick.disputes.players.shelf import Shelf
-from tallystick.disputes.players.table import play_out
-from tallystick.disputes.players.task import Role
-from tallystick.disputes.players.workspace import Workspace
-from tallystick.disputes.state import Status
-from tallystick.disputes.toy import Cheat, Counting, CountingDoubter, CountingJudge, CountingTrace
-from tallystick.serving.listening import served
+from tallystick.disputes.game.fault import Fault
+from tallystick.disputes.game.state import Status
+from tallystick.disputes.parties import programs
+from tallystick.disputes.parties.player import Player
+from tallystick.disputes.parties.prover import Offer
+from tallystick.disputes.parties.shelf import Shelf
+from tallystick.disputes.parties.table import play_out
+from tallystick.disputes.parties.task import Role
+from tallystick.disputes.parties.workspace import Workspace
+from tallystick.http.listening import served
+from tests.disputes.coordinators.conformance import usual_rules
+from tests.disputes.coordinators.local.keys import PURSE, LocalWorld, key_of, party_of, set_up
+from tests.support.toy_game import Cheat, Counting, CountingDoubter, CountingJudge, CountingTrace
 
 CHEATING = Counting(cheat=Cheat(step=7, operator=4))
 

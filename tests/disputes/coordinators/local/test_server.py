@@ -12,9 +12,6 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.disputes.coordinators.conformance import RECORDS, Play
-from tests.disputes.coordinators.local.keys import LocalWorld, key_of, party_of
-from tests.disputes.coordinators.local.script import a_claim, take_next
 
 from tallystick.attestation.signing import SigningKey
 from tallystick.commitments.digest import digest
@@ -29,7 +26,10 @@ from tallystick.disputes.coordinators.local.signed import (
     sign_move,
     signed_body,
 )
-from tallystick.disputes.moves import Choose, Partition
+from tallystick.disputes.game.moves import Choose, Partition
+from tests.disputes.coordinators.conformance import RECORDS, Play
+from tests.disputes.coordinators.local.keys import LocalWorld, key_of, party_of
+from tests.disputes.coordinators.local.script import a_claim, take_next
 
 FUZZ_SEED = 20261
 FUZZ_REQUESTS = 600

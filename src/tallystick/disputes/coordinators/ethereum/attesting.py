@@ -18,8 +18,8 @@ from tallystick.disputes.coordinators.ethereum.board import AttestingBoard, chec
 from tallystick.disputes.coordinators.local.bodies import read_body
 from tallystick.disputes.coordinators.local.problems import PROBLEM_BYTES_MAX, Problem, error_of
 from tallystick.disputes.coordinators.local.wire import Effort, Wire
+from tallystick.documents.document import Count, DigestText, Document
 from tallystick.errors import MalformedError, ProofError, UnavailableError
-from tallystick.transcripts.door import Count, DigestText, Document
 
 PATH: Final = "/v1/attestations"
 QUESTION_BYTES_MAX: Final = 1024

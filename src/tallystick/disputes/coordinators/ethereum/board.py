@@ -10,10 +10,10 @@ from pathlib import Path
 from tallystick.commitments.digest import Digest, digest, parse_digest
 from tallystick.disputes.coordinators.ethereum.keys import EthereumKey, signer_of
 from tallystick.disputes.coordinators.ethereum.typed_data import kept_data
+from tallystick.disputes.coordinators.manifest import BLOB_BYTES_MAX
 from tallystick.disputes.coordinators.whole import Keeper, WholeManifests
-from tallystick.disputes.opened.manifest import BLOB_BYTES_MAX
+from tallystick.documents.files import read_document, write_atomically
 from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
-from tallystick.store.files import read_document, write_atomically
 
 
 @dataclass(frozen=True)

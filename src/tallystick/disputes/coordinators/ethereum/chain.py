@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final, NewType, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from tallystick.disputes.coordinators.ethereum.endpoints import Endpoint, RemoteError
+from tallystick.documents.document import explain
 from tallystick.errors import UnavailableError
-from tallystick.transcripts.door import explain
 
 Address = NewType("Address", str)
 """0x and 40 lower-case hexadecimal digits."""

@@ -26,9 +26,9 @@ from tallystick.disputes.coordinators.ethereum.reader import History, Reader
 from tallystick.disputes.coordinators.ethereum.relay import Relayed, check_relayed, sign_relayed
 from tallystick.disputes.coordinators.ethereum.sender import Call, Sender, SendingRules
 from tallystick.disputes.coordinators.ethereum.view import ask
-from tallystick.disputes.moves import Draw, Move, value_of
-from tallystick.disputes.rules import Rules
-from tallystick.disputes.state import State
+from tallystick.disputes.game.moves import Draw, Move, value_of
+from tallystick.disputes.game.rules import Rules
+from tallystick.disputes.game.state import State
 from tallystick.errors import RuleError, UnavailableError, UsageError
 
 LOG: Final = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from tallystick.disputes.coordinators.ethereum.journal import Journal
 from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
 from tallystick.disputes.coordinators.ethereum.place import Place
 from tallystick.disputes.coordinators.ethereum.sender import NOWHERE, Call, Sender
-from tallystick.disputes.rules import Rules
+from tallystick.disputes.game.rules import Rules
 from tallystick.errors import UnavailableError
 
 

@@ -28,9 +28,9 @@ from eth_utils.abi import (
 
 from tallystick.commitments.digest import digest_bytes, digest_from
 from tallystick.commitments.encoding import Json, encode
-from tallystick.disputes.fault import Fault
-from tallystick.disputes.moves import Move, read_move
-from tallystick.disputes.rules import Rules
+from tallystick.disputes.game.fault import Fault
+from tallystick.disputes.game.moves import Move, read_move
+from tallystick.disputes.game.rules import Rules
 from tallystick.errors import MalformedError, RuleError, UnavailableError
 
 ARTEFACT: Final = Path(__file__).with_name("Coordinator.json")

@@ -18,9 +18,9 @@ from tallystick.disputes.coordinators.ethereum import chain
 from tallystick.disputes.coordinators.ethereum.chain import AddressHex, DataHex, HashHex, Quantity
 from tallystick.disputes.coordinators.ethereum.encoding import artefact, decode_founding
 from tallystick.disputes.coordinators.ethereum.endpoints import Endpoint
-from tallystick.disputes.rules import Rules
+from tallystick.disputes.game.rules import Rules
+from tallystick.documents.document import explain
 from tallystick.errors import MalformedError, UnavailableError
-from tallystick.transcripts.door import explain
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from pydantic import Field
 
 from tallystick.commitments.encoding import decode
 from tallystick.disputes.coordinators.ethereum.fees import Offer
+from tallystick.documents.document import Count, Document
 from tallystick.errors import MalformedError, UnavailableError
-from tallystick.transcripts.door import Count, Document
 
 JOURNAL_BYTES_MAX: Final = 64 << 20
 LOCK_PAUSE_S: Final = 0.05

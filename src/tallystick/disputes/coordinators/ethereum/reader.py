@@ -19,8 +19,8 @@ from tallystick.disputes.coordinators.ethereum.chain import Header, Log
 from tallystick.disputes.coordinators.ethereum.encoding import artefact, decode_event, decode_move
 from tallystick.disputes.coordinators.ethereum.endpoints import Endpoint, Endpoints
 from tallystick.disputes.coordinators.ethereum.view import check_view
-from tallystick.disputes.game import apply
-from tallystick.disputes.state import State
+from tallystick.disputes.game.game import apply
+from tallystick.disputes.game.state import State
 from tallystick.errors import MalformedError, RuleError, UnavailableError
 
 LOG: Final = logging.getLogger(__name__)

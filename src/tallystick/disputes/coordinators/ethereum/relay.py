@@ -8,9 +8,9 @@ from pydantic import Field
 
 from tallystick.disputes.coordinators.ethereum.keys import EthereumKey, signer_of
 from tallystick.disputes.coordinators.ethereum.typed_data import relayed_move
-from tallystick.disputes.rules import Money
+from tallystick.disputes.game.rules import Money
+from tallystick.documents.document import Count, Document
 from tallystick.errors import ProofError
-from tallystick.transcripts.door import Count, Document
 
 CALL_HEX_MAX = 1 << 19
 

@@ -13,8 +13,8 @@ import sqlalchemy as sa
 from tallystick.commitments.digest import Digest, digest_from
 from tallystick.disputes.coordinators.local.database import BLOBS, CHUNKS, Database
 from tallystick.disputes.coordinators.local.standing import Standing
+from tallystick.disputes.coordinators.manifest import BLOB_BYTES_MAX
 from tallystick.disputes.coordinators.whole import WholeManifests
-from tallystick.disputes.opened.manifest import BLOB_BYTES_MAX
 from tallystick.errors import MalformedError, RuleError, UnavailableError, UsageError
 
 CHUNK_BYTES: Final = 1 << 20

@@ -9,10 +9,10 @@ from types import MappingProxyType
 from tallystick.commitments.digest import Digest
 from tallystick.disputes.coordinators.local import beacon
 from tallystick.disputes.coordinators.local.signed import Accepted, ChainEntry, Charter, SignedMove
-from tallystick.disputes.game import apply
-from tallystick.disputes.invariants import broken
-from tallystick.disputes.moves import Draw, Move, read_move, value_of
-from tallystick.disputes.state import State
+from tallystick.disputes.game.game import apply
+from tallystick.disputes.game.invariants import broken
+from tallystick.disputes.game.moves import Draw, Move, read_move, value_of
+from tallystick.disputes.game.state import State
 from tallystick.errors import MalformedError, ProofError, RuleError
 
 

@@ -32,9 +32,9 @@ from tallystick.disputes.coordinators.local.signed import (
     sign_move,
 )
 from tallystick.disputes.coordinators.local.wire import Answer, Effort, Wire
-from tallystick.disputes.moves import Move
-from tallystick.disputes.opened.manifest import BLOB_BYTES_MAX
-from tallystick.disputes.rules import Rules
+from tallystick.disputes.coordinators.manifest import BLOB_BYTES_MAX
+from tallystick.disputes.game.moves import Move
+from tallystick.disputes.game.rules import Rules
 from tallystick.errors import MalformedError, ProofError, RuleError, UnavailableError, UsageError
 
 ANSWER_BYTES_MAX: Final = 1 << 20

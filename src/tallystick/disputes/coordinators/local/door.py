@@ -6,7 +6,7 @@ from typing import Final
 
 from tallystick.commitments.digest import Digest
 from tallystick.disputes.coordinators.local.signed import Charter, SignedMove, read_signed_move
-from tallystick.disputes.moves import Descend, Move, Partition, Post, Reveal, read_move
+from tallystick.disputes.game.moves import Descend, Move, Partition, Post, Reveal, read_move
 from tallystick.errors import RuleError
 
 DOOR_CODES: Final = frozenset({"coordinator", "funds", "data", "standing", "quota"})

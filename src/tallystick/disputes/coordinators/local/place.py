@@ -34,9 +34,9 @@ from tallystick.disputes.coordinators.local.signed import (
     sign_move,
 )
 from tallystick.disputes.coordinators.local.standing import Standing, is_named, standing_of
-from tallystick.disputes.moves import Move, value_of
-from tallystick.disputes.rules import Rules
-from tallystick.disputes.state import State
+from tallystick.disputes.game.moves import Move, value_of
+from tallystick.disputes.game.rules import Rules
+from tallystick.disputes.game.state import State
 from tallystick.errors import MalformedError, ProofError, RuleError, UnavailableError, UsageError
 
 KEY_SUFFIX: Final = ".key"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from tallystick.disputes.coordinators.local.database import GRANTS, Database
-from tallystick.disputes.rules import MONEY_MAX
+from tallystick.disputes.game.rules import MONEY_MAX
 from tallystick.errors import UsageError
 
 

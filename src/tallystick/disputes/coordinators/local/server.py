@@ -25,8 +25,8 @@ from tallystick.disputes.coordinators.local.place import LocalCoordinator
 from tallystick.disputes.coordinators.local.problems import Problem, problem_of
 from tallystick.disputes.coordinators.local.signed import SIGNED_MOVE_BYTES_MAX, put_message
 from tallystick.disputes.coordinators.local.uploads import Uploads
-from tallystick.disputes.ledger import withdrawable
-from tallystick.disputes.state import Dispute
+from tallystick.disputes.game.ledger import withdrawable
+from tallystick.disputes.game.state import Dispute
 from tallystick.errors import MalformedError, TallyError
 
 PAGE_ENTRIES: Final = 256

@@ -14,10 +14,10 @@ from pydantic import Field
 from tallystick.attestation.points import PublicKey
 from tallystick.attestation.signing import SigningKey, check_signature
 from tallystick.commitments.digest import Digest, digest
-from tallystick.disputes.moves import MOVE_BYTES_MAX, HashText, Move
-from tallystick.disputes.rules import Rules
+from tallystick.disputes.game.moves import MOVE_BYTES_MAX, HashText, Move
+from tallystick.disputes.game.rules import Rules
+from tallystick.documents.document import Count, DigestText, Document
 from tallystick.errors import MalformedError
-from tallystick.transcripts.door import Count, DigestText, Document
 
 SIGNED_MOVE_BYTES_MAX: Final = 2 * MOVE_BYTES_MAX + 1024
 """Every quotation mark of a move is escaped inside the signed document."""

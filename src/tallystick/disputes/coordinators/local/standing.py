@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from tallystick.disputes.rules import Rules
-from tallystick.disputes.state import State, Status
+from tallystick.disputes.game.rules import Rules
+from tallystick.disputes.game.state import State, Status
 
 IDLE: Final = Fraction(1, 2)
 """Of parties that have no claim and could not pay for one: however many there are, half is beyond them."""

@@ -21,6 +21,7 @@ from typing import IO
 import psycopg
 import pytest
 import sqlalchemy as sa
+
 from tests.disputes.coordinators.conformance import MakeRules
 from tests.disputes.coordinators.local.keys import LocalWorld, set_up
 

@@ -1,0 +1,46 @@
+"""Every operator of one run, judged on the values of that run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tallystick.graphs.graph import Graph, Ref
+from tallystick.graphs.root import graph_root
+from tallystick.judging.findings import Findings
+from tallystick.judging.operator_judge import OperatorJudge
+from tallystick.tensors.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a judge found by deterministic bounds; `share` is the most of a bound that was used, `where` by what.
+
+    `unbounded` are operators with a result that no bound holds for, `partly_unbounded` those with such elements.
+    """
+
+    operators: int
+    rejected: tuple[str, ...]
+    share: float
+    where: str
+    unbounded: tuple[str, ...]
+    partly_unbounded: tuple[str, ...]
+
+
+def judge_all(graph: Graph, values: Mapping[Ref, Tensor]) -> Judgement:
+    """Judge every operator of `graph`; `values` holds every value of one run."""
+    judge = OperatorJudge(graph_root(graph))
+    rejected, unbounded, partly = [], set(), set()
+    share, where = 0.0, ""
+    for node in graph.nodes:
+        notes = Findings()
+        if judge.judge(notes, node, values):
+            unbounded.add(node.operator)
+        for finding in notes.seen:
+            if not finding.agrees:
+                rejected.append(f"{finding.where}: {finding.distance:.3g} of {finding.allowed:g} {finding.detail}")
+            elif "undetermined" in finding.detail:
+                partly.add(node.operator)
+            if finding.distance > share:
+                share, where = finding.distance, node.operator
+    return Judgement(len(graph.nodes), tuple(rejected), share, where, tuple(sorted(unbounded)), tuple(sorted(partly)))

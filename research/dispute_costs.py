@@ -1,0 +1,571 @@
+#!/usr/bin/env python3
+"""Write docs/dispute_costs.md and its plots from docs/data/benchmarks.json, which `python -m benchmarks` keeps.
+
+python -m research.dispute_costs            a few seconds; nothing is measured here
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tallystick.disputes.game.partition import rounds
+from tallystick.disputes.game.rules import Rules
+
+DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
+DATA: Final = DOCS / "data" / "benchmarks.json"
+PAGE: Final = DOCS / "dispute_costs.md"
+WAYS_PLOT: Final = DOCS / "dispute_costs_ways.png"
+TIME_PLOT: Final = DOCS / "dispute_costs_time.png"
+TEMPLATE: Final = Path(__file__).with_suffix(".md")
+COMMAND: Final = "python -m research.dispute_costs"
+NAMES: Final = tuple(f"dispute_{name}" for name in ("rounds", "gas", "board", "work", "referee", "time", "idle"))
+WAYS: Final = Rules(treasury="0" * 64).ways
+SIZES: Final = (100, 1_000, 10_000)
+GOAL: Final = 1.05
+"""Of the challenger's work, in passes."""
+INK, QUIET = "#22303c", "#7b8894"
+COLOURS: Final = ("#2a78b5", "#c8354e", "#2a7f4f", "#b07a1e")
+PHASES: Final = (
+    "posting",
+    "looking and contesting",
+    "descending",
+    "partitions",
+    "choices",
+    "revealing",
+    "ruling",
+    "taking the money out",
+    "watching",
+)
+
+Figure = Mapping[str, Any]
+Held = Mapping[str, Mapping[str, Any]]
+
+
+def main() -> None:
+    """Write the page and its plots."""
+    held = read_data()
+    PAGE.write_text(page(held), "utf-8")
+    draw_ways(held, WAYS_PLOT)
+    draw_time(held, TIME_PLOT)
+
+
+def read_data() -> Held:
+    """The figures of disputes."""
+    held = json.loads(DATA.read_text("utf-8"))
+    missing = [name for name in NAMES if name not in held]
+    if missing:
+        raise SystemExit(f"{DATA.name}: run `python -m benchmarks {' '.join(missing)}` first")
+    return {name: held[name] for name in NAMES}
+
+
+def page(held: Held) -> str:
+    """The page, in Markdown."""
+    filled = TEMPLATE.read_text("utf-8").format(**_tables(held), **_numbers(held), command=COMMAND, ways=WAYS)
+    return "\n\n".join(map(_wrapped, filled.split("\n\n")))
+
+
+def figures(held: Held, name: str) -> list[Figure]:
+    """The figures of one benchmark."""
+    return list(held[name]["figures"])
+
+
+def find(held: Held, name: str) -> Figure:
+    """One figure by its name."""
+    (found,) = [each for each in figures(held, name.partition(":")[0]) if each["name"] == name]
+    return found
+
+
+def _tables(held: Held) -> dict[str, str]:
+    return {
+        "goals": _goals(held),
+        "rounds": _rounds(held),
+        "board": _board(held),
+        "work": _work(held),
+        "referee": _referee(held),
+        "time": _time(held),
+        "idle": _idle(held),
+        "others": _others(held),
+    }
+
+
+def _numbers(held: Held) -> dict[str, Any]:
+    return {
+        "machine": _machine(held),
+        "loads": _loads(held),
+        "own_size": _own_size(held),
+        **_numbers_of_gas(held),
+        **_numbers_of_ways(held),
+        **_numbers_of_work(held),
+        **_numbers_of_time(held),
+    }
+
+
+def _numbers_of_gas(held: Held) -> dict[str, Any]:
+    committee, undisputed = find(held, "dispute_gas: a committee"), find(held, "dispute_gas: an undisputed claim")
+    gas = {ways: find(held, f"dispute_gas: 1000/{ways}")["value"][0] / 1e6 for ways in _all_ways(held)}
+    least = min(gas, key=lambda ways: gas[ways])
+    return {
+        "committee_members": committee["members"],
+        "committee_pool": committee["pool"],
+        "committee_gas": f"{committee['value'][0]:,.0f}",
+        "committee_moves": committee["transactions"],
+        "undisputed_gas": f"{undisputed['value'][0]:,.0f}",
+        "gas_least": gas[least],
+        "gas_least_ways": least,
+        "gas_ways": gas[WAYS],
+        "gas_32": gas[32],
+        "gas_better": gas[_better(held)] / gas[WAYS] - 1,
+    }
+
+
+def _numbers_of_ways(held: Held) -> dict[str, Any]:
+    stored = {each["ways"]: each["value"][0] for each in _of_graph(held, "")}
+    drift = _at_default(held, "drift ")
+    return {
+        "ways_cubed": WAYS**3,
+        "board_size": drift["size"],
+        "board_2": stored[2],
+        "board_ways": stored[WAYS],
+        "board_32": stored[32],
+        "work_mean": drift["mean"],
+        "work_most": drift["value"][0],
+        "work_over": drift["value"][0] - GOAL,
+        "work_better": _better(held),
+    }
+
+
+def _numbers_of_work(held: Held) -> dict[str, Any]:
+    (_, small, wide), (_, alone_small, alone_wide) = (_works(held, arm) for arm in ("bisecting", "alone"))
+    large = _proofs(held)[0]
+    return {
+        "played": _convicted(held),
+        "bisecting_small": interval(small["value"]),
+        "bisecting_wide": interval(wide["value"]),
+        "alone_small": interval(alone_small["value"]),
+        "alone_wide": interval(alone_wide["value"]),
+        "proof_size": large["operators"],
+        "proof_missed": large["operators"] - large["operators within the goal"],
+        "proof_most": large["value"][0],
+    }
+
+
+def _numbers_of_time(held: Held) -> dict[str, Any]:
+    answers, training = _disputes(held)
+    looking = training["looking and contesting"][0]
+    return {
+        "looking": looking / training["value"][0],
+        "after_looking": training["value"][0] - looking,
+        "answers": answers["value"][0],
+        "idle_share": f"{find(held, 'dispute_idle: program')['share of one core']:.2g}",
+    }
+
+
+def _better(held: Held) -> int:
+    """The smallest N with which the challenger's work meets its goal with any kernels."""
+    return min(each["ways"] for each in _of_graph(held, "drift ") if each["outcome"] == "met")
+
+
+def _machine(held: Held) -> str:
+    machine = held["dispute_time"]["machine"]
+    named = (machine[key] for key in ("cpu", "system"))
+    return f"{', '.join(named)}, {machine['cores']} cores, Python {machine['python']}, torch {machine['torch']}"
+
+
+def _loads(held: Held) -> str:
+    seen = [each for name in NAMES for each in held[name]["load"]]
+    return f"{min(seen):.2g} to {max(seen):.2g}"
+
+
+def _goals(held: Held) -> str:
+    size = _own_size(held)
+    return table(
+        ("what", "goal", "measured", ""),
+        [_goal_of_rounds(size), *_goals_of_work(held), *_goals_of_referee(held), _goal_of_idling(held)],
+    )
+
+
+def _goal_of_rounds(size: int) -> tuple[str, ...]:
+    cube_root = next(n for n in range(2, size) if n**3 >= size)
+    told = f"{rounds(size, cube_root)} at V = {size:,}; with N = {WAYS}, {rounds(size, WAYS)}"
+    outcome = "met" if rounds(size, cube_root) <= 3 else "missed"
+    return (f"rounds with N = ⌈V^(1/3)⌉ = {cube_root}", "≤ 3", told, bold(outcome))
+
+
+def _goals_of_work(held: Held) -> Iterable[tuple[str, ...]]:
+    for kind, kernels in (("work ", "the prover's"), ("drift ", "other")):
+        board = _at_default(held, kind)
+        what = (
+            f"challenger's operators ÷ those of a pass, {kernels} kernels, N = {WAYS}, worst of V = {board['size']:,}"
+        )
+        yield (what, "≤ 1.05", f"{board['value'][0]:.3f}; mean {board['mean']:.3f}", bold(board["outcome"]))
+    for each in _works(held, "bisecting"):
+        what = f"challenger's program ÷ pass, {_workload(each)}"
+        yield (what, "≤ 1.05", f"{interval(each['value'])} (n = {each['rounds']})", bold(each["outcome"]))
+
+
+def _goals_of_referee(held: Held) -> Iterable[tuple[str, ...]]:
+    yield ("operators that a referee evaluates", "≤ 1", "1", bold("met"))
+    for each in _proofs(held):
+        within = f"{each['operators within the goal']:,} of {each['operators']:,} operators within it"
+        what = f"bytes of proof in one-round mode, the most of V = {each['operators']:,}"
+        yield (what, "≤ 2,048", f"{each['value'][0]:,.0f}; {within}", bold(each["outcome"]))
+
+
+def _goal_of_idling(held: Held) -> tuple[str, ...]:
+    program = find(held, "dispute_idle: program")
+    told = f"{program['value'][0]:.2g} s: {program['share of one core']:.2g} of a core"
+    return ("CPU time an hour of the prover's program without disputes", "0", told, bold(program["outcome"]))
+
+
+def _rounds(held: Held) -> str:
+    rows = []
+    for played in figures(held, "dispute_rounds"):
+        size, ways = played["size"], played["ways"]
+        gas = find(held, f"dispute_gas: {size}/{ways}")
+        rows.append(
+            (
+                f"{size:,}",
+                mark(ways),
+                counts(played["value"]),
+                counts(gas["transactions"]),
+                f"{played['bytes of moves'][0] / 1000:.1f}",
+                f"{played['bytes of calls'][0] / 1000:.1f}",
+                f"{gas['value'][0] / 1000:,.0f}",
+                f"{gas['prover'][0] / 1000:,.0f}",
+                f"{gas['challenger'][0] / 1000:,.0f}",
+                f"{gas['largest transaction'] / 1000:,.0f}",
+            )
+        )
+    heads = ("V", "N", "rounds", "transactions", "moves, kB", "calls, kB", "gas, thousands")
+    return table((*heads, "prover's", "challenger's", "largest transaction"), rows)
+
+
+def _board(held: Held) -> str:
+    found = figures(held, "dispute_board")
+    rows = []
+    for stored, work, drift in zip(found[::3], found[1::3], found[2::3], strict=True):
+        told = stored["what"].removeprefix("data at the board, ").partition(", V =")[0]
+        rows.append(
+            (
+                told,
+                f"{stored['size']:,}",
+                mark(stored["ways"]),
+                counts(stored["partitions"]),
+                f"{stored['descent mb']:.1f}",
+                f"{stored['value'][0]:.1f} [{stored['value'][1]:.1f}, {stored['value'][2]:.1f}]",
+                f"{stored['all values mb']:.0f}",
+                f"{drift['mean']:.3f}",
+                f"{drift['value'][0]:.3f}",
+                f"{work['value'][0]:.3f}",
+            )
+        )
+    heads = ("graph", "V", "N", "rounds", "descent, MB", "all at the board, MB", "all values of the pass, MB")
+    return table((*heads, "challenger's operators ÷ pass, mean", "worst", "worst, same bits"), rows)
+
+
+def _work(held: Held) -> str:
+    rows = []
+    for bisecting in _works(held, "bisecting"):
+        name = _workload(bisecting)
+        alone, opening = (find(held, f"dispute_work: {arm}, {name}, cpu") for arm in ("alone", "opening"))
+        rows.append(
+            (
+                name,
+                f"{bisecting['operators']:,}",
+                f"{bisecting['pass s']:.3g}",
+                f"{bisecting['operators run ÷ operators']:.2f}",
+                noted(bisecting),
+                noted(alone),
+                noted(opening),
+                interval(opening["digests alone"]),
+            )
+        )
+    heads = ("a pass", "V", "s", "operators run ÷ V, bisecting", "challenger bisecting ÷ pass")
+    heads += ("challenger in one-round mode ÷ pass", "prover's opening ÷ pass", "of it running and digesting")
+    return table(heads, rows)
+
+
+def _referee(held: Held) -> str:
+    rows = []
+    for each in _proofs(held):
+        time = next(t for t in figures(held, "dispute_referee") if _is_time_of(t, each))
+        rows.append(
+            (
+                _after(each["what"], "operator, "),
+                f"{each['from the operator to the root']:,.0f}",
+                f"{each['median']:,.0f}",
+                f"{each['mean']:,.0f}",
+                f"{each['value'][0]:,.0f}",
+                f"{each['documents'][0]:,.0f}",
+                f"{each['shared'][0]:,.0f}",
+                f"{each['values'][0] / 1000:,.0f}",
+                f"{1000 * time['seconds of a ruling, median']:.1f}",
+                f"{1000 * time['seconds of a ruling, 99 of 100']:.1f}",
+                noted(time),
+            )
+        )
+    heads = ("graph", "hashes to the root, bytes", "proof, median", "mean", "most")
+    heads += ("documents, mean", "shared by all leaves", "values, mean kB", "ruling, median ms", "99 of 100")
+    return table((*heads, "ruling ÷ pass"), rows)
+
+
+def _time(held: Held) -> str:
+    disputes = _disputes(held)
+    heads = ("CPU seconds", *(_after(each["what"], "payment over ") for each in disputes))
+    rows = [(phase, *(seconds(each[phase]) for each in disputes)) for phase in PHASES]
+    rows.append(("**in all**", *(seconds(each["value"]) for each in disputes)))
+    rows.append(("on the wall", *(seconds(_on_the_wall(held, each)["value"]) for each in disputes)))
+    rows.append(("honest work", *(f"{each['honest work, recording included, s']:.2f}" for each in disputes)))
+    rows.append(("operators of the record", *(f"{each['operators']:,}" for each in disputes)))
+    rows.append(("moves", *(counts(each["moves"]) for each in disputes)))
+    rows.append(("at the board, MB", *(f"{each['mb at the board'][0]:.1f}" for each in disputes)))
+    replayed = "steps or calls replayed by the challenger"
+    rows.append((replayed, *(counts(each[replayed]) for each in disputes)))
+    run = "operators run by the challenger in choosing"
+    rows.append((run, *(counts(each[run]) for each in disputes)))
+    return table(heads, rows)
+
+
+def _idle(held: Held) -> str:
+    looks = [each for each in figures(held, "dispute_idle") if "look" in each["name"]]
+    rows = [
+        (
+            f"a look, beside {each['claims of others']:,} claims of others",
+            f"{each['value'][0]:.3g} [{each['value'][1]:.3g}, {each['value'][2]:.3g}] ms",
+            f"n = {each['rounds']:,}",
+            f"{each['cpu seconds an hour'][0]:.2g} s an hour",
+        )
+        for each in looks
+    ]
+    program = find(held, "dispute_idle: program")
+    watched = f"{program['seconds watched']:.0f} s watched"
+    hour = f"{program['value'][0]:.2g} s an hour"
+    rows.append(("`tally prover`, one look every two seconds", f"{program['resident mib']:.0f} MiB", watched, hour))
+    for clock in ("wall", "cpu"):
+        each = find(held, f"dispute_idle: training, {clock}")
+        outcome = (
+            "void: the control failed" if each["outcome"] == "void" else f"control {interval(each['alone ÷ alone'])}"
+        )
+        told = f"a unit of {each['steps of a unit']} training steps beside it ÷ without it, {clock}"
+        rows.append((told, interval(each["value"]), f"n = {each['rounds']}", outcome))
+    return table(("what", "", "", ""), rows)
+
+
+def _others(held: Held) -> str:
+    stage = find(held, f"dispute_gas: 1000/{WAYS}")
+    size, work = _own_size(held), _at_default(held, "drift ")
+    disputes = _disputes(held)
+    moves = counts(disputes[-1]["moves"])
+    own = f"{rounds(size, WAYS)} rounds at V = {size:,}, N = {WAYS}; {moves} moves, claim and payment included"
+    work_told = (
+        f"challenger {work['mean']:.2f} of a pass in operators, {work['value'][0]:.2f} at worst; referee 1 operator"
+    )
+    gas = f"{stage['value'][0] / 1e6:.2f} million gas at V = 1,000"
+    rows = [
+        ("this", own, gas, work_told, "bonds and windows by condition: [economics.md](economics.md)"),
+        ("NAO", "log_N V rounds", NOT, NOT, "contract on a test network; FP32, inference only"),
+        ("Optimism", "30 to 40 transactions; depth 73", NOT, "one processor step on chain", OPTIMISM),
+        ("BoLD", NOT, NOT, NOT, "7 days of window and at most 7 of dispute; bonds of 2.5 to 5 million dollars"),
+        ("Dave", "2 to 5 challenge periods", NOT, NOT, "logarithmic growth"),
+        ("Verde", "2 phases: step, then operator", NOT, NOT, "needs kernels that give equal bits"),
+    ]
+    return table(("design", "length", "gas", "work", "besides"), rows)
+
+
+NOT: Final = "not available"
+OPTIMISM: Final = "bond of a move 0.4 to 300 million gas at 200 gwei, × 1.09493 a level; 7 days until money is out"
+
+
+def draw_ways(held: Held, path: Path) -> None:
+    """Four panels over the number of children: rounds, gas, data at the board, the challenger's operators."""
+    from matplotlib.figure import Figure as Canvas
+
+    canvas = Canvas(figsize=(11.5, 7.6), layout="constrained", facecolor="white")
+    panels = canvas.subplots(2, 2).ravel()
+    _draw_by_size(panels[0], held, "dispute_rounds: {}/{}", 1, "rounds, mean")
+    _draw_by_size(panels[1], held, "dispute_gas: {}/{}", 1e6, "gas of a dispute, millions")
+    _draw_board(panels[2], held)
+    _draw_work(panels[3], held)
+    for panel in panels:
+        _dress(panel)
+    canvas.savefig(path, format="png", dpi=130, metadata={"Software": None})
+
+
+def _draw_by_size(panel: Any, held: Held, name: str, unit: float, title: str) -> None:
+    for size, colour in zip(SIZES, COLOURS, strict=False):
+        found = [(ways, find(held, name.format(size, ways))["value"][0] / unit) for ways in _all_ways(held)]
+        _draw_line(panel, found, colour, f"V = {size:,}")
+    panel.set_title(title, loc="left", color=INK)
+
+
+def _draw_board(panel: Any, held: Held) -> None:
+    stored = figures(held, "dispute_board")[::3]
+    for size, colour in zip(sorted({each["size"] for each in stored}), COLOURS, strict=True):
+        mine = [each for each in stored if each["size"] == size]
+        name = _after(mine[0]["what"], "board, ").partition(", V =")[0]
+        _draw_line(panel, [(each["ways"], each["value"][0]) for each in mine], colour, f"{name}, V = {size:,}")
+    panel.margins(y=0.45)
+    panel.set_title("data at the board, MB, mean", loc="left", color=INK)
+
+
+def _draw_work(panel: Any, held: Held) -> None:
+    drift, same = _of_graph(held, "drift "), _of_graph(held, "work ")
+    _draw_line(panel, [(each["ways"], each["value"][0]) for each in drift], COLOURS[1], "worst, other kernels")
+    _draw_line(panel, [(each["ways"], each["value"][0]) for each in same], COLOURS[2], "worst, the prover's kernels")
+    _draw_line(panel, [(each["ways"], each["mean"]) for each in drift], COLOURS[0], "mean, other kernels")
+    panel.axhline(GOAL, color=QUIET, linewidth=1, linestyle="--")
+    panel.annotate(f"goal {GOAL}", (1.1, GOAL), (2, 4), textcoords="offset points", color=QUIET, fontsize=9)
+    panel.set_title(f"challenger's operators ÷ those of a pass, V = {drift[0]['size']:,}", loc="left", color=INK)
+
+
+def _draw_line(panel: Any, found: Sequence[tuple[int, float]], colour: str, label: str) -> None:
+    """A line over N at equal distances."""
+    values = [value for _, value in found]
+    panel.plot(range(len(values)), values, color=colour, linewidth=2, marker="o", markersize=5, label=label)
+    panel.set_xticks(range(len(found)), [str(ways) for ways, _ in found])
+
+
+def _dress(panel: Any) -> None:
+    panel.set_xlabel("N, children of a partition", color=INK)
+    panel.set_ylim(bottom=0)
+    panel.grid(axis="y", color="#e3e7ea", linewidth=0.8)
+    panel.set_axisbelow(True)
+    panel.spines[["top", "right", "left"]].set_visible(False)
+    panel.tick_params(colors=INK, length=0)
+    lines = sorted(panel.get_lines(), key=lambda line: -line.get_ydata()[0])
+    named = [line for line in lines if not line.get_label().startswith("_")]
+    panel.legend(handles=named, frameon=False, fontsize=9, labelcolor=INK)
+
+
+def draw_time(held: Held, path: Path) -> None:
+    """The phases of each whole dispute, in their order."""
+    from matplotlib.figure import Figure as Canvas
+
+    canvas = Canvas(figsize=(11.5, 3.4), layout="constrained", facecolor="white")
+    for panel, dispute in zip(canvas.subplots(1, 2), _disputes(held), strict=True):
+        _draw_phases(panel, dispute)
+    canvas.savefig(path, format="png", dpi=130, metadata={"Software": None})
+
+
+def _draw_phases(panel: Any, dispute: Figure) -> None:
+    shown = [phase for phase in PHASES if dispute[phase][0] >= 0.005 * dispute["value"][0]]
+    for place, phase in enumerate(reversed(shown)):
+        value = dispute[phase][0]
+        panel.barh(place, value, color=COLOURS[0], height=0.7)
+        panel.annotate(f"{value:.2f} s", (value, place), (4, -3), textcoords="offset points", color=INK, fontsize=9)
+    panel.set_yticks(range(len(shown)), list(reversed(shown)))
+    panel.set_xlim(right=1.15 * max(dispute[phase][0] for phase in shown))
+    panel.set_title(_after(dispute["what"], "payment over ") + ": CPU seconds", loc="left", color=INK)
+    panel.spines[["top", "right", "bottom"]].set_visible(False)
+    panel.tick_params(colors=INK, length=0)
+    panel.set_xticks([])
+
+
+def _all_ways(held: Held) -> list[int]:
+    return sorted({each["ways"] for each in figures(held, "dispute_rounds")})
+
+
+def _own_size(held: Held) -> int:
+    return int(_disputes(held)[-1]["operators"])
+
+
+def _disputes(held: Held) -> list[Figure]:
+    """The whole disputes, by CPU time: over answers, and over a training."""
+    return [each for each in figures(held, "dispute_time") if each["clock"] == "cpu"]
+
+
+def _on_the_wall(held: Held, cpu: Figure) -> Figure:
+    return find(held, cpu["name"].removesuffix("cpu") + "wall")
+
+
+def _proofs(held: Held) -> list[Figure]:
+    return [each for each in figures(held, "dispute_referee") if each["clock"] == "count"]
+
+
+def _is_time_of(each: Figure, proof: Figure) -> bool:
+    graph = _after(proof["what"], "operator, ").partition(", V =")[0]
+    return each["clock"] == "cpu" and each["what"].endswith(graph)
+
+
+def _works(held: Held, arm: str) -> list[Figure]:
+    found = figures(held, "dispute_work")
+    return [each for each in found if each["name"].startswith(f"dispute_work: {arm}") and each["clock"] == "cpu"]
+
+
+def _workload(work: Figure) -> str:
+    return work["name"].partition(", ")[2].removesuffix(", cpu")
+
+
+def _convicted(held: Held) -> int:
+    found = _works(held, "bisecting")
+    convicted, played = (sum(each[key] for each in found) for key in ("convicted", "rounds"))
+    assert convicted == played, "a fault was missed: the page has to say so"
+    return int(played)
+
+
+def _at_default(held: Held, kind: str) -> Figure:
+    (found,) = [each for each in _of_graph(held, kind) if each["ways"] == WAYS]
+    return found
+
+
+def _of_graph(held: Held, kind: str) -> list[Figure]:
+    """All figures of one kind of the largest graph, by N."""
+    found = figures(held, "dispute_board")
+    largest = max(each["size"] for each in found)
+    return [each for each in found if each["name"].startswith(f"dispute_board: {kind}{largest}/")]
+
+
+def _after(text: str, word: str) -> str:
+    return text.partition(word)[2]
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    lines = [heads, ["-"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def bold(text: str) -> str:
+    """An outcome."""
+    return f"**{text}**" if text else ""
+
+
+def mark(ways: int) -> str:
+    """The default number of children stands out."""
+    return f"**{ways}**" if ways == WAYS else f"{ways}"
+
+
+def counts(value: Sequence[float]) -> str:
+    """A mean of counts, with the least and the most where they differ."""
+    mean, least, most = value
+    return f"{mean:.0f}" if least == most else f"{mean:.1f} [{least:.0f}, {most:.0f}]"
+
+
+def seconds(value: Sequence[float]) -> str:
+    """Seconds with the least and the most."""
+    return f"{value[0]:.2f} [{value[1]:.2f}, {value[2]:.2f}]"
+
+
+def interval(value: Sequence[float]) -> str:
+    """An estimate with its interval."""
+    return f"{value[0]:.3g} [{value[1]:.3g}, {value[2]:.3g}]"
+
+
+def noted(figure: Figure) -> str:
+    """A ratio with its interval; a figure whose control failed says so."""
+    void = ", **void**" if figure["outcome"] == "void" else ""
+    return f"{interval(figure['value'])}, n = {figure['rounds']}{void}"
+
+
+def _wrapped(paragraph: str) -> str:
+    if paragraph.startswith(("|", "#", "!", "- ")):
+        return paragraph
+    return textwrap.fill(paragraph, 120, break_long_words=False, break_on_hyphens=False)
+
+
+if __name__ == "__main__":
+    main()

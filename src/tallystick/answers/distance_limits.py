@@ -1,0 +1,143 @@
+"""How far honest fingerprints and hidden states may lie from a verifier's own: tables, and the rule that picks one.
+
+`research/fingerprint_calibration.py` makes the shipped table, which is committed with the figures it rests on. A
+verifier may bring another one, such as that of the one model it was promised; a provider never can.
+
+Rounding adds up over layers, so limits say nothing about models that are deeper or wider than those they were measured
+on. They carry that range; outside it a distance convicts nobody, and clears nobody.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+from typing import Annotated, Final, Literal, TypeVar
+
+from pydantic import Field
+
+from tallystick.documents.document import Count, Document, Positive
+from tallystick.tolerances.fingerprints.residues import reach
+from tallystick.tolerances.fingerprints.settings import FingerprintSettings
+from tallystick.transcripts.model_card import ModelCard
+from tallystick.transcripts.states_opening import PARTS_MAX
+
+Dtype = Literal["F32", "BF16", "F16"]
+Bits = Literal[1, 4, 8, 32]
+Limit = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+Kind = Literal["projection", "toploc", "states"]
+L = TypeVar("L", bound="DistanceLimits")
+
+
+class Measured(Document):
+    """Models on which limits were tried: in `dtype`, up to `layers` blocks deep and `width` elements wide.
+
+    `answers` honest answers of `models` were compared, and none of them was rejected.
+    """
+
+    dtype: Dtype
+    layers: Positive
+    width: Positive
+    models: tuple[str, ...] = ()
+    answers: Positive = 1
+
+    def covers(self, card: ModelCard) -> bool:
+        """Whether a model is within the range."""
+        return self.dtype == card.dtype and card.layers <= self.layers and card.width <= self.width
+
+
+TRIED: Final = (Measured(dtype="F32", layers=30, width=576, models=("SmolLM2-135M-Instruct",), answers=37),)
+"""Models on which limits of smaller ones were tried: on four stacks no honest answer was rejected, and every other
+model, precision and cache was seen."""
+
+
+class DistanceLimits(Document):
+    """How far an honest claim may lie from the verifier's rows, relative to the block, in `dtype`.
+
+    For blocks of `tokens` tokens or more, since a longer one varies less, and for the first layers up to `layer_max`,
+    where rounding has not grown yet, or all if that is absent. `honest` blocks were compared; the furthest lay at
+    `honest_largest`, the highest median of an answer's at `honest_typical`.
+    """
+
+    dtype: Dtype
+    tokens: Positive
+    layer_max: Count | None = None
+    largest: Limit
+    typical: Limit
+    honest: Positive
+    honest_largest: Limit
+    honest_typical: Limit
+
+
+class FingerprintLimits(DistanceLimits):
+    """Limits for projections in `bits` bits, of `width` numbers or more: a wider one varies less, too."""
+
+    bits: Bits
+    width: Positive
+
+
+class FingerprintCalibration(Document):
+    """A table of limits and where it was measured; made by `research/fingerprint_calibration.py`."""
+
+    version: Literal[1] = 1
+    machine: str
+    software: str
+    models: tuple[str, ...]
+    stacks: tuple[str, ...]
+    held_out: tuple[str, ...]
+    measured: tuple[Measured, ...] = ()
+    limits: tuple[FingerprintLimits, ...]
+    states: tuple[DistanceLimits, ...]
+
+
+class FingerprintRule(Document):
+    """What one verifier allows: limits (those shipped, if absent), times a margin, and how many states are opened.
+
+    `measured` says for which models: absent, limits of the verifier's own hold for every model, and those shipped for
+    the models that they were tried on. With shipped limits, it adds to these.
+    """
+
+    limits: tuple[FingerprintLimits, ...] | None = None
+    states: tuple[DistanceLimits, ...] | None = None
+    measured: tuple[Measured, ...] | None = None
+    margin: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
+    parts: Annotated[int, Field(ge=1, le=PARTS_MAX)] = 4
+
+    def measured_for(self, kind: Kind) -> tuple[Measured, ...] | None:
+        """The models for which limits hold; None where that is every model. Those of TOPLOC are never one's own."""
+        own = {"projection": self.limits, "states": self.states}.get(kind)
+        if own is not None:
+            return self.measured
+        return (*shipped_calibration().measured, *TRIED, *(self.measured or ()))
+
+    def limits_for(
+        self, settings: FingerprintSettings, dtype: Dtype, layer: int, tokens: int
+    ) -> FingerprintLimits | None:
+        """The limits for a block of `tokens` tokens; none where honest claims fill the range of the numbers."""
+        table = self.limits if self.limits is not None else shipped_calibration().limits
+        alike = [each for each in table if each.bits == settings.bits and each.width <= settings.width]
+        found = max(_fitting(alike, dtype, layer, tokens), key=lambda each: (*_rank(each), each.width), default=None)
+        return None if found is None or self.margin * found.largest > reach(settings.bits) / 2 else found
+
+    def states_for(self, dtype: Dtype, layer: int, tokens: int) -> DistanceLimits | None:
+        """The limits for a block of `tokens` rows compared directly."""
+        table = self.states if self.states is not None else shipped_calibration().states
+        return max(_fitting(table, dtype, layer, tokens), key=_rank, default=None)
+
+
+def _fitting(table: Sequence[L], dtype: Dtype, layer: int, tokens: int) -> list[L]:
+    fits = [each for each in table if each.dtype == dtype and each.tokens <= tokens]
+    return [each for each in fits if each.layer_max is None or layer <= each.layer_max]
+
+
+def _rank(limits: DistanceLimits) -> tuple[float, int]:
+    """The narrower class first: fewer layers, then longer blocks."""
+    return -math.inf if limits.layer_max is None else -limits.layer_max, limits.tokens
+
+
+@cache
+def shipped_calibration() -> FingerprintCalibration:
+    """The table that comes with the package."""
+    data = (resources.files("tallystick") / "audits" / "receipts" / "fingerprints.json").read_bytes()
+    return FingerprintCalibration.from_bytes(data.strip(), "fingerprints.json")

@@ -1,0 +1,112 @@
+"""Rung 4: the answer generated again on the same stack, and compared bit for bit.
+
+Equal tokens from equal bits end every doubt about sampler and model. Unequal ones convict only if the computation is
+the same up to there: a kernel chosen otherwise may honestly part from the provider's at a near tie.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from tallystick.answers.report import BITS, Notebook
+from tallystick.errors import ProofError
+from tallystick.tolerances.tolerance import Finding
+from tallystick.transcripts.environment import Environment
+from tallystick.transcripts.receipt import Fingerprint, Receipt, StatesCommitment
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What the verifier's own generation gave, summarised as the receipt summarises."""
+
+    tokens: tuple[int, ...]
+    fingerprints: tuple[Fingerprint, ...] = ()
+    states: StatesCommitment | None = None
+
+
+class ExactReplayer(Protocol):
+    """Generates an answer again, as the recorder of this project does."""
+
+    @property
+    def environment(self) -> Environment:
+        """The verifier's own stack."""
+
+    def replay(self, receipt: Receipt, prompt: tuple[int, ...]) -> Replay:
+        """The answer to `prompt` with the receipt's sampler and limit; raises `UnavailableError`."""
+
+
+def judge_replay(
+    notes: Notebook,
+    receipt: Receipt,
+    prompt: tuple[int, ...],
+    answer: tuple[int, ...],
+    replayer: ExactReplayer,
+    stated: Environment | None,
+) -> frozenset[int]:
+    """Generate again and compare; returns the rungs below whose doubts are settled by it.
+
+    `stated` is the provider's environment, if it is at hand.
+    """
+    reasons = differences(receipt, replayer.environment, stated)
+    if reasons:
+        for reason in reasons:
+            notes.lacks("replay", reason)
+        return frozenset()
+    found = replayer.replay(receipt, prompt)
+    place = first_difference(answer, found.tokens)
+    if place is None:
+        return _same_tokens(notes, receipt, found)
+    prefix = _same_prefix(receipt, found, place)
+    if prefix:
+        detail = f"the bits of {prefix} tokens before are the same, and then the tokens are not"
+        notes.note(Finding(float(len(answer) - place), 0.0, "replay", f"token {place}", detail))
+    else:
+        notes.lacks("replay", f"parts at token {place}, and nothing shows that the kernels before were the same")
+    return frozenset()
+
+
+def differences(receipt: Receipt, own: Environment, stated: Environment | None) -> list[str]:
+    """Why the answer cannot be generated again bit for bit: another stack, or others in the batch."""
+    found = []
+    if receipt.batch.largest > 1:
+        found.append(f"computed in a batch of up to {receipt.batch.largest}, whose other prompts are not at hand")
+    if stated is not None and stated.digest_as("environment") != receipt.engine.environment:
+        raise ProofError("environment: not the one that the receipt names")
+    if stated is not None:
+        found += [f"another stack: {line}" for line in own.differences(stated)]
+    elif own.digest_as("environment") != receipt.engine.environment:
+        found.append("another stack than this one; give the provider's environment to see where they differ")
+    return found
+
+
+def first_difference(claimed: tuple[int, ...], replayed: tuple[int, ...]) -> int | None:
+    """The first place at which two answers differ, if they do."""
+    if claimed == replayed:
+        return None
+    pairs = zip(claimed, replayed, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(claimed), len(replayed)))
+
+
+def _same_tokens(notes: Notebook, receipt: Receipt, found: Replay) -> frozenset[int]:
+    notes.agrees("replay", "tokens", "every token, generated again")
+    claimed_bits = (receipt.fingerprints, receipt.states and receipt.states.root)
+    if claimed_bits == ((), None):
+        return frozenset({1})
+    if claimed_bits == (found.fingerprints, found.states and found.states.root):
+        notes.agrees(BITS, "hidden states", "every bit that the receipt binds")
+        return frozenset({1, 2, 3})
+    notes.lacks("replay", "the tokens are the same, and the bits of the hidden states are not: other kernels")
+    return frozenset({1})
+
+
+def _same_prefix(receipt: Receipt, found: Replay, place: int) -> int:
+    """How many answer tokens before `place` lie in blocks of fingerprints whose bits are the same."""
+    tokens = 0
+    for claimed, own in zip(receipt.fingerprints, found.fingerprints, strict=False):
+        whole = (place + 1) // claimed.block
+        size = len(claimed.raw) // max(1, -(-claimed.tokens // claimed.block))
+        if claimed.raw[: whole * size] != own.raw[: whole * size]:
+            return 0
+        tokens = max(tokens, whole * claimed.block)
+    return tokens

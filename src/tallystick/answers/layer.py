@@ -1,0 +1,181 @@
+"""Rung 3: one layer run alone on the provider's own opened input, judged by what its operators may round.
+
+The input is exact, so no error of earlier layers has to be forgiven: a layer that was skipped, quantised or exchanged
+stands out by orders of magnitude. Two limits are applied. The theorem: every element lies within the radius that error
+analysis carries through the whole layer. The calibration: every row lies within a share of its norm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tallystick.answers.enclosure import Enclosed, enclose
+from tallystick.answers.policy import ReceiptPolicy
+from tallystick.answers.report import Notebook
+from tallystick.answers.verify import Challenge, Subject
+from tallystick.commitments.digest import digest, digest_bytes
+from tallystick.commitments.philox import sample
+from tallystick.errors import ProofError, UnavailableError
+from tallystick.graphs.graph import Graph, Ref
+from tallystick.graphs.inspection import Inspection
+from tallystick.operators.bound import excess
+from tallystick.tensors.dtypes import round_to_bfloat16, round_to_float16
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.tolerance import Finding
+from tallystick.transcripts.receipt import StatesCommitment
+from tallystick.transcripts.states_opening import Rows, check_states_opening
+
+INPUT: Final = "inputs.input_ids"
+RELATIVE: Final[Mapping[str, float]] = {"F32": 2e-5, "F16": 2e-3, "BF16": 2e-2}
+"""How far a row may lie from the exact one by default, relative to its norm: fifty times what one layer of a Llama
+was seen to differ by in F32 (3.8e-7), four times in F16 (5.4e-4) and BF16 (5.2e-3), with either attention."""
+
+BALL_BYTES: Final = 8
+"""Bytes for each byte of a value: a centre and a radius in float64, where values are of two bytes."""
+BALL_WORK: Final = 2
+"""Operations for each floating-point operation: products are of matrices, one for centres and some for radii."""
+
+
+class LayerProgram(Protocol):
+    """One layer of the promised model as a graph for a sequence of some length, captured by the verifier.
+
+    `given` is the reference of the layer's input, or None where that is the tokens themselves; `bindings` holds
+    weights, buffers, constants and every other input.
+    """
+
+    @property
+    def graph(self) -> Graph:
+        """The slice, whose only output is the layer's."""
+
+    @property
+    def given(self) -> Ref | None:
+        """Where the hidden states [1, length, width] of the layer before go in."""
+
+    @property
+    def bindings(self) -> Mapping[Ref, Tensor]:
+        """Everything else that the slice reads."""
+
+
+LayerSource = Callable[[tuple[int, ...], int], LayerProgram]
+"""The program of a layer for these tokens; raises `UnavailableError` where it cannot be captured."""
+
+
+def judge_layer(
+    notes: Notebook,
+    subject: Subject,
+    tokens: tuple[int, ...],
+    policy: ReceiptPolicy,
+    source: LayerSource,
+    layer: int | None = None,
+) -> None:
+    """Judge `layer`, or one that the nonce chooses among those whose input and output are opened in full.
+
+    `tokens` are all that were fed. Raises `MalformedError` for an opening whose bytes are no rows.
+    """
+    statement, challenge = subject.receipt.states, subject.challenge
+    if statement is None or challenge is None:
+        notes.lacks("layer", "the hidden states before and after a layer are not opened: challenge the provider")
+        return
+    if not statement.prompt:
+        notes.lacks("layer", "the receipt commits to the answer's states alone, and a layer needs the prompt's too")
+        return
+    try:
+        opened = opened_layers(challenge, statement)
+    except ProofError as error:
+        notes.differs("layer", "opening", str(error))
+        return
+    choices = [each for each in opened if each == 0 or each - 1 in opened]
+    chosen = layer if layer is not None else _choose(challenge.nonce, statement, choices)
+    if chosen is None or chosen not in choices:
+        name = "no layer is" if chosen is None else f"layer {chosen} is not"
+        notes.lacks("layer", f"{name} opened in full together with the one before")
+        return
+    _judge(notes, statement, opened, chosen, source(tokens, chosen), policy)
+
+
+def check_program(graph: Graph, policy: ReceiptPolicy) -> None:
+    """Raise `UnavailableError` where running the graph on balls takes more memory or work than the policy allows."""
+    seen = Inspection(graph)
+    for setting, needed in (("memory_max", BALL_BYTES * seen.peak_bytes), ("work_max", BALL_WORK * seen.flops)):
+        if needed > (allowed := getattr(policy, setting)):
+            raise UnavailableError(f"judging it takes up to {needed}, more than {setting} of {allowed}")
+
+
+def opened_layers(challenge: Challenge, statement: StatesCommitment) -> dict[int, Rows]:
+    """The layers of which every row is opened, each [rows, width]; raises `ProofError` for a wrong opening."""
+    parts = check_states_opening(challenge.opening, statement, challenge.nonce, challenge.count)
+    blocks = range(-(-statement.rows // statement.block))
+    whole = [layer for layer in sorted(statement.layers) if all((block, layer) in parts for block in blocks)]
+    found = {layer: [parts[block, layer] for block in blocks] for layer in whole}
+    return {layer: np.concatenate(rows) for layer, rows in found.items() if len({r.shape[1] for r in rows}) == 1}
+
+
+def _choose(nonce: bytes, statement: StatesCommitment, choices: list[int]) -> int | None:
+    if not choices:
+        return None
+    key = digest_bytes(digest("challenge", b"layer\n" + statement.root.encode() + nonce))
+    return choices[int(sample(key, len(choices), 1)[0])]
+
+
+def _judge(
+    notes: Notebook,
+    statement: StatesCommitment,
+    opened: Mapping[int, Rows],
+    layer: int,
+    program: LayerProgram,
+    policy: ReceiptPolicy,
+) -> None:
+    check_program(program.graph, policy)
+    bindings = dict(program.bindings)
+    [output] = program.graph.outputs
+    specs = program.graph.specs()
+    if program.given is not None:
+        given = _bound(opened[layer - 1], statement, specs[program.given])
+        if given is None:
+            notes.lacks("layer", f"the states are kept in another form than layer {layer} reads: {statement.dtype}")
+            return
+        bindings[program.given] = given
+    if statement.dtype != specs[output.value].dtype:
+        notes.lacks("layer", f"the states are kept in another form than layer {layer} gives: {statement.dtype}")
+        return
+    exact = enclose(program.graph, bindings)[output.name]
+    claimed = opened[layer][None].astype(np.float64)
+    if claimed.shape != exact.centre.shape:
+        notes.differs("layer", f"layer {layer}", f"{statement.dtype}{list(claimed.shape)} is not what the layer gives")
+        return
+    notes.note(_within_bound(claimed, exact, layer))
+    notes.note(_within_share(claimed, exact, layer, policy.layer or RELATIVE[statement.dtype]))
+    unbounded = float(np.mean(~np.isfinite(exact.radius)))
+    if unbounded:
+        notes.not_checked.append(f"layer {layer}: no bound holds for {100 * unbounded:.1f} % of its elements")
+
+
+def _bound(rows: Rows, statement: StatesCommitment, spec: TensorSpec) -> Tensor | None:
+    """The opened rows as the tensor that the slice reads; None where they are of another dtype or shape."""
+    if spec.dtype != statement.dtype or spec.shape != (1, *rows.shape):
+        return None
+    if spec.dtype == "BF16":
+        return Tensor("BF16", spec.shape, round_to_bfloat16(rows[None]).tobytes())
+    return Tensor.of(round_to_float16(rows[None]) if spec.dtype == "F16" else rows[None])
+
+
+def _within_bound(claimed: npt.NDArray[np.float64], exact: Enclosed, layer: int) -> Finding:
+    ratio = excess(claimed, exact.centre, exact.radius)
+    _, row, element = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
+    detail = "of the radius that honest rounding through the whole layer cannot leave"
+    return Finding(float(ratio.max()), 1.0, "layer", f"layer {layer}, row {row}, element {element}", detail)
+
+
+def _within_share(claimed: npt.NDArray[np.float64], exact: Enclosed, layer: int, allowed: float) -> Finding:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        size = np.linalg.norm(exact.centre[0], axis=1)
+        away = np.linalg.norm(claimed[0] - exact.centre[0], axis=1)
+        share = np.where(away == 0.0, 0.0, away / size)
+    share = np.where(np.isnan(share), np.inf, share)
+    row = int(np.argmax(share))
+    return Finding(float(share[row]), allowed, "layer", f"layer {layer}, row {row}", "of the row's norm")

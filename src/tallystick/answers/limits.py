@@ -1,0 +1,64 @@
+"""Every number of a receipt is bounded before anything is computed with it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from tallystick.answers.delivered import KnownTokens
+from tallystick.answers.policy import ReceiptPolicy
+from tallystick.answers.work import memory, operations
+from tallystick.errors import MalformedError, UnavailableError
+from tallystick.transcripts.model_card import ModelCard
+from tallystick.transcripts.receipt import Receipt
+
+
+def check_consistency(receipt: Receipt) -> None:
+    """Numbers of rows and tokens belong together; raises `MalformedError` naming the field."""
+    prompt, answer = receipt.request.prompt.count, receipt.answer.tokens.count
+    if prompt < 1:
+        raise MalformedError("receipt.request.prompt.count: an answer follows a prompt of at least one token")
+    for place, fingerprint in enumerate(receipt.fingerprints):
+        if fingerprint.tokens != answer:
+            where = f"receipt.fingerprints.{place}.tokens"
+            raise MalformedError(f"{where}: {fingerprint.tokens}, and the answer has {answer}")
+    states = receipt.states
+    rows = answer if states is None or not states.prompt else prompt + answer - 1
+    if states is not None and states.rows != rows:
+        raise MalformedError(f"receipt.states.rows: {states.rows}, and there are {rows}")
+
+
+def check_sizes(
+    receipt: Receipt, card: ModelCard, policy: ReceiptPolicy, context: int | None, layers: Collection[int]
+) -> None:
+    """The work is one that this verifier does; `layers` are those whose hidden states are compared.
+
+    Raises:
+        UnavailableError: more tokens, memory or work than the policy allows; or more tokens than the model has places.
+        MalformedError: a layer that the model does not have.
+    """
+    answer = receipt.answer.tokens.count
+    total = receipt.request.prompt.count + answer
+    where = "receipt.answer.tokens.count"
+    if total > policy.tokens_max:
+        raise UnavailableError(f"{where}: {total} tokens, more than tokens_max of {policy.tokens_max}")
+    if context is not None and total - 1 > context:
+        raise UnavailableError(f"{where}: {total} tokens do not fit into {context} places of the model")
+    spent = {
+        "memory_max": (memory(receipt, card, layers), "bytes"),
+        "work_max": (operations(receipt, card), "operations"),
+    }
+    for setting, (needed, unit) in spent.items():
+        if needed > (allowed := getattr(policy, setting)):
+            raise UnavailableError(f"{where}: takes up to {needed} {unit}, more than {setting} of {allowed}")
+    named = {f"fingerprints.{place}": each.layers for place, each in enumerate(receipt.fingerprints)}
+    named |= {"states": receipt.states.layers} if receipt.states else {}
+    for place, layers in named.items():
+        if max(layers) > card.layers:
+            raise MalformedError(f"receipt.{place}.layers: {max(layers)} is not from 0 to {card.layers}")
+
+
+def check_vocabulary(tokens: KnownTokens, card: ModelCard) -> None:
+    """Raise `MalformedError` for a token that the model does not have."""
+    for name, ids in (("request.prompt", tokens.prompt), ("answer.tokens", tokens.answer)):
+        if ids and max(ids) >= card.vocabulary:
+            raise MalformedError(f"receipt.{name}.ids: {max(ids)} is outside the vocabulary of {card.vocabulary}")

@@ -1,0 +1,47 @@
+"""Why a distance decides nothing: the limits beside it were measured on other models than the promised one.
+
+What the promised model is comes from the verifier's own copy, never from a receipt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from tallystick.answers.distance_limits import FingerprintRule, Kind, Measured
+from tallystick.answers.sampler import BANDS_MEASURED, SamplerRule
+from tallystick.transcripts.model_card import ModelCard
+
+WAYS: Final[dict[Kind, str]] = {
+    "projection": "measure them with `research/fingerprint_calibration.py --model DIR` and give the table as --limits",
+    "states": "measure them with `research/fingerprint_calibration.py --model DIR` and give the table as --limits",
+    "toploc": "name such models in the policy's `fingerprints.measured` if the published limits are to hold for them",
+}
+
+
+def unmeasured_limits(rule: FingerprintRule, kind: Kind, card: ModelCard) -> str:
+    """Why limits on distances do not hold for the model, and what mends it; empty where they do."""
+    measured = rule.measured_for(kind)
+    return "" if measured is None else _reason(measured, card, "no limits were", WAYS[kind])
+
+
+def other_form(dtype: str, card: ModelCard) -> str:
+    """Why limits say nothing about states kept in `dtype`; empty for the model's own and for F32, which rounds none."""
+    if dtype in ("F32", card.dtype):
+        return ""
+    return f"the states are kept in {dtype}, which rounds those of a model in {card.dtype}: keep them as they are"
+
+
+def unmeasured_band(rule: SamplerRule, card: ModelCard) -> str:
+    """Why the tie band does not hold for the model, and what mends it; empty where it does, or is the verifier's."""
+    way = "state a measured one as `sampler.band` in the policy"
+    return "" if rule.band is not None else _reason(BANDS_MEASURED, card, "no tie band was", way)
+
+
+def _reason(measured: Sequence[Measured], card: ModelCard, what: str, way: str) -> str:
+    if any(each.covers(card) for each in measured):
+        return ""
+    held = f"{card.layers} layers of width {card.width} in {card.dtype}"
+    alike = [f"{each.layers} layers of width {each.width}" for each in measured if each.dtype == card.dtype]
+    tried = f"up to {' or '.join(dict.fromkeys(alike))}" if alike else "nothing in that precision"
+    return f"{what} measured for {held} (measured: {tried}): {way}"

@@ -1,0 +1,156 @@
+"""The order of a provider's receipts: every number once, each naming the one before, none under two names."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+from tallystick.answers.report import shown
+from tallystick.answers.response import split_name
+from tallystick.commitments.digest import Digest
+from tallystick.judging.findings import AGREES, DIFFERS, Findings
+from tallystick.tolerances.tolerance import Finding
+from tallystick.transcripts.receipt import Receipt
+
+CHECK: Final = "sequence"
+SHOWN: Final = 3
+
+
+@dataclass
+class Order:
+    """What the numbers of one key's receipts show.
+
+    In a stream that has to be `complete`, a missing number and another order than that of the numbers are objections.
+    Otherwise they are to be expected: one customer sees only its own receipts, and may sort them as it likes.
+    """
+
+    complete: bool = False
+    findings: Findings = field(default_factory=Findings)
+    not_checked: list[str] = field(default_factory=list)
+
+
+def check_order(receipts: Sequence[Receipt], complete: bool = False) -> Order:
+    """The order of the receipts of one key, as they were handed over."""
+    order = Order(complete)
+    if not receipts:
+        return order
+    distinct = list(_without_replays(order, receipts))
+    _check_numbers(order, distinct)
+    _check_names(order, distinct)
+    _check_nonces(order, distinct)
+    ascending = sorted(distinct, key=lambda each: each.sequence)
+    _check_sorted(order, distinct, ascending)
+    _check_gaps(order, ascending)
+    _check_links(order, ascending)
+    return order
+
+
+def _without_replays(order: Order, receipts: Sequence[Receipt]) -> Iterator[Receipt]:
+    """One receipt handed over twice answers two requests with one answer, or was kept twice by mistake."""
+    seen: dict[Digest, int] = {}
+    replays = 0
+    for place, receipt in enumerate(receipts, 1):
+        first = seen.setdefault(receipt.identity, place)
+        if first == place:
+            yield receipt
+        else:
+            replays += 1
+            where = f"number {receipt.sequence}"
+            order.findings.note(DIFFERS, CHECK, where, f"receipt {place} is receipt {first} again: replayed")
+    if not replays:
+        order.findings.note(AGREES, CHECK, f"{len(receipts)} receipts", "no receipt twice")
+
+
+def _check_numbers(order: Order, receipts: Sequence[Receipt]) -> None:
+    by_number: dict[int, list[Receipt]] = defaultdict(list)
+    for receipt in receipts:
+        by_number[receipt.sequence].append(receipt)
+    doubled = [number for number, found in by_number.items() if len(found) > 1]
+    for number in doubled:
+        line = "two different receipts under one number: the provider equivocates"
+        order.findings.note(DIFFERS, CHECK, f"number {number}", line)
+    if not doubled:
+        order.findings.note(AGREES, CHECK, "numbers", "each once")
+
+
+def _check_names(order: Order, receipts: Sequence[Receipt]) -> None:
+    """The provider names its answers, and no two alike."""
+    names = Counter(each.request.id for each in receipts)
+    doubled = sorted(name for name, count in names.items() if count > 1)
+    for name in doubled[:SHOWN]:
+        order.findings.note(DIFFERS, CHECK, "request.id", f"{name} in more than one receipt")
+    if not doubled:
+        order.findings.note(AGREES, CHECK, "request.id")
+
+
+def _check_nonces(order: Order, receipts: Sequence[Receipt]) -> None:
+    """A nonce stands in the receipts of one request. Where it does not, a customer used it twice or sent it again.
+
+    That is no fault of the provider's: a receipt of another nonce than was asked for is found beside its own request.
+    """
+    by_nonce: dict[str, list[Receipt]] = defaultdict(list)
+    for each in receipts:
+        if each.request.nonce is not None:
+            by_nonce[each.request.nonce].append(each)
+    doubled = sorted(nonce for nonce, found in by_nonce.items() if not _is_one_request(found))
+    for nonce in doubled[:SHOWN]:
+        count = len(by_nonce[nonce])
+        line = f"{shown(nonce)} in {count} receipts of different requests"
+        order.findings.note(DIFFERS, CHECK, "request.nonce", line, advisory=True)
+        order.not_checked.append(f"{line}, so it binds none of them: a nonce is for one request")
+    if not doubled:
+        order.findings.note(AGREES, CHECK, "request.nonce")
+
+
+def _is_one_request(receipts: Sequence[Receipt]) -> bool:
+    """Whether receipts are the answers of one request: one name, numbered, and the seeds with it."""
+    if len(receipts) == 1:
+        return True
+    return None not in (asked := {_asked(each) for each in receipts}) and len(asked) == 1
+
+
+def _asked(receipt: Receipt) -> tuple[object, ...] | None:
+    """What the answers of one request share; None for a receipt whose name has no number."""
+    base, number = split_name(receipt.request.id)
+    if number is None:
+        return None
+    sampler = receipt.sampler
+    settings = sampler.model_copy(update={"seed": 0}), sampler.seed - number
+    return base, receipt.request.prompt.digest, receipt.request.max_tokens, *settings
+
+
+def _check_sorted(order: Order, receipts: Sequence[Receipt], ascending: Sequence[Receipt]) -> None:
+    moved = sum(a is not b for a, b in zip(receipts, ascending, strict=True))
+    detail = f"{moved} of {len(receipts)} receipts are not where their numbers put them" if moved else ""
+    finding = Finding(float(moved), 0.0, CHECK, "order", detail, advisory=not order.complete)
+    order.findings.note(finding)
+
+
+def _check_gaps(order: Order, ascending: Sequence[Receipt]) -> None:
+    numbers = [each.sequence for each in ascending]
+    edges = [0, *numbers] if order.complete else numbers
+    gaps = [(a + 1, b - 1) for a, b in pairwise(edges) if b > a + 1]
+    missing = sum(last - first + 1 for first, last in gaps)
+    shown = ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in gaps[:SHOWN]) + (" …" if gaps[SHOWN:] else "")
+    detail = f"{missing} numbers are missing: {shown}" if missing else ""
+    order.findings.note(Finding(float(missing), 0.0, CHECK, "gaps", detail, advisory=not order.complete))
+    if missing and not order.complete:
+        order.not_checked.append(f"{detail}; they may be other customers'")
+    order.not_checked.append(f"whether receipts after number {numbers[-1]} were withheld")
+
+
+def _check_links(order: Order, ascending: Sequence[Receipt]) -> None:
+    """Where two receipts have neighbouring numbers, the second names the first."""
+    held: dict[int, set[Digest]] = defaultdict(set)
+    for each in ascending:
+        held[each.sequence].add(each.identity)
+    links = [each for each in ascending if each.sequence - 1 in held]
+    broken = [each.sequence for each in links if each.previous not in held[each.sequence - 1]]
+    broken += [each.sequence for each in ascending if (each.sequence == 1) != (each.previous is None)]
+    for number in broken[:SHOWN]:
+        order.findings.note(DIFFERS, CHECK, f"number {number}", "does not name the receipt before it")
+    if links and not broken:
+        order.findings.note(AGREES, CHECK, f"{len(links)} links", "each names the one before")

@@ -1,0 +1,214 @@
+"""What was found about one receipt: each check with its evidence, its bytes and its time, and what it all answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
+
+from tallystick.answers.sampler import SamplerEvidence
+from tallystick.commitments.digest import Digest
+from tallystick.commitments.encoding import Json
+from tallystick.judging.findings import AGREES, DIFFERS, Findings
+from tallystick.judging.verdict import Outcome, Verdict, number
+from tallystick.tolerances.tolerance import Finding
+
+Reply = Literal["yes", "no", "unknown"]
+RUNGS: Final = (1, 2, 3, 4)
+BITS: Final = "replayed bits"
+"""An exact replay of the hidden states that a receipt binds, where `replay` is one of the tokens."""
+RUNG_OF: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("sampler", "surprisal", "evidence"), 1),
+    **dict.fromkeys(("fingerprint", "states"), 2),
+    "layer": 3,
+    **dict.fromkeys(("replay", BITS), 4),
+}
+"""The rung of the ladder to which a check belongs; what compares statements alone stands before the first."""
+RUNG_NAMES: Final = {1: "token test", 2: "fingerprints", 3: "one layer by operators", 4: "exact replay"}
+STATED: Final = ("signature", "model")
+SEEN: Final = ("evidence", "fingerprint", "states", "replay")
+"""Checks of which each alone shows that the promised model computed."""
+EXACT: Final = ("fingerprint", "states", BITS)
+"""Those that show in which precision: tokens, replayed or not, seldom tell fewer bits from more."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a customer asks: what has to be settled first, what answers it, and what else would speak against it."""
+
+    first: tuple[str, ...]
+    answers: tuple[str, ...]
+    against: tuple[str, ...] = ()
+
+
+QUESTIONS: Final[Mapping[str, Question]] = {
+    "same model": Question(STATED, SEEN, ("sampler", "surprisal", "layer")),
+    "same precision": Question(STATED, EXACT, ("sampler", "surprisal", "evidence", "layer", "replay")),
+    "same prompt": Question(("signature",), ("prompt",), ("nonce",)),
+    "same sampler": Question(("signature", "settings"), ("evidence", "surprisal", "replay"), ("sampler",)),
+    "same token count": Question(("signature", "finish"), ("usage", "tokens")),
+}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one check took: seconds on the wall, and how many bytes of evidence it read."""
+
+    check: str
+    seconds: float
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A check that could not be made, and why; `lasting` where the receipt itself lacks what the policy demands."""
+
+    check: str
+    reason: str
+    lasting: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.check}: {self.reason}"
+
+
+@dataclass
+class Notebook:
+    """What a verification saw so far."""
+
+    findings: Findings = field(default_factory=Findings)
+    missing: list[Missing] = field(default_factory=list)
+    not_checked: list[str] = field(default_factory=list)
+    assumptions: list[str] = field(default_factory=list)
+    costs: list[Cost] = field(default_factory=list)
+
+    @contextmanager
+    def timing(self, check: str, size: int = 0) -> Iterator[None]:
+        """Add what the block took to the cost of `check`."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.costs.append(Cost(check, time.perf_counter() - start, size))
+
+    def note(self, finding: Finding) -> None:
+        """Note a comparison."""
+        self.findings.note(finding)
+
+    def agrees(self, name: str, where: str = "", detail: str = "") -> None:
+        """Note that two things that have to be equal are."""
+        self.findings.note(AGREES, name, where, detail)
+
+    def differs(self, name: str, where: str, detail: str) -> None:
+        """Note that two things that have to be equal are not."""
+        self.findings.note(DIFFERS, name, where, detail)
+
+    def compare(self, name: str, where: str, claimed: object, expected: object) -> None:
+        """Note whether what the receipt claims is what was expected."""
+        if claimed == expected:
+            self.agrees(name, where)
+        else:
+            self.differs(name, where, f"{shown(claimed)} in the receipt, and {shown(expected)} was expected")
+
+    def lacks(self, check: str, reason: str, lasting: bool = False) -> None:
+        """Note that a check could not be made."""
+        self.missing.append(Missing(check, reason, lasting))
+
+
+@dataclass(frozen=True)
+class ReceiptReport:
+    """The verdict on one receipt with everything behind it.
+
+    `rung` is the highest rung of the ladder that was climbed. `evidence` holds the numbers that add up over receipts.
+    """
+
+    receipt: Digest
+    model: Digest
+    sequence: int
+    tokens: int
+    rung: int
+    findings: tuple[Finding, ...]
+    missing: tuple[Missing, ...] = ()
+    not_checked: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    costs: tuple[Cost, ...] = ()
+    evidence: SamplerEvidence | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """Accepted, rejected or inconclusive."""
+        return Verdict(self.findings, tuple(map(str, self.missing)), self.not_checked, self.assumptions)
+
+    @property
+    def outcome(self) -> Outcome:
+        """The verdict's outcome."""
+        return self.verdict.outcome
+
+    @property
+    def exit_code(self) -> int:
+        """0, 1 or 3 (DESIGN §7)."""
+        return self.verdict.exit_code
+
+    @property
+    def answers(self) -> dict[str, Reply]:
+        """To each question of a customer: yes, no, or unknown where there is not enough evidence."""
+        return {name: self._reply(question) for name, question in QUESTIONS.items()}
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """The seconds that each check took."""
+        return {check: sum(cost.seconds for cost in self.costs if cost.check == check) for check in self._checks()}
+
+    @property
+    def bytes(self) -> dict[str, int]:
+        """The bytes of evidence that each check read."""
+        return {check: sum(cost.bytes for cost in self.costs if cost.check == check) for check in self._checks()}
+
+    @property
+    def rung_costs(self) -> dict[int, Cost]:
+        """What each rung that was climbed took; the one pass over the tokens counts to the first."""
+        found: dict[int, Cost] = {}
+        for cost in self.costs:
+            rung = 1 if cost.check == "prefill" else RUNG_OF.get(cost.check, 0)
+            held = found.get(rung, Cost(RUNG_NAMES.get(rung, "statements"), 0.0))
+            found[rung] = replace(held, seconds=held.seconds + cost.seconds, bytes=held.bytes + cost.bytes)
+        return dict(sorted(found.items()))
+
+    def to_json(self) -> dict[str, Json]:
+        """The report as JSON values."""
+        return {
+            **self.verdict.to_json(),
+            "receipt": str(self.receipt),
+            "model": str(self.model),
+            "sequence": self.sequence,
+            "tokens": self.tokens,
+            "rung": self.rung,
+            "answers": dict(self.answers),
+            "costs": [
+                {"check": check, "seconds": number(round(seconds, 6)), "bytes": self.bytes[check]}
+                for check, seconds in self.seconds.items()
+            ],
+            "rungs": [
+                {"rung": rung, "name": cost.check, "seconds": number(round(cost.seconds, 6)), "bytes": cost.bytes}
+                for rung, cost in self.rung_costs.items()
+            ],
+        }
+
+    def _checks(self) -> list[str]:
+        return list(dict.fromkeys(cost.check for cost in self.costs))
+
+    def _reply(self, question: Question) -> Reply:
+        decisive = [each for each in self.findings if not each.advisory]
+        spoken = {*question.first, *question.answers, *question.against}
+        if any(each.name in spoken and not each.agrees for each in decisive):
+            return "no"
+        is_open = {each.check for each in self.missing}
+        answered = {each.name for each in decisive if each.name in question.answers} - is_open
+        return "yes" if answered and not is_open & set(question.first) else "unknown"
+
+
+def shown(value: object) -> str:
+    """A value in a line for people, cut where it is long."""
+    text = str(value)
+    return text if len(text) <= 90 else f"{text[:87]}…"

@@ -1,0 +1,123 @@
+"""What a customer asked of a provider, as the customer kept it: the body of a request in OpenAI's form.
+
+Nothing here comes from the provider. What a body leaves open was left to the provider, and is not compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from tallystick.commitments.encoding import Json, parse
+from tallystick.documents.document import Count, Document
+from tallystick.documents.files import read_document
+from tallystick.errors import MalformedError
+from tallystick.transcripts.receipt import TOKENS_MAX, Nonce, TokenCount
+from tallystick.transcripts.sampler import Penalty, Share, Temperature
+from tallystick.workloads.language_model import LanguageModel
+
+SETTINGS: Final = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
+IDLE: Final = frozenset(
+    {
+        *("stream", "stream_options", "user", "metadata", "store", "service_tier", "timeout"),
+        *("safety_identifier", "prompt_cache_key", "logprobs", "top_logprobs", "extra_headers"),
+    }
+)
+"""Fields of a request that have no say in which tokens come out."""
+NEUTRAL: Final[Mapping[str, tuple[Json, ...]]] = {
+    **dict.fromkeys(("presence_penalty", "frequency_penalty"), (0, 0.0)),
+    "best_of": (1,),
+    **{name: ([], {}, "") for name in ("logit_bias", "tools", "functions", "suffix")},
+    "response_format": ({"type": "text"},),
+    "echo": (False,),
+}
+"""Fields that would have a say, and the values with which they have none."""
+
+Ids = Annotated[tuple[Annotated[int, Field(ge=0, lt=1 << 31)], ...], Field(max_length=TOKENS_MAX)]
+Texts = Annotated[tuple[str, ...], Field(max_length=64)]
+Message = dict[str, str]
+
+
+class ExpectedRequest(Document):
+    """One request: a conversation or a prompt (text or tokens), limits, settings of the sampler, nonce.
+
+    `model` is the name under which it was asked, `n` how many answers were. `others` names fields that may have had a
+    say in the answer and that no check covers.
+    """
+
+    model: Annotated[str, Field(max_length=256)] | None = None
+    n: Annotated[int, Field(ge=1, le=TOKENS_MAX)] | None = None
+    messages: tuple[Message, ...] | None = None
+    prompt: str | Ids | None = None
+    max_tokens: TokenCount | None = None
+    temperature: Temperature | None = None
+    top_k: Count | None = None
+    top_p: Share | None = None
+    min_p: Share | None = None
+    repetition_penalty: Penalty | None = None
+    seed: Count | None = None
+    stop: Texts = ()
+    tally_nonce: Nonce | None = None
+    others: Texts = ()
+
+    @classmethod
+    def from_body(cls, body: Json, what: str = "request") -> ExpectedRequest:
+        """Read the body of a completion or of a chat completion; raises `MalformedError` naming the field."""
+        if not isinstance(body, Mapping):
+            raise MalformedError(f"{what}: a request is an object")
+        fields = {name: value for name, value in _flattened(body, what).items() if value is not None}
+        if "max_completion_tokens" in fields:
+            fields["max_tokens"] = fields.pop("max_completion_tokens")
+        if fields.get("top_k") == -1:
+            fields["top_k"] = 0
+        if isinstance(fields.get("stop"), str):
+            fields["stop"] = [fields["stop"]]
+        if isinstance(messages := fields.get("messages"), list):
+            fields["messages"] = [_message(each, f"{what}.messages") for each in messages]
+        known = {name: fields[name] for name in cls.model_fields.keys() & fields.keys() - {"others"}}
+        return cls.from_json({**known, "others": _others(fields, set(cls.model_fields))}, what)
+
+    def settings_of(self, answer: int = 0) -> dict[str, float]:
+        """The settings of the sampler that were asked for; the seeds of several answers count upward."""
+        found = {name: value for name in SETTINGS if (value := getattr(self, name)) is not None}
+        return found | {"seed": found["seed"] + answer} if "seed" in found else found
+
+    def prompt_tokens(self, model: LanguageModel) -> tuple[int, ...] | None:
+        """The prompt by the verifier's own tokenizer and template; None where the body has none."""
+        if self.messages is not None:
+            return tuple(model.encode_chat(self.messages))
+        if isinstance(self.prompt, str):
+            return tuple(model.encode_text(self.prompt))
+        return self.prompt
+
+
+def read_request(path: Path) -> ExpectedRequest:
+    """Read the JSON body of a request from a file; raises `MalformedError` naming the field."""
+    return ExpectedRequest.from_body(parse(read_document(path), path.name), path.name)
+
+
+def _flattened(body: Mapping[str, Json], what: str) -> dict[str, Json]:
+    """The body with what clients send as `extra_body` in its place."""
+    extra = body.get("extra_body") or {}
+    if not isinstance(extra, Mapping):
+        raise MalformedError(f"{what}.extra_body: an object is needed")
+    return {**{name: value for name, value in body.items() if name != "extra_body"}, **extra}
+
+
+def _others(fields: Mapping[str, Json], known: set[str]) -> list[Json]:
+    strange = {name for name in fields if name not in known | IDLE and fields[name] not in NEUTRAL.get(name, ())}
+    return [name[:100] for name in sorted(strange)]
+
+
+def _message(message: Json, what: str) -> Json:
+    """A message whose parts of text are joined; other parts are refused."""
+    if not isinstance(message, dict) or not isinstance(parts := message.get("content"), list):
+        return message
+    texts = [part.get("text") for part in parts if isinstance(part, dict)]
+    joined = [text for text in texts if isinstance(text, str)]
+    if len(joined) < len(parts):
+        raise MalformedError(f"{what}.content: only text is understood")
+    return {**message, "content": "".join(joined)}

@@ -1,0 +1,365 @@
+"""Whether the claimed sampler drew the tokens of an answer from the promised model's logits, and how sure one is.
+
+What adds up over the receipts of one provider is `SamplerEvidence`; the statement and its error rates are explained in
+`docs/evidence.md`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Final, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, model_validator
+
+from tallystick.answers.distance_limits import TRIED, Measured
+from tallystick.documents.document import Document
+from tallystick.errors import MalformedError
+from tallystick.sampling.glance import USUAL_REACH
+from tallystick.sampling.margin import margins
+from tallystick.sampling.surprisal import log_ratios, surprisals
+from tallystick.tolerances.evidence import Decision, Likelihoods, MismatchTest, Trials, discount
+from tallystick.tolerances.tolerance import Finding
+from tallystick.transcripts.sampler import Sampler
+from tallystick.workloads.language_model import Rows
+
+Rate = Annotated[float, Field(gt=0.0, lt=1.0)]
+Logits = Annotated[float, Field(gt=0.0, le=1e6)]
+
+BANDS: Final = {"F32": 2e-3, "F16": 6e-2, "BF16": 5e-1}
+"""Tie bands in logits where the verifier states none: about eight roundings of a logit of 32 to the model's dtype."""
+BANDS_MEASURED: Final = (
+    *TRIED,
+    Measured(dtype="BF16", layers=6, width=128, models=("demo", "served"), answers=24),
+    Measured(dtype="F16", layers=6, width=128, models=("demo", "served"), answers=24),
+)
+"""The models on which honest logits stayed within these bands: the cache in batches of twelve beside one pass, with
+either attention and one or two threads, 1,620 rows a pair. Differences of two logits reached 0.33 in BF16, 0.047 in F16
+and 2.0e-5 in F32."""
+LOST: Final = (
+    "the receipt does not say how its seed was used (form unknown), so nothing shows how tokens were drawn; name the "
+    "form that was promised as `sampler.form` in the policy, or have probabilities judged alone with `sampler.seed` "
+    "unknown"
+)
+SHOWN: Final = 8
+EXCLUDED: Final = ("temperature x0.7", "temperature x1.43")
+"""What likelihoods have to exclude before an answer without a known seed is accepted."""
+
+
+class SamplerRule(Document):
+    """What one verifier asks of sampled tokens.
+
+    `band` is the tie band: how far the differences of honest logits lie apart, in logits; absent, `BANDS` of the
+    model's dtype. `honest` bounds the probability that an honest token has a margin beyond it, `far_rate` that it has
+    one beyond `far` bands, for which a single token is refused. `dishonest` is the rate of such tokens that has to be
+    excluded with error `beta` before an answer is accepted; `alpha` is the probability of ever accusing an honest
+    provider on evidence that adds up. `rms` is the typical drift of one logit, where drift is random
+    (`tolerances.discount`). `seed` says who chose it; with `unknown`, tokens are judged by their probability alone.
+    `form` names the one that was promised: a receipt that leaves it open is judged by it, and by nothing without.
+    `likelihoods` says when token probabilities are looked at besides margins, `reach` how unlikely a token may be and
+    still be looked at as a rival (`sampling.glance`).
+    """
+
+    band: Logits | None = None
+    far: Annotated[float, Field(ge=1.0, le=1e6)] = 8.0
+    far_rate: Rate = 1e-9
+    honest: Rate = 1e-3
+    dishonest: Rate = 0.1
+    alpha: Rate = 1e-6
+    beta: Rate = 0.01
+    rms: Logits | None = None
+    seed: Literal["customer", "provider", "unknown"] = "provider"
+    form: Literal["gumbel", "cdf"] | None = None
+    likelihoods: Literal["unseeded", "always"] = "unseeded"
+    reach: Annotated[float, Field(ge=1.0, le=100.0)] = USUAL_REACH
+
+    @model_validator(mode="after")
+    def _orders(self) -> Self:
+        if not self.honest < self.dishonest:
+            raise ValueError("honest has to be less than dishonest")
+        return self
+
+    def for_dtype(self, dtype: str) -> Self:
+        """This rule with the tie band of a model's dtype where it states none."""
+        return self if self.band is not None else self.model_copy(update={"band": BANDS[dtype]})
+
+    @property
+    def test(self) -> MismatchTest:
+        """The test of how many tokens lie beyond the band."""
+        return MismatchTest(self.honest, self.dishonest)
+
+
+@dataclass(frozen=True)
+class Surprise:
+    """Sums over tokens, in nats: surprisal, its expectation, its variance."""
+
+    claimed: float = 0.0
+    expected: float = 0.0
+    variance: float = 0.0
+
+    def __add__(self, other: Surprise) -> Surprise:
+        return Surprise(self.claimed + other.claimed, self.expected + other.expected, self.variance + other.variance)
+
+    @property
+    def standard_errors(self) -> float:
+        """How far the sum lies above its expectation, in standard errors; 0 where nothing varies."""
+        return (self.claimed - self.expected) / math.sqrt(self.variance) if self.variance > 0 else 0.0
+
+
+NO_TRIALS: Final = Trials()
+NO_LIKELIHOODS: Final = Likelihoods()
+NO_SURPRISE: Final = Surprise()
+
+
+@dataclass(frozen=True)
+class SamplerEvidence:
+    """What the tokens of one answer, or of several added up, say about their sampler.
+
+    `trials` counts tokens whose margin was taken, and those of them beyond the tie band; `tokens` all that were looked
+    at. `single` is the finding on the worst single token, `ends` on where the answers end. `undecided` says why nothing
+    follows from the tokens, if so: then they are shown, and neither accuse nor clear anybody.
+    """
+
+    rule: SamplerRule
+    tokens: int = 0
+    trials: Trials = NO_TRIALS
+    likelihoods: Likelihoods = NO_LIKELIHOODS
+    surprise: Surprise = NO_SURPRISE
+    single: Finding | None = None
+    ends: tuple[Finding, ...] = ()
+    not_checked: tuple[str, ...] = ()
+    undecided: str = ""
+
+    def __add__(self, other: SamplerEvidence) -> SamplerEvidence:
+        assert self.rule == other.rule, "evidence under different rules does not add"
+        assert self.undecided == other.undecided, "what decides nothing does not add to what does"
+        singles = [each for each in (self.single, other.single) if each is not None]
+        return SamplerEvidence(
+            self.rule,
+            self.tokens + other.tokens,
+            self.trials + other.trials,
+            self.likelihoods + other.likelihoods,
+            self.surprise + other.surprise,
+            max(singles, key=lambda each: each.distance, default=None),
+            (*self.ends, *other.ends),
+            tuple(dict.fromkeys([*self.not_checked, *other.not_checked])),
+            self.undecided,
+        )
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The worst single token, where answers end, and the evidence of all tokens together."""
+        found = [] if self.single is None else [self.single]
+        if self.trials.tokens:
+            found.append(self._mismatches())
+        if self.likelihoods.tokens:
+            found.append(self._surprisal())
+        return (*(replace(each, advisory=bool(self.undecided)) for each in found), *self.ends)
+
+    @property
+    def decision(self) -> Decision:
+        """Rejected if any finding disagrees, else accepted if the evidence for honesty is enough."""
+        if self._is_rejected:
+            return "rejected"
+        return "inconclusive" if self.unavailable else "accepted"
+
+    @property
+    def unavailable(self) -> tuple[str, ...]:
+        """What is missing for a decision."""
+        if self.undecided:
+            return (f"evidence: {self.undecided}",)
+        missing = self.tokens_missing
+        if self._is_rejected or missing == 0:
+            return ()
+        if missing is None:
+            return ("evidence: such tokens never tell the claimed temperature from another",)
+        other = "another temperature" if self._is_unseeded else f"{self.rule.dishonest:.0%} of tokens chosen otherwise"
+        return (f"evidence: {missing} more tokens to exclude {other} at error {self.rule.beta:g}",)
+
+    @property
+    def tokens_missing(self) -> int | None:
+        """How many more tokens like these lead to a decision; None where none do."""
+        if not self._is_unseeded:
+            return self.rule.test.tokens_missing(self.trials, self.rule.beta)
+        if not self.likelihoods.tokens:
+            return None
+        found = [self.likelihoods.tokens_missing(name, self.rule.beta) for name in EXCLUDED]
+        return None if None in found else max(each for each in found if each is not None)
+
+    @property
+    def _is_rejected(self) -> bool:
+        return any(not finding.agrees and not finding.advisory for finding in self.findings)
+
+    @property
+    def _is_unseeded(self) -> bool:
+        """Whether tokens were judged by their probability alone."""
+        return self.trials.tokens < self.tokens
+
+    def _mismatches(self) -> Finding:
+        rule, trials = self.rule, self.trials
+        detail = (
+            f"log e-value against the sampler: {trials.mismatches} "
+            f"of {trials.tokens} tokens beyond the tie band, for honesty {rule.test.in_favour(trials):.2f} of "
+            f"{-math.log(rule.beta):.2f}"
+        )
+        return Finding(rule.test.against(trials), -math.log(rule.alpha / 2), "evidence", "", detail)
+
+    def _surprisal(self) -> Finding:
+        seen, count = self.surprise, self.likelihoods.tokens
+        detail = (
+            f"log e-value that tokens come from another distribution: mean surprisal {seen.claimed / count:.3f} nats, "
+            f"expected {seen.expected / count:.3f}, {seen.standard_errors:+.1f} standard errors"
+        )
+        allowed = -math.log(self.rule.alpha / 2)
+        return Finding(self.likelihoods.log_against(), allowed, "surprisal", self.likelihoods.closest, detail)
+
+
+def judge_sampler(
+    logits: Rows,
+    prompt: Sequence[int],
+    answer: Sequence[int],
+    sampler: Sampler,
+    rule: SamplerRule,
+    end_tokens: frozenset[int] = frozenset(),
+    undecided: str = "",
+) -> SamplerEvidence:
+    """What the tokens of one answer say about `sampler`.
+
+    Of a draw that nobody can repeat they say nothing, unless the rule looks at probabilities alone.
+
+    Args:
+        logits: the verifier's own, F32[n, V], row i being that which answer token i was chosen from.
+        prompt: token ids, for the repetition penalty.
+        answer: the n token ids claimed.
+        sampler: the settings and seed claimed.
+        rule: the verifier's; without a tie band, that of F32.
+        end_tokens: none may stand before the last place.
+        undecided: why the findings decide nothing, if they do not.
+
+    Raises `MalformedError` for a token outside the vocabulary, and for logits that are none.
+    """
+    _check_tokens(prompt, answer, logits)
+    view = _View(logits, answer, sampler, rule.for_dtype("F32"), _histories(prompt, answer, sampler))
+    is_lost = not sampler.is_canonical and rule.seed != "unknown"
+    evidence = SamplerEvidence(
+        rule,
+        len(answer),
+        ends=_ends(answer, end_tokens),
+        not_checked=() if is_lost else _not_checked(sampler, rule),
+        undecided=LOST if is_lost else undecided,
+    )
+    if not answer or is_lost:
+        return evidence
+    is_seeded = sampler.is_greedy or (sampler.is_canonical and rule.seed != "unknown")
+    if is_seeded:
+        evidence = _with_margins(evidence, view)
+    if not sampler.is_greedy and (not is_seeded or rule.likelihoods == "always"):
+        evidence = _with_likelihoods(evidence, view)
+    return evidence
+
+
+def combine(evidence: Iterable[SamplerEvidence]) -> SamplerEvidence:
+    """The evidence of several answers of one provider, at least one, under the same rule."""
+    return functools.reduce(operator.add, evidence)
+
+
+@dataclass(frozen=True)
+class _View:
+    """One answer in front of the verifier."""
+
+    logits: Rows
+    answer: Sequence[int]
+    sampler: Sampler
+    rule: SamplerRule
+    histories: Sequence[Sequence[int]]
+
+    @property
+    def band(self) -> float:
+        """The tie band in logits."""
+        assert self.rule.band is not None
+        return self.rule.band
+
+    @property
+    def far(self) -> float:
+        """The spread that an honest token does not leave."""
+        return self.band * self.rule.far
+
+
+def _with_margins(evidence: SamplerEvidence, view: _View) -> SamplerEvidence:
+    places = range(len(view.answer))
+    found = margins(view.logits, view.answer, view.sampler, places, view.histories, view.rule.reach)
+    beyond = np.flatnonzero(~(found <= view.band))
+    worst = int(np.argmax(found))
+    where = f"token {worst}" if found[worst] else ""
+    shown = ", ".join(f"{place} by {found[place]:.3g}" for place in beyond[:SHOWN])
+    detail = (
+        f"margin in logits; tie band {view.band:g}, {len(beyond)} of {len(found)} tokens beyond it"
+        + (f": {shown}{', …' if len(beyond) > SHOWN else ''}" if len(beyond) else "")
+        + f"; an honest token is refused with probability {view.rule.far_rate:g} at most"
+    )
+    single = Finding(float(found[worst]), view.far, "sampler", where, detail)
+    return replace(evidence, trials=Trials(len(found), len(beyond)), single=single)
+
+
+def _with_likelihoods(evidence: SamplerEvidence, view: _View) -> SamplerEvidence:
+    seen = surprisals(view.logits, view.answer, view.sampler, view.histories, view.far)
+    single = evidence.single or _impossible(np.flatnonzero(np.isinf(seen.least)), len(view.answer))
+    ratios = log_ratios(view.logits, view.answer, view.sampler, view.histories, view.far, view.rule.far_rate)
+    against = np.stack([pair[0] - _cost(view) for pair in ratios.values()])
+    in_favour = np.stack([pair[1] - _cost(view, name) for name, pair in ratios.items()])
+    inside = np.isfinite(seen.claimed)
+    surprise = Surprise(*(float(each[inside].sum()) for each in (seen.claimed, seen.expected, seen.variance)))
+    return replace(
+        evidence, likelihoods=Likelihoods.of(list(ratios), against, in_favour), surprise=surprise, single=single
+    )
+
+
+def _cost(view: _View, alternative: str = "") -> float:
+    """What honest drift may add to a token's log probability: within the band, and with rate `honest` beyond it."""
+    rule = view.rule
+    factor = float(alternative.rpartition("x")[2]) if alternative.startswith("temperature") else 1.0
+    temperature = view.sampler.temperature * factor
+    beyond = math.log(rule.honest) + discount(view.far, temperature)
+    return float(np.logaddexp(discount(view.band, temperature, rule.rms), beyond))
+
+
+def _impossible(places: npt.NDArray[np.int64], count: int) -> Finding:
+    where = f"token {places[0]}" if len(places) else ""
+    return Finding(len(places), 0, "sampler", where, f"of {count} tokens, those that the filters exclude")
+
+
+def _ends(answer: Sequence[int], end_tokens: frozenset[int]) -> tuple[Finding, ...]:
+    early = [place for place, token in enumerate(answer[:-1]) if token in end_tokens]
+    if not early:
+        return ()
+    return (Finding(len(early), 0, "finish", f"token {early[0]}", "an end token, and the answer goes on"),)
+
+
+def _not_checked(sampler: Sampler, rule: SamplerRule) -> tuple[str, ...]:
+    if sampler.is_greedy or rule.seed == "customer":
+        return ()
+    if rule.seed == "unknown":
+        return ("sampler: which of the likely tokens were drawn, for no seed is known; best of n is not excluded",)
+    return ("sampler: best of n is not excluded, for the provider chose the seed",)
+
+
+def _check_tokens(prompt: Sequence[int], answer: Sequence[int], logits: Rows) -> None:
+    assert logits.ndim == 2, "logits are rows over a vocabulary"
+    assert len(logits) == len(answer), "every answer token has a row of logits"
+    for what, tokens in (("prompt", prompt), ("answer", answer)):
+        outside = [place for place, token in enumerate(tokens) if not 0 <= token < logits.shape[1]]
+        if outside:
+            raise MalformedError(f"{what}: token {outside[0]} is outside the vocabulary of {logits.shape[1]}")
+
+
+def _histories(prompt: Sequence[int], answer: Sequence[int], sampler: Sampler) -> Sequence[Any]:
+    """The tokens before each answer token; empty where the sampler does not look at them."""
+    if sampler.repetition_penalty == 1.0:
+        return [()] * len(answer)
+    tokens = np.asarray([*prompt, *answer], np.int64)
+    return [tokens[: len(prompt) + place] for place in range(len(answer))]

@@ -1,0 +1,237 @@
+"""Many receipts of one provider: their order, a sample of them computed, and the evidence of all together."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import add
+from typing import Final
+
+from tallystick.answers.identity import check_signer
+from tallystick.answers.order import CHECK, check_order
+from tallystick.answers.policy import ReceiptPolicy
+from tallystick.answers.report import Notebook, ReceiptReport
+from tallystick.answers.sampler import SamplerEvidence, SamplerRule
+from tallystick.answers.verify import Subject, check_statements
+from tallystick.commitments.digest import Digest, digest, digest_bytes
+from tallystick.commitments.encoding import Json, encode
+from tallystick.errors import MalformedError, UnavailableError, UsageError
+from tallystick.judging.findings import AGREES
+from tallystick.judging.verdict import Outcome, Verdict
+from tallystick.tolerances.tolerance import Finding
+from tallystick.transcripts.receipt import Receipt
+from tallystick.workloads.language_model import LanguageModel
+
+EVIDENCE: Final = "evidence"
+BAD_SHARES: Final = (0.01, 0.05, 0.1)
+Judge = Callable[[Subject], ReceiptReport]
+Refused = (MalformedError, UnavailableError, UsageError)
+
+
+@dataclass(frozen=True)
+class StreamReport:
+    """The verdict on the receipts of one provider, or of several.
+
+    `reports` are of all receipts, those not in the sample judged by their statements alone; `evidence` is that of the
+    sampler over all that were computed, one for each rule.
+    """
+
+    nonce: bytes
+    share: float
+    receipts: int
+    reports: tuple[ReceiptReport, ...]
+    computed: int
+    verdict: Verdict
+    evidence: tuple[SamplerEvidence, ...] = ()
+
+    @property
+    def outcome(self) -> Outcome:
+        """The verdict's outcome."""
+        return self.verdict.outcome
+
+    @property
+    def exit_code(self) -> int:
+        """0, 1 or 3 (DESIGN §7)."""
+        return self.verdict.exit_code
+
+    @property
+    def tokens(self) -> int:
+        """The answer tokens that were computed."""
+        return sum(each.tokens for each in self.evidence)
+
+    @property
+    def detection(self) -> dict[str, float]:
+        """The chance that the sample holds a bad receipt, by the share of bad ones: 1 − (1 − s·p)ⁿ."""
+        return {f"{bad:g}": 1.0 - (1.0 - bad * self.share) ** self.receipts for bad in BAD_SHARES}
+
+    @property
+    def summary(self) -> str:
+        """What was looked at, in a line."""
+        return f"{self.receipts} receipts, {self.computed} computed, {self.tokens} tokens"
+
+    @property
+    def lines(self) -> list[str]:
+        """The outcomes of single receipts, and what the sample can miss."""
+        outcomes = Counter(each.outcome for each in self.reports)
+        chances = ", ".join(
+            f"{100 * chance:.0f} % if {100 * float(bad):g} % were bad" for bad, chance in self.detection.items()
+        )
+        seconds = sum(sum(each.seconds.values()) for each in self.reports)
+        return [
+            "single receipts: " + ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items())),
+            f"chance that the sample held a bad one: {chances}",
+            f"{seconds:.3f} s",
+        ]
+
+    def to_json(self) -> dict[str, Json]:
+        """The report as JSON values."""
+        return {
+            **self.verdict.to_json(),
+            "nonce": self.nonce.hex(),
+            "audit_sample": self.share,
+            "receipts": self.receipts,
+            "computed": self.computed,
+            "tokens": self.tokens,
+            "detection": dict(self.detection),
+            "reports": [each.to_json() for each in self.reports],
+        }
+
+
+@dataclass
+class _Seen:
+    """What a stream showed so far; receipts by key, those of one response together."""
+
+    reports: list[ReceiptReport] = field(default_factory=list)
+    computed: int = 0
+    signed: dict[str, list[list[Receipt]]] = field(default_factory=lambda: defaultdict(list))
+    refused: list[str] = field(default_factory=list)
+
+
+def is_sampled(nonce: bytes, receipt: Digest, share: float) -> bool:
+    """Whether a receipt belongs to the sample: uniform for whoever does not know the nonce, and repeatable."""
+    drawn = digest_bytes(digest("sample", encode({"nonce": nonce.hex(), "receipt": str(receipt)})))
+    return int.from_bytes(drawn[:8], "big") < share * 2.0**64
+
+
+def verify_stream(
+    subjects: Sequence[Subject],
+    model: LanguageModel,
+    policy: ReceiptPolicy,
+    nonce: bytes,
+    judge: Judge,
+    progress: Callable[[int], None] = lambda done: None,
+) -> StreamReport:
+    """Judge the receipts of a provider in the order in which they were handed over.
+
+    Statements and order are checked of all, `judge` is called for the share `policy.audit_sample` of them that `nonce`
+    selects; it has to be drawn after the receipts were fixed. A receipt that cannot be judged is no reason to accept.
+    """
+    seen = _Seen()
+    for done, subject in enumerate(subjects, 1):
+        _look_at(seen, subject, model, policy, nonce, judge)
+        progress(done)
+    return _report(seen, len(subjects), policy, nonce)
+
+
+def _look_at(
+    seen: _Seen, subject: Subject, model: LanguageModel, policy: ReceiptPolicy, nonce: bytes, judge: Judge
+) -> None:
+    receipt = subject.receipt
+    if _is_signed(subject, policy):
+        held = seen.signed[subject.response.receipt.key]
+        if subject.response.number == 0 or not held:
+            held.append([])
+        held[-1].append(receipt)
+    try:
+        stated = check_statements(subject, model, policy)
+        if is_sampled(nonce, subject.identity, policy.audit_sample):
+            seen.reports.append(judge(subject))
+            seen.computed += 1
+        else:
+            seen.reports.append(stated.report(0))
+    except Refused as error:
+        seen.refused.append(f"receipt number {receipt.sequence}: {error}")
+
+
+def _is_signed(subject: Subject, policy: ReceiptPolicy) -> bool:
+    """Whether its number counts: also where the receipt cannot be judged, which leaves no gap."""
+    notes = Notebook()
+    check_signer(notes, subject.response.receipt, subject.body, policy)
+    return not notes.findings.rejected
+
+
+def _report(seen: _Seen, count: int, policy: ReceiptPolicy, nonce: bytes) -> StreamReport:
+    evidence = combined(each.evidence for each in seen.reports if each.evidence is not None)
+    findings, not_checked = _order_of(seen, policy)
+    findings += _of_receipts(seen.reports)
+    findings += [finding for each in evidence for finding in each.findings]
+    missing = [line for each in seen.reports for line in _open_points(each)]
+    missing += [line for each in evidence for line in each.unavailable]
+    if not seen.computed:
+        missing.append(f"{EVIDENCE}: no receipt was computed")
+    if seen.computed < len(seen.reports):
+        not_checked.append(f"{len(seen.reports) - seen.computed} of {count} receipts beyond what they state")
+    lines = [line for each in seen.reports for line in each.not_checked]
+    verdict = Verdict(
+        tuple(findings),
+        (*seen.refused, *_counted(missing)),
+        (*not_checked, *_counted(lines)),
+        tuple(dict.fromkeys(line for each in seen.reports for line in each.assumptions)),
+    )
+    return StreamReport(nonce, policy.audit_sample, count, tuple(seen.reports), seen.computed, verdict, evidence)
+
+
+def combined(evidence: Iterable[SamplerEvidence]) -> tuple[SamplerEvidence, ...]:
+    """The evidence of several answers together; only that under one rule adds up, and what decides something apart."""
+    groups: dict[tuple[SamplerRule, str], list[SamplerEvidence]] = defaultdict(list)
+    for each in evidence:
+        groups[each.rule, each.undecided].append(each)
+    return tuple(reduce(add, group) for group in groups.values())
+
+
+def _order_of(seen: _Seen, policy: ReceiptPolicy) -> tuple[list[Finding], list[str]]:
+    findings: list[Finding] = []
+    not_checked: list[str] = []
+    for key, receipts in seen.signed.items():
+        order = check_order(_handed_over(receipts), policy.complete)
+        prefix = f"key {key[:16]}: " if len(seen.signed) > 1 else ""
+        findings += [replace(each, where=prefix + each.where) for each in order.findings.seen]
+        not_checked += [prefix + line for line in order.not_checked]
+    if len(seen.signed) > 1:
+        not_checked.append(f"the order between receipts of {len(seen.signed)} keys")
+    return findings, not_checked
+
+
+def _handed_over(responses: Sequence[Sequence[Receipt]]) -> list[Receipt]:
+    """The receipts in the order of their responses; several answers of one are numbered as they end, between others."""
+    receipts = [each for response in responses for each in response]
+    firsts = [min(each.sequence for each in response) for response in responses]
+    is_told_apart = len(receipts) == len(responses) or firsts != sorted(firsts)
+    return receipts if is_told_apart else sorted(receipts, key=lambda each: each.sequence)
+
+
+def _of_receipts(reports: Sequence[ReceiptReport]) -> list[Finding]:
+    """Every objection under its receipt's number, and one line for each check that agreed throughout."""
+    found: list[Finding] = []
+    agreeing: Counter[str] = Counter()
+    for report in reports:
+        for finding in report.findings:
+            if finding.agrees or finding.advisory:
+                agreeing[finding.name] += 1
+            else:
+                found.append(replace(finding, where=f"number {report.sequence}, {finding.where}".rstrip(", ")))
+    doubtful = {each.name for each in found} | {CHECK}
+    kept = [replace(AGREES, name=name, where=f"{count} times") for name, count in agreeing.items()]
+    return [*found, *(each for each in kept if each.name not in doubtful)]
+
+
+def _open_points(report: ReceiptReport) -> list[str]:
+    """What stays open of one receipt; too few tokens are a matter of the evidence of all."""
+    return [str(each) for each in report.missing if each.check != EVIDENCE]
+
+
+def _counted(lines: Sequence[str]) -> list[str]:
+    """Each line once, with how many receipts it is about."""
+    return [line if count == 1 else f"{line} ({count} receipts)" for line, count in Counter(lines).items()]

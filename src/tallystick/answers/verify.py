@@ -1,0 +1,322 @@
+"""Verifies one receipt: its statements, then one pass over prompt and answer, judged by sampler and fingerprints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Literal
+
+from tallystick.answers.asked import check_form, check_penalty, check_request
+from tallystick.answers.delivered import Ids, KnownTokens, check_delivery, check_finish, known_tokens
+from tallystick.answers.fingerprints import judge_fingerprints, judge_states, unjudged_fingerprints
+from tallystick.answers.identity import SIGNATURE_BYTES, check_model, check_signer
+from tallystick.answers.limits import check_consistency, check_sizes, check_vocabulary
+from tallystick.answers.measured import other_form, unmeasured_band, unmeasured_limits
+from tallystick.answers.policy import STANDARD_DEMANDS, ReceiptPolicy
+from tallystick.answers.report import Notebook, ReceiptReport
+from tallystick.answers.request import ExpectedRequest
+from tallystick.answers.response import Response
+from tallystick.answers.sampler import SamplerEvidence, SamplerRule, judge_sampler
+from tallystick.commitments.digest import Digest, digest
+from tallystick.transcripts.receipt import Receipt, SignedReceipt
+from tallystick.transcripts.sampler import Sampler
+from tallystick.transcripts.states_opening import StatesOpening
+from tallystick.workloads.language_model import LanguageModel, Prefill
+
+Rung = Literal[1, 2]
+TOKEN_BYTES: Final = 4
+NOTHING: Final = KnownTokens(None, None)
+FORGEABLE: Final = (
+    "nobody forged the fingerprints: their directions were known beforehand, and whoever runs the promised model "
+    "beside another one can meet them; a challenge of committed states cannot be met so"
+)
+
+
+@dataclass(frozen=True)
+class Challenge:
+    """What a verifier asked to be opened after it had the receipt, and the answer."""
+
+    nonce: bytes
+    count: int
+    opening: StatesOpening
+
+    @property
+    def size(self) -> int:
+        """The bytes of hidden states that are opened."""
+        return sum(len(part.data) * 3 // 4 for part in self.opening.parts)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A receipt with everything that a verifier holds besides it.
+
+    `context` is how many places the model has, `refusal` what the provider said instead of opening committed states.
+    """
+
+    response: Response
+    request: ExpectedRequest | None = None
+    challenge: Challenge | None = None
+    context: int | None = None
+    refusal: str | None = None
+
+    @property
+    def receipt(self) -> Receipt:
+        """What the provider states."""
+        return self.response.receipt.receipt
+
+    @cached_property
+    def body(self) -> bytes:
+        """The receipt's canonical bytes."""
+        return self.receipt.to_bytes()
+
+    @property
+    def layers(self) -> set[int]:
+        """The layers whose hidden states are compared: those of fingerprints, and those that are opened."""
+        receipt, found = self.receipt, {layer for each in self.receipt.fingerprints for layer in each.layers}
+        if self.challenge is not None and receipt.states is not None:
+            found |= {part.layer for part in self.challenge.opening.parts} & set(receipt.states.layers)
+        return found
+
+    @property
+    def identity(self) -> Digest:
+        """The receipt's name."""
+        return digest("receipt", self.body)
+
+
+@dataclass
+class Verification:
+    """One receipt under way: what was seen, and what is there to compute with."""
+
+    subject: Subject
+    model: LanguageModel
+    policy: ReceiptPolicy
+    notes: Notebook
+    tokens: KnownTokens = NOTHING
+    evidence: SamplerEvidence | None = None
+
+    @property
+    def can_compute(self) -> bool:
+        """Whether tokens are known and nothing of the identity failed: a pass over another model says nothing."""
+        names = {each.name for each in self.notes.findings.seen if not each.agrees and not each.advisory}
+        is_known = bool(self.tokens.prompt and self.tokens.answer) and self.is_promised
+        return is_known and not names & {"signature", "model", "prompt"}
+
+    @property
+    def is_promised(self) -> bool:
+        """Whether the receipt names the very model that is at hand."""
+        return self.subject.receipt.model == self.model.card.identity
+
+    def report(self, rung: int) -> ReceiptReport:
+        """What is known by now."""
+        receipt, notes = self.subject.receipt, self.notes
+        return ReceiptReport(
+            self.subject.identity,
+            self.model.card.identity,
+            receipt.sequence,
+            receipt.answer.tokens.count,
+            rung,
+            tuple(notes.findings.seen),
+            tuple(notes.missing),
+            tuple(notes.not_checked),
+            tuple(notes.assumptions),
+            tuple(notes.costs),
+            self.evidence,
+        )
+
+
+def verify_receipt(
+    signed: SignedReceipt,
+    model: LanguageModel,
+    policy: ReceiptPolicy | None = None,
+    request: ExpectedRequest | None = None,
+    *,
+    response: Response | None = None,
+    challenge: Challenge | None = None,
+    context: int | None = None,
+    rung: Rung = 2,
+) -> ReceiptReport:
+    """Judge a receipt against the promised model, with one pass over its tokens.
+
+    `response` is what was delivered with the receipt, `context` how many places the model has. On rung 1 fingerprints
+    are left alone.
+
+    Raises:
+        MalformedError: the receipt holds a number, a token or a fingerprint that cannot be.
+        UnavailableError: verifying it takes more than the policy spends.
+        UsageError: the model is not of a precision that the policy accepts, or has no template for the request.
+    """
+    subject = Subject(response or Response(receipt=signed), request, challenge, context)
+    return verify_subject(subject, model, policy or ReceiptPolicy(), rung).report(rung)
+
+
+def verify_subject(subject: Subject, model: LanguageModel, policy: ReceiptPolicy, rung: Rung = 2) -> Verification:
+    """As `verify_receipt`; the verification can be carried on."""
+    found = check_statements(subject, model, policy)
+    if found.can_compute:
+        _compute(found, rung)
+    else:
+        _not_computed(found)
+    return found
+
+
+def check_statements(subject: Subject, model: LanguageModel, policy: ReceiptPolicy) -> Verification:
+    """What needs no pass: bounds, signature, model root, request, delivery, end. Raises as `verify_receipt`."""
+    receipt, notes = subject.receipt, Notebook()
+    found = Verification(subject, model, policy, notes)
+    check_consistency(receipt)
+    with notes.timing("signature", SIGNATURE_BYTES):
+        check_signer(notes, subject.response.receipt, subject.body, policy)
+    with notes.timing("model"):
+        check_model(notes, subject, model, policy)
+    if notes.findings.rejected:
+        return found
+    check_sizes(receipt, model.card, policy, subject.context, subject.layers)
+    with notes.timing("request", len(subject.body)):
+        check_form(notes, receipt, policy)
+        check_penalty(notes, receipt, subject.request)
+        own_prompt = check_request(notes, subject.response, subject.request, model, policy)
+        check_delivery(notes, subject.response)
+        found.tokens = known_tokens(notes, subject.response, own_prompt)
+        check_vocabulary(found.tokens, model.card)
+        if found.tokens.answer is not None:
+            check_finish(notes, subject.response, found.tokens.answer, model, subject.request)
+    return found
+
+
+def _compute(found: Verification, rung: Rung) -> None:
+    """One pass with the layers that are needed, and everything that is judged by it."""
+    prompt, answer = found.tokens.prompt, found.tokens.answer
+    assert prompt is not None
+    assert answer is not None
+    notes, receipt = found.notes, found.subject.receipt
+    passed = _pass(found, (*prompt, *answer[:-1]), rung)
+    with notes.timing("sampler", TOKEN_BYTES * len(answer)):
+        logits = passed.logits[-len(answer) :]
+        rule, sampler = sampler_rule(found), promised_sampler(receipt.sampler, found.policy)
+        open_line = unmeasured_band(found.policy.sampler, found.model.card)
+        found.evidence = judge_sampler(logits, prompt, answer, sampler, rule, found.model.end_tokens, open_line)
+    for finding in found.evidence.findings:
+        notes.note(finding)
+    for line in found.evidence.unavailable:
+        notes.lacks("evidence", line.removeprefix("evidence: "))
+    notes.not_checked += found.evidence.not_checked
+    notes.assumptions.append(error_rates(found.evidence.rule))
+    if rung > 1:
+        _judge_fingerprints(found, passed)
+        _judge_states(found, passed)
+    elif receipt.fingerprints:
+        notes.not_checked.append("fingerprints: they stand on rung 2")
+    _check_demands(found, rung)
+
+
+def error_rates(rule: SamplerRule) -> str:
+    """How often the judgement of the sampler is wrong, at most, in a line."""
+    return (
+        f"fewer than {rule.honest:g} of honest tokens lie beyond the tie band of {rule.band:g} logits; then an honest "
+        f"provider is accused with probability {rule.alpha:g} at most over all its tokens, and one with "
+        f"{rule.dishonest:.0%} of them there is accepted with probability {rule.beta:g} at most"
+    )
+
+
+def sampler_rule(found: Verification) -> SamplerRule:
+    """The policy's rule with the tie band of the model's dtype; it is the customer's seed if the request named it.
+
+    A policy that asks for the customer's randomness has the seed looked at.
+    """
+    rule, asked = found.policy.sampler.for_dtype(found.model.card.dtype), found.subject.request
+    if rule.seed == "unknown" and found.policy.seed == "customer":
+        rule = rule.model_copy(update={"seed": "provider"})
+    is_customers = asked is not None and asked.seed is not None
+    return rule.model_copy(update={"seed": "customer"}) if is_customers and rule.seed == "provider" else rule
+
+
+def promised_sampler(stated: Sampler, policy: ReceiptPolicy) -> Sampler:
+    """The sampler to judge by: where a receipt leaves the form open, it is the one that the policy was promised."""
+    form = policy.sampler.form
+    return stated if form is None or stated.form != "unknown" else stated.model_copy(update={"form": form})
+
+
+def _pass(found: Verification, tokens: Ids, rung: Rung) -> Prefill:
+    """One pass over all that was fed, with the rows and layers that are judged and no more."""
+    subject = found.subject
+    layers = subject.layers if rung > 1 else set()
+    first, states = subject.receipt.request.prompt.count - 1, subject.receipt.states
+    if rung > 1 and subject.challenge is not None and states is not None:
+        first = 0 if states.prompt else first
+    with found.notes.timing("prefill"):
+        return found.model.prefill(tokens, first, layers)
+
+
+def _judge_fingerprints(found: Verification, passed: Prefill) -> None:
+    notes, receipt, rule = found.notes, found.subject.receipt, found.policy.fingerprints
+    if not receipt.fingerprints:
+        return
+    rows = {layer: states[-receipt.answer.tokens.count :] for layer, states in passed.hidden.items()}
+    dtype = found.model.card.dtype
+    methods = {each.method for each in receipt.fingerprints}
+    unmeasured = {each: line for each in sorted(methods) if (line := unmeasured_limits(rule, each, found.model.card))}
+    with notes.timing("fingerprint", sum(len(each.raw) for each in receipt.fingerprints)):
+        for finding in judge_fingerprints(receipt, rows, rule, dtype=dtype, advisory=unmeasured):
+            notes.note(finding)
+    for line in (*unjudged_fingerprints(receipt, rule, dtype=dtype), *unmeasured.values()):
+        notes.lacks("fingerprint", line)
+    notes.assumptions.append(FORGEABLE)
+
+
+def _judge_states(found: Verification, passed: Prefill) -> None:
+    notes, subject = found.notes, found.subject
+    statement, challenge = subject.receipt.states, subject.challenge
+    if challenge is None:
+        if subject.refusal is not None:
+            notes.lacks("states", f"the provider does not open its states: {subject.refusal}")
+        elif statement is not None:
+            notes.not_checked.append("the hidden states that the receipt commits to: challenge the provider")
+        return
+    if statement is None:
+        notes.lacks("states", "the receipt commits to no hidden states")
+        return
+    opening, rule = challenge.opening, found.policy.fingerprints
+    card = found.model.card
+    unmeasured = unmeasured_limits(rule, "states", card) or other_form(statement.dtype, card)
+    with notes.timing("states", challenge.size):
+        found_states = judge_states(
+            opening,
+            statement,
+            challenge.nonce,
+            passed.hidden,
+            rule,
+            dtype=found.model.card.dtype,
+            count=challenge.count,
+            advisory=bool(unmeasured),
+        )
+    for finding in found_states:
+        notes.note(finding)
+    if unmeasured:
+        notes.lacks("states", unmeasured)
+    notes.assumptions.append("the nonce of the challenge was drawn by the verifier after it had the receipt")
+
+
+def _check_demands(found: Verification, rung: Rung) -> None:
+    notes, asked = found.notes, found.policy.demands
+    if asked is None:
+        asked = STANDARD_DEMANDS if rung > 1 else ()
+    for demand in asked:
+        if demand.required and rung < 2:
+            notes.lacks("fingerprint", f"the policy asks for {demand}, on rung 2")
+        elif not demand.is_met(found.subject.receipt, found.model.card.layers):
+            line = f"the receipt carries no {demand}; a policy's `demands` say what has to be there"
+            notes.lacks("fingerprint", line, lasting=True) if demand.required else notes.not_checked.append(
+                f"fingerprint: {line}"
+            )
+
+
+def _not_computed(found: Verification) -> None:
+    notes = found.notes
+    if notes.findings.rejected:
+        notes.not_checked.append("sampler and fingerprints: what the receipt states is not what was promised")
+    elif not found.is_promised:
+        notes.not_checked.append("sampler and fingerprints: the model that the receipt names is not at hand")
+    elif not found.subject.receipt.answer.tokens.count:
+        notes.lacks("sampler", "an answer of no tokens shows nothing")
+    else:
+        notes.lacks("sampler", "the tokens are not known")

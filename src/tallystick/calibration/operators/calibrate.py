@@ -1,0 +1,234 @@
+"""Calibrates the operators of a graph: every stack of this machine on every set of inputs, and one stack left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from tallystick.calibration.operators.errors import DIFFERS, Table
+from tallystick.calibration.operators.stacks import base_engine, stacks_here
+from tallystick.calibration.operators.traces import Block, input_sets, write_traces
+from tallystick.calibration.training.calibrate import machine
+from tallystick.calibration.training.processes import Task, run_all
+from tallystick.commitments.digest import Digest
+from tallystick.graphs.files import load_program
+from tallystick.graphs.graph import Graph
+from tallystick.graphs.root import graph_root
+from tallystick.graphs.values import float_results
+from tallystick.operators.precision import FORMATS
+from tallystick.tensors.safetensors import read_state
+from tallystick.tolerances.threshold import NO_ERRORS, QUANTILES, SAFETY, Errors, Threshold, rounding_errors
+from tallystick.transcripts.profile import Calibrated, Profile
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How far one stack lay from the exact results: for each result F64[runs, 20] (see `calibration.operators.errors`).
+
+    `skipped` names the results that the stack could not compute, with the reason. Results that left the proven bound
+    are not in `tables`: `beyond` holds them, with the distance in bounds.
+    """
+
+    stack: str
+    tables: Mapping[str, Table]
+    skipped: Mapping[str, str]
+    beyond: Mapping[str, float]
+
+    def errors(self, result: str, runs: slice = slice(None)) -> Errors:
+        """The largest errors of one result in some of the runs."""
+        rows = self.tables[result][runs, :DIFFERS]
+        return Errors.of(rows.max(axis=0)) if len(rows) else NO_ERRORS
+
+    @property
+    def differs(self) -> float:
+        """The share of results that have other bits than those of the first stack."""
+        columns = [table[:, DIFFERS] for table in self.tables.values()]
+        return float(np.concatenate(columns).mean()) if columns else 0.0
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Honest runs on a stack that was not calibrated on, with inputs that were not either: how many were rejected.
+
+    `alike` are the stacks that gave the same errors almost everywhere; they were left out together. `stretch` is, for
+    each run, the most that an error of any of the `results` was, as a multiple of the largest calibrated one: a safety
+    factor above it accepts the run. `where` names the operator that stretched most. `skipped` results could not be
+    computed on this stack, and those `beyond` left the proven bound, which no threshold is wider than: neither are in
+    the runs.
+    """
+
+    stack: str
+    alike: tuple[str, ...]
+    rejected: int
+    results: int
+    skipped: int
+    beyond: Mapping[str, float]
+    differs: float
+    stretch: tuple[float, ...]
+    where: str
+
+
+@dataclass(frozen=True)
+class OperatorStudy:
+    """What a calibration found."""
+
+    graph: Graph
+    root: Digest
+    runs: int
+    measured: tuple[Measured, ...]
+    rounding: Measured
+    profile: Profile
+    left_out: tuple[LeftOut, ...]
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The operator and dtype of every floating-point result."""
+        return _kinds(self.graph)
+
+
+def calibrate_graph(program: Path, inputs: Path, folder: Path, tell: Tell = print) -> OperatorStudy:
+    """Measure every operator of a program on every stack.
+
+    Raises:
+        UsageError: there is no set of inputs.
+        MalformedError: a set of inputs does not fit the graph.
+        UnavailableError: PyTorch is not here, or a stack failed.
+    """
+    engine = base_engine()
+    graph, constants = load_program(program)
+    shared, sets = input_sets(graph, constants, inputs)
+    tell(f"{len(sets)} sets of inputs, {len(graph.nodes)} operators")
+    traces = folder / "traces"
+    blocks = list(write_traces(graph, shared, sets, engine, traces))
+    job = {"program": str(program.resolve()), "traces": str(traces), "blocks": [str(block) for block in blocks]}
+    tasks = [Task("operators.errors", stack, f"{stack.name} errors", job) for stack in stacks_here()]
+    tell(f"every value kept; now {len(tasks)} stacks")
+    measured = tuple(
+        _measured(task.stack.name, found) for task, (found,) in zip(tasks, run_all(folder, tasks), strict=True)
+    )
+    rounding = one_rounding(graph, blocks)
+    profile = profile_of(graph, measured, rounding, len(sets))
+    left_out = tuple(leave_out(graph, measured, rounding))
+    return OperatorStudy(graph, graph_root(graph), len(sets), measured, rounding, profile, left_out)
+
+
+def one_rounding(graph: Graph, blocks: Iterable[Path]) -> Measured:
+    """What results would be that are exact but for their own rounding: no threshold is narrower than that."""
+    tables: dict[str, list[Table]] = {}
+    for block in map(Block, blocks):
+        for node in graph.nodes:
+            for ref, spec in float_results(node):
+                unit = FORMATS[spec.dtype].unit
+                rows = [rounding_errors(*reference, unit).row() for reference in block.references(ref)]
+                tables.setdefault(ref[1:], []).append(np.array(rows))
+    return Measured("one rounding", {result: np.concatenate(rows) for result, rows in tables.items()}, {}, {})
+
+
+def profile_of(
+    graph: Graph, measured: tuple[Measured, ...], rounding: Measured, runs: int, safety: float = SAFETY
+) -> Profile:
+    """The profile that all measurements together give."""
+    root, kinds = graph_root(graph), _kinds(graph)
+    by_result = {result: _calibrated(result, (rounding, *measured), slice(None)) for result in kinds}
+    by_kind = {
+        kind: _joined(by_result[result] for result in by_result if kinds[result] == kind)
+        for kind in set(kinds.values())
+    }
+    return Profile(
+        graphs=(root,),
+        stacks=tuple(sorted(one.stack for one in measured)),
+        machines=(machine(),),
+        inputs=runs,
+        safety=safety,
+        nodes={root: {name: Calibrated.of(errors) for name, errors in by_result.items()}},
+        operators={name: Calibrated.of(by_kind[name]) for name in sorted(by_kind)},
+    )
+
+
+def leave_out(
+    graph: Graph, measured: Iterable[Measured], rounding: Measured, safety: float = SAFETY
+) -> Iterator[LeftOut]:
+    """For each stack: calibrate on the others with every second set of inputs, judge it on the remaining sets."""
+    kinds = _kinds(graph)
+    groups = _alike(measured)
+    for group in groups:
+        left = group[0]
+        others = [rounding, *(one for other in groups if other is not group for one in other)]
+        thresholds = {result: _calibrated(result, others, KNOWN) for result in left.tables}
+        used = _used(left, {result: Threshold(errors, safety) for result, errors in thresholds.items()})
+        stretch = _used(left, {result: Threshold(errors, 1.0) for result, errors in thresholds.items()})
+        where = max(stretch, key=lambda result: stretch[result].max(initial=0.0), default="")
+        yield LeftOut(
+            left.stack,
+            tuple(one.stack for one in group[1:]),
+            int(np.count_nonzero(_worst(used) > 1.0)),
+            len(used),
+            len(left.skipped),
+            {f"n{result} {kinds[result]}": distance for result, distance in left.beyond.items()},
+            left.differs,
+            tuple(_worst(stretch).tolist()),
+            f"n{where} {kinds[where]}" if where else "",
+        )
+
+
+REPEATS: Final = 0.98
+LARGEST: Final = QUANTILES.index(1.0)
+KNOWN: Final = slice(0, None, 2)
+UNSEEN: Final = slice(1, None, 2)
+
+
+def _alike(measured: Iterable[Measured]) -> list[list[Measured]]:
+    """Stacks in groups with equal errors almost everywhere: one that repeats another was not left out without it."""
+    groups: list[list[Measured]] = []
+    for one in measured:
+        home = next((group for group in groups if _repeats(one, group[0])), None)
+        groups.append([one]) if home is None else home.append(one)
+    return groups
+
+
+def _repeats(one: Measured, other: Measured) -> bool:
+    """The same kernels may still give other bits now and then, because memory lies elsewhere."""
+    if one.tables.keys() != other.tables.keys():
+        return False
+    same = [np.all(table == other.tables[result], axis=1)[:, None] for result, table in one.tables.items()]
+    return bool(np.concatenate(same).mean() >= REPEATS)
+
+
+def _calibrated(result: str, measured: Iterable[Measured], runs: slice) -> Errors:
+    return _joined(one.errors(result, runs) for one in measured if result in one.tables)
+
+
+def _used(left: Measured, thresholds: Mapping[str, Threshold]) -> dict[str, Table]:
+    """For each result, the share of its threshold that it took in each unseen run."""
+    return {
+        result: np.array([threshold.judge(Errors.of(row[:DIFFERS])).distance for row in left.tables[result][UNSEEN]])
+        for result, threshold in thresholds.items()
+    }
+
+
+def _worst(used: Mapping[str, Table]) -> Table:
+    return np.max(list(used.values()), axis=0) if used else np.empty(0)
+
+
+def _kinds(graph: Graph) -> dict[str, str]:
+    """The operator and dtype of every floating-point result."""
+    return {ref[1:]: f"{node.operator} {spec.dtype}" for node in graph.nodes for ref, spec in float_results(node)}
+
+
+def _joined(errors: Iterable[Errors]) -> Errors:
+    rows = [one.row() for one in errors]
+    return Errors.of(np.max(rows, axis=0)) if rows else NO_ERRORS
+
+
+def _measured(stack: str, found: Mapping[str, Any]) -> Measured:
+    tables = {result: tensor.array() for result, tensor in read_state(Path(found["tables"])).items()}
+    largest = {result: float(table[:, LARGEST].max()) for result, table in tables.items()}
+    beyond = {result: share for result, share in largest.items() if not share <= 1.0}
+    within = {result: table for result, table in tables.items() if result not in beyond}
+    return Measured(stack, within, found["skipped"], beyond)

@@ -1,0 +1,106 @@
+"""Stacks that compute the same operators by other kernels: other instruction sets, libraries, threads and engines.
+
+JAX, IREE and NumPy run ATen operators by their definitions: other libraries, and other formulas than fused kernels.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from tallystick.calibration.operators.definitions import BY_LIBRARY, IN_ORDER, Definitions
+from tallystick.calibration.training.stacks import PORTABLE, Stack, enter
+from tallystick.errors import UnavailableError
+from tallystick.graphs.engine import Engine
+from tallystick.graphs.graph import Graph
+
+
+@dataclass(frozen=True)
+class OperatorStack(Stack):
+    """A stack with the engine that runs each operator; settings of PyTorch matter to `torch` alone."""
+
+    engine: Literal["torch", "jax", "iree", "numpy", "loops"] = "torch"
+
+
+WIDE: Final = "X86_V3 X86_V4 AVX512_ICL AVX512_SPR"
+BASE: Final = OperatorStack("base")
+STACKS: Final = (
+    BASE,
+    OperatorStack("2 threads", threads=2),
+    OperatorStack("AVX2 vector code", {"ATEN_CPU_CAPABILITY": "avx2"}),
+    OperatorStack("portable vector code", {"ATEN_CPU_CAPABILITY": "default"}),
+    OperatorStack("MKL compatible", {"MKL_CBWR": "COMPATIBLE"}),
+    OperatorStack("oneDNN off", mkldnn=False),
+    OperatorStack("oneDNN AVX2", {"ONEDNN_MAX_CPU_ISA": "AVX2"}),
+    OperatorStack("all portable", PORTABLE),
+    OperatorStack("JAX", engine="jax"),
+    OperatorStack("JAX SSE4.2", {"XLA_FLAGS": "--xla_cpu_max_isa=SSE4_2"}, engine="jax"),
+    OperatorStack("IREE", engine="iree"),
+    OperatorStack("NumPy", engine="numpy"),
+    OperatorStack("NumPy SSE", {"OPENBLAS_CORETYPE": "Nehalem", "NPY_DISABLE_CPU_FEATURES": WIDE}, engine="numpy"),
+    OperatorStack("plain loops", engine="loops"),
+    OperatorStack("CUDA", device="cuda"),
+)
+
+
+def stack_named(name: str) -> OperatorStack:
+    """The stack of that name."""
+    return next(stack for stack in STACKS if stack.name == name)
+
+
+def stacks_here() -> tuple[OperatorStack, ...]:
+    """The stacks that this machine has the libraries and the device for."""
+    return tuple(stack for stack in STACKS if _is_here(stack))
+
+
+def engine_of(stack: OperatorStack, graph: Graph | None = None) -> Engine:
+    """The engine of a stack, in a process that was started with its variables; made ready for `graph` if it can be."""
+    if stack.engine == "jax":
+        from tallystick.frameworks.jax.engine import JaxEngine
+
+        return JaxEngine()
+    if stack.engine == "iree":
+        return _iree(graph)
+    if stack.engine in ("numpy", "loops"):
+        return Definitions(BY_LIBRARY if stack.engine == "numpy" else IN_ORDER)
+    from tallystick.frameworks.torch.engine import TorchEngine
+
+    enter(stack)
+    return TorchEngine(stack.device)
+
+
+def _iree(graph: Graph | None) -> Engine:
+    from tallystick.frameworks.iree.engine import IreeEngine
+
+    engine = IreeEngine()
+    with suppress(UnavailableError):  # what does not compile is named when it is asked for
+        if graph is not None:
+            engine.compile(graph)
+    return engine
+
+
+def base_engine() -> Engine:
+    """PyTorch as it comes; raises `UnavailableError` without it."""
+    if not _has("torch"):
+        raise UnavailableError("calibration starts from PyTorch: pip install 'tallystick[torch]'")
+    return engine_of(BASE)
+
+
+def _is_here(stack: OperatorStack) -> bool:
+    if stack.device == "cuda":
+        import torch
+
+        return torch.cuda.is_available()
+    return _has(
+        {"torch": "torch", "jax": "jax", "iree": "iree.compiler", "numpy": "numpy", "loops": "numpy"}[stack.engine]
+    )
+
+
+def _has(module: str) -> bool:
+    from importlib.util import find_spec
+
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False

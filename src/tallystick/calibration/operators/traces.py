@@ -1,0 +1,123 @@
+"""Runs of a graph with every value kept, and beside each result the exact one and its bound.
+
+All stacks are measured on the values of these runs, operator by operator: errors do not add up along the graph. Runs
+that share a graph have values of one shape, so each file holds a block of runs, stacked along a first axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from tallystick.calibration.operators.workload import all_values
+from tallystick.errors import MalformedError, UsageError
+from tallystick.graphs.engine import Engine
+from tallystick.graphs.graph import Graph, Ref
+from tallystick.graphs.values import float_results, operands_of
+from tallystick.operators.bound import bound
+from tallystick.operators.registry import operator
+from tallystick.tensors.safetensors import StateFile, write_state
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import State, Tensor
+
+BLOCK_BYTES: Final = 256 << 20
+WEIGHTS: Final = "weights.safetensors"
+SHARED: Final = "shared.safetensors"
+VALUES: Final = "values.safetensors"
+REFERENCES: Final = "references.safetensors"
+
+
+def input_sets(graph: Graph, constants: State, folder: Path) -> tuple[State, list[State]]:
+    """What all runs share, and the inputs of each run: every safetensors file of a folder is one set of inputs.
+
+    `weights.safetensors` belongs to all of them. Raises `UsageError` where there is no set, `MalformedError` naming
+    the file where an input is missing or has another dtype or shape.
+    """
+    shared = {**constants, **(_read(folder / WEIGHTS) if (folder / WEIGHTS).is_file() else {})}
+    paths = [path for path in sorted(folder.glob("*.safetensors")) if path.name != WEIGHTS]
+    if not paths:
+        raise UsageError(f"{folder}: no *.safetensors file with a set of inputs")
+    wanted = {source.name: source.spec for source in graph.sources}
+    return shared, [_fitting(path, wanted, shared) for path in paths]
+
+
+def write_traces(graph: Graph, shared: State, sets: Iterable[State], engine: Engine, folder: Path) -> Iterator[Path]:
+    """Run every set and write the blocks; gives each block's folder once it is complete."""
+    write_state(folder / SHARED, shared)
+    rows: list[tuple[State, State]] = []
+    number = 0
+    for inputs in sets:
+        values = all_values(graph, {**shared, **inputs}, engine)
+        own = {ref: tensor for ref, tensor in values.items() if ref not in shared}
+        rows.append((own, references(graph, values)))
+        if len(rows) * _size(rows[0]) >= BLOCK_BYTES:
+            yield _write_block(folder / f"{number:04d}", rows)
+            rows, number = [], number + 1
+    if rows:
+        yield _write_block(folder / f"{number:04d}", rows)
+
+
+def references(graph: Graph, values: Mapping[Ref, Tensor]) -> State:
+    """For every floating-point result the exact value and the deterministic bound, as F64 tensors."""
+    found: dict[str, Tensor] = {}
+    for node in graph.nodes:
+        wanted = float_results(node)
+        bounds = bound(operator(node.operator), {**operands_of(node, values), **node.attributes}) if wanted else ()
+        for ref, _ in wanted:
+            result = bounds[node.outputs.index(ref)]
+            assert result is not None  # a result that the node has is a result that its definition gives
+            found[f"reference.{ref}"] = Tensor.of(np.asarray(result.value, np.float64))
+            found[f"radius.{ref}"] = Tensor.of(np.ascontiguousarray(result.radius, np.float64))
+    return found
+
+
+class Block:
+    """One block of runs, read from its files as it is asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self._values = StateFile(folder / VALUES)
+        self._references = StateFile(folder / REFERENCES)
+
+    def values(self, ref: Ref) -> list[Tensor]:
+        """One value in every run of the block."""
+        stacked = self._values.tensor(ref)
+        return [Tensor.of(row, stacked.dtype) for row in stacked.array()]
+
+    def references(self, ref: Ref) -> list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+        """The exact result and its bound in every run of the block."""
+        names = (f"reference.{ref}", f"radius.{ref}")
+        return list(zip(*(self._references.tensor(name).array() for name in names), strict=True))
+
+
+def _write_block(folder: Path, rows: list[tuple[State, State]]) -> Path:
+    for name, states in zip((VALUES, REFERENCES), zip(*rows, strict=True), strict=True):
+        write_state(folder / name, {ref: _stacked([state[ref] for state in states]) for ref in states[0]})
+    return folder
+
+
+def _stacked(tensors: list[Tensor]) -> Tensor:
+    return Tensor.of(np.stack([tensor.array() for tensor in tensors]), tensors[0].dtype)
+
+
+def _size(row: tuple[State, State]) -> int:
+    return sum(tensor.nbytes for state in row for tensor in state.values())
+
+
+def _fitting(path: Path, wanted: Mapping[Ref, TensorSpec], shared: State) -> State:
+    """The inputs of one file that the graph has; each has to fit, and none may be missing."""
+    inputs = {name: tensor for name, tensor in _read(path).items() if name in wanted}
+    for name, spec in wanted.items():
+        tensor = inputs.get(name, shared.get(name))
+        if tensor is None:
+            raise MalformedError(f"{path.name}: {name} is missing, {spec} is needed")
+        if TensorSpec.of(tensor) != spec:
+            raise MalformedError(f"{path.name}: {name} is {TensorSpec.of(tensor)}, {spec} is needed")
+    return inputs
+
+
+def _read(path: Path) -> State:
+    with StateFile(path) as file:
+        return {name: file.tensor(name).copy() for name in file.names}

@@ -1,0 +1,57 @@
+"""Runs the parts of a study, each in a fresh process on its stack, as many at once as there are processors."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tallystick.calibration.training.stacks import Stack, variables_of
+from tallystick.errors import UnavailableError
+
+Module = Literal["recording", "segments", "trials", "operators.errors", "fingerprints.states", "inference.on_stack"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One module of the study, the stack it runs on, and what it is to do."""
+
+    module: Module
+    stack: Stack
+    name: str
+    job: dict[str, Any]
+
+
+def run_all(folder: Path, tasks: Iterable[Task]) -> list[list[dict[str, Any]]]:
+    """What every task found, in the order of the tasks; raises `UnavailableError` where one failed."""
+    with ThreadPoolExecutor(workers()) as pool:
+        return list(pool.map(lambda task: _run(folder, task), tasks))
+
+
+def workers() -> int:
+    """How many processes run at once: one for every processor."""
+    return os.cpu_count() or 1
+
+
+def deal(items: list[Any], hands: int) -> list[list[Any]]:
+    """The items dealt out in turn; empty hands are left away."""
+    return [hand for hand in (items[place::hands] for place in range(hands)) if hand]
+
+
+def _run(folder: Path, task: Task) -> list[dict[str, Any]]:
+    job = folder / "jobs" / f"{task.name.replace(' ', '_').replace(',', '')}.json"
+    job.parent.mkdir(parents=True, exist_ok=True)
+    job.write_text(json.dumps(task.job))
+    command = [sys.executable, "-m", f"tallystick.calibration.training.{task.module}", task.stack.name, str(job)]
+    done = subprocess.run(command, env=variables_of(task.stack), capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or ["no message"]
+        raise UnavailableError(f"{task.module} on {task.stack.name}: {last[0]}")
+    found: list[dict[str, Any]] = json.loads(job.with_suffix(".out.json").read_text())
+    return found

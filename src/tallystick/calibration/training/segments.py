@@ -1,0 +1,164 @@
+"""Replays segments of recorded runs on one stack, in a process of its own.
+
+`python -m tallystick.calibration.training.segments STACK JOB.json` writes what it measured next to the job. The base
+stack replays first and keeps its end states; every other stack measures the drift of those claims from its own replay.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tallystick.calibration.training.drift import Outcome, State, measure
+from tallystick.calibration.training.stacks import Stack, enter, stack_named
+from tallystick.datasets.samples import Dataset
+from tallystick.errors import ProofError
+from tallystick.frameworks.torch.training.sketch import Sketcher
+from tallystick.frameworks.torch.training.trainer import Trainer
+from tallystick.store.run import RunDirectory
+from tallystick.tensors.digest import state_digest
+from tallystick.tensors.safetensors import read_state, write_state
+from tallystick.tolerances.projection import Projection
+from tallystick.transcripts.recipe import Recipe
+from tallystick.transcripts.record import anchor_file
+from tallystick.transcripts.schedule import learning_rate
+from tallystick.transcripts.spec import Spec
+from tallystick.workloads.plan import batch_plan, classes, micro_batches, open_data, projection_seed
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A start and the ends at which the state is looked at, all in steps."""
+
+    start: int
+    ends: tuple[int, ...]
+
+
+class Bench:
+    """A recorded run laid open: its spec, data, plan and projection."""
+
+    def __init__(self, folder: Path) -> None:
+        self.run = RunDirectory(folder)
+        self.spec: Spec = self.run.spec()
+        self.recipe = recipe_of(self.spec)
+        self.dataset: Dataset = open_data(self.spec, self.run.data_path)
+        self.plan = batch_plan(self.spec, self.dataset)
+        self.projection = Projection(projection_seed(self.spec), self.recipe.record.projection_width)
+
+    def anchor(self, index: int) -> State:
+        """The state kept after step `index`."""
+        return read_state(self.run.path / anchor_file(index))
+
+    def trainer(self, recipe: Recipe, device: str = "cpu") -> Trainer:
+        """A trainer of this run's data, by its own recipe or one that differs from it."""
+        return Trainer(recipe, classes(self.spec), device)
+
+    def peak_rate(self, start: int, end: int) -> float:
+        """The largest learning rate of steps `start + 1` … `end`."""
+        return max(learning_rate(self.recipe, step) for step in range(start + 1, end + 1))
+
+
+def recipe_of(spec: Spec) -> Recipe:
+    """The recipe of a run of the study."""
+    assert spec.recipe is not None  # the study records recipes only
+    return spec.recipe
+
+
+def recipe_on(stack: Stack, recipe: Recipe) -> Recipe:
+    """The same training as `stack` computes it."""
+    training = recipe.training.model_copy(
+        update={
+            "batch": recipe.training.batch // stack.micro_batches,
+            "accumulation": recipe.training.accumulation * stack.micro_batches,
+        }
+    )
+    model = recipe.model
+    if stack.attention != model.attention and model.architecture != "cnn":
+        model = model.model_copy(update={"attention": stack.attention})
+    return recipe.model_copy(update={"training": training, "model": model})
+
+
+def replay(bench: Bench, trainer: Trainer, stack: Stack, stretch: Stretch) -> Iterator[tuple[int, Outcome]]:
+    """Take the steps of a stretch on `stack`; yields every end with what was reached there."""
+    sketcher = Sketcher(bench.projection, trainer.weights())
+    trainer.restore(bench.anchor(stretch.start))
+    for index in range(stretch.start + 1, max(stretch.ends) + 1):
+        indices = bench.plan.indices(index)
+        rows = np.ascontiguousarray(indices[::-1]) if stack.reverses_rows else indices
+        seen = trainer.step(micro_batches(trainer.recipe, bench.dataset, rows))
+        if index in stretch.ends:
+            yield index, reached(trainer, sketcher, seen.loss)
+
+
+def reached(trainer: Trainer, sketcher: Sketcher, loss: float) -> Outcome:
+    """Where a trainer stands now, copied out of it."""
+    state = {name: tensor.copy() for name, tensor in trainer.state().items()}
+    return Outcome(state, loss, sketcher.sketch())
+
+
+def keep(folder: Path, start: int, end: int, reached: Outcome) -> None:
+    """Keep the end of a segment for later comparisons."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_state(folder / f"{start}-{end}.safetensors", reached.state)
+    rest = {"loss": reached.loss, "sketch": reached.sketch}
+    (folder / f"{start}-{end}.json").write_text(json.dumps(rest))
+
+
+def kept(folder: Path, start: int, end: int) -> Outcome:
+    """The end of a segment that `keep` kept."""
+    rest = json.loads((folder / f"{start}-{end}.json").read_text())
+    return Outcome(read_state(folder / f"{start}-{end}.safetensors"), rest["loss"], rest["sketch"])
+
+
+def main(stack: Stack, job: dict[str, Any]) -> list[dict[str, Any]]:
+    """Replay every stretch of every run in `job`; measures, unless this is the stack that claims."""
+    found: list[dict[str, Any]] = []
+    for run in job["runs"]:
+        bench = Bench(Path(run["path"]))
+        trainer = bench.trainer(recipe_on(stack, bench.recipe), stack.device)
+        for stretch in (Stretch(start, tuple(ends)) for start, ends in run["stretches"]):
+            found.extend(_measured(bench, trainer, stack, stretch, run))
+    return found
+
+
+def _measured(
+    bench: Bench, trainer: Trainer, stack: Stack, stretch: Stretch, run: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    start = bench.anchor(stretch.start)
+    for end, outcome in replay(bench, trainer, stack, stretch):
+        if run["keep"]:
+            keep(Path(run["keep"]), stretch.start, end, outcome)
+        if not run["claims"]:
+            _check_reproduced(bench, end, outcome)
+            continue
+        claimed = kept(Path(run["claims"]), stretch.start, end)
+        rate = bench.peak_rate(stretch.start, end)
+        drift = measure(start, claimed, outcome, rate, bench.projection, bench.recipe.training.dtype)
+        yield {
+            "case": bench.run.path.name,
+            "stack": stack.name,
+            "start": stretch.start,
+            "end": end,
+            "same_bits": state_digest(claimed.state) == state_digest(outcome.state),
+            "drift": drift.to_json(),
+        }
+
+
+def _check_reproduced(bench: Bench, end: int, reached: Outcome) -> None:
+    """The claiming stack has to repeat its own run bit for bit, or the study compares the wrong things."""
+    path = bench.run.path / anchor_file(end)
+    if path.is_file() and state_digest(read_state(path)) != state_digest(reached.state):
+        raise ProofError(f"{bench.run.path.name}: step {end} does not repeat on the stack that recorded it")
+
+
+if __name__ == "__main__":
+    here = stack_named(sys.argv[1])
+    enter(here)
+    path = Path(sys.argv[2])
+    path.with_suffix(".out.json").write_text(json.dumps(main(here, json.loads(path.read_text()))))

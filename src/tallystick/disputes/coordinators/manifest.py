@@ -1,0 +1,241 @@
+"""A manifest: a folder of files as one digest, by which a move or a claim refers to what lies at the board.
+
+    {"files": {"opening.json": "sha256:…", "tensors/9f0c….safetensors": ["sha256:…", "sha256:…"]},
+     "kind": "manifest", "version": 1}
+
+Every file is a blob under its own digest, so that equal files are kept once and the opponent fetches what it lacks. A
+file that is larger than a blob may be is a list of blobs. Format: spec/manifest.md.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from typing import Annotated, Final, Literal, Self, TypeAlias
+
+from pydantic import AfterValidator, Field, model_validator
+
+from tallystick.commitments.digest import Digest, digest
+from tallystick.disputes.coordinators.coordinator import Board
+from tallystick.disputes.game.protocols import Files
+from tallystick.documents.document import DigestText, Document
+from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
+
+FILES_MAX: Final = 65_536
+FOLDERS_MAX: Final = 4_096
+PARTS_MAX: Final = 64
+BLOB_BYTES_MAX: Final = 64 << 20
+NAME_MAX: Final = 255
+DEPTH_MAX: Final = 8
+FETCHED_BYTES_MAX: Final = 4 << 30
+_PART: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
+
+
+def _as_name(name: str) -> str:
+    if not is_name(name):
+        raise ValueError(f"{name[:80]!a} is no name of a file inside a folder")
+    return name
+
+
+FileName = Annotated[str, AfterValidator(_as_name)]
+Parts = Annotated[tuple[DigestText, ...], Field(min_length=2, max_length=PARTS_MAX)]
+"""The blobs of a file that is larger than one may be, in order; each but the last is as large as one may be."""
+Listed: TypeAlias = Digest | tuple[Digest, ...]
+
+
+class Manifest(Document):
+    """The files of a folder by their names, each with the digest of its bytes, or with those of its parts."""
+
+    kind: Literal["manifest"] = "manifest"
+    version: Literal[1] = 1
+    files: Annotated[dict[FileName, DigestText | Parts], Field(max_length=FILES_MAX)]
+
+    @model_validator(mode="after")
+    def _is_a_folder(self) -> Self:
+        """The names fit into one folder, and what is known of the sizes into what may be fetched."""
+        if clash := _clash(self.files):
+            raise ValueError(f"files: {clash}")
+        whole = sum(len(listed) - 1 for listed in self.files.values() if isinstance(listed, tuple))
+        if whole * BLOB_BYTES_MAX > FETCHED_BYTES_MAX:
+            raise ValueError(f"files: more than {FETCHED_BYTES_MAX} bytes in parts")
+        return self
+
+
+def blobs_of(manifest: Manifest) -> frozenset[Digest]:
+    """The blobs of which the files of a manifest consist, each once."""
+    return frozenset(blob for listed in manifest.files.values() for blob in _parts(listed))
+
+
+def is_name(name: str) -> bool:
+    """Whether a file of this name lies inside its folder, on any system, and is not hidden."""
+    parts = name.split("/")
+    is_short = len(name) <= NAME_MAX and len(parts) <= DEPTH_MAX
+    return is_short and all(_PART.fullmatch(part) and not part.endswith(".") for part in parts)
+
+
+def files_of(folder: Path) -> dict[str, Path]:
+    """The files of a folder by their names, hidden ones left out; links are not followed."""
+    found: dict[str, Path] = {}
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(each for each in folders if not each.startswith("."))
+        paths = (Path(parent) / name for name in names if not name.startswith("."))
+        found |= {path.relative_to(folder).as_posix(): path for path in paths if not path.is_symlink()}
+    return dict(sorted(found.items()))
+
+
+def publish(files: Files, board: Board) -> Digest:
+    """Put the files and then their manifest at the board; returns the digest by which a move refers to them.
+
+    Raises:
+        UsageError: `fetch` would refuse them: there are too many, they are too large, or a name fits into no folder.
+        UnavailableError: the board cannot be reached, or a file cannot be read.
+    """
+    return board.put(_manifest_of(files, board.put))
+
+
+def manifest_digest(files: Files) -> Digest:
+    """What `publish` returns for these files, without a board."""
+    return digest("blob", _manifest_of(files, partial(digest, "blob")))
+
+
+def fetch(name: Digest, board: Board, folder: Path, bytes_max: int = FETCHED_BYTES_MAX) -> Path:
+    """Lay what the manifest `name` lists into `folder`, whole or not at all; a folder that is there stays.
+
+    Equal files are links to one another: what is written is no more than what lies at the board, but for files in
+    parts, and for the folders. Nobody may write into them.
+
+    Raises:
+        MalformedError: the manifest is none, or the files as they are listed come to more than `bytes_max` bytes.
+        ProofError: the board gave other bytes than were asked for.
+        UnavailableError: the board lacks something, or cannot be reached.
+    """
+    if folder.exists():
+        return folder
+    manifest = Manifest.from_bytes(_blob(board, name), "manifest")
+    draft = folder.with_name(f".{folder.name}.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    laying = _Laying(board, draft, bytes_max)
+    for file, listed in sorted(manifest.files.items()):
+        laying.lay(file, listed)
+    draft.replace(folder)
+    return folder
+
+
+@dataclass
+class _Laying:
+    """A folder that is being laid out, of files of at most `bytes_max` bytes as they are listed."""
+
+    board: Board
+    folder: Path
+    bytes_max: int
+    spent: int = 0
+    laid: dict[Listed, Path] = field(default_factory=dict)
+
+    def lay(self, name: str, listed: Listed) -> None:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if first := self.laid.get(listed):
+            self._spend(first.stat().st_size)
+            if _linked(first, path):
+                return
+            shutil.copyfile(first, path)
+        else:
+            self._write(path, _parts(listed))
+        self.laid[listed] = path
+
+    def _write(self, path: Path, blobs: tuple[Digest, ...]) -> None:
+        with path.open("xb") as file:
+            for number, blob in enumerate(blobs, 1):
+                data = _blob(self.board, blob)
+                if len(blobs) > 1:
+                    _check_part(len(data), is_last=number == len(blobs))
+                self._spend(len(data))
+                file.write(data)
+
+    def _spend(self, size: int) -> None:
+        self.spent += size
+        if self.spent > self.bytes_max:
+            raise MalformedError(f"manifest: its files come to more than the {self.bytes_max} bytes allowed")
+
+
+def _linked(first: Path, path: Path) -> bool:
+    """Whether `path` could be made another name of the file `first`: some systems have no links, or not so many."""
+    try:
+        os.link(first, path)
+    except OSError:
+        return False
+    return True
+
+
+def _check_part(size: int, is_last: bool) -> None:
+    if not (0 < size <= BLOB_BYTES_MAX if is_last else size == BLOB_BYTES_MAX):
+        raise MalformedError(f"manifest: a part of {size} bytes; each but the last has {BLOB_BYTES_MAX}, the last some")
+
+
+def _blob(board: Board, name: Digest) -> bytes:
+    data = board.get(name)
+    if len(data) > BLOB_BYTES_MAX:
+        raise MalformedError(f"{name}: {len(data)} bytes, more than the {BLOB_BYTES_MAX} allowed")
+    if digest("blob", data) != name:
+        raise ProofError(f"the board gave other bytes than those of {name}")
+    return data
+
+
+def _parts(listed: Listed) -> tuple[Digest, ...]:
+    return listed if isinstance(listed, tuple) else (listed,)
+
+
+def _manifest_of(files: Files, put: Callable[[bytes], Digest]) -> bytes:
+    """The manifest of files that are `put` somewhere, a piece at a time, after all that can be refused was."""
+    _check_names(files)
+    _check_sizes(files)
+    blobs = {name: tuple(map(put, _pieces(source))) for name, source in files.items()}
+    return Manifest(files={name: each if len(each) > 1 else each[0] for name, each in blobs.items()}).to_bytes()
+
+
+def _pieces(source: bytes | Path) -> Iterator[bytes]:
+    """A file in pieces as large as a blob may be; at least one."""
+    with BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file:
+        yield file.read(BLOB_BYTES_MAX)
+        yield from iter(partial(file.read, BLOB_BYTES_MAX), b"")
+
+
+def _check_names(files: Collection[str]) -> None:
+    if len(files) > FILES_MAX:
+        raise UsageError(f"{len(files)} files, more than the {FILES_MAX} that a manifest lists")
+    for name in files:
+        if not is_name(name):
+            raise UsageError(f"{name[:80]!a} is no name of a file inside a folder")
+    if clash := _clash(files):
+        raise UsageError(clash)
+
+
+def _check_sizes(files: Files) -> None:
+    total = sum(_size_of(source) for source in files.values())
+    if total > FETCHED_BYTES_MAX:
+        raise UsageError(f"{total} bytes of files, more than the {FETCHED_BYTES_MAX} that anybody fetches")
+
+
+def _size_of(source: bytes | Path) -> int:
+    if isinstance(source, bytes):
+        return len(source)
+    if not source.is_file():
+        raise UnavailableError(f"{source.name}: not there, or not a file (looked in {source.parent})")
+    return source.stat().st_size
+
+
+def _clash(names: Collection[str]) -> str:
+    """Why files of these names cannot lie in one folder, on any system; empty where they can."""
+    if len({name.lower() for name in names}) < len(names):
+        return "two names differ by upper and lower case only"
+    folders = {name[: match.start()] for name in names for match in re.finditer("/", name)}
+    if clash := sorted(folders.intersection(names)):
+        return f"{clash[0]} is a file and a folder"
+    return f"{len(folders)} folders, more than {FOLDERS_MAX}" if len(folders) > FOLDERS_MAX else ""

@@ -1,0 +1,132 @@
+"""How far a child's outputs may lie from what a challenger computes, who starts from the prover's own values.
+
+Errors do not add up from child to child, because each child starts from what the prover opened; inside a child of k
+operators they grow. The unit is the roundoff u of the value's dtype at the value's scale,
+
+    e = max |claimed − own| / (u · (|own| + rms(own)))
+
+and honest stacks stay below `ALLOWED` · √k, by the coarsest dtype that the child computes in. The root is that of a
+random walk; what single operators amplify, such as a division by a small second moment, is in the factor. The largest
+e ÷ √k seen is 8.7 on 64 pairs of CPU stacks for a training in F32 (docs/data/dispute_stacks.json). For calls of a
+network, of transformers of 2 and 12 layers, and of a small CNN it was 27 in F32 (n = 5,408 values that differ), 1.9 in
+F16 (n = 3,925) and 1.7 in BF16 (n = 1,996), on 36 pairs of 6 CPU stacks (docs/data/drift.json).
+
+However many operators there are, an element is never allowed more than the share `MOST` of |own| + rms(own), and all
+together `WHOLE` of their root mean square: in 16 bits a factor that holds for long sums would soon allow everything.
+The widest seen were 0.033 and 0.0076, in BF16. Whole numbers and truth values are equal, unless an
+operator of the child chose them by comparing floats.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tallystick.graphs.graph import Node, Ref
+from tallystick.operators.precision import FORMATS
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
+
+ALLOWED: Final[Mapping[str, float]] = {"F64": 1024.0, "F32": 1024.0, "F16": 32.0, "BF16": 16.0}
+"""Times √k units: what the children of honest stacks stay below; measured, with a margin (see above)."""
+MOST: Final = 0.25
+"""Of |own| + rms(own), for one element."""
+WHOLE: Final = 0.125
+"""Of rms(own), for the root mean square of all differences, of at least `MANY` elements."""
+MANY: Final = 32
+CHOICES_ALLOWED: Final = 0.01
+"""The share of whole numbers or truth values, chosen among floats, that may differ."""
+
+
+@dataclass(frozen=True)
+class Leeway:
+    """What some operators may drift: how many they are, the coarsest dtype they compute in, what they choose."""
+
+    operators: int
+    coarsest: str = "F64"
+    chosen: frozenset[Ref] = field(default_factory=frozenset)
+
+    @classmethod
+    def of(cls, nodes: Sequence[Node], specs: Mapping[Ref, TensorSpec]) -> Leeway:
+        """Of consecutive nodes; `specs` are those of all values that they read and give."""
+        refs = {ref for node in nodes for ref in (*node.refs, *filter(None, node.outputs))}
+        return cls(len(nodes), _coarsest({specs[ref].dtype for ref in refs}), _chosen(nodes, specs))
+
+    def units(self, dtype: str) -> float:
+        """How many roundoffs of `dtype` are allowed at an element's scale."""
+        coarsest = _coarsest({dtype, self.coarsest})
+        share = ALLOWED[coarsest] * math.sqrt(max(self.operators, 1)) * FORMATS[coarsest].unit
+        return min(share, MOST) / FORMATS[dtype].unit
+
+
+def deviation(claimed: Tensor, own: Tensor, leeway: Leeway, ref: Ref = "") -> float:
+    """How far the claimed value `ref` lies from one's own after some operators: more than 1 leaves the tolerance.
+
+    Tensors of different specs are infinitely far apart, and so are finite and non-finite numbers, and whole numbers and
+    truth values that differ without being chosen among floats.
+    """
+    if is_same(claimed, own):
+        return 0.0
+    if TensorSpec.of(claimed) != TensorSpec.of(own):
+        return math.inf
+    if claimed.dtype not in FORMATS:
+        return _differing(claimed.array(), own.array()) / CHOICES_ALLOWED if ref in leeway.chosen else math.inf
+    return max(distance_in_units(claimed, own) / leeway.units(own.dtype), _distance_on_the_whole(claimed, own) / WHOLE)
+
+
+def is_same(claimed: Tensor, own: Tensor) -> bool:
+    """Whether two tensors have the same spec and the same bytes."""
+    has_spec = (claimed.dtype, claimed.shape) == (own.dtype, own.shape)
+    return has_spec and np.array_equal(np.frombuffer(claimed.data, np.uint8), np.frombuffer(own.data, np.uint8))
+
+
+def distance_in_units(claimed: Tensor, own: Tensor) -> float:
+    """The largest distance of two elements in roundoffs at their scale; both of one float spec."""
+    theirs, ours = (tensor.values().astype(np.float64).ravel() for tensor in (claimed, own))
+    same = (theirs == ours) | (np.isnan(theirs) & np.isnan(ours))
+    if not np.isfinite(theirs[~same]).all() or not np.isfinite(ours[~same]).all():
+        return math.inf
+    unit, smallest = FORMATS[claimed.dtype].unit, FORMATS[claimed.dtype].half_step
+    with np.errstate(over="ignore", invalid="ignore"):
+        scale = np.abs(ours[~same]) + _root_mean_square(ours[np.isfinite(ours)])
+        found = np.abs(theirs[~same] - ours[~same]) / np.maximum(unit * scale, smallest)
+    return float(np.max(np.where(np.isnan(found), np.inf, found), initial=0.0))
+
+
+def _distance_on_the_whole(claimed: Tensor, own: Tensor) -> float:
+    """rms(claimed − own) ÷ rms(own); 0 for a few elements, and where all of one's own are zero or not finite."""
+    theirs, ours = (tensor.values().astype(np.float64).ravel() for tensor in (claimed, own))
+    finite = np.isfinite(ours) & np.isfinite(theirs)
+    scale = _root_mean_square(ours[finite]) if ours.size >= MANY else 0.0
+    with np.errstate(over="ignore"):
+        return _root_mean_square((theirs[finite] - ours[finite]) / scale) if scale else 0.0
+
+
+def _coarsest(dtypes: set[str]) -> str:
+    return max((each for each in dtypes if each in FORMATS), key=lambda each: FORMATS[each].unit, default="F64")
+
+
+def _chosen(nodes: Sequence[Node], specs: Mapping[Ref, TensorSpec]) -> frozenset[Ref]:
+    """The whole numbers and truth values that consecutive nodes choose by floats, or make of such choices."""
+    found: set[Ref] = set()
+    for node in nodes:
+        if any(ref in found or specs[ref].is_float for ref in node.refs):
+            found.update(ref for ref in node.outputs if ref is not None and not specs[ref].is_float)
+    return frozenset(found)
+
+
+def _root_mean_square(values: npt.NDArray[np.float64]) -> float:
+    """Scaled, so that no square overflows."""
+    largest = float(np.max(np.abs(values), initial=0.0))
+    if math.isinf(largest):
+        return math.inf
+    return largest * math.sqrt(float(np.mean((values / largest) ** 2))) if largest else 0.0
+
+
+def _differing(claimed: npt.NDArray[np.generic], own: npt.NDArray[np.generic]) -> float:
+    return float(np.mean(claimed != own))

@@ -1,0 +1,69 @@
+"""A member's own kernel as the calibration: how far a claimed result may lie from the exact one.
+
+The member computes the operator on the same operands. Its own error, joined with one rounding, is what an honest kernel
+does here; a claim may be `SAFETY` times as far off at each percentile, and never over the proven bound
+(`tolerances.threshold`). Elements without a bound are compared with the member's own directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from tallystick.disputes.evidence.drift import Leeway, deviation
+from tallystick.graphs.derive import operand_of
+from tallystick.graphs.engine import Engine
+from tallystick.graphs.graph import Node, Ref
+from tallystick.operators.bound import Bound, bound
+from tallystick.operators.precision import FORMATS, Precision
+from tallystick.operators.registry import operator
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.threshold import Threshold, errors_of, rounding_errors
+
+SAFETY: Final = 8.0
+
+
+def within_own(node: Node, values: Mapping[Ref, Tensor], engine: Engine, precision: Precision) -> tuple[bool, str]:
+    """Whether the claimed results of `node` are what an honest kernel gives, and which one is not.
+
+    Raises `UnavailableError` where the engine or the reference does not compute the operator, `MalformedError` where
+    its operands hold what it does not take.
+    """
+    own = own_results(node, values, engine)
+    meaning = operator(node.operator)
+    arguments = {name: operand_of(operand, values) for name, operand in node.operands.items()}
+    bounds = bound(meaning, {**arguments, **node.attributes}, precision)
+    leeway = Leeway.of([node], {ref: TensorSpec.of(value) for ref, value in values.items()})
+    for ref, limit in zip(node.outputs, bounds, strict=True):
+        if ref is not None and limit is not None and not _holds(ref, values[ref], own[ref], limit, leeway):
+            return False, f"{ref} ({node.operator}) is further off than {SAFETY:g} times a kernel of one's own"
+    return True, f"node {node.number} ({node.operator}) is what a kernel of one's own gives"
+
+
+def own_results(node: Node, values: Mapping[Ref, Tensor], engine: Engine) -> dict[Ref, Tensor]:
+    """What an engine makes of the claimed operands."""
+    loaded = {ref: engine.load(values[ref]) for ref in dict.fromkeys(node.refs)}
+
+    def fetch(operand: object) -> object:
+        if isinstance(operand, tuple):
+            return tuple(None if each is None else loaded[each] for each in operand)
+        return None if operand is None else loaded[str(operand)]
+
+    results = engine.prepare(node)({name: fetch(operand) for name, operand in node.operands.items()})
+    triples = zip(node.outputs, node.results, results, strict=True)
+    return {
+        ref: engine.unload(array, spec.dtype) for ref, spec, array in triples if ref is not None and spec is not None
+    }
+
+
+def _holds(ref: Ref, claimed: Tensor, own: Tensor, limit: Bound, leeway: Leeway) -> bool:
+    if claimed.dtype not in FORMATS or not np.isfinite(limit.radius).all():
+        return deviation(claimed, own, leeway, ref) <= 1.0
+    unit, reference = FORMATS[claimed.dtype].unit, limit.value.astype(np.float64)
+    ours = errors_of(own.values().astype(np.float64), reference, limit.radius, unit)
+    calibrated = ours.joined(rounding_errors(reference, limit.radius, unit))
+    theirs = errors_of(claimed.values().astype(np.float64), reference, limit.radius, unit)
+    return Threshold(calibrated, SAFETY).judge(theirs).agrees

@@ -1,0 +1,49 @@
+"""Whether the prover's last answer hangs together and belongs to its claim: the ground of a protest.
+
+Records of a partition are those under its leaves; operators follow from one another under the posted root, belong to
+the record that was opened and to the statement of the claim, and everything that had to be opened is there.
+"""
+
+from __future__ import annotations
+
+from tallystick.commitments.tree import leaf_hash
+from tallystick.disputes.evidence.held import Held
+from tallystick.disputes.evidence.records import record_file
+from tallystick.disputes.evidence.view import View, places_of, supplied, view_of
+from tallystick.disputes.game.protocols import Answered
+from tallystick.documents.files import read_document
+from tallystick.judging.findings import require
+
+
+def check_turn(answered: Answered, held: Held) -> tuple[str, ...]:
+    """Raise `ProofError` unless the last answer hangs together; returns what only a replay can tell.
+
+    Raises `UnavailableError` where no limits are known by which a state could be compared.
+    """
+    if answered.dispute.level > 1:
+        check_records(answered)
+        return ()
+    view = view_of(answered)
+    open_questions = check_descent(answered, held, view)
+    view.check_cuts(answered.dispute)
+    return open_questions
+
+
+def check_descent(answered: Answered, held: Held, view: View) -> tuple[str, ...]:
+    """As `check_turn`, for the operators as a whole and the values at both ends of the step."""
+    view.check(answered.dispute)
+    if answered.descended is not None:
+        leaf = leaf_hash(view.opening.record.encode()).hex()
+        require(leaf == answered.descended.leaf, "the opening is about another record than was opened")
+    view.check_ends()
+    return held.check(view)
+
+
+def check_records(answered: Answered) -> None:
+    """Raise `ProofError` unless the records of the last partition are there and are those under its leaves."""
+    dispute = answered.dispute
+    require(bool(answered.turns), "no records were opened")
+    for place, leaf in zip(places_of(dispute), dispute.cuts, strict=True):
+        with supplied():
+            line = read_document(answered.turns[-1] / record_file(place))
+        require(leaf_hash(line).hex() == leaf, f"record {place} is not the one under the posted leaf")

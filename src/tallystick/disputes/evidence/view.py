@@ -1,0 +1,193 @@
+"""The operators that a dispute is about, as the prover's opponent sees them: from what lies at the board.
+
+Everything here comes from the prover. What is not there, or is not what its name says, is a `ProofError`: the prover
+had to give it, and its digest was posted with a move.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+from tallystick.commitments.digest import Digest, digest_from
+from tallystick.commitments.tree import tree_root
+from tallystick.disputes.evidence.cuts import Cuts
+from tallystick.disputes.evidence.whole import Operators, read_operators
+from tallystick.disputes.game.partition import cut_places
+from tallystick.disputes.game.protocols import Answered
+from tallystick.disputes.game.state import Dispute
+from tallystick.documents.files import read_document
+from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
+from tallystick.graphs.graph import Graph, Ref
+from tallystick.judging.findings import require
+from tallystick.judging.leaf.bundle import Asked, LeafBundle
+from tallystick.judging.leaf.bundling import WholeOpening
+from tallystick.judging.opening import OPERATOR, VALUES, read_value, value_file
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.opening import OpenedOperator, Opening
+
+
+@dataclass(frozen=True)
+class View:
+    """An opening of all operators without inner values, and the folders in which values were opened since.
+
+    It is one answer's: what lies in the folders is listed once, and a value that was read stays in memory.
+    """
+
+    operators: Operators
+    folders: tuple[Path, ...]
+    _known: dict[Digest, Tensor] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def whole(self) -> WholeOpening:
+        """The opening."""
+        return self.operators.whole
+
+    @property
+    def opening(self) -> Opening:
+        """Which record is opened."""
+        return self.whole.opening
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that the prover says it ran."""
+        return self.whole.graph
+
+    @property
+    def cuts(self) -> Cuts:
+        """Where values cross."""
+        return self.operators.cuts
+
+    @cached_property
+    def digests(self) -> Mapping[Ref, Digest]:
+        """The digest of every value; raises `ProofError` unless all operators follow from one another."""
+        with supplied():
+            return self.operators.digests
+
+    def value(self, ref: Ref) -> Tensor:
+        """An opened value of the spec that the graph states; raises `ProofError` where there is none."""
+        return self.named(ref, self.digests[ref], self.operators.specs[ref])
+
+    def read(self, ref: Ref) -> Tensor:
+        """As `value`, for whoever reads it once: it does not stay in memory."""
+        return self._read(ref, self.digests[ref], self.operators.specs[ref])
+
+    def opened(self, ref: Ref) -> Tensor | None:
+        """As `read`, where it is opened; raises `ProofError` where the bytes are others."""
+        return self.read(ref) if self._is_there(self.digests[ref]) else None
+
+    def values(self, refs: Iterable[Ref]) -> dict[Ref, Tensor]:
+        """Several opened values; raises what `value` raises."""
+        return {ref: self.value(ref) for ref in dict.fromkeys(refs)}
+
+    def results(self, names: Iterable[str]) -> dict[str, Tensor]:
+        """Opened results of the step by the names of the graph's outputs."""
+        refs = {output.name: output.value for output in self.graph.outputs}
+        return {name: self.value(refs[name]) for name in names}
+
+    def named(self, what: str, name: Digest, spec: TensorSpec | None = None) -> Tensor:
+        """The opened value with a digest; raises `ProofError` where there is none, or it has another spec."""
+        if name not in self._known:
+            self._known[name] = self._read(what, name, spec)
+        return _of_spec(what, self._known[name], spec)
+
+    def _read(self, what: str, name: Digest, spec: TensorSpec | None) -> Tensor:
+        file = value_file(name)
+        folder = self._places.get(file)
+        if folder is None:
+            raise ProofError(f"{what} is not opened")
+        with supplied():
+            return _of_spec(what, read_value(folder / file, name, spec), spec)
+
+    def check(self, dispute: Dispute) -> None:
+        """Raise `ProofError` unless the operators are those that were posted, and follow from one another."""
+        log = self.opening.operators
+        root = tree_root(self.whole.leaves.leaves)
+        require((log.root, log.size) == (digest_from(root), len(self.whole.lines)), "operators.jsonl has another root")
+        require((root.hex(), log.size) == (dispute.root, dispute.size), "the opening is not that of the posted tree")
+        assert self.digests
+
+    def check_ends(self) -> None:
+        """Raise `ProofError` unless everything that the step read and gave is opened, of the stated specs."""
+        for ref in (*(each.name for each in self.graph.sources), *(each.value for each in self.graph.outputs)):
+            self.value(ref)
+
+    def check_cuts(self, dispute: Dispute) -> None:
+        """Raise `ProofError` unless what crosses the cuts of the last partition is opened."""
+        for ref in self.cuts.opened_at(dispute.low, places_of(dispute)):
+            self.value(ref)
+
+    def bundle(self, place: int, asked: Asked | None = None) -> LeafBundle:
+        """The leaf bundle of one operator, with the values that are opened anywhere."""
+        with supplied():
+            bare, small = self.whole.bare(self.graph.nodes[place].number, asked), self.whole.small
+        record = bare.operator.record
+        values = self._opened({**record.inputs, **record.outputs})
+        return replace(bare, values=values, claimed=self._opened(small))
+
+    def _opened(self, wanted: Mapping[str, Digest]) -> dict[str, Tensor]:
+        there = {name: found for name, found in wanted.items() if self._is_there(found)}
+        return {name: self.named(name, found) for name, found in there.items()}
+
+    def _is_there(self, name: Digest) -> bool:
+        return value_file(name) in self._places
+
+    @cached_property
+    def _places(self) -> Mapping[str, Path]:
+        """The first folder that has each value's file."""
+        return {file: folder for folder in reversed(self.folders) for file in _value_files(folder)}
+
+
+def view_of(answered: Answered) -> View:
+    """What the prover opened at the level of operators; raises `ProofError` where that is not readable."""
+    folders = operator_folders(answered)
+    if not folders:
+        raise ProofError("no operators were opened")
+    with supplied():
+        return View(read_operators(folders[0]), folders)
+
+
+def operator_folders(answered: Answered) -> tuple[Path, ...]:
+    """The folders of the moves at the level of operators, the descent first; in one-round mode the statement."""
+    if answered.claim.levels == 1:
+        return (answered.statement, *answered.turns)
+    return answered.turns[answered.descended.turn :] if answered.descended else ()
+
+
+def revealed_operator(folder: Path) -> OpenedOperator:
+    """The operator of the last move; raises `ProofError` where there is none."""
+    with supplied():
+        return OpenedOperator.from_bytes(read_document(folder / OPERATOR), OPERATOR)
+
+
+def places_of(dispute: Dispute) -> Sequence[int]:
+    """The places of the leaves of the last partition."""
+    return cut_places(dispute.low, dispute.high, len(dispute.cuts) + 1) if dispute.cuts else ()
+
+
+def _value_files(folder: Path) -> list[str]:
+    """The files of the values in one folder, by their paths in it."""
+    try:
+        with os.scandir(folder / VALUES) as entries:
+            return [f"{VALUES}/{each.name}" for each in entries if each.is_file()]
+    except OSError:
+        return []
+
+
+def _of_spec(what: str, tensor: Tensor, spec: TensorSpec | None) -> Tensor:
+    require(spec in (None, TensorSpec.of(tensor)), f"{what} is {TensorSpec.of(tensor)}, and {spec} in the graph")
+    return tensor
+
+
+@contextmanager
+def supplied() -> Iterator[None]:
+    """What is missing or malformed in here was supplied so by the prover: a `ProofError`."""
+    try:
+        yield
+    except (MalformedError, UnavailableError, UsageError) as error:
+        raise ProofError(str(error)) from None

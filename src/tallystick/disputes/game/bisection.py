@@ -1,0 +1,112 @@
+"""The bisection: N-way cuts from a range of leaves to one, then into the finer tree below it, under chess clocks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tallystick.commitments.tree import Hash, check_inclusion
+from tallystick.disputes.game.claims import phase_of
+from tallystick.disputes.game.committee import undrawn
+from tallystick.disputes.game.context import Context, allow, time_left
+from tallystick.disputes.game.fault import Fault
+from tallystick.disputes.game.moves import BisectionMove, Choose, Concede, Descend, Partition, Protest, Reveal, Timeout
+from tallystick.disputes.game.partition import child, cut_places
+from tallystick.disputes.game.settlement import settle
+from tallystick.disputes.game.state import Clocks, Dispute, Phase, State
+from tallystick.errors import ProofError, RuleError
+
+
+def partition(at: Context, move: Partition) -> State:
+    """The prover commits to the leaf at the end of each child."""
+    dispute = at.dispute(move.dispute)
+    places = cut_places(dispute.low, dispute.high, at.rules.ways)
+    allow(len(move.cuts) == len(places), "cuts", f"{len(places)} cuts are needed, and {len(move.cuts)} are given")
+    for cut, place in zip(move.cuts, places, strict=True):
+        _stands_in_the_tree(dispute, cut.leaf, cut.proof, place)
+    leaves = tuple(cut.leaf for cut in move.cuts)
+    return _moved(at, move, phase=Phase.CHOOSE, cuts=leaves, data=move.data)
+
+
+def choose(at: Context, move: Choose) -> State:
+    """The challenger names the child in which the fault lies."""
+    dispute = at.dispute(move.dispute)
+    allow(move.child <= len(dispute.cuts), "child", f"there are {len(dispute.cuts) + 1} children, counted from 0")
+    low, high = child(dispute.low, dispute.high, at.rules.ways, move.child)
+    return _moved(at, move, phase=phase_of(low, high), low=low, high=high, cuts=())
+
+
+def protest(at: Context, move: Protest) -> State:
+    """The challenger asks for a ruling about what lies at the board, instead of choosing."""
+    return _to_ruling(at, move, ground=move.ground)
+
+
+def descend(at: Context, move: Descend) -> State:
+    """The prover opens the record that is left and names the tree of its operators."""
+    dispute = at.dispute(move.dispute)
+    allow(dispute.level > 1, "level", "this leaf is an operator, and there is nothing below it")
+    _stands_in_the_tree(dispute, move.leaf, move.proof, dispute.low)
+    return _moved(
+        at,
+        move,
+        level=dispute.level - 1,
+        root=move.root,
+        size=move.size,
+        low=0,
+        high=move.size,
+        phase=phase_of(0, move.size),
+        leaf=move.leaf,
+        data=move.data,
+    )
+
+
+def reveal(at: Context, move: Reveal) -> State:
+    """The prover opens the leaf that is left; it is ruled upon."""
+    dispute = at.dispute(move.dispute)
+    _stands_in_the_tree(dispute, move.leaf, move.proof, dispute.low)
+    return _to_ruling(at, move, ground="leaf", leaf=move.leaf, data=move.data)
+
+
+def concede(at: Context, move: Concede) -> State:
+    """A party gives up and loses."""
+    dispute = at.dispute(move.dispute)
+    fault = Fault.CHALLENGER if move.actor == dispute.challenger else Fault.PROVER
+    return settle(at, move.dispute, fault)
+
+
+def timeout(at: Context, move: Timeout) -> State:
+    """The party to move was silent for too long and loses; without a nonce in time, what was found before stands."""
+    dispute = at.dispute(move.dispute)
+    if dispute.phase is Phase.DRAWING:
+        allow(at.time >= dispute.deadline, "early", "the nonce can still come")
+        return settle(at, move.dispute, undrawn(dispute))
+    allow(time_left(dispute, at.time) <= 0, "early", "the party to move still has time")
+    return settle(at, move.dispute, Fault.CHALLENGER if dispute.phase is Phase.CHOOSE else Fault.PROVER)
+
+
+def _moved(at: Context, move: BisectionMove, **changes: Any) -> State:
+    """The state after a party's move: its clock stopped, and the other has the extension at least."""
+    dispute = at.dispute(move.dispute)
+    return at.change_dispute(
+        move.dispute, turn=dispute.turn + 1, clocks=_turned(dispute, at.time, at.rules.extension), **changes
+    ).state
+
+
+def _to_ruling(at: Context, move: BisectionMove, **changes: Any) -> State:
+    return _moved(at, move, phase=Phase.RULING, deadline=at.time + at.rules.referee_window, **changes)
+
+
+def _turned(dispute: Dispute, time: int, extension: int) -> Clocks:
+    """The clocks after a move: both have the extension at least, whoever moves next."""
+    left = time_left(dispute, time)
+    spent = {"challenger": left} if dispute.phase is Phase.CHOOSE else {"prover": left}
+    clocks = replace(dispute.clocks, since=time, **spent)
+    return replace(clocks, prover=max(clocks.prover, extension), challenger=max(clocks.challenger, extension))
+
+
+def _stands_in_the_tree(dispute: Dispute, leaf: str, proof: tuple[str, ...], place: int) -> None:
+    hashes = [Hash(bytes.fromhex(each)) for each in proof]
+    try:
+        check_inclusion(hashes, Hash(bytes.fromhex(leaf)), place, dispute.size, Hash(bytes.fromhex(dispute.root)))
+    except ProofError as error:
+        raise RuleError("proof", str(error)) from None

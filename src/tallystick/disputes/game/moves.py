@@ -1,0 +1,354 @@
+"""The moves: everything that anybody can ask a coordinator for, as data.
+
+Each names its actor; moves that pay carry the amount as `value`. Moves inside a bisection carry `turn`, the number of
+moves of that dispute so far, so that a move repeated after a crash or a reorganised chain is refused and never
+applied twice. Hashes are written as 64 hexadecimal digits.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Final, Literal, TypeAlias
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from tallystick.commitments.encoding import decode
+from tallystick.disputes.game.fault import Fault
+from tallystick.disputes.game.rules import ELEMENT_MAX, LEAVES_MAX, PROOF_MAX, RESULT_MAX, WAYS_MAX, Money, Party
+from tallystick.documents.document import Count, DigestText, Document, explain
+from tallystick.errors import MalformedError
+
+MOVE_BYTES_MAX: Final = 1 << 18
+HashText = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Proof = Annotated[tuple[HashText, ...], Field(max_length=PROOF_MAX)]
+Leaves = Annotated[int, Field(ge=1, le=LEAVES_MAX)]
+Place = Annotated[int, Field(ge=0, le=LEAVES_MAX)]
+FaultText = Annotated[Fault, Field(strict=False)]
+
+
+class Act(Document):
+    """What all moves have."""
+
+    pays: ClassVar[bool] = False
+    actor: Party
+
+
+class Cut(Document):
+    """The leaf at the end of a child, with the proof of its place in the tree."""
+
+    leaf: HashText
+    proof: Proof
+
+
+class Post(Act):
+    """Claim that the tree `root` of `size` records is what an honest run gives; its leaves are operators at level 1."""
+
+    pays: ClassVar[bool] = True
+    kind: Literal["post"] = "post"
+    value: Money
+    root: HashText
+    size: Leaves
+    levels: Literal[1, 2] = 2
+    statement: DigestText
+    seal: HashText
+
+
+class Contest(Act):
+    """Say that leaves [low, high) of a claim hold a fault: before them the parties agree, after them they do not."""
+
+    pays: ClassVar[bool] = True
+    kind: Literal["contest"] = "contest"
+    value: Money
+    claim: Count
+    low: Place
+    high: Place
+
+
+class Partition(Act):
+    """The prover's leaves at the ends of all children but the last; `data` holds what crosses the cuts."""
+
+    kind: Literal["partition"] = "partition"
+    dispute: Count
+    turn: Count
+    cuts: Annotated[tuple[Cut, ...], Field(min_length=1, max_length=WAYS_MAX - 1)]
+    data: DigestText
+
+
+class Choose(Act):
+    """The first child whose inputs agree and whose outputs leave the tolerance."""
+
+    kind: Literal["choose"] = "choose"
+    dispute: Count
+    turn: Count
+    child: Annotated[int, Field(ge=0, lt=WAYS_MAX)]
+
+
+class Protest(Act):
+    """Instead of a choice: what the prover put at the board does not hang together, or its errors are aligned."""
+
+    kind: Literal["protest"] = "protest"
+    dispute: Count
+    turn: Count
+    ground: Literal["structure", "budget"] = "structure"
+
+
+class Descend(Act):
+    """Open the one record that is left, and name the finer tree of the operators below it."""
+
+    kind: Literal["descend"] = "descend"
+    dispute: Count
+    turn: Count
+    leaf: HashText
+    proof: Proof
+    root: HashText
+    size: Leaves
+    data: DigestText
+
+
+class Reveal(Act):
+    """Open the one leaf that is left; `data` holds the operator with the values it read and gave."""
+
+    kind: Literal["reveal"] = "reveal"
+    dispute: Count
+    turn: Count
+    leaf: HashText
+    proof: Proof
+    data: DigestText
+
+
+class Pinpoint(Act):
+    """Say which element of the opened operator is wrong; what is named last counts, until a committee is drawn.
+
+    `result` is the number of a result among those of the operator, as references to results carry it (`n12` is 0,
+    `n12.1` is 1), and `element` a flat place in it, in row-major order.
+    """
+
+    kind: Literal["pinpoint"] = "pinpoint"
+    dispute: Count
+    result: Annotated[int, Field(ge=0, le=RESULT_MAX)]
+    element: Annotated[int, Field(ge=0, le=ELEMENT_MAX)]
+
+
+class Concede(Act):
+    """Give up."""
+
+    kind: Literal["concede"] = "concede"
+    dispute: Count
+
+
+class Timeout(Act):
+    """State that the clock of the party to move has run out, or that the nonce of a draw has not come in time."""
+
+    kind: Literal["timeout"] = "timeout"
+    dispute: Count
+
+
+class Rule(Act):
+    """The referee's ruling, with the digest of its reasons."""
+
+    kind: Literal["rule"] = "rule"
+    dispute: Count
+    fault: FaultText
+    reason: DigestText
+
+
+class RecordForm(Document):
+    """An operator record by its parts; its canonical bytes are rebuilt from them."""
+
+    node: Count
+    operator: Annotated[str, Field(pattern=r"^[a-z]+(\.[A-Za-z0-9_]+)+$", max_length=128)]
+    inputs: Annotated[tuple[tuple[str, DigestText], ...], Field(max_length=16)]
+    outputs: Annotated[tuple[tuple[str, DigestText], ...], Field(max_length=4)]
+
+
+class TensorForm(Document):
+    """A small tensor by its parts: one chunk of at most 4,096 bytes, in hexadecimal digits."""
+
+    dtype: Literal["F32", "F64"]
+    shape: Annotated[tuple[Count, ...], Field(max_length=8)]
+    data: Annotated[str, Field(pattern=r"^([0-9a-f]{2})*$", max_length=8192)]
+
+
+class Writer(Document):
+    """The leaf that gave a value, and its place."""
+
+    record: RecordForm
+    index: Place
+    proof: Proof
+
+
+class Evidence(Document):
+    """What anybody can check within a few hundred operations (`cheap`)."""
+
+    ground: Literal["edge", "cast", "product"]
+    record: RecordForm
+    writer: Writer | None = None
+    tensors: Annotated[tuple[TensorForm, ...], Field(max_length=3)] = ()
+    element: Count = 0
+
+
+class Prove(Act):
+    """Convict the prover by a check that every coordinator makes itself."""
+
+    kind: Literal["prove"] = "prove"
+    dispute: Count
+    evidence: Evidence
+
+
+class Convene(Act):
+    """Call a committee."""
+
+    kind: Literal["convene"] = "convene"
+    dispute: Count
+
+
+class Draw(Act):
+    """The nonce that draws the committee, from after it was called."""
+
+    kind: Literal["draw"] = "draw"
+    dispute: Count
+    nonce: HashText
+
+
+class Vote(Act):
+    """A member's commitment to its vote (`voting.commitment`)."""
+
+    kind: Literal["vote"] = "vote"
+    dispute: Count
+    commitment: HashText
+
+
+class Disclose(Act):
+    """The vote that was committed to."""
+
+    kind: Literal["disclose"] = "disclose"
+    dispute: Count
+    vote: FaultText
+    salt: HashText
+
+
+class Tally(Act):
+    """Add the votes up."""
+
+    kind: Literal["tally"] = "tally"
+    dispute: Count
+
+
+class Appeal(Act):
+    """Ask a larger committee; pays its fees and a bond that is lost if nothing changes."""
+
+    pays: ClassVar[bool] = True
+    kind: Literal["appeal"] = "appeal"
+    dispute: Count
+    value: Money
+
+
+class Settle(Act):
+    """Let the votes take effect once nobody has appealed."""
+
+    kind: Literal["settle"] = "settle"
+    dispute: Count
+
+
+class Dismiss(Act):
+    """Close a dispute over a claim that another dispute slashed; the challenger gets everything back."""
+
+    kind: Literal["dismiss"] = "dismiss"
+    dispute: Count
+
+
+class Unseal(Act):
+    """The planter shows that the claim of a dispute was planted, and what the answer was."""
+
+    kind: Literal["unseal"] = "unseal"
+    dispute: Count
+    answer: FaultText
+    salt: HashText
+
+
+class Finalise(Act):
+    """Close a claim whose window is over; its bond goes back."""
+
+    kind: Literal["finalise"] = "finalise"
+    claim: Count
+
+
+class Enlist(Act):
+    """Stake as a member, so as to be drawn."""
+
+    pays: ClassVar[bool] = True
+    kind: Literal["enlist"] = "enlist"
+    value: Money
+
+
+class Retire(Act):
+    """Stop being drawn, and get the stake back."""
+
+    kind: Literal["retire"] = "retire"
+
+
+class Withdraw(Act):
+    """Take out what is owed and has rested long enough."""
+
+    kind: Literal["withdraw"] = "withdraw"
+
+
+class Pause(Act):
+    """Stop game time, for a while."""
+
+    kind: Literal["pause"] = "pause"
+
+
+class Resume(Act):
+    """Let game time go on."""
+
+    kind: Literal["resume"] = "resume"
+
+
+BisectionMove: TypeAlias = Partition | Choose | Protest | Descend | Reveal
+Move: TypeAlias = (
+    Post
+    | Contest
+    | Partition
+    | Choose
+    | Protest
+    | Descend
+    | Reveal
+    | Pinpoint
+    | Concede
+    | Timeout
+    | Rule
+    | Prove
+    | Convene
+    | Draw
+    | Vote
+    | Disclose
+    | Tally
+    | Appeal
+    | Settle
+    | Dismiss
+    | Unseal
+    | Finalise
+    | Enlist
+    | Retire
+    | Withdraw
+    | Pause
+    | Resume
+)
+_MOVE: TypeAdapter[Move] = TypeAdapter(Annotated[Move, Field(discriminator="kind")])
+
+
+def read_move(line: bytes, what: str = "move") -> Move:
+    """Read one canonical move; raises `MalformedError` naming `what` and the field."""
+    decode(line, what, bytes_max=MOVE_BYTES_MAX)
+    try:
+        move = _MOVE.validate_json(line)
+    except ValidationError as error:
+        raise MalformedError(f"{what}: {explain(error)}") from None
+    if move.to_bytes() != line:
+        raise MalformedError(f"{what}: not in canonical form (a null or an equivalent spelling)")
+    return move
+
+
+def value_of(move: Move) -> int:
+    """What a move pays."""
+    return move.value if isinstance(move, Post | Contest | Appeal | Enlist) else 0

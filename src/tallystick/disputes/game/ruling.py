@@ -1,0 +1,48 @@
+"""From the opened leaf to a ruling: the referee, a check that anybody can make, or a committee."""
+
+from __future__ import annotations
+
+from tallystick.disputes.game.cheap import convict
+from tallystick.disputes.game.committee import seats
+from tallystick.disputes.game.context import Context, allow
+from tallystick.disputes.game.fault import Fault
+from tallystick.disputes.game.moves import Convene, Pinpoint, Prove, Rule
+from tallystick.disputes.game.settlement import settle
+from tallystick.disputes.game.state import Dispute, Phase, State
+
+
+def rule(at: Context, move: Rule) -> State:
+    """The referee's word ends the dispute; where it cannot decide, it convenes a committee instead."""
+    return settle(at, move.dispute, move.fault)
+
+
+def pinpoint(at: Context, move: Pinpoint) -> State:
+    """The challenger stakes the dispute on one element of the operator that was opened; it may think better of it."""
+    dispute = at.dispute(move.dispute)
+    allow(_is_operator(dispute), "level", "only an operator that was opened has elements")
+    return at.change_dispute(move.dispute, element=(move.result, move.element)).state
+
+
+def prove(at: Context, move: Prove) -> State:
+    """Evidence that convicts the prover ends the dispute; other evidence is refused and changes nothing."""
+    dispute = at.dispute(move.dispute)
+    allow(_is_operator(dispute), "level", "evidence is about an operator that was opened")
+    convict(dispute, move.evidence)
+    return settle(at, move.dispute, Fault.PROVER)
+
+
+def convene(at: Context, move: Convene) -> State:
+    """The referee, or anybody after its window, calls a committee; without members nothing can be decided."""
+    dispute = at.dispute(move.dispute)
+    in_time = at.time >= dispute.deadline or move.actor == at.rules.referee
+    allow(in_time, "early", "the referee's window is still open")
+    found = seats(at.state, dispute, at.rules.committee)
+    if not found:
+        return settle(at, move.dispute, Fault.NOBODY)
+    deadline = at.time + at.rules.vote_window
+    return at.change_dispute(move.dispute, phase=Phase.DRAWING, seats=found, deadline=deadline).state
+
+
+def _is_operator(dispute: Dispute) -> bool:
+    """Whether the leaf that is ruled upon is an operator that was revealed, and neither a record nor a protest."""
+    return dispute.level == 1 and dispute.ground == "leaf"

@@ -1,0 +1,204 @@
+"""Votes of a committee: drawn, committed, disclosed, counted, appealed, and checked against planted answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeVar
+
+from tallystick.disputes.game import committee
+from tallystick.disputes.game.committee import eligible, has_committed, has_disclosed, majority, seats, undrawn
+from tallystick.disputes.game.context import Context, allow
+from tallystick.disputes.game.fault import Fault
+from tallystick.disputes.game.ledger import credit
+from tallystick.disputes.game.moves import Appeal, Disclose, Dismiss, Draw, Enlist, Retire, Settle, Tally, Unseal, Vote
+from tallystick.disputes.game.settlement import dismiss as dismissed
+from tallystick.disputes.game.settlement import settle as settled
+from tallystick.disputes.game.state import Appealed, Dispute, Member, Phase, Round, State
+
+Entry = TypeVar("Entry")
+
+
+def enlist(at: Context, move: Enlist) -> State:
+    """A member of the rules stakes, and can be drawn."""
+    allow(move.actor in at.rules.members, "actor", "the rules do not list this member")
+    held = at.state.members.get(move.actor)
+    allow(held is None or not held.stake, "enlisted", "this member has a stake already")
+    staked = replace(held or Member(stake=0), stake=move.value, is_active=True)
+    return _with_member(at, move.actor, staked).state
+
+
+def retire(at: Context, move: Retire) -> State:
+    """A member that sits in no committee gets its stake back, once no planted case can show any more."""
+    held = at.state.members.get(move.actor, Member(stake=0))
+    allow(held.stake > 0, "actor", "this member has no stake")
+    allow(held.serving == 0, "serving", "this member sits in a committee")
+    allow(at.time >= held.bound_until, "early", "this member's last votes can still be held against it")
+    left = _with_member(at, move.actor, replace(held, stake=0, is_active=False))
+    return credit(left.state, move.actor, held.stake, at.now)
+
+
+def draw(at: Context, move: Draw) -> State:
+    """The nonce draws the committee among those who can be drawn now."""
+    dispute = at.dispute(move.dispute)
+    count = seats(at.state, dispute, dispute.seats)
+    if not count:
+        return settled(at, move.dispute, undrawn(dispute))
+    pool = eligible(at.state, dispute)
+    drawn = committee.draw(pool, count, move.nonce, move.dispute, len(dispute.rounds))
+    for name in drawn:
+        at = _with_member(at, name, replace(at.state.members[name], serving=at.state.members[name].serving + 1))
+    sitting = Round(drawn, ("",) * count, (None,) * count)
+    deadline = at.time + at.rules.vote_window
+    return at.change_dispute(
+        move.dispute, phase=Phase.COMMITTING, deadline=deadline, rounds=(*dispute.rounds, sitting)
+    ).state
+
+
+def vote(at: Context, move: Vote) -> State:
+    """A drawn member commits to its vote, once; when all have, they may disclose."""
+    dispute = at.dispute(move.dispute)
+    allow(at.time < dispute.deadline, "late", "the time to commit to a vote is over")
+    seat = _seat(dispute, move.actor)
+    allow(not dispute.rounds[-1].commitments[seat], "again", "this member has committed to a vote already")
+    sitting = dispute.rounds[-1]
+    sitting = replace(sitting, commitments=_placed(sitting.commitments, seat, move.commitment))
+    if has_committed(sitting):
+        return _sitting(at, move.dispute, sitting, Phase.REVEALING, at.time + at.rules.reveal_window)
+    return _sitting(at, move.dispute, sitting, Phase.COMMITTING, dispute.deadline)
+
+
+def disclose(at: Context, move: Disclose) -> State:
+    """A member shows the vote that it committed to."""
+    dispute = at.dispute(move.dispute)
+    phase, deadline = dispute.phase, dispute.deadline
+    if phase is Phase.COMMITTING:
+        allow(at.time >= deadline, "early", "others can still commit to a vote")
+        phase, deadline = Phase.REVEALING, deadline + at.rules.reveal_window
+    allow(at.time < deadline, "late", "the time to disclose a vote is over")
+    seat, sitting = _seat(dispute, move.actor), dispute.rounds[-1]
+    allow(sitting.votes[seat] is None, "again", "this member has disclosed its vote already")
+    expected = committee.commitment(move.dispute, len(dispute.rounds) - 1, move.actor, move.vote, move.salt)
+    allow(sitting.commitments[seat] == expected, "commitment", "this is not the vote that was committed to")
+    return _sitting(at, move.dispute, replace(sitting, votes=_placed(sitting.votes, seat, move.vote)), phase, deadline)
+
+
+def tally(at: Context, move: Tally) -> State:
+    """The votes are counted and paid for; the finding can be appealed while larger committees are left."""
+    dispute = at.dispute(move.dispute)
+    sitting = dispute.rounds[-1]
+    allow(_is_over(at, dispute, sitting), "early", "votes can still come in")
+    finding = majority(sitting.votes)
+    at = _paid_for(at, move.dispute, sitting)
+    if len(dispute.rounds) > at.rules.appeals:
+        return settled(at, move.dispute, finding)
+    deadline = at.time + at.rules.appeal_window
+    return at.change_dispute(move.dispute, phase=Phase.APPEALABLE, fault=finding, deadline=deadline).state
+
+
+def appeal(at: Context, move: Appeal) -> State:
+    """Whoever the finding goes against, either party if it goes against nobody, asks a committee of 2m + 1."""
+    dispute = at.dispute(move.dispute)
+    assert dispute.fault is not None  # set by `tally`
+    allow(at.time < dispute.deadline, "late", "the time to appeal is over")
+    _lost_by(at, dispute, move.actor)
+    wanted = next_seats(dispute)
+    allow(seats(at.state, dispute, wanted) == wanted, "pool", f"there are no {wanted} members to draw")
+    return at.change_dispute(
+        move.dispute,
+        phase=Phase.DRAWING,
+        seats=wanted,
+        deadline=at.time + at.rules.vote_window,
+        deposit=dispute.deposit + at.rules.vote_fee * wanted,
+        appeals=(*dispute.appeals, Appealed(move.actor, dispute.fault, at.rules.appeal_bond)),
+        fault=None,
+    ).state
+
+
+def settle(at: Context, move: Settle) -> State:
+    """The finding takes effect when nobody has appealed in time."""
+    dispute = at.dispute(move.dispute)
+    assert dispute.fault is not None  # set by `tally`
+    allow(at.time >= dispute.deadline, "early", "the finding can still be appealed")
+    return settled(at, move.dispute, dispute.fault)
+
+
+def dismiss(at: Context, move: Dismiss) -> State:
+    """A dispute over a claim that is slashed already has nothing to decide."""
+    return dismissed(at, move.dispute)
+
+
+def unseal(at: Context, move: Unseal) -> State:
+    """Members who voted against a planted answer lose their stake and are drawn no more."""
+    dispute = at.dispute(move.dispute)
+    claim = at.claim(dispute.claim)
+    allow(not dispute.is_unsealed, "again", "this dispute has been unsealed already")
+    allow(claim.seal == committee.seal(claim.prover, move.answer, move.salt), "seal", "this is not what was sealed")
+    for sitting in dispute.rounds:
+        for name, cast in zip(sitting.drawn, sitting.votes, strict=True):
+            if cast not in (None, move.answer):
+                at = _fined(at, name, at.state.members[name].stake)
+    return at.change_dispute(move.dispute, is_unsealed=True).state
+
+
+def next_seats(dispute: Dispute) -> int:
+    """How many members an appeal draws."""
+    return 2 * len(dispute.rounds[-1].drawn) + 1
+
+
+def appeal_price(at: Context, dispute: Dispute) -> int:
+    """What an appeal pays: its bond, and the fees of the larger committee."""
+    return at.rules.appeal_bond + at.rules.vote_fee * next_seats(dispute)
+
+
+def _lost_by(at: Context, dispute: Dispute, party: str) -> None:
+    losers = {Fault.PROVER: at.claim(dispute.claim).prover, Fault.CHALLENGER: dispute.challenger}
+    parties = tuple(losers.values()) if dispute.fault is Fault.NOBODY else (losers[dispute.fault or Fault.PROVER],)
+    allow(party in parties, "actor", "the finding does not go against this party")
+
+
+def _seat(dispute: Dispute, member: str) -> int:
+    drawn = dispute.rounds[-1].drawn
+    allow(member in drawn, "actor", "this member was not drawn")
+    return drawn.index(member)
+
+
+def _is_over(at: Context, dispute: Dispute, sitting: Round) -> bool:
+    if dispute.phase is Phase.COMMITTING:
+        return at.time >= dispute.deadline + at.rules.reveal_window
+    return has_disclosed(sitting) or at.time >= dispute.deadline
+
+
+def _paid_for(at: Context, number: int, sitting: Round) -> Context:
+    """Each seat costs its fee: it goes to the member that voted, and with a fine to the treasury if it did not."""
+    fee = at.rules.vote_fee
+    for name, cast in zip(sitting.drawn, sitting.votes, strict=True):
+        member = at.state.members[name]
+        bound = at.time + at.rules.holding
+        at = _with_member(at, name, replace(member, serving=member.serving - 1, bound_until=bound))
+        at = at.with_state(credit(at.state, name if cast else at.rules.treasury, fee, at.now))
+        if cast is None:
+            at = _fined(at, name, fee)
+    return at.change_dispute(number, deposit=at.dispute(number).deposit - fee * len(sitting.drawn))
+
+
+def _fined(at: Context, name: str, fine: int) -> Context:
+    """Part of a stake goes to the treasury; a member whose stake cannot pay another fine is drawn no more."""
+    member = at.state.members[name]
+    taken = min(fine, member.stake)
+    left = member.stake - taken
+    active = member.is_active and left >= max(1, at.rules.vote_fee)
+    at = _with_member(at, name, replace(member, stake=left, is_active=active))
+    return at.with_state(credit(at.state, at.rules.treasury, taken, at.now))
+
+
+def _with_member(at: Context, name: str, member: Member) -> Context:
+    return at.with_state(replace(at.state, members={**at.state.members, name: member}))
+
+
+def _sitting(at: Context, number: int, sitting: Round, phase: Phase, deadline: int) -> State:
+    rounds = (*at.dispute(number).rounds[:-1], sitting)
+    return at.change_dispute(number, rounds=rounds, phase=phase, deadline=deadline).state
+
+
+def _placed(entries: tuple[Entry, ...], place: int, entry: Entry) -> tuple[Entry, ...]:
+    return (*entries[:place], entry, *entries[place + 1 :])

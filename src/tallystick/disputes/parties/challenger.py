@@ -1,0 +1,123 @@
+"""The challenger: recomputes claims, contests what differs, and names the child that differs until one leaf is left."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+from tallystick.disputes.game.moves import Choose, Contest, Move, Protest
+from tallystick.disputes.game.partition import bounds
+from tallystick.disputes.game.protocols import Doubt, Ground
+from tallystick.disputes.game.state import Claim, Phase, Status
+from tallystick.disputes.parties.auditing import Auditor, Finding, doubt_form, read_doubt
+from tallystick.disputes.parties.shelf import Shelf
+from tallystick.disputes.parties.task import FAILURES, Elsewhere, Task, is_pressing
+from tallystick.disputes.parties.watch import View, claim_name
+from tallystick.disputes.parties.workspace import Workspace
+from tallystick.errors import MalformedError, ProofError, UnavailableError
+
+
+@dataclass
+class Challenger:
+    """Looks at every claim once and contests it at most once; `claims` restricts it to some, `None` is all.
+
+    Where its files and clock run out it protests rather than be silent.
+    """
+
+    shelf: Shelf
+    workspace: Workspace
+    auditor: Auditor
+    claims: Collection[int] | None = None
+    contests: bool = True
+
+    def tasks(self, view: View) -> Iterator[Task]:
+        """Claims that were not looked at yet, and disputes in which the challenger's clock runs."""
+        if self.contests:
+            yield from self._claims(view)
+        for number, seconds in view.turns.items():
+            dispute = view.state.disputes[number]
+            if dispute.phase is Phase.CHOOSE:
+                key = f"choice-{view.name_of(number)}-{dispute.turn}"
+                yield Task(key, seconds, partial(self._choice, view, number, seconds), kept=True)
+
+    def _claims(self, view: View) -> Iterator[Task]:
+        contested = {dispute.claim for dispute in view.state.disputes if dispute.challenger == view.party}
+        self.auditor.keep(_of_use(view, contested))
+        for number, claim in enumerate(view.state.claims):
+            left = claim.deadline - view.time
+            is_open = claim.status is Status.OPEN and left > 0 and number not in contested
+            is_mine_to_ask = claim.prover != view.party and (self.claims is None or number in self.claims)
+            if is_open and is_mine_to_ask and not self._is_believed(claim):
+                key = f"contest-{number}-{claim_name(claim)}"
+                answer = partial(self._contest, view, number, left)
+                yield Task(key, left, answer, True, True, partial(self._is_elsewhere, claim))
+
+    def _is_believed(self, claim: Claim) -> bool:
+        noted = self.workspace.note(_note(claim))
+        return noted is not None and noted.get("doubt") is None
+
+    def _is_elsewhere(self, claim: Claim) -> bool:
+        return self.auditor.is_elsewhere(claim) and self._noted(claim) is None
+
+    def _contest(self, view: View, number: int, left: int) -> Move | None:
+        claim = view.state.claims[number]
+        doubt = self._noted(claim)
+        if doubt is None:
+            finding = self._find(claim, is_pressing(left, view.rules.challenge_window))
+            if finding is None:
+                raise Elsewhere
+            doubt = finding.doubt
+            self.workspace.put_note(_note(claim), {"doubt": doubt_form(doubt)})
+        if doubt is None:
+            return None
+        price = view.rules.challenger_bond + view.rules.deposit
+        return Contest(actor=view.party, value=price, claim=number, low=doubt.low, high=doubt.high)
+
+    def _noted(self, claim: Claim) -> Doubt | None:
+        """What was found before, where the contest could not be made then."""
+        return read_doubt((self.workspace.note(_note(claim)) or {}).get("doubt"))
+
+    def _find(self, claim: Claim, is_pressing: bool) -> Finding | None:
+        """What to contest: everything, where the statement is no statement or is withheld until the window ends."""
+        try:
+            return self.auditor.find(claim, self.shelf.folder_of(claim.statement))
+        except (MalformedError, ProofError) as error:
+            return Finding(Doubt(0, claim.size, str(error)))
+        except UnavailableError as error:
+            if is_pressing and self.shelf.is_missing(claim.statement):
+                return Finding(Doubt(0, claim.size, str(error)))
+            raise
+
+    def _choice(self, view: View, number: int, seconds: int) -> Move:
+        """A child, or a protest; near the end of the clock a protest is better than silence, whatever went wrong."""
+        dispute = view.state.disputes[number]
+        chosen: int | Ground
+        try:
+            chosen = self._chosen(view, number)
+        except (MalformedError, ProofError):
+            chosen = "structure"
+        except FAILURES:
+            if not is_pressing(seconds, view.rules.extension):
+                raise
+            chosen = "structure"
+        if isinstance(chosen, int):
+            return Choose(actor=view.party, dispute=number, turn=dispute.turn, child=chosen)
+        return Protest(actor=view.party, dispute=number, turn=dispute.turn, ground=chosen)
+
+    def _chosen(self, view: View, number: int) -> int | Ground:
+        dispute = view.state.disputes[number]
+        ends = bounds(dispute.low, dispute.high, view.rules.ways)
+        return self.auditor.choose(self.shelf.answered(view, number), list(pairwise(ends)))
+
+
+def _of_use(view: View, contested: Collection[int]) -> list[Claim]:
+    """The claims of which a finding is of use: those that may be contested, or are by this party."""
+    claims = enumerate(view.state.claims)
+    is_open = (claim for number, claim in claims if claim.deadline > view.time or number in contested)
+    return [claim for claim in is_open if claim.status is Status.OPEN]
+
+
+def _note(claim: Claim) -> str:
+    return f"claims/{claim_name(claim)}"

@@ -1,0 +1,127 @@
+"""A coordinator by its name: a database, a URL, or `ethereum:RPC:ADDRESS`; with its board, and a folder of our own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tallystick.commitments.digest import Digest, digest
+from tallystick.disputes.coordinators.coordinator import Board, Coordinator
+from tallystick.disputes.parties.player import PATIENCE
+from tallystick.errors import UsageError
+
+if TYPE_CHECKING:
+    from tallystick.attestation.signing import SigningKey
+    from tallystick.disputes.coordinators.local.client import RemoteCoordinator
+
+ETHEREUM: Final = "ethereum:"
+ETHEREUM_PATIENCE: Final = 1800
+"""Seconds after which a transaction that is in no final block is looked into: more than two epochs to finality."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A coordinator and its board as one party is connected to them; `identity` tells coordinators apart."""
+
+    coordinator: Coordinator
+    board: Board
+    identity: Digest
+    patience: int = PATIENCE
+    remote: RemoteCoordinator | None = None
+
+    def keep_receipts(self, folder: Path) -> None:
+        """Keep the receipts of a coordinator elsewhere in `folder`, so that it cannot deny a move later."""
+        if self.remote is not None:
+            self.remote.keep_receipts(folder / "receipts.jsonl")
+
+    def folder(self) -> Path:
+        """Where this party keeps what must outlive its program, unless it says otherwise."""
+        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
+        party = self.coordinator.party.removeprefix("0x")
+        return Path(state) / "tallystick" / "disputes" / self.identity.removeprefix("sha256:")[:16] / party[:40]
+
+
+class NoBoard:
+    """Nothing lies anywhere: for commands that only look."""
+
+    def put(self, data: bytes) -> Digest:
+        """Raises `UsageError`."""
+        raise UsageError("the data of moves has to lie somewhere: name a board with --board")
+
+    def get(self, name: Digest) -> bytes:
+        """Raises `UsageError`."""
+        raise UsageError("the data of moves lies at a board: name it with --board")
+
+
+@contextmanager
+def connected(
+    text: str, key: Path | None = None, board: str | None = None, board_key: Path | None = None
+) -> Iterator[Place]:
+    """Connect to the coordinator that `text` names, as the party with `key`; without a key one can only look.
+
+    `board` says where data lies: at another coordinator, where one is known by `board_key`, or in a folder that the
+    parties share. By default it is the coordinator's own board, which a contract has not.
+
+    Raises:
+        UsageError: the name or the key makes no sense.
+        UnavailableError: nobody answers there, or there is no such database.
+    """
+    with _opened(text, key) as place:
+        if board is None:
+            yield place
+        else:
+            with _board_at(board, board_key) as other:
+                yield replace(place, board=other)
+
+
+@contextmanager
+def _opened(text: str, key: Path | None) -> Iterator[Place]:
+    if text.startswith(ETHEREUM):
+        yield _contract(text, key)
+        return
+    signing = _signing_key(key)
+    if text.startswith(("http://", "https://")):
+        from tallystick.disputes.coordinators.local.client import RemoteCoordinator
+
+        with closing(RemoteCoordinator(text)) as remote:
+            yield Place(remote.connect(signing), remote.board(signing), remote.identity, remote=remote)
+        return
+    from tallystick.disputes.coordinators.local.place import LocalCoordinator
+
+    with closing(LocalCoordinator.open(text)) as found:
+        yield Place(found.connect(signing), found.board(signing), found.identity)
+
+
+@contextmanager
+def _board_at(text: str, key: Path | None) -> Iterator[Board]:
+    if Path(text).is_dir():
+        from tallystick.disputes.coordinators.ethereum.board import FolderBoard
+
+        yield FolderBoard(Path(text))
+        return
+    with _opened(text, key) as place:
+        yield place.board
+
+
+def _contract(text: str, key: Path | None) -> Place:
+    from tallystick.disputes.coordinators.ethereum.client import connect
+    from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
+
+    found = connect(text, EthereumKey.read(key) if key else None)
+    identity = digest("coordinator", f"{found.chain_id}:{found.contract}".encode())
+    return Place(found, NoBoard(), identity, ETHEREUM_PATIENCE)
+
+
+def _signing_key(key: Path | None) -> SigningKey:
+    """The key in a file; without one, a key that is forgotten, of a party that nobody knows."""
+    from tallystick.attestation.signing import SigningKey
+
+    if key is None:
+        return SigningKey.generate()
+    if not key.is_file():
+        raise UsageError(f"{key}: not there; `tally new-key {key}` makes one")
+    return SigningKey.read(key)

@@ -1,0 +1,102 @@
+"""Evidence that convicts at once: looked for in what the prover opened of the last operator, and tried beforehand.
+
+Only what a coordinator checks itself counts (`cheap`): a value read otherwise than it was given, a wrong conversion, a
+wrong product, of small tensors. Most faults leave none, and are ruled upon otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final, Literal
+
+import numpy as np
+
+from tallystick.commitments.tree import prove_inclusion
+from tallystick.disputes.evidence.view import view_of
+from tallystick.disputes.game.cheap import CAST, PRODUCT, convict
+from tallystick.disputes.game.moves import Evidence, RecordForm, TensorForm, Writer
+from tallystick.disputes.game.protocols import Answered
+from tallystick.disputes.game.state import Dispute
+from tallystick.errors import ProofError, RuleError
+from tallystick.judging.leaf.bundling import WholeOpening
+from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.record import OperatorRecord
+
+GROUNDS: Final[dict[str, Literal["cast", "product"]]] = {CAST: "cast", PRODUCT: "product"}
+FORMS: Final = frozenset({"F32", "F64"})
+BYTES_MAX, SIDES_MAX, INPUTS_MAX, OUTPUTS_MAX = 4096, 8, 16, 4
+ELEMENTS_TRIED: Final = 8
+
+
+def find_evidence(answered: Answered) -> Evidence | None:
+    """Evidence about the operator that was opened; `None` where there is none that a coordinator would check."""
+    dispute = answered.dispute
+    if dispute.level != 1 or dispute.ground != "leaf":
+        return None
+    try:
+        view = view_of(answered)
+        bundle = view.bundle(dispute.low)
+    except ProofError:
+        return None  # what cannot be read is ruled upon
+    record = bundle.operator.record
+    candidates = (*_edges(view.whole, dispute.low, record), *_values(record, bundle.values))
+    return next((each for each in candidates if _convicts(dispute, each)), None)
+
+
+def _edges(whole: WholeOpening, place: int, record: OperatorRecord) -> Iterator[Evidence]:
+    """Operators that gave a value which this one read."""
+    for index, line in enumerate(whole.lines):
+        writer = OperatorRecord.from_bytes(line, f"operator {index}")
+        shared = writer.outputs.keys() & record.inputs.keys()
+        is_small = _fits(writer) and _fits(record)
+        if is_small and any(writer.outputs[ref] != record.inputs[ref] or index >= place for ref in shared):
+            proof = tuple(each.hex() for each in prove_inclusion(whole.leaves, index, len(whole.lines)))
+            written = Writer(record=_form(writer), index=index, proof=proof)
+            yield Evidence(ground="edge", record=_form(record), writer=written)
+
+
+def _values(record: OperatorRecord, values: Mapping[str, Tensor]) -> Iterator[Evidence]:
+    """The elements of a conversion or product that are furthest from what they should be."""
+    refs = (*sorted(record.inputs), *sorted(record.outputs))
+    if record.operator not in GROUNDS or not all(_is_small(values.get(ref)) for ref in refs):
+        return
+    tensors = [values[ref] for ref in refs]
+    forms = tuple(map(_tensor_form, tensors))
+    for element in _furthest(tensors):
+        yield Evidence(ground=GROUNDS[record.operator], record=_form(record), tensors=forms, element=element)
+
+
+def _furthest(tensors: list[Tensor]) -> list[int]:
+    """The elements of the last tensor, furthest from the product of the others first."""
+    *sources, result = (np.asarray(each.values(), np.float64) for each in tensors)
+    with np.errstate(all="ignore"):
+        exact = np.broadcast_to(np.prod(np.broadcast_arrays(*sources), axis=0), result.shape)
+        off = np.nan_to_num(np.abs(exact - result) / np.abs(result), nan=-1.0)
+    return [int(each) for each in np.argsort(-off, axis=None, kind="stable")[:ELEMENTS_TRIED]]
+
+
+def _is_small(tensor: Tensor | None) -> bool:
+    return (
+        tensor is not None and tensor.dtype in FORMS and tensor.nbytes <= BYTES_MAX and len(tensor.shape) <= SIDES_MAX
+    )
+
+
+def _fits(record: OperatorRecord) -> bool:
+    return len(record.inputs) <= INPUTS_MAX and len(record.outputs) <= OUTPUTS_MAX
+
+
+def _tensor_form(tensor: Tensor) -> TensorForm:
+    return TensorForm.model_validate({"dtype": tensor.dtype, "shape": tensor.shape, "data": bytes(tensor.data).hex()})
+
+
+def _form(record: OperatorRecord) -> RecordForm:
+    inputs, outputs = (tuple(sorted(each.items())) for each in (record.inputs, record.outputs))
+    return RecordForm(node=record.node, operator=record.operator, inputs=inputs, outputs=outputs)
+
+
+def _convicts(dispute: Dispute, evidence: Evidence) -> bool:
+    try:
+        convict(dispute, evidence)
+    except RuleError:
+        return False
+    return True

@@ -1,0 +1,104 @@
+"""Every move of one dispute, with where the dispute stood after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tallystick.commitments.encoding import Json
+from tallystick.disputes.coordinators.coordinator import Entry
+from tallystick.disputes.game.game import apply
+from tallystick.disputes.game.moves import (
+    Choose,
+    Contest,
+    Descend,
+    Disclose,
+    Move,
+    Partition,
+    Pinpoint,
+    Protest,
+    Reveal,
+    Rule,
+)
+from tallystick.disputes.game.rules import Rules
+from tallystick.disputes.game.state import State
+from tallystick.disputes.parties.progress import Standing, standing
+
+
+@dataclass(frozen=True)
+class Told:
+    """A move, who made it, what it said, and where the dispute stood then."""
+
+    entry: Entry
+    role: str
+    said: str
+    after: Standing
+
+    def to_json(self) -> dict[str, Json]:
+        """The move as data, and the standing after it."""
+        return {
+            "after": self.after.to_json(),
+            "move": self.entry.move.to_json(),
+            "number": self.entry.number,
+            "role": self.role,
+            "time": self.entry.time,
+        }
+
+
+def tell(rules: Rules, entries: Iterable[Entry], number: int) -> list[Told]:
+    """The moves of dispute `number`, the contest that opened it first."""
+    state, found = State(rules), list[Told]()
+    for entry in entries:
+        before, state = state, apply(state, entry.move, entry.time)
+        opens = isinstance(entry.move, Contest) and len(before.disputes) == number
+        if opens or getattr(entry.move, "dispute", None) == number:
+            role = role_of(state, number, entry.move.actor)
+            found.append(Told(entry, role, said(entry.move), standing(state, number, entry.time)))
+    return found
+
+
+def role_of(state: State, number: int, party: str) -> str:
+    """What a party is in a dispute."""
+    dispute, rules = state.disputes[number], state.rules
+    roles = {"prover": state.claims[dispute.claim].prover, "challenger": dispute.challenger}
+    named = {"referee": rules.referee, "beacon": rules.beacon, "planter": rules.planter}
+    found = next((role for role, name in (roles | named).items() if name == party), None)
+    return found or ("member" if party in rules.members else "anybody")
+
+
+def said(move: Move) -> str:
+    """A move in a few words."""
+    if isinstance(move, Partition):
+        return f"opens {len(move.cuts)} leaves"
+    if isinstance(move, Contest):
+        return f"contests {move.low}–{move.high - 1} of claim {move.claim}"
+    if isinstance(move, Choose):
+        return f"child {move.child} differs"
+    if isinstance(move, Descend):
+        return f"opens the record: {move.size} operators"
+    if isinstance(move, Reveal):
+        return "opens the last leaf"
+    if isinstance(move, Pinpoint):
+        return f"names element {move.element} of result {move.result}"
+    if isinstance(move, Protest):
+        return f"objects to the {move.ground}"
+    if isinstance(move, Rule):
+        return f"finds {move.fault.value} at fault"
+    if isinstance(move, Disclose):
+        return f"voted: {move.vote.value} at fault"
+    return _PLAIN.get(move.kind, move.kind)
+
+
+_PLAIN = {
+    "appeal": "asks a larger committee",
+    "concede": "gives up",
+    "convene": "calls a committee",
+    "dismiss": "the claim is slashed already",
+    "draw": "draws the committee",
+    "prove": "brings evidence that convicts",
+    "settle": "lets the votes take effect",
+    "tally": "counts the votes",
+    "timeout": "the clock has run out",
+    "unseal": "shows that the claim was planted",
+    "vote": "commits to a vote",
+}

@@ -1,0 +1,178 @@
+"""A party's program: looks, does the most urgent thing it can, and looks again; killed anywhere, it goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from tallystick.disputes.coordinators.coordinator import Coordinator
+from tallystick.disputes.game.moves import Move
+from tallystick.disputes.parties.calendar import next_instant
+from tallystick.disputes.parties.task import FAILURES, MISTAKES, Elsewhere, Role, Task
+from tallystick.disputes.parties.watch import View, Watch
+from tallystick.disputes.parties.workspace import Sent, Workspace
+from tallystick.errors import RuleError, UnavailableError
+
+PATIENCE: Final = 120
+"""Seconds after which a move that nobody has seen did not arrive."""
+NOT_MADE: Final = -(1 << 40)
+"""The time of a move that was thought out, and not made yet."""
+REST_MAX: Final = 300
+
+
+def quiet(line: str) -> None:
+    """Say nothing."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long to sleep between looks, in seconds, and how."""
+
+    poll: float = 2.0
+    sleep: Callable[[float], None] = time.sleep
+
+
+@dataclass
+class Rest:
+    """A task that failed: how often, and when it is tried again."""
+
+    failures: int
+    until: int
+
+
+@dataclass
+class Player:
+    """One party at one coordinator, in one or more roles.
+
+    Nothing of what it knows is kept here alone: the coordinator's moves and the workspace determine what it does next.
+    """
+
+    coordinator: Coordinator
+    workspace: Workspace
+    roles: Sequence[Role]
+    say: Callable[[str], None] = quiet
+    patience: int = PATIENCE
+    watch: Watch = field(init=False)
+    view: View | None = None
+    rests: dict[str, Rest] = field(default_factory=dict)
+    is_waiting: bool = False
+    """Whether at the last look another process was thinking something out for this party."""
+
+    def __post_init__(self) -> None:
+        self.watch = Watch(self.coordinator)
+
+    def step(self) -> bool:
+        """Do one thing, the most urgent first; whether anything was done.
+
+        Raises:
+            UnavailableError: the coordinator does not answer.
+            ProofError: its moves do not follow its rules.
+        """
+        self.view = self.watch.look()
+        tasks = self._tasks(self.view)
+        self.rests = {task.key: self.rests[task.key] for task in tasks if task.key in self.rests}
+        self.is_waiting = any(task.is_elsewhere() for task in tasks)
+        return any(self._does(task, self.view) for task in tasks if self._is_awake(task, self.view))
+
+    def look(self, pace: Pace | None = None) -> None:
+        """Do all that can be done now, or when what other processes think out is there; raises as `step` does."""
+        pace = pace or Pace()
+        while (is_moving := self.step()) or self.is_waiting:
+            if not is_moving:
+                pace.sleep(pace.poll)
+
+    def wakes(self) -> int | None:
+        """The next second at which there may be something to do though nobody else moves; `None` for never."""
+        if self.view is None:
+            return None
+        rests = [rest.until for rest in self.rests.values() if rest.until > self.view.now]
+        return min(filter(None, [next_instant(self.view.state, self.view.now), *rests]), default=None)
+
+    def run(
+        self, until: Callable[[View], bool], pace: Pace | None = None, after: Callable[[View], None] | None = None
+    ) -> View:
+        """Play until nothing is left to do and `until` holds; `after` sees every look. Outages are waited out."""
+        pace, outages = pace or Pace(), 0
+        while True:
+            try:
+                is_moving, outages = self.step(), 0
+            except UnavailableError as error:
+                self.say(f"waiting: {error}")
+                outages += 1
+                pace.sleep(min(pace.poll * 2 ** min(outages, 30), REST_MAX))
+                continue
+            assert self.view is not None  # set by `step`
+            if after is not None:
+                after(self.view)
+            if not is_moving and until(self.view):
+                return self.view
+            if not is_moving:
+                pace.sleep(pace.poll)
+
+    def _tasks(self, view: View) -> list[Task]:
+        """What is open, the least time left first; what has no clock comes last."""
+        tasks = [task for role in self.roles for task in role.tasks(view)]
+        return sorted(tasks, key=lambda task: (task.seconds is None, task.seconds or 0))
+
+    def _is_awake(self, task: Task, view: View) -> bool:
+        rest = self.rests.get(task.key)
+        return (rest is None or view.now >= rest.until) and not task.is_elsewhere()
+
+    def _does(self, task: Task, view: View) -> bool:
+        """Whether the task was done; a failure costs this task time, and no other."""
+        try:
+            self._make(task, view)
+        except Elsewhere:
+            return True
+        except MISTAKES as error:
+            self.say(f"{task.key}: a mistake of this program: {type(error).__name__}: {error}")
+        except FAILURES as error:
+            self.say(f"{task.key}: {error}")
+        else:
+            return True
+        self._rest(task, view.now)
+        return False
+
+    def _make(self, task: Task, view: View) -> None:
+        """Think the move out, look again, and make it if the rules still allow it."""
+        sent = self._written_down(task, view) if task.kept else None
+        if task.single and sent is not None and (arrives := sent.time + self.patience) > view.now:
+            raise UnavailableError(f"waiting until {arrives} whether the {sent.move.kind} arrived")
+        move = sent.move if sent else task.answer()
+        if move is None:
+            self._rest(task, view.now)
+            return
+        if task.kept and sent is None:
+            self.workspace.send(task.key, move, NOT_MADE)
+        self.view = view = self.watch.look()
+        if not view.allows(move):
+            raise UnavailableError(f"the rules no longer allow this {move.kind}")
+        if task.kept:
+            self.workspace.send(task.key, move, view.now)
+        self._submit(task, move, view.now)
+
+    def _written_down(self, task: Task, view: View) -> Sent | None:
+        """The move that an earlier program thought out; forgotten where the rules do not take it."""
+        sent = self.workspace.sent(task.key)
+        if sent is not None and not view.allows(sent.move):
+            self.workspace.forget(task.key)
+            return None
+        return sent
+
+    def _submit(self, task: Task, move: Move, now: int) -> None:
+        """Make a move. Where its fate is unknown, the coordinator's moves will tell; a refused one never arrives."""
+        try:
+            self.coordinator.submit(move)
+        except RuleError:
+            if task.single:
+                self.workspace.forget(task.key)
+            raise
+        self.rests[task.key] = Rest(0, now + self.patience)
+
+    def _rest(self, task: Task, now: int) -> None:
+        """Wait before the next try: twice as long each time, and never past most of what is left."""
+        failures = self.rests[task.key].failures + 1 if task.key in self.rests else 0
+        longest = REST_MAX if task.seconds is None else min(REST_MAX, max(1, task.seconds // 8))
+        self.rests[task.key] = Rest(failures, now + min(1 << min(failures, 30), longest))

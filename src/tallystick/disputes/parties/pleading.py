@@ -1,0 +1,64 @@
+"""While a ruling is awaited: evidence that convicts at once, and conceding what one's own judge finds lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from tallystick.disputes.game.fault import Fault
+from tallystick.disputes.game.moves import Concede, Evidence, Move, Prove
+from tallystick.disputes.game.protocols import Answered, Judge
+from tallystick.disputes.game.state import Phase, Status
+from tallystick.disputes.parties.shelf import Shelf
+from tallystick.disputes.parties.task import Task
+from tallystick.disputes.parties.watch import View
+from tallystick.disputes.parties.workspace import Workspace
+
+
+def no_evidence(answered: Answered) -> Evidence | None:
+    """Bring none."""
+    return None
+
+
+@dataclass
+class Pleader:
+    """Judges an open leaf once, for the party on `side`.
+
+    A challenger brings what convicts the prover. Whoever finds itself at fault concedes: its bond is lost either way,
+    and the fees of a committee are not.
+    """
+
+    side: Fault
+    shelf: Shelf
+    workspace: Workspace
+    judge: Judge
+    evidence: Callable[[Answered], Evidence | None] = no_evidence
+
+    def tasks(self, view: View) -> Iterator[Task]:
+        """The disputes of this party that wait for a ruling, and were not judged yet."""
+        for number, dispute in enumerate(view.state.disputes):
+            claim = view.claim_of(dispute)
+            party = claim.prover if self.side is Fault.PROVER else dispute.challenger
+            is_open = dispute.phase is Phase.RULING and claim.status is Status.OPEN
+            if is_open and party == view.party and self._unread(view, number):
+                left = max(dispute.deadline - view.time, 0)
+                key = f"plea-{view.name_of(number)}"
+                yield Task(key, left, partial(self._plea, view, number), kept=True)
+
+    def _plea(self, view: View, number: int) -> Move | None:
+        answered = self.shelf.answered(view, number)
+        evidence = self.evidence(answered) if self.side is Fault.CHALLENGER else None
+        if evidence is not None:
+            return Prove(actor=view.party, dispute=number, evidence=evidence)
+        fault, reason = self.judge.rule(answered)
+        if fault is self.side:
+            return Concede(actor=view.party, dispute=number)
+        self.workspace.put_note(self._note(view, number), {"reason": reason})
+        return None
+
+    def _unread(self, view: View, number: int) -> bool:
+        return self.workspace.note(self._note(view, number)) is None
+
+    def _note(self, view: View, number: int) -> str:
+        return f"pleas/{view.name_of(number)}"

@@ -1,0 +1,144 @@
+"""The prover: posts a claim, answers for it from its trace when somebody contests it, and otherwise only looks."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+from tallystick.disputes.game.moves import Concede, Descend, Move, Partition, Post, Reveal
+from tallystick.disputes.game.partition import cut_places
+from tallystick.disputes.game.protocols import Descent, Files, Opened, Trace
+from tallystick.disputes.game.state import Claim, Dispute, Phase
+from tallystick.disputes.parties.shelf import Shelf
+from tallystick.disputes.parties.task import Task
+from tallystick.disputes.parties.watch import View
+from tallystick.errors import ProofError
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a claim is to say: a tree of records, and the files of its statement."""
+
+    root: str
+    size: int
+    files: Files
+    levels: int = 2
+    seal: str | None = None
+
+    def is_of(self, claim: Claim) -> bool:
+        """Whether a claim is about this tree."""
+        return (claim.root, claim.size, claim.levels) == (self.root, self.size, self.levels)
+
+
+@dataclass
+class Poster:
+    """Puts an offer at the board and posts it as a claim, once."""
+
+    offer: Offer
+    shelf: Shelf
+
+    def number(self, view: View) -> int | None:
+        """The number of the claim, once it stands: that of the same tree, whatever its statement listed besides."""
+        found = (claim.prover == view.party and self.offer.is_of(claim) for claim in view.state.claims)
+        return next((number for number, is_it in enumerate(found) if is_it), None)
+
+    def tasks(self, view: View) -> Iterator[Task]:
+        """To post the claim, until it stands."""
+        if self.number(view) is None:
+            key = f"post-{self.offer.levels}-{self.offer.root}"
+            yield Task(key, None, partial(self._post, view), kept=True, single=True)
+
+    def _post(self, view: View) -> Move:
+        offer = self.offer
+        return Post(
+            actor=view.party,
+            value=view.rules.prover_bond,
+            root=offer.root,
+            size=offer.size,
+            levels=1 if offer.levels == 1 else 2,
+            statement=self.shelf.publish(offer.files),
+            seal=offer.seal or secrets.token_hex(32),
+        )
+
+
+@dataclass
+class LazyTrace:
+    """A trace that is not made before somebody asks: while nobody disputes, nothing is loaded."""
+
+    make: Callable[[], Trace]
+
+    @cached_property
+    def trace(self) -> Trace:
+        """The trace."""
+        return self.make()
+
+    def partition(self, dispute: Dispute, places: Sequence[int]) -> Opened:
+        """See `Trace`."""
+        return self.trace.partition(dispute, places)
+
+    def descend(self, dispute: Dispute) -> Descent | None:
+        """See `Trace`."""
+        return self.trace.descend(dispute)
+
+    def reveal(self, dispute: Dispute) -> Opened:
+        """See `Trace`."""
+        return self.trace.reveal(dispute)
+
+
+@dataclass
+class Prover:
+    """Answers every dispute over claims that `traces` knows; it is asked at every look, and computes nothing.
+
+    It gives up by itself only if it `concedes` and its own trace does not bear out what it claimed.
+    """
+
+    shelf: Shelf
+    traces: Callable[[Claim], Trace | None]
+    concedes: bool = False
+
+    def tasks(self, view: View) -> Iterator[Task]:
+        """The disputes in which the prover's clock runs."""
+        for number, seconds in view.turns.items():
+            dispute = view.state.disputes[number]
+            if dispute.phase in (Phase.PARTITION, Phase.LEAF) and self.traces(view.claim_of(dispute)):
+                key = f"answer-{view.name_of(number)}-{dispute.turn}"
+                yield Task(key, seconds, partial(self._answer, view, number), kept=True)
+
+    def _answer(self, view: View, number: int) -> Move:
+        dispute = view.state.disputes[number]
+        trace = self.traces(view.claim_of(dispute))
+        assert trace is not None  # asked by `tasks`
+        try:
+            if dispute.phase is Phase.PARTITION:
+                return self._partition(view, number, dispute, trace)
+            return self._leaf(view, number, dispute, trace)
+        except ProofError:
+            if not self.concedes:
+                raise
+            return Concede(actor=view.party, dispute=number)
+
+    def _partition(self, view: View, number: int, dispute: Dispute, trace: Trace) -> Move:
+        opened = trace.partition(dispute, cut_places(dispute.low, dispute.high, view.rules.ways))
+        data = self.shelf.publish(opened.files)
+        return Partition(actor=view.party, dispute=number, turn=dispute.turn, cuts=opened.cuts, data=data)
+
+    def _leaf(self, view: View, number: int, dispute: Dispute, trace: Trace) -> Move:
+        descent = trace.descend(dispute) if dispute.level > 1 else None
+        if descent is None:
+            opened = trace.reveal(dispute)
+            (cut,), data = opened.cuts, self.shelf.publish(opened.files)
+            return Reveal(
+                actor=view.party, dispute=number, turn=dispute.turn, leaf=cut.leaf, proof=cut.proof, data=data
+            )
+        return Descend(
+            actor=view.party,
+            dispute=number,
+            turn=dispute.turn,
+            leaf=descent.record.leaf,
+            proof=descent.record.proof,
+            root=descent.root,
+            size=descent.size,
+            data=self.shelf.publish(descent.files),
+        )

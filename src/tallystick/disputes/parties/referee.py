@@ -1,0 +1,84 @@
+"""The referee: rules at once where a check decides, and convenes a committee where none does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
+from weakref import finalize
+
+from tallystick.disputes.coordinators.coordinator import Board, Coordinator
+from tallystick.disputes.game.moves import Convene, Move, Rule
+from tallystick.disputes.game.protocols import Answered, Judge
+from tallystick.disputes.parties.keeper import Keeper
+from tallystick.disputes.parties.player import Player
+from tallystick.disputes.parties.ruling import find
+from tallystick.disputes.parties.shelf import Shelf
+from tallystick.disputes.parties.task import Task, is_pressing
+from tallystick.disputes.parties.watch import View
+from tallystick.disputes.parties.workspace import Workspace
+from tallystick.errors import TallyError
+
+REASON = "reason.txt"
+REASON_MAX = 4096
+
+
+def waits_never(answered: Answered) -> bool:
+    """Rule at once."""
+    return False
+
+
+@dataclass
+class Referee:
+    """Rules on what its judge finds; its reason lies at the board under the digest that the ruling names.
+
+    Where it `waits`, as over an operator of which one element is much less work than all, the challenger has half of
+    the window to name an element.
+    """
+
+    shelf: Shelf
+    judge: Judge
+    waits: Callable[[Answered], bool] = waits_never
+
+    def tasks(self, view: View) -> Iterator[Task]:
+        """The disputes that wait for a ruling."""
+        for option in view.options:
+            if option.kind == "rule":
+                left = view.state.disputes[option.dispute].deadline - view.time
+                key = f"rule-{view.name_of(option.dispute)}"
+                yield Task(key, max(left, 0), partial(self._rule, view, option.dispute, left))
+
+    def _rule(self, view: View, number: int, left: int) -> Move | None:
+        if 2 * left > view.rules.referee_window and self._gives_time(view, number):
+            return None
+        is_last_call = is_pressing(left, view.rules.referee_window)
+        fault, reason = find(view, number, self.shelf, self.judge, is_last_call)
+        if fault is None:
+            return Convene(actor=view.party, dispute=number)
+        kept = self.shelf.publish({REASON: reason[:REASON_MAX].encode()})
+        return Rule(actor=view.party, dispute=number, fault=fault, reason=kept)
+
+    def _gives_time(self, view: View, number: int) -> bool:
+        """Whether an element could still be named, and would spare work; what cannot be read is ruled upon."""
+        if view.state.disputes[number].element is not None:
+            return False
+        try:
+            return self.waits(self.shelf.answered(view, number))
+        except TallyError:
+            return False
+
+
+def referee_of(coordinator: Coordinator, board: Board, judge: Judge | None = None) -> Player:
+    """The referee's program; `look()` rules on everything that waits. It keeps nothing when it ends."""
+    from tallystick.disputes.evidence.judging import Judge as OpenedJudge
+
+    workspace = Workspace(Path(mkdtemp(prefix="tallystick-referee-")))
+    shelf = Shelf(board, workspace.folder / "data")
+    own = OpenedJudge()
+    role = Referee(shelf, judge) if judge else Referee(shelf, own, own.is_large)
+    player = Player(coordinator, workspace, (role, Keeper()))
+    finalize(player, rmtree, workspace.folder, ignore_errors=True)
+    return player

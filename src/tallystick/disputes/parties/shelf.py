@@ -1,0 +1,67 @@
+"""What lies at the board, as folders: everything that a dispute's moves refer to, fetched once and kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tallystick.commitments.digest import Digest
+from tallystick.disputes.coordinators.coordinator import Board
+from tallystick.disputes.coordinators.manifest import fetch, publish
+from tallystick.disputes.game.protocols import Answered, Files
+from tallystick.disputes.parties.watch import View
+from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """A board, and the folder for what comes from it. All of it was put there by the prover of a claim."""
+
+    board: Board
+    folder: Path
+
+    def publish(self, files: Files) -> Digest:
+        """Put files at the board; returns what a move names them by."""
+        return publish(files, self.board)
+
+    def folder_of(self, name: Digest) -> Path:
+        """The files that a move or a claim names.
+
+        Raises:
+            MalformedError: what lies there is no folder of files.
+            UnavailableError: it cannot be had now.
+        """
+        try:
+            return fetch(name, self.board, self.folder / name.removeprefix("sha256:"))
+        except ProofError as error:  # another's bytes under a digest are the board's fault, not the prover's
+            raise UnavailableError(str(error)) from None
+
+    def answered(self, view: View, number: int) -> Answered:
+        """A dispute with all that the prover put at the board for it; raises as `folder_of` does."""
+        dispute = view.state.disputes[number]
+        claim = view.claim_of(dispute)
+        turns = tuple(self.folder_of(data) for data in view.data_of(number))
+        return Answered(claim, number, dispute, self.folder_of(claim.statement), turns, view.descended(number))
+
+    def lacks(self, view: View, number: int) -> bool:
+        """Whether the board answers, and still has not everything of a dispute: the prover withheld it."""
+        dispute = view.state.disputes[number]
+        return self.is_missing(view.claim_of(dispute).statement) or any(map(self.is_missing, view.data_of(number)))
+
+    def is_missing(self, name: Digest) -> bool:
+        """Whether the board answers, and has not all that `name` lists."""
+        try:
+            self.folder_of(name)
+        except UnavailableError:
+            return self._is_answering()
+        except MalformedError:
+            return False  # it is there, whatever it is
+        return False
+
+    def _is_answering(self) -> bool:
+        try:
+            return self.board.get(self.board.put(b"")) == b""
+        except UsageError:
+            return True  # it takes nothing from this party, and says so
+        except UnavailableError:
+            return False

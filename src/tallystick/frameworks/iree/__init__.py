@@ -1,0 +1,1 @@
+"""IREE: graphs compiled to its byte code."""

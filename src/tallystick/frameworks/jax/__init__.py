@@ -1,0 +1,1 @@
+"""JAX: functions captured as StableHLO graphs, and run."""

@@ -1,0 +1,1 @@
+"""PyTorch: what training, capture and generation share."""

@@ -1,0 +1,1 @@
+"""Models and training steps captured as graphs."""

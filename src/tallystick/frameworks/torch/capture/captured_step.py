@@ -1,0 +1,56 @@
+"""A captured training step: its graph, the bytes of its constants, and what it has to be given at each step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from tallystick.errors import UsageError
+from tallystick.frameworks.torch.capture.step_names import named_scalars
+from tallystick.frameworks.torch.state import live_tensors, to_tensor
+from tallystick.graphs.graph import Graph
+from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.optimizer import UpdateRule
+
+
+@dataclass(frozen=True)
+class CapturedStep:
+    """The graph of a step, the bytes of its constants, and the rule of each parameter group."""
+
+    graph: Graph
+    constants: Mapping[str, Tensor]
+    rules: tuple[UpdateRule, ...]
+
+    @property
+    def state(self) -> tuple[str, ...]:
+        """The names of the tensors that go from step to step."""
+        inputs = {value.name for value in self.graph.inputs}
+        return tuple(output.name for output in self.graph.outputs if output.name in inputs)
+
+    def state_of(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+        """The state to go on from: copies of the live tensors, and zeros for what the optimizer has not allocated.
+
+        The position, which only counts steps, is 0.
+        """
+        live = live_tensors(model, optimizer)
+        return self.empty_slots() | {name: to_tensor(live[name]).copy() for name in self.state if name in live}
+
+    def empty_slots(self) -> dict[str, Tensor]:
+        """Zeros for what the optimizer keeps and for the position: the state before the first step, less the model."""
+        specs = {value.name: value.spec for value in self.graph.inputs}
+        names = [name for name in self.state if name.startswith(("optimizer.", "position."))]
+        return {name: Tensor(specs[name].dtype, specs[name].shape, bytes(specs[name].nbytes)) for name in names}
+
+    def schedule(self, step: int, *learning_rates: float) -> dict[str, Tensor]:
+        """The scalars of step `step` (1-based) as the graph names them; one learning rate for each parameter group.
+
+        Raises `UsageError` for another number of learning rates, and for a step before the first.
+        """
+        if len(learning_rates) != len(self.rules):
+            raise UsageError(f"{len(self.rules)} learning rates are needed, one for each group of parameters")
+        scalars = named_scalars(self.rules, learning_rates, step)
+        return {name: Tensor.of(np.asarray(value, np.float64)) for name, value in scalars.items()}

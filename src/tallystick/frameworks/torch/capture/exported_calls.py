@@ -1,0 +1,75 @@
+"""The calls of a model inside a loss: exported one by one first, and then replayed in their places.
+
+A loss may call the model several times, or with values that it computes. It is given something that stands where the
+model is: the first time to export the model for the arguments of each call, then to run what was exported on tensors
+that are traced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from tallystick.frameworks.torch.capture.export import exported_module
+from tallystick.frameworks.torch.capture.step import Batch, Step
+
+
+def exported_calls(step: Step, examples: Batch) -> Sequence[nn.Module]:
+    """The model exported once for each time that the objective calls it."""
+    exporting = _Exporting(step.model)
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), step.precision():
+        step.objective(exporting, {name: value.clone() for name, value in examples.items()})
+    return exporting.calls
+
+
+class _Called:
+    """Stands where the model is called; whatever else is asked of the model is answered by the model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
+class _Exporting(_Called):
+    """Exports the model for the arguments it is called with, and answers without changing its buffers."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self.calls: list[nn.Module] = []
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls.append(exported_module(self._model, args, kwargs))
+        held = {name: value.clone() for name, value in self._model.named_buffers()}
+        return functional_call(self._model, held, args, kwargs)
+
+
+class Replaying(_Called):
+    """Runs the exported model on tensors that are given by their names in the model."""
+
+    def __init__(self, model: nn.Module, calls: Iterator[nn.Module], tensors: Mapping[str, torch.Tensor]) -> None:
+        super().__init__(model)
+        self._calls, self._tensors = calls, tensors
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the next exported call returns for these arguments."""
+        module = next(self._calls)
+        held = dict(_all_names(module, self._model, self._tensors))
+        return functional_call(module, held, args, kwargs, tie_weights=False)
+
+
+def _all_names(
+    module: nn.Module, model: nn.Module, tensors: Mapping[str, torch.Tensor]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Each tensor of the exported module under each of its names: tied weights have several."""
+    first = {id(value): name for name, value in (*model.named_parameters(), *model.named_buffers())}
+    live = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
+    for name, value in live:
+        canonical = first.get(id(value), name)
+        if canonical in tensors:
+            yield name, tensors[canonical]

@@ -1,0 +1,177 @@
+"""A program traced by PyTorch becomes a graph of this project: canonical, functional, data only.
+
+Every parameter of every operator is written out. Nodes that no output needs are left out, and the rest is numbered in
+the order of execution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import torch
+from torch import fx
+
+from tallystick.errors import MalformedError, UnavailableError
+from tallystick.frameworks.torch.capture.arguments import parted
+from tallystick.frameworks.torch.capture.calls import bound_arguments, only_moves_bytes, operator_name, why_not
+from tallystick.frameworks.torch.capture.results import checked_results
+from tallystick.frameworks.torch.state import to_tensor
+from tallystick.graphs.graph import Constant, Form, Graph, Input, Node, Output, Ref, result_ref
+from tallystick.operators.operator import Operator
+from tallystick.operators.registry import OPERATORS
+from tallystick.tensors.digest import tensor_digest
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
+
+WITHOUT_RESULT: Final = frozenset({"aten._assert_tensor_metadata.default"})
+
+Value: TypeAlias = "Ref | tuple[Ref | None, ...] | None"
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A graph, and the bytes of its constants by name."""
+
+    graph: Graph
+    constants: Mapping[str, Tensor]
+
+
+def lower(
+    traced: fx.Graph,
+    inputs: Mapping[str, Input],
+    lifted: Mapping[str, torch.Tensor],
+    outputs: Sequence[tuple[str, fx.Node]],
+    *,
+    attributes: Callable[[str], torch.Tensor],
+    form: Form = Form.LOGICAL,
+) -> Lowered:
+    """The graph of a traced program.
+
+    Args:
+        traced: nodes with their example values in `meta["val"]`.
+        inputs: what each placeholder stands for, by its name in `traced`.
+        lifted: the placeholders that stand for constants.
+        outputs: the named results.
+        attributes: finds a tensor of the traced module by its dotted name.
+        form: what the graph is for.
+
+    Raises:
+        UnavailableError: something in the program cannot be captured; the line names the operator.
+    """
+    reading = Lowering({name: value.name for name, value in inputs.items()} | dict(lifted), attributes)
+    reading.specs |= {value.name: value.spec for value in inputs.values()}
+    for node in live_nodes(traced, [node for _, node in outputs]):
+        reading.read(node)
+    return _finished(reading, inputs, outputs, form)
+
+
+def live_nodes(traced: fx.Graph, wanted: Iterable[fx.Node]) -> list[fx.Node]:
+    """The nodes that the wanted ones need, in the order of execution."""
+    needed, waiting = set[fx.Node](), list(wanted)
+    while waiting:
+        node = waiting.pop()
+        if node not in needed:
+            needed.add(node)
+            waiting.extend(node.all_input_nodes)
+    return [node for node in traced.nodes if node in needed]
+
+
+@dataclass
+class Lowering:
+    """What has been read of a traced program so far."""
+
+    sources: Mapping[str, Ref | torch.Tensor]
+    attributes: Callable[[str], torch.Tensor]
+    operators: Mapping[str, Operator] = field(default_factory=lambda: OPERATORS)
+    constants: dict[str, Tensor] = field(default_factory=dict)
+    nodes: list[Node] = field(default_factory=list)
+    values: dict[fx.Node, Value] = field(default_factory=dict)
+    specs: dict[Ref, TensorSpec] = field(default_factory=dict)
+
+    def read(self, node: fx.Node) -> None:
+        """Take up one node of the traced program."""
+        self.values[node] = _READERS[node.op](self, node)
+
+    def ref(self, node: fx.Node) -> Ref:
+        """The reference to a node that stands for one tensor."""
+        value = self.values[node]
+        assert isinstance(value, str)
+        return value
+
+
+def _finished(
+    reading: Lowering, inputs: Mapping[str, Input], outputs: Sequence[tuple[str, fx.Node]], form: Form
+) -> Lowered:
+    constants = tuple(
+        Constant(name, TensorSpec.of(tensor), tensor_digest(tensor))
+        for name, tensor in sorted(reading.constants.items())
+    )
+    graph = Graph(
+        dialect="aten",
+        form=form,
+        inputs=tuple(sorted(inputs.values(), key=lambda value: value.name)),
+        constants=constants,
+        nodes=tuple(reading.nodes),
+        outputs=tuple(Output(name, reading.ref(node)) for name, node in sorted(outputs, key=lambda pair: pair[0])),
+    )
+    return Lowered(graph, reading.constants)
+
+
+def _read_placeholder(reading: Lowering, node: fx.Node) -> Value:
+    source = reading.sources[node.name]
+    return source if isinstance(source, str) else _constant(reading, source)
+
+
+def _read_attribute(reading: Lowering, node: fx.Node) -> Value:
+    return _constant(reading, reading.attributes(str(node.target)))
+
+
+def _constant(reading: Lowering, value: torch.Tensor) -> Ref:
+    name = f"constants.{len(reading.constants):04d}"
+    reading.constants[name] = to_tensor(value).copy()
+    reading.specs[name] = TensorSpec.of(reading.constants[name])
+    return name
+
+
+def _read_call(reading: Lowering, node: fx.Node) -> Value:
+    if getattr(node.target, "__name__", "") == "getitem":
+        return _picked(reading.values[node.args[0]], node.args[1])  # type: ignore[index]
+    if not isinstance(node.target, torch._ops.OpOverload):
+        raise UnavailableError(f"{node.target} cannot be captured: it is control flow or no tensor operator")
+    if str(node.target) in WITHOUT_RESULT:
+        return None
+    if only_moves_bytes(node):
+        return reading.values[node.args[0]]  # type: ignore[index]
+    return _read_operator(reading, node, node.target)
+
+
+def _picked(value: Value, index: Any) -> Value:
+    assert isinstance(value, tuple)
+    picked: Ref | None = value[index]
+    return picked
+
+
+def _read_operator(reading: Lowering, node: fx.Node, target: torch._ops.OpOverload) -> Value:
+    given = bound_arguments(node)
+    name = operator_name(target, given)
+    operator = reading.operators.get(name)
+    if operator is None:
+        raise UnavailableError(f"{name} cannot be captured: {why_not(target)}")
+    try:
+        operands, attributes = parted(operator, given, reading.ref)
+        results = checked_results(node, operator, operands, attributes, reading.specs)
+    except (MalformedError, UnavailableError) as error:
+        raise UnavailableError(f"{name} cannot be captured: {error}") from None
+    added = Node(len(reading.nodes), name, operands, attributes, results)
+    reading.nodes.append(added)
+    reading.specs |= {ref: spec for ref, spec in zip(added.outputs, results, strict=True) if ref and spec}
+    return added.outputs if isinstance(node.meta["val"], tuple | list) else result_ref(added.number, 0)
+
+
+_READERS: Final[Mapping[str, Callable[[Lowering, fx.Node], Value]]] = {
+    "placeholder": _read_placeholder,
+    "get_attr": _read_attribute,
+    "call_function": _read_call,
+}

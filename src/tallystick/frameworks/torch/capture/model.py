@@ -1,0 +1,172 @@
+"""A model captured as a graph: what `torch.export` records, before any decomposition, as data.
+
+Operators stay as the model calls them (a fused attention is one node), because decomposing changes bits. The program is
+made functional where it writes in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Final
+
+import torch
+from torch import fx, nn
+from torch.export.graph_signature import InputKind, InputSpec, OutputKind, TensorArgument
+from torch.utils import _pytree as pytree
+
+from tallystick.errors import UnavailableError
+from tallystick.frameworks.torch.capture.calls import bound_arguments
+from tallystick.frameworks.torch.capture.export import exported_program, tracing_errors
+from tallystick.frameworks.torch.capture.lowering import live_nodes, lower
+from tallystick.frameworks.torch.dtypes import spec_of
+from tallystick.frameworks.torch.state import to_tensor
+from tallystick.graphs.graph import Form, Graph, Input, Role
+from tallystick.tensors.tensor import Tensor
+
+PREFIXES: Final = {
+    InputKind.PARAMETER: ("weights.", Role.WEIGHT),
+    InputKind.BUFFER: ("buffers.", Role.BUFFER),
+    InputKind.USER_INPUT: ("inputs.", Role.INPUT),
+}
+OUTPUTS: Final = {OutputKind.USER_OUTPUT, OutputKind.BUFFER_MUTATION}
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A graph, the bytes of its constants, and the weights and buffers that it reads, by their names in the graph.
+
+    `weights` share memory with the model where they lie contiguous on the CPU: who trains it on, copies them before.
+    """
+
+    graph: Graph
+    constants: Mapping[str, Tensor]
+    weights: Mapping[str, Tensor]
+
+    @property
+    def bindings(self) -> dict[str, Tensor]:
+        """Everything but the inputs."""
+        return {**self.constants, **self.weights}
+
+
+def capture(
+    model: nn.Module,
+    example_inputs: tuple[Any, ...] | torch.Tensor = (),
+    kwargs: Mapping[str, Any] | None = None,
+    form: Form = Form.LOGICAL,
+) -> Captured:
+    """The graph of `model` for inputs of these shapes and dtypes.
+
+    Its inputs are `weights.<name>`, `buffers.<name>` and `inputs.<name>`, tied weights once; its outputs
+    `outputs.<name>` after the fields of what the model returns (`outputs.0` for a plain tensor).
+
+    Args:
+        model: in the mode in which it is to run; dropout has to be off.
+        example_inputs: positional arguments; only shapes and dtypes of tensors count, other values become constants.
+        kwargs: arguments by name.
+        form: what the graph is for.
+
+    Raises:
+        UnavailableError: something cannot be captured; the line names the operator or the control flow.
+    """
+    given = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
+    return captured_program(model, _functional(exported_program(model, given, kwargs or {})), form)
+
+
+def captured_program(model: nn.Module, program: torch.export.ExportedProgram, form: Form) -> Captured:
+    """The graph of an exported program that writes nothing in place."""
+    outputs = list(_outputs(program))
+    needed = {node.name for node in live_nodes(program.graph, [node for _, node in outputs])}
+    nodes = {node.name: node for node in program.graph.nodes}
+    inputs, lifted, weights = {}, {}, {}
+    first = {id(value): name for name, value in (*model.named_parameters(), *model.named_buffers())}
+    for spec in program.graph_signature.input_specs:
+        if not isinstance(spec.arg, TensorArgument) or (spec.arg.name not in needed and _is_held(spec)):
+            continue
+        value = _held(program, spec)
+        if spec.kind is InputKind.CONSTANT_TENSOR:
+            lifted[spec.arg.name] = value
+            continue
+        stem, role = _prefix(spec)
+        name = stem + first.get(id(value), spec.target or spec.arg.name)
+        inputs[spec.arg.name] = Input(name, role, spec_of(nodes[spec.arg.name].meta["val"]))
+        if value is not None:
+            weights[name] = to_tensor(value)
+    lowered = lower(program.graph, inputs, lifted, outputs, attributes=_no_attribute, form=form)
+    return Captured(lowered.graph, lowered.constants, dict(sorted(weights.items())))
+
+
+def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    if not any(_writes(node) for node in program.graph.nodes):
+        return program
+    with tracing_errors():
+        functional: torch.export.ExportedProgram = program.run_decompositions({})
+        return functional
+
+
+def _writes(node: fx.Node) -> bool:
+    """Whether a node writes into an operand, declared or not."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    hidden = str(node.target) == "aten.batch_norm.default" and bool(bound_arguments(node)["training"])
+    return node.target._schema.is_mutable or hidden
+
+
+def _is_held(spec: InputSpec) -> bool:
+    return spec.kind is not InputKind.USER_INPUT
+
+
+def _prefix(spec: InputSpec) -> tuple[str, Role]:
+    if spec.kind not in PREFIXES:
+        raise UnavailableError(f"{spec.arg.name} cannot be captured: it is no tensor")
+    return PREFIXES[spec.kind]
+
+
+def _held(program: torch.export.ExportedProgram, spec: InputSpec) -> Any:
+    """The tensor that stands behind a weight, buffer or constant; `None` for an input."""
+    if not _is_held(spec):
+        return None
+    assert spec.target is not None
+    return program.state_dict.get(spec.target, program.constants.get(spec.target))
+
+
+def _outputs(program: torch.export.ExportedProgram) -> Iterator[tuple[str, fx.Node]]:
+    """The results by name; buffers that the program writes bear their own names."""
+    nodes = {node.name: node for node in program.graph.nodes}
+    names = iter(_result_names(program))
+    for spec in program.graph_signature.output_specs:
+        if spec.kind not in OUTPUTS:
+            raise UnavailableError(f"{spec.arg.name} cannot be captured: the model writes into its arguments")
+        name = f"buffers.{spec.target}" if spec.kind is OutputKind.BUFFER_MUTATION else f"outputs.{next(names)}"
+        if isinstance(spec.arg, TensorArgument):
+            yield name, nodes[spec.arg.name]
+
+
+def _result_names(program: torch.export.ExportedProgram) -> list[str]:
+    """The path of every result in what the model returns: field names, keys and positions, joined by dots."""
+    tree = program.call_spec.out_spec
+    assert tree is not None
+    numbered = list(range(tree.num_leaves))
+    found = list(_paths(pytree.tree_unflatten(numbered, tree), ()))
+    in_order = [leaf for _, leaf in found] == numbered
+    return [".".join(path) or "0" for path, _ in found] if in_order else [str(number) for number in numbered]
+
+
+def _paths(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The leaves of what a model returns, each with the fields, keys and positions that lead to it."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _paths(item, (*path, str(key)))
+    elif isinstance(value, list | tuple):
+        names = getattr(value, "_fields", range(len(value)))
+        for name, item in zip(names, value, strict=True):
+            yield from _paths(item, (*path, str(name)))
+    elif is_dataclass(value):
+        for part in fields(value):
+            yield from _paths(getattr(value, part.name), (*path, part.name))
+    elif value is not None:
+        yield path, value
+
+
+def _no_attribute(name: str) -> torch.Tensor:
+    raise UnavailableError(f"{name} cannot be captured: a part of the program that is no tensor (control flow)")

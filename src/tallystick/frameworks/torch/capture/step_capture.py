@@ -1,0 +1,64 @@
+"""A step becomes a graph: exported, traced, lowered, and compared with the eager step bit by bit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from tallystick.frameworks.torch.capture.captured_step import CapturedStep
+from tallystick.frameworks.torch.capture.exported_calls import exported_calls
+from tallystick.frameworks.torch.capture.faithful import SEED_OF_CHECK, check_bits
+from tallystick.frameworks.torch.capture.lowering import lower
+from tallystick.frameworks.torch.capture.step import Batch, Step
+from tallystick.frameworks.torch.capture.step_inputs import StepInputs, step_inputs
+from tallystick.frameworks.torch.capture.step_names import batch_prefix, role_of
+from tallystick.frameworks.torch.capture.step_program import StepProgram
+from tallystick.frameworks.torch.capture.step_tracing import Traced, traced
+from tallystick.frameworks.torch.dtypes import spec_of
+from tallystick.frameworks.torch.randomness import SEED, seed_tensor
+from tallystick.graphs.graph import Form, Input
+
+
+def captured_step(step: Step, batch: Batch) -> CapturedStep:
+    """The graph of `step` for batches like this one.
+
+    Raises `UnavailableError` where the step cannot be captured, or its graph has not the bits of the eager step.
+    """
+    inputs = step_inputs(step, batch)
+    program = StepProgram(step, exported_calls(step, batch), tuple(inputs.examples), inputs.unallocated)
+    found = traced(program, inputs.examples)
+    declared = _declared(inputs, found)
+    named = zip(found.placeholders, inputs.examples, strict=True)
+    lowered = lower(
+        found.module.graph,
+        {node.name: declared[name] for node, name in named if name in declared},
+        {},
+        found.outputs,
+        attributes=found.attribute,
+        form=Form.VERIFICATION,
+    )
+    captured = CapturedStep(lowered.graph, lowered.constants, step.rules)
+    _check(captured, step, batch, {name: inputs.examples[name] for name in declared})
+    return captured
+
+
+def _declared(inputs: StepInputs, found: Traced) -> dict[str, Input]:
+    """The inputs of the graph: all but the slots of parameters that get no gradient."""
+    wanted = (name for name in inputs.examples if name not in inputs.unallocated or name in found.names)
+    return {name: Input(name, role_of(name), spec_of(inputs.examples[name])) for name in wanted}
+
+
+def _check(captured: CapturedStep, step: Step, batch: Batch, inputs: Mapping[str, torch.Tensor]) -> None:
+    """Compare with the eager step; every micro-batch is another order of the elements of `batch`."""
+    count = step.accumulation
+    batches = [{name: _rolled(value, index) for name, value in batch.items()} for index in range(count)]
+    given = {name: torch.zeros_like(value) for name, value in inputs.items()}
+    for index, each in enumerate(batches):
+        given |= {batch_prefix(index, count) + name: value for name, value in each.items()}
+    given |= {SEED: seed_tensor(SEED_OF_CHECK)} if step.seeded else {}
+    check_bits(captured, step, batches, given)
+
+
+def _rolled(value: torch.Tensor, places: int) -> torch.Tensor:
+    return value.roll(places, 0) if value.dim() else value

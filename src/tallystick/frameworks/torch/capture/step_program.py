@@ -1,0 +1,121 @@
+"""The step as a function from named tensors to named tensors: what is traced.
+
+It differentiates the exported model with `torch.autograd.grad`, whose sums have the order of `backward()`, and then
+applies the optimizer's own arithmetic.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from tallystick.frameworks.torch.capture.exported_calls import Replaying
+from tallystick.frameworks.torch.capture.step import Step
+from tallystick.frameworks.torch.capture.step_names import batch_of, group_suffix, is_state
+from tallystick.frameworks.torch.capture.updates import Tensors, update
+from tallystick.frameworks.torch.randomness import SEED, explicit_randomness
+from tallystick.frameworks.torch.training.trainer import POSITION
+from tallystick.transcripts.optimizer import UpdateRule, schedule_scalars
+
+
+@dataclass(frozen=True)
+class StepProgram:
+    """One step, called with its tensors in the order of `names`; `unallocated` are slots that it need not have."""
+
+    step: Step
+    calls: Sequence[nn.Module]
+    names: Sequence[str]
+    unallocated: frozenset[str]
+
+    def __call__(self, *values: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The outputs of one step by name."""
+        tensors = dict(zip(self.names, values, strict=True))
+        with explicit_randomness(tensors[SEED]) if self.step.seeded else nullcontext():
+            gradients, buffers, seen = self._gradients(tensors)
+        with torch.no_grad():
+            norm, gradients = _clipped(gradients, self.step.clip_norm)
+            kept = {name: value for name, value in tensors.items() if is_state(name) and name not in self.unallocated}
+            kept |= buffers | self._updated(tensors, gradients) | {POSITION: tensors[POSITION] + 1}
+        shown = {f"gradients.{name}": value for name, value in gradients.items()}
+        return {**kept, **shown, **seen, "gradient_norm": norm}
+
+    def _gradients(self, tensors: Tensors) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], Tensors]:
+        """Gradients and buffers after all micro-batches, and what is observed."""
+        model, count = self.step.model, self.step.accumulation
+        leaves = {name: tensors[f"weights.{name}"].detach() for name, _ in model.named_parameters()}
+        trained = {name: leaves[name].requires_grad_() for name in self.step.trained}
+        buffers = {name: tensors[f"buffers.{name}"].clone() for name, _ in model.named_buffers()}
+        replaying = Replaying(model, itertools.cycle(self.calls), leaves | buffers)
+        total: dict[str, torch.Tensor] = {}
+        losses, watched = [], None
+        for index in range(count):
+            with torch.enable_grad(), self.step.precision():
+                loss, watched = self.step.objective(replaying, batch_of(tensors, index, count))
+            _accumulate(total, trained, loss / count if count > 1 else loss)
+            losses.append(loss.detach())
+        state = {f"buffers.{name}": value for name, value in buffers.items()}
+        return total, state, {"loss": _mean(losses)} | _moments(watched)
+
+    def _updated(self, tensors: Tensors, gradients: Tensors) -> dict[str, torch.Tensor]:
+        """The weights that have a gradient, and their slots, after the optimizer."""
+        changed: dict[str, torch.Tensor] = {}
+        rules, groups = self.step.rules, self.step.groups
+        for index, (rule, names) in enumerate(zip(rules, groups, strict=True)):
+            scalars = _Scalars(rule, tensors, group_suffix(index, len(rules)))
+            for name in (name for name in names if name in gradients):
+                slots = {slot: tensors[f"optimizer.{name}.{slot}"] for slot in rule.slots}
+                weight = tensors[f"weights.{name}"]
+                moved, kept = update(rule, weight, gradients[name], slots, scalars.of(weight.dtype))
+                changed[f"weights.{name}"] = moved
+                changed |= {f"optimizer.{name}.{slot}": value for slot, value in kept.items()}
+        return changed
+
+
+class _Scalars:
+    """The schedule of one parameter group, each scalar rounded once to the dtype that it meets."""
+
+    def __init__(self, rule: UpdateRule, tensors: Tensors, suffix: str) -> None:
+        self._named = {name: tensors[f"schedule.{name}{suffix}"] for name in schedule_scalars(rule, 0.0, 1)}
+        self._rounded: dict[torch.dtype, dict[str, torch.Tensor]] = {}
+
+    def of(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+        """The scalars in `dtype`."""
+        if dtype not in self._rounded:
+            self._rounded[dtype] = {name: value.to(dtype) for name, value in self._named.items()}
+        return self._rounded[dtype]
+
+
+def _accumulate(total: dict[str, torch.Tensor], trained: Tensors, loss: torch.Tensor) -> None:
+    """Add what one backward pass gives, laid out as its parameter, which is how `backward()` keeps a gradient."""
+    found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
+    for (name, parameter), gradient in zip(trained.items(), found, strict=True):
+        if gradient is not None:
+            same = gradient.stride() == parameter.stride()
+            laid = gradient if same else gradient.clone(memory_format=torch.contiguous_format)
+            total[name] = total[name] + laid if name in total else laid
+
+
+def _clipped(gradients: Tensors, clip_norm: float | None) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """As `torch.nn.utils.clip_grad_norm_`, gradient by gradient."""
+    norm = torch.nn.utils.get_total_norm(list(gradients.values()), foreach=False)
+    if clip_norm is None:
+        return norm, dict(gradients)
+    share = torch.clamp(clip_norm / (norm + 1e-6), max=1.0)
+    return norm, {name: value * share for name, value in gradients.items()}
+
+
+def _mean(losses: Sequence[torch.Tensor]) -> torch.Tensor:
+    return losses[0] if len(losses) == 1 else torch.stack(list(losses)).mean()
+
+
+def _moments(watched: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    """Mean and root mean square in float64, as the trainer records them."""
+    if watched is None:
+        return {}
+    values = watched.detach().double()
+    return {"activation.mean": values.mean(), "activation.rms": values.square().mean().sqrt()}

@@ -1,0 +1,1 @@
+"""Language models that generate, and what is kept of their hidden states."""

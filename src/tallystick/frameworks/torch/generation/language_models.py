@@ -1,0 +1,182 @@
+"""A language model from a directory in the form of transformers, and one pass over a whole sequence.
+
+Only data is read: configuration, safetensors, tokenizer and template. No code that lies in the directory runs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import torch
+
+from tallystick.commitments.digest import digest
+from tallystick.commitments.encoding import Json, encode, parse
+from tallystick.documents.files import read_document
+from tallystick.errors import MalformedError, UnavailableError, UsageError
+from tallystick.frameworks.torch.generation.hidden_states import watching_layers
+from tallystick.frameworks.torch.models import REFUSALS
+from tallystick.frameworks.torch.state import to_tensor
+from tallystick.tensors.digest import state_digest
+from tallystick.transcripts.model_card import Dtype, ModelCard
+from tallystick.workloads.language_model import Prefill
+
+DTYPES: Final[dict[Dtype, torch.dtype]] = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+VOLATILE: Final = frozenset({"_name_or_path", "dtype", "torch_dtype", "transformers_version", "use_cache"})
+"""Settings that say where a model came from or how it is run, and nothing about what it is."""
+TOKENIZER_BYTES_MAX: Final = 256 << 20
+
+
+@dataclass(frozen=True)
+class TorchLanguageModel:
+    """A causal language model of transformers with its tokenizer, in evaluation mode."""
+
+    model: Any
+    tokenizer: Any
+    card: ModelCard
+    device: str = "cpu"
+    directory: Path | None = None
+
+    @cached_property
+    def end_tokens(self) -> frozenset[int]:
+        """The end tokens of the generation configuration, or else of the tokenizer."""
+        listed = self.model.generation_config.eos_token_id
+        if listed is None:
+            listed = self.tokenizer.eos_token_id
+        return frozenset() if listed is None else frozenset([listed] if isinstance(listed, int) else listed)
+
+    def encode_text(self, text: str) -> list[int]:
+        """The tokens of a prompt, with the special tokens that the tokenizer adds."""
+        return list(self.tokenizer.encode(text))
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """The tokens of messages in the chat template; raises `UsageError` where there is none or it refuses."""
+        from jinja2 import TemplateError
+
+        if self.tokenizer.chat_template is None:
+            raise UsageError("the model has no chat template")
+        try:
+            text = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+        except (TemplateError, *REFUSALS) as error:
+            raise UsageError(f"messages: the chat template refuses them: {str(error).splitlines()[0][:200]}") from None
+        return list(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of an answer, special tokens left out."""
+        text: str = self.tokenizer.decode(list(ids), skip_special_tokens=True)
+        return text
+
+    def card_in(self, dtype: Dtype) -> ModelCard | None:
+        """What the same directory is in another precision; None for a model that was not read from one.
+
+        Weights are read and converted anew, since what was rounded once cannot be told from what was not.
+        """
+        return None if self.directory is None else _card_in(self.directory, dtype)
+
+    @torch.inference_mode()
+    def prefill(self, tokens: Sequence[int], first: int, layers: Collection[int] = ()) -> Prefill:
+        """One pass with an empty cache; raises `MalformedError` for a token outside the vocabulary."""
+        check_tokens(tokens, self.card.vocabulary)
+        hidden: dict[int, torch.Tensor] = {}
+        with watching_layers(self.model, layers, lambda layer, states: hidden.update({layer: states[0, first:]})):
+            ids = torch.tensor([list(tokens)], device=self.device)
+            logits = self.model(input_ids=ids, use_cache=False, logits_to_keep=len(tokens) - first).logits[0]
+        rows = {layer: states.float().cpu().numpy() for layer, states in hidden.items()}
+        return Prefill(first, logits.float().cpu().numpy(), rows)
+
+
+def check_tokens(tokens: Sequence[int], vocabulary: int) -> None:
+    """Raise `MalformedError` unless there are tokens and all are in the vocabulary."""
+    if not tokens:
+        raise MalformedError("tokens: none")
+    if not 0 <= min(tokens) <= max(tokens) < vocabulary:
+        raise MalformedError(f"tokens: {max(tokens)} or {min(tokens)} is outside the vocabulary of {vocabulary}")
+
+
+def load_language_model(
+    path: Path, dtype: Dtype = "F32", attention: Literal["eager", "sdpa"] = "sdpa", device: str = "cpu"
+) -> TorchLanguageModel:
+    """The model in the directory `path`, its weights converted to `dtype`.
+
+    Raises:
+        UnavailableError: there is no model, or not a whole one: weights that lack would be drawn at random.
+        MalformedError: a file is not what it should be, or asks for code.
+    """
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils.logging import disable_progress_bar
+
+    check_directory(path)
+    disable_progress_bar()
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+        model, loaded = AutoModelForCausalLM.from_pretrained(
+            path,
+            output_loading_info=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            dtype=DTYPES[dtype],
+            attn_implementation=attention,
+        )
+    except (OSError, SafetensorError, *REFUSALS) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise MalformedError(f"{path}: transformers cannot load it: {reason[:200]}; fetch or export it anew") from None
+    if loaded["missing_keys"]:
+        raise UnavailableError(f"{path}: no whole model: {min(loaded['missing_keys'])} is in no .safetensors file")
+    model = model.eval().to(device)
+    return TorchLanguageModel(model, tokenizer, describe_model(model, path, dtype), device, path)
+
+
+@lru_cache(maxsize=8)
+def _card_in(path: Path, dtype: Dtype) -> ModelCard:
+    return load_language_model(path, dtype).card
+
+
+def check_directory(path: Path) -> None:
+    """Raise unless `path` holds configuration, tokenizer and weights as data; code in it is not looked at."""
+    for name in ("config.json", "tokenizer.json"):
+        if not (path / name).is_file():
+            raise UnavailableError(f"{path}: no model directory: {name} is not there")
+    if not any(path.glob("*.safetensors")):
+        raise UnavailableError(f"{path}: no model directory: there is no .safetensors file")
+    if "auto_map" in _object(path / "config.json"):
+        raise MalformedError(f"{path}: config.json: auto_map asks for code, which is never run")
+
+
+def _object(path: Path) -> dict[str, Json]:
+    found = parse(read_document(path), str(path))
+    if not isinstance(found, dict):
+        raise MalformedError(f"{path}: not a JSON object")
+    return found
+
+
+def describe_model(model: Any, path: Path, dtype: Dtype) -> ModelCard:
+    """The card of a loaded model whose tokenizer and template lie in `path`."""
+    config = {name: value for name, value in model.config.to_dict().items() if name not in VOLATILE}
+    template = path / "chat_template.jinja"
+    weights = {name: to_tensor(value) for name, value in model.state_dict().items()}
+    return ModelCard(
+        architecture=model.config.model_type,
+        config=digest("blob", encode(_plain(config))),
+        weights=state_digest(weights),
+        tokenizer=digest("blob", read_document(path / "tokenizer.json", TOKENIZER_BYTES_MAX)),
+        template=digest("blob", read_document(template)) if template.is_file() else None,
+        dtype=dtype,
+        vocabulary=model.config.vocab_size,
+        layers=model.config.num_hidden_layers,
+        width=model.config.hidden_size,
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Settings as JSON; what is no JSON value stands as its name."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

@@ -1,0 +1,193 @@
+"""Hidden states of a language model while it generates: references during the passes, rows of each answer afterwards.
+
+A hook appends what a block returned to a list; nothing is copied, moved or launched before rows are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from types import TracebackType
+from typing import Any, Final, Self
+
+import torch
+from torch import nn
+
+from tallystick.errors import MalformedError, UnavailableError
+from tallystick.frameworks.torch.generation.hidden_states import decoder_blocks, final_norm
+
+AXIS: Final = 1
+"""Hidden states are [batch, positions, width]."""
+
+
+class LayerTap:
+    """Keeps what the chosen layers return in every pass inside the block.
+
+    Layers count from 0, the output of the first block; the number of blocks stands for the final norm. A pass is fed
+    one position or several and gives as many rows; a token is chosen from the last row of a pass.
+
+    With `fold`, the last rows of every `fold` passes move to host memory together, and the states of a long prompt are
+    let go; `prompt` says that its rows will be asked for too, so that they are kept.
+
+    Raises:
+        MalformedError: the model has no such layer.
+        UnavailableError: the model is not built of blocks and a final norm.
+    """
+
+    def __init__(self, model: nn.Module, layers: Collection[int], *, prompt: bool = False, fold: int = 0) -> None:
+        self.layers = tuple(sorted(set(layers)))
+        self._places = _places(model, self.layers)
+        self._keeps_prompt, self._fold_every = prompt, fold
+        self._handles: list[Any] = []
+        self._seen: dict[int, list[Any]] = {layer: [] for layer in self.layers}
+        self._folded: dict[int, list[torch.Tensor]] = {layer: [] for layer in self.layers}
+        self._folded_lengths: list[int] = []
+        self._joined: dict[tuple[int, int], Mapping[int, torch.Tensor]] = {}
+
+    def __enter__(self) -> Self:
+        for layer, place in self._places.items():
+            is_last = self._fold_every and layer == self.layers[-1]
+            hook = self._folding_hook(layer) if is_last else self._hook(layer)
+            self._handles.append(place.register_forward_hook(hook))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    @property
+    def passes(self) -> int:
+        """How many passes were seen."""
+        return len(self._lengths())
+
+    def clear(self) -> None:
+        """Forget everything seen."""
+        for held in (*self._seen.values(), *self._folded.values(), self._folded_lengths):
+            held.clear()
+        self._joined.clear()
+
+    def take(self) -> Mapping[int, torch.Tensor]:
+        """The states [batch, positions, width] of the last pass by layer; everything seen is forgotten.
+
+        For a loop of one's own, in which the rows of a batch change. Raises `UnavailableError` if no pass was seen.
+        """
+        self._check_whole()
+        if self.layers and not self.passes:
+            raise UnavailableError("no pass was seen")
+        last = {layer: _states(seen[-1]) for layer, seen in self._seen.items()}
+        self.clear()
+        return last
+
+    def rows(self, batch_row: int, count: int, fed: int | None = None) -> Mapping[int, torch.Tensor]:
+        """The rows [count, width] by layer from which the `count` tokens of an answer were chosen.
+
+        `fed` is how many positions of the (padded) prompt were fed, in one pass or several; by default those of the
+        first pass. Raises `UnavailableError` where not as many passes were seen.
+        """
+        if not self.layers:
+            return {}
+        lengths = self._lengths()
+        start = _prompt_passes(lengths, fed) - 1
+        if start + count > len(lengths):
+            raise UnavailableError(f"{start + count} passes were asked for, and {len(lengths)} were seen")
+        return {layer: states[batch_row, :count] for layer, states in self._join(start, lengths).items()}
+
+    def prompt_rows(self, batch_row: int, tokens: int, fed: int | None = None) -> Mapping[int, torch.Tensor]:
+        """The rows [tokens − 1, width] by layer of a prompt of `tokens` tokens but its last, padded on the left.
+
+        Raises `UnavailableError` unless the tap keeps prompts and all of this one was fed.
+        """
+        if not self.layers:
+            return {}
+        lengths = self._lengths()
+        passes = _prompt_passes(lengths, fed)
+        total = sum(lengths[:passes])
+        if not self._keeps_prompt or total < tokens:
+            raise UnavailableError(f"{tokens} rows of a prompt were asked for, and not all were kept")
+        whole = {layer: torch.cat(self._passes(layer)[:passes], AXIS)[batch_row].detach() for layer in self.layers}
+        return {layer: states[total - tokens : total - 1] for layer, states in whole.items()}
+
+    def _join(self, start: int, lengths: list[int]) -> Mapping[int, torch.Tensor]:
+        """The last rows [batch, passes, width] of the passes from `start` on."""
+        key = start, len(lengths)
+        if key not in self._joined:
+            self._check_whole()
+            long = [place for place, length in enumerate(lengths[start:]) if length > 1]
+            self._joined[key] = {layer: _last_rows(self._passes(layer)[start:], long) for layer in self.layers}
+        return self._joined[key]
+
+    def _lengths(self) -> list[int]:
+        """How many positions each pass was fed."""
+        first = self._seen[self.layers[0]] if self.layers else []
+        return [*self._folded_lengths, *(_states(each).shape[AXIS] for each in first)]
+
+    def _passes(self, layer: int) -> list[torch.Tensor]:
+        return [*self._folded[layer], *map(_states, self._seen[layer])]
+
+    def _check_whole(self) -> None:
+        if len({len(seen) for seen in self._seen.values()}) > 1:
+            raise UnavailableError("a pass broke off between two layers")
+
+    def _hook(self, layer: int) -> Any:
+        seen = self._seen[layer]
+
+        def keep(_: nn.Module, __: Any, output: Any) -> None:
+            seen.append(output)
+
+        return keep
+
+    def _folding_hook(self, layer: int) -> Any:
+        def keep(_: nn.Module, __: Any, output: Any) -> None:
+            self._seen[layer].append(output)
+            if len(self._seen[layer]) >= self._fold_every:
+                self._fold()
+
+        return keep
+
+    def _fold(self) -> None:
+        self._check_whole()
+        self._folded_lengths[:] = self._lengths()
+        for layer, seen in self._seen.items():
+            kept = [_states(each).detach() for each in seen]
+            self._folded[layer] += _to_host(kept if self._keeps_prompt else [each[:, -1:] for each in kept])
+            seen.clear()
+
+
+def _to_host(passes: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The same passes in host memory, moved as one tensor that holds nothing else."""
+    lengths = [each.shape[AXIS] for each in passes]
+    return list(torch.split(torch.cat(passes, AXIS).cpu(), lengths, AXIS))
+
+
+def _prompt_passes(lengths: list[int], fed: int | None) -> int:
+    """How many passes, fed so many positions each, a prompt of `fed` positions took."""
+    if not lengths:
+        raise UnavailableError("no pass was seen")
+    seen = 0
+    for number, length in enumerate(lengths, 1):
+        seen += length
+        if seen >= (lengths[0] if fed is None else fed):
+            return number
+    raise UnavailableError(f"{fed} positions of a prompt were asked for, and {seen} were seen")
+
+
+def _last_rows(passes: list[torch.Tensor], long: list[int]) -> torch.Tensor:
+    """The last row of every pass, of which those at the places `long` have several."""
+    for place in long:
+        passes[place] = passes[place][:, -1:]
+    return torch.cat(passes, AXIS).detach()
+
+
+def _states(output: Any) -> torch.Tensor:
+    states: torch.Tensor = output if isinstance(output, torch.Tensor) else output[0]
+    return states
+
+
+def _places(model: nn.Module, layers: Collection[int]) -> dict[int, nn.Module]:
+    places = [*decoder_blocks(model), final_norm(model)]
+    wrong = [layer for layer in layers if not 0 <= layer < len(places)]
+    if wrong:
+        raise MalformedError(f"layers: {wrong[0]} is not from 0 to {len(places) - 1}")
+    return {layer: places[layer] for layer in layers}

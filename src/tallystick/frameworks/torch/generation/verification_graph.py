@@ -1,0 +1,240 @@
+"""From a committed decode graph to the graph with which a verifier checks a whole answer in one pass.
+
+Three routes are tried in this order: the verifier's own capture of the promised model, the committed template bound to
+the whole sequence, and the committed graph transformed. What was passed over, and why, is part of the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+
+from tallystick.errors import ProofError, UnavailableError, UsageError
+from tallystick.frameworks.torch.generation.decode_template import verification_binding
+from tallystick.frameworks.torch.generation.decoding import capture_prefill, model_state
+from tallystick.frameworks.torch.generation.own_capture import (
+    DecodeProgram,
+    hidden_layers,
+    judge_own_capture,
+    without_sampler,
+)
+from tallystick.graphs.comparison import draw_state
+from tallystick.graphs.decode_interface import decode_sizes, empty_cache
+from tallystick.graphs.equivalence import allowed_share, decoding_distances, last_step_distances
+from tallystick.graphs.graph import Graph, Role
+from tallystick.graphs.reference import Reference
+from tallystick.graphs.root import graph_root
+from tallystick.graphs.transforms.teacher_forcing import to_teacher_forcing
+from tallystick.tensors.tensor import State
+from tallystick.tolerances.tolerance import Finding
+
+Route: TypeAlias = Literal["own capture", "symbolic length", "teacher forcing"]
+STEPS: Final = 4
+"""So many tokens are fed one by one where there is a decode graph for every size."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A graph over a whole sequence, and what it reads that is part of the program: constants and an empty cache.
+
+    `state` holds weights and buffers where the route gives its own.
+    """
+
+    graph: Graph
+    constants: State
+    state: State
+
+    @property
+    def bindings(self) -> State:
+        """Everything but tokens and places, and but the weights where the route has none."""
+        return {**self.state, **self.constants, **empty_cache(self.graph)}
+
+
+@dataclass(frozen=True)
+class VerificationGraph:
+    """The pass to be made, the route that led to it, and for each earlier route why it was not taken.
+
+    `findings` says what was compared with the committed decode graph; all of it agrees.
+    """
+
+    whole: Pass
+    route: Route
+    passed_over: Mapping[Route, str]
+    findings: tuple[Finding, ...]
+
+    @property
+    def graph(self) -> Graph:
+        """The graph over the whole sequence."""
+        return self.whole.graph
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a verification graph is wanted for: the committed program, and the model and draws to check it."""
+
+    program: DecodeProgram
+    length: int
+    model: Any | None
+    generator: np.random.Generator
+
+    @cached_property
+    def own_state(self) -> State:
+        """Weights and buffers of the model, where there is one."""
+        return {} if self.model is None else model_state(self.model)
+
+
+def verification_graph(
+    program: DecodeProgram,
+    length: int,
+    model: Any | None = None,
+    routes: Collection[Route] = ("own capture", "symbolic length", "teacher forcing"),
+    seed: int | None = None,
+) -> VerificationGraph:
+    """The graph that feeds `length` tokens at once and gives what the committed decode graph gives one by one.
+
+    Only the first route shows that the graph is the promised model's; the others show that the pass is what the
+    committed graph decodes. Programs are compared on the reference, whose float64 tells another formula from another
+    order of rounding.
+
+    Args:
+        program: what the prover committed.
+        length: the tokens of prompt and answer that are fed.
+        model: the promised model as the verifier has it, built by its own library from architecture, configuration and
+            weights as data; without one the first route is not open.
+        routes: those that are good enough.
+        seed: of the random inputs, to repeat a comparison; without one a prover cannot know them.
+
+    Raises:
+        UsageError: no token is to be fed.
+        MalformedError: what was committed is no decode graph.
+        ProofError: the committed graph is another function than the step of the model, or than its own template.
+        UnavailableError: no route is open; the line gives every reason.
+    """
+    if length < 1:
+        raise UsageError("a pass feeds at least one token")
+    question = Question(
+        replace(program, graph=without_sampler(program.graph)), length, model, np.random.default_rng(seed)
+    )
+    passed_over: dict[Route, str] = {}
+    for route, take in ROUTES.items():
+        if route not in routes:
+            passed_over[route] = "not asked for"
+            continue
+        try:
+            whole, findings = take(question)
+        except UnavailableError as error:
+            passed_over[route] = str(error)
+        else:
+            return VerificationGraph(whole, route, passed_over, findings)
+    raise UnavailableError("; ".join(f"{route}: {reason}" for route, reason in passed_over.items()))
+
+
+def check_equivalence(question: Question, decode: Pass, whole: Pass) -> tuple[Finding, ...]:
+    """Compare the last of the tokens fed to `whole` with the same token fed to `decode`, behind the same cache.
+
+    Once with the weights that there are, once with random ones.
+    """
+    found = []
+    for state, what in _states(question, decode):
+        bindings = ({**decode.bindings, **state}, {**whole.bindings, **state})
+        distances = last_step_distances(decode.graph, whole.graph, bindings, Reference(), question.generator)
+        found.append(_finding(distances, allowed_share(decode.graph), f"one step against the pass, {what}"))
+    return tuple(found)
+
+
+def _own_capture(question: Question) -> tuple[Pass, tuple[Finding, ...]]:
+    model = question.model
+    if model is None:
+        raise UnavailableError("there is no model of our own")
+    program, layers = question.program, hidden_layers(question.program.graph)
+    findings = judge_own_capture(program, model, question.generator)
+    _require(findings, ProofError, "the decode graph is not the step of the model")
+
+    @cache
+    def over(length: int) -> Pass:
+        found = capture_prefill(model, length, decode_sizes(program.graph).batch, layers)
+        return Pass(found.graph, found.constants, found.weights)
+
+    equal = check_equivalence(question, _committed(program), over(decode_sizes(program.graph).past + 1))
+    _require(equal, UnavailableError, "the model decodes otherwise than it reads a whole sequence")
+    return over(question.length), (*findings, *equal)
+
+
+def _symbolic_length(question: Question) -> tuple[Pass, tuple[Finding, ...]]:
+    program, template = question.program, question.program.template
+    if template is None or template.dimensions.keys() != {"length", "past"}:
+        raise UnavailableError("the committed graph has no named length and past")
+    sizes = decode_sizes(program.graph)
+    try:
+        whole = Pass(verification_binding(template, question.length), program.constants, program.state)
+        same = graph_root(template.bind(length=sizes.length, past=sizes.past)) == graph_root(program.graph)
+    except UsageError as error:
+        raise UnavailableError(str(error)) from None
+    if not same:
+        raise ProofError("the committed decode graph is not among the bindings of its template")
+    findings = tuple(_fed_one_by_one(question, min(STEPS, question.length)))
+    _require(findings, ProofError, "the template decodes otherwise than it reads a whole sequence")
+    return whole, findings
+
+
+def _fed_one_by_one(question: Question, length: int) -> Iterator[Finding]:
+    template = question.program.template
+    assert template is not None  # asked by the route
+    whole = verification_binding(template, length)
+    for state, what in _states(question, _committed(question.program)):
+        bindings = {**question.program.constants, **state}
+        distances = decoding_distances(
+            lambda past: template.bind(length=1, past=past), whole, bindings, Reference(), question.generator
+        )
+        yield _finding(distances, allowed_share(whole), f"{length} tokens one by one against the pass, {what}")
+
+
+def _teacher_forcing(question: Question) -> tuple[Pass, tuple[Finding, ...]]:
+    program, reach = question.program, decode_sizes(question.program.graph).past + 1
+    if question.length > reach:
+        raise UnavailableError(f"the committed graph reaches {reach} tokens, and {question.length} are to be fed")
+
+    @cache
+    def over(length: int) -> Pass:
+        return Pass(to_teacher_forcing(program.graph, length, program.constants), program.constants, program.state)
+
+    findings = check_equivalence(question, _committed(program), over(reach))
+    _require(findings, UnavailableError, "the transformed graph computes something else")
+    return over(question.length), findings
+
+
+ROUTES: Final[Mapping[Route, Callable[[Question], tuple[Pass, tuple[Finding, ...]]]]] = {
+    "own capture": _own_capture,
+    "symbolic length": _symbolic_length,
+    "teacher forcing": _teacher_forcing,
+}
+
+
+def _committed(program: DecodeProgram) -> Pass:
+    return Pass(program.graph, program.constants, program.state)
+
+
+def _states(question: Question, decode: Pass) -> Iterator[tuple[State, str]]:
+    """Weights and buffers to compare under; what nobody has is random."""
+    weights, buffers = (draw_state(decode.graph, question.generator, role) for role in (Role.WEIGHT, Role.BUFFER))
+    held = {**buffers, **question.own_state, **question.program.state}
+    if weights.keys() <= held.keys():
+        yield held, "weights of the model"
+    yield {**held, **weights}, "random weights"
+
+
+def _finding(distances: Mapping[str, float], allowed: float, detail: str) -> Finding:
+    worst = max(distances, key=lambda name: distances[name])
+    return Finding(distances[worst], allowed, "equivalence", worst, detail)
+
+
+def _require(findings: tuple[Finding, ...], kind: type[ProofError | UnavailableError], what: str) -> None:
+    wrong = [finding for finding in findings if not finding.agrees]
+    if wrong:
+        worst = max((each for each in wrong if each.name == wrong[0].name), key=lambda finding: finding.distance)
+        said = f"{worst.where} is off by {worst.distance:.2g}, where {worst.allowed:.2g} is allowed"
+        raise kind(": ".join(filter(None, [what, worst.name, said, worst.detail])))

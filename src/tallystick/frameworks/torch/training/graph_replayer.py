@@ -1,0 +1,146 @@
+"""Replays a run from its step graph: no line of the prover's code, and none that builds a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+
+from tallystick.commitments.digest import Digest, digest
+from tallystick.errors import MalformedError, UnavailableError
+from tallystick.frameworks.torch.capture.training_step import capture_recipe_step
+from tallystick.frameworks.torch.dtypes import DTYPES
+from tallystick.frameworks.torch.engine import TorchEngine
+from tallystick.frameworks.torch.models import PARAMETERS_MAX
+from tallystick.frameworks.torch.state import check_names, from_tensor, to_tensor
+from tallystick.frameworks.torch.training.summaries import Summariser
+from tallystick.frameworks.torch.training.trainer import Trainer
+from tallystick.graphs.graph import Graph, Input
+from tallystick.graphs.root import graph_root
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.spec import Spec
+from tallystick.workloads.plan import classes, projection_seed
+from tallystick.workloads.program import POSITION, StepProgram
+from tallystick.workloads.replayer import ReplayedStep
+
+OBSERVED = frozenset({"loss", "gradient_norm", "activation.mean", "activation.rms"})
+CARRIED = ("rng.",)
+"""What a state may hold beside the graph's tensors: generators that no step of the graph draws from."""
+
+
+class GraphReplayer:
+    """Replays steps with the kernels of PyTorch on `device`; implements `transcripts.Replayer`."""
+
+    def __init__(
+        self, spec: Spec, program: StepProgram, device: str = "cpu", parameters_max: int = PARAMETERS_MAX
+    ) -> None:
+        self._spec, self._program, self._device = spec, program, device
+        self._parameters_max = parameters_max
+        self._inputs = {each.name: each for each in program.graph.inputs if each.name in program.state_names}
+        _check_size(self._inputs, parameters_max)
+        engine = TorchEngine(device)
+        self._run = engine.compile(without_gradients(program.graph), consumed=program.state_names)
+        self._constants = {name: engine.load(program.constants[name]) for name in _constant_names(program.graph)}
+        self._live = {name: _empty(each, device) for name, each in self._inputs.items()}
+        self._carried: dict[str, Tensor] = {}
+        weights = {name: value for name, value in self._live.items() if name.startswith("weights.")}
+        self._summariser = Summariser(spec.recorded, projection_seed(spec), weights, self.state, _name_blob)
+
+    def initial_state(self) -> Mapping[str, Tensor]:
+        """The seeded state before the first step, drawn anew with the verifier's own libraries.
+
+        Raises `UnavailableError` for a run without a recipe: nothing says where its first state came from.
+        """
+        recipe = self._spec.recipe
+        if recipe is None:
+            raise UnavailableError("the run has no recipe from which its first state could be drawn")
+        return Trainer(recipe, classes(self._spec), self._device, self._parameters_max).state()
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from `state`; raises `MalformedError` when it is not a state of this graph."""
+        self._carried = {name: tensor.copy() for name, tensor in state.items() if name.startswith(CARRIED)}
+        check_names(expected=self._inputs.keys(), found=state.keys() - self._carried.keys())
+        for name, each in self._inputs.items():
+            if TensorSpec.of(state[name]) != each.spec:
+                raise MalformedError(f"anchor: {name} is {TensorSpec.of(state[name])}, not {each.spec}")
+        self._take({name: from_tensor(state[name]) for name in self._inputs})
+
+    def step(self, index: int) -> ReplayedStep:
+        """Take step `index`; raises `UnavailableError` where its batch does not fit the graph or a kernel refuses."""
+        assert index == int(self._live[POSITION]) + 1
+        results = self._run(self._values(index))
+        observed = {name: float(results[name]) for name in OBSERVED & results.keys()}
+        self._take({name: results[name] for name in self._inputs})
+        return ReplayedStep(
+            observed["loss"], observed.get("gradient_norm"), _activation(observed), self._summariser.after_step(index)
+        )
+
+    @property
+    def carried(self) -> Mapping[str, Tensor]:
+        """The tensors of the state that no step reads or writes."""
+        return self._carried
+
+    def bindings(self, index: int) -> dict[str, Tensor]:
+        """Everything that step `index` reads, the state now included; raises what `step` raises."""
+        try:
+            return self._program.bindings(self._graph_state(), index)
+        except MalformedError as error:
+            raise UnavailableError(str(error)) from None
+
+    def state(self) -> Mapping[str, Tensor]:
+        """The full state now; shares memory with the live tensors."""
+        return self._graph_state() | self._carried
+
+    def _graph_state(self) -> dict[str, Tensor]:
+        return {name: to_tensor(value) for name, value in self._live.items()}
+
+    def _values(self, index: int) -> dict[str, torch.Tensor]:
+        given = self.bindings(index)
+        fresh = given.keys() - self._live.keys() - self._constants.keys()
+        loaded = {name: from_tensor(given[name]).to(self._device) for name in fresh}
+        return self._constants | self._live | loaded
+
+    @torch.no_grad()
+    def _take(self, values: Mapping[str, torch.Tensor]) -> None:
+        for name, live in self._live.items():
+            live.copy_(values[name])
+
+
+def recipe_graph_root(spec: Spec) -> Digest:
+    """The root of the step graph that this machine's libraries give for the recipe of `spec`.
+
+    Raises `UnavailableError` where the step cannot be captured.
+    """
+    assert spec.recipe is not None  # only a recipe is captured anew
+    return graph_root(capture_recipe_step(spec.recipe, classes(spec)).graph)
+
+
+def _check_size(inputs: Mapping[str, Input], parameters_max: int) -> None:
+    count = sum(each.spec.size for name, each in inputs.items() if name.startswith("weights."))
+    if count > parameters_max:
+        raise UnavailableError(f"the model has {count} parameters, more than the {parameters_max} allowed")
+
+
+def without_gradients(graph: Graph) -> Graph:
+    """The same graph; what only a reader of single gradients needs is let go as soon as possible."""
+    return replace(graph, outputs=tuple(each for each in graph.outputs if not each.name.startswith("gradients.")))
+
+
+def _constant_names(graph: Graph) -> list[str]:
+    return [each.name for each in graph.constants]
+
+
+def _empty(each: Input, device: str) -> torch.Tensor:
+    return torch.zeros(each.spec.shape, dtype=DTYPES[each.spec.dtype], device=device)
+
+
+def _activation(observed: Mapping[str, float]) -> tuple[float, float] | None:
+    if "activation.mean" not in observed:
+        return None
+    return observed["activation.mean"], observed["activation.rms"]
+
+
+def _name_blob(data: bytes) -> Digest:
+    return digest("blob", data)

@@ -1,0 +1,73 @@
+"""What the recipe asks to be recorded of a state, computed from a live model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+
+from tallystick.commitments.digest import Digest
+from tallystick.frameworks.torch.training.sketch import Sketcher
+from tallystick.tensors.digest import state_digest
+from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.bucket import Bucket
+from tallystick.tolerances.projection import Projection
+from tallystick.transcripts.recipe import RecordRecipe
+from tallystick.transcripts.summary import BucketSummary, StateSummary
+
+Keep = Callable[[bytes], Digest]
+"""Where boundary hints go: bytes in, the digest that names them out."""
+
+
+class Summariser:
+    """Summarises the states of one model as its recipe asks."""
+
+    def __init__(
+        self,
+        recorded: RecordRecipe,
+        projection_seed: bytes,
+        weights: Mapping[str, torch.Tensor],
+        state: Callable[[], Mapping[str, Tensor]],
+        keep: Keep,
+    ) -> None:
+        self._recorded = recorded
+        self._weights = weights
+        self._state = state
+        self._keep = keep
+        self._sketcher = Sketcher(Projection(projection_seed, recorded.projection_width), weights)
+
+    def after_step(self, index: int) -> StateSummary:
+        """The summaries due after step `index`."""
+        wanted, recorded = self._recorded.summaries, self._recorded
+        exact = "exact" in wanted and index % recorded.exact_stride == 0
+        bucketed = "bucket" in wanted and index % recorded.bucket_stride == 0
+        buckets = self._buckets() if bucketed else {}
+        return StateSummary(
+            exact=state_digest(self._state()) if exact else None,
+            projection=self.projection(),
+            fp16_rne=buckets.get("fp16_rne"),
+            grid=buckets.get("grid"),
+        )
+
+    def at_anchor(self) -> StateSummary:
+        """The summaries kept beside an anchor: always its buckets, and the projection where steps record it."""
+        sketch, buckets = self.projection(), self._buckets()
+        return StateSummary(projection=sketch, fp16_rne=buckets.get("fp16_rne"), grid=buckets.get("grid"))
+
+    def projection(self) -> str | None:
+        """The sketch of the weights as they are now, where steps record one."""
+        return self._sketcher.sketch() if "projection" in self._recorded.summaries else None
+
+    def _buckets(self) -> dict[str, BucketSummary]:
+        weights = {name: value.detach().float().cpu().numpy() for name, value in self._weights.items()}
+        return {mode: self._bucket(bucket, weights) for mode, bucket in buckets_of(self._recorded).items()}
+
+    def _bucket(self, bucket: Bucket, weights: Mapping[str, np.ndarray]) -> BucketSummary:
+        claim = bucket.claim(weights)
+        return BucketSummary(digest=claim.digest, hints=self._keep(claim.hints) if claim.hints else None)
+
+
+def buckets_of(recorded: RecordRecipe) -> dict[str, Bucket]:
+    """The bucket tolerances of a recipe by their mode."""
+    return {mode: Bucket(mode, recorded.grid_eps, recorded.hint_margin) for mode in recorded.bucket_modes}

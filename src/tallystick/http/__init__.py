@@ -1,0 +1,1 @@
+"""What every HTTP server here shares: limits, guards, bodies, listening."""

@@ -1,0 +1,273 @@
+"""The budget of a whole opening: errors that stay inside every operator's tolerance, and yet are aligned.
+
+Rounding errors of an honest run point in all directions: over n elements their mean is about 1/√n of their size, and
+along L operators they grow like √L. Errors that somebody chose can point in one direction, and grow like L. Two
+statistics tell them apart, each with a limit that is calibrated on honest stacks (docs/budget.md):
+
+* *bias*: of each operator the mean signed error in units of its bound, divided by what chance and a systematic part of
+  `SYSTEMATIC` of its size explain; over all operators the mean of these (one direction), and their root mean square
+  (any direction).
+* *path*: for each result of the graph the relative distance ‖claimed − exact‖ ÷ ‖exact‖ from a run in float64 that
+  starts from the same inputs, in units of u√L; L is the number of rounding operators on its longest path.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tallystick.errors import MalformedError, UnavailableError
+from tallystick.graphs.derive import operand_of
+from tallystick.graphs.execute import execute
+from tallystick.graphs.graph import Graph, Node, Ref
+from tallystick.graphs.reference import Reference
+from tallystick.graphs.values import float_results
+from tallystick.judging.findings import Findings
+from tallystick.judging.leaf.weighing import MISFITS
+from tallystick.judging.verdict import Verdict
+from tallystick.operators.bound import bound
+from tallystick.operators.operator import Exactness
+from tallystick.operators.precision import FORMATS, UNSTATED, Precision
+from tallystick.operators.registry import operator
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.tolerance import Finding
+
+Read: TypeAlias = Callable[[Ref], "Tensor | None"]
+"""Gives the claimed value of a reference, where it is opened."""
+Floats: TypeAlias = npt.NDArray[np.float64]
+SYSTEMATIC: Final = 0.25
+"""The part of an operator's errors that honest kernels may repeat in every element: functions and sums have habits."""
+ELEMENTS_MIN: Final = 16
+ROUNDS: Final = frozenset({Exactness.ROUNDS, Exactness.ACCUMULATES, Exactness.LIBRARY, Exactness.COMPOSITE})
+
+
+@dataclass(frozen=True)
+class Lean:
+    """The signed errors of one result in units of its bound: how many, their mean, and their root mean square."""
+
+    ref: Ref
+    elements: int
+    mean: float
+    size: float
+
+    @property
+    def standard_error(self) -> float:
+        """Of the mean: by chance, and by a systematic part that honest kernels may have."""
+        return math.hypot(self.size / math.sqrt(self.elements), SYSTEMATIC * self.size)
+
+    @property
+    def score(self) -> float:
+        """The mean in standard errors; about ±1 for an honest operator, at most 1/`SYSTEMATIC` for any."""
+        return self.mean / self.standard_error if self.size else 0.0
+
+
+@dataclass(frozen=True)
+class Drifted:
+    """One result of the graph: its relative distance from the exact one, and its longest path of rounding operators."""
+
+    name: str
+    distance: float
+    length: int
+    unit: float
+
+    @property
+    def steps(self) -> float:
+        """The distance in units of u√L: about constant for honest runs of one graph, whatever the length."""
+        return self.distance / (self.unit * math.sqrt(max(self.length, 1)))
+
+
+@dataclass(frozen=True)
+class Accumulated:
+    """What a budget is judged on. `unavailable` says what could not be measured."""
+
+    leans: tuple[Lean, ...]
+    drifts: tuple[Drifted, ...]
+    unavailable: tuple[str, ...] = ()
+
+    @property
+    def one_direction(self) -> float:
+        """|Σ score| ÷ √operators: large where all errors have one sign."""
+        scores = [lean.score for lean in self.leans]
+        return abs(math.fsum(scores)) / math.sqrt(len(scores)) if scores else 0.0
+
+    @property
+    def any_direction(self) -> float:
+        """The root mean square of the scores: large where operators lean, each to its own side."""
+        return math.sqrt(math.fsum(lean.score**2 for lean in self.leans) / len(self.leans)) if self.leans else 0.0
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Limits calibrated on honest stacks; `path` holds for results that `paths` does not name."""
+
+    one_direction: float
+    any_direction: float
+    path: float
+    paths: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, honest: Iterable[Accumulated], safety: float = 2.0) -> Budget:
+        """So many times the largest that honest runs showed."""
+        runs = list(honest)
+        paths: dict[str, float] = {}
+        for run in runs:
+            for drift in run.drifts:
+                paths[drift.name] = max(paths.get(drift.name, 0.0), safety * drift.steps)
+        one = safety * max((run.one_direction for run in runs), default=0.0)
+        any_ = safety * max((run.any_direction for run in runs), default=0.0)
+        return cls(one, any_, max(paths.values(), default=0.0), paths)
+
+
+def judge_budget(graph: Graph, read: Read, budget: Budget, precision: Precision = UNSTATED) -> Verdict:
+    """Whether the errors of a whole opening stay within a budget; inconclusive where too little is opened.
+
+    A rejection is statistical: it holds as far as honest stacks are those that the budget was calibrated on.
+    """
+    return weigh_budget(accumulate(graph, read, precision), budget)
+
+
+def weigh_budget(found: Accumulated, budget: Budget) -> Verdict:
+    """What has been measured beside its limits."""
+    notes = Findings()
+    if found.leans:
+        count = f"{len(found.leans)} results"
+        notes.note(Finding(found.one_direction, budget.one_direction), "bias in one direction", count)
+        notes.note(Finding(found.any_direction, budget.any_direction), "bias in any direction", count)
+    for drift in found.drifts:
+        allowed, detail = budget.paths.get(drift.name, budget.path), f"in u√L, L = {drift.length}"
+        notes.note(Finding(drift.steps, allowed), "path", drift.name, detail)
+    assumed = ("honest stacks differ by no more than those the budget was calibrated on",)
+    return Verdict(tuple(notes.seen), found.unavailable, (), assumed)
+
+
+def accumulate(graph: Graph, read: Read, precision: Precision = UNSTATED) -> Accumulated:
+    """Measure both statistics over the opened values of a graph; computes every operator twice, in float64.
+
+    A value of another dtype or shape than the graph states counts as one that is not opened.
+    """
+    unavailable: list[str] = []
+    read = _fitting(graph, read)
+    leans = tuple(_leans(graph, read, precision, unavailable))
+    return Accumulated(leans, tuple(_drifts(graph, read, unavailable)), tuple(unavailable))
+
+
+def _fitting(graph: Graph, read: Read) -> Read:
+    specs = graph.specs()
+
+    def found(ref: Ref) -> Tensor | None:
+        value = read(ref)
+        return None if value is None or TensorSpec.of(value) != specs[ref] else value
+
+    return found
+
+
+# ---- bias
+
+
+def _leans(graph: Graph, read: Read, precision: Precision, unavailable: list[str]) -> Iterator[Lean]:
+    for node in graph.nodes:
+        if operator(node.operator).exactness not in ROUNDS or not float_results(node):
+            continue
+        values = {ref: read(ref) for ref in (*node.refs, *filter(None, node.outputs))}
+        held = {ref: value for ref, value in values.items() if value is not None}
+        if len(held) < len(values):
+            unavailable.append(f"node {node.number}: a value is not opened")
+            continue
+        try:
+            yield from _lean(node, held, precision)
+        except (MalformedError, UnavailableError, *MISFITS) as error:
+            unavailable.append(f"node {node.number}: {error}")
+
+
+def _lean(node: Node, values: Mapping[Ref, Tensor], precision: Precision) -> Iterator[Lean]:
+    arguments = {name: operand_of(operand, values) for name, operand in node.operands.items()}
+    bounds = dict(
+        zip(node.outputs, bound(operator(node.operator), arguments | dict(node.attributes), precision), strict=True)
+    )
+    for ref, _ in float_results(node):
+        limit, claimed = bounds[ref], values[ref]
+        assert limit is not None  # a result that the node has is a result that its definition gives
+        shares = signed_shares(claimed, limit.value, limit.radius)
+        if len(shares) >= ELEMENTS_MIN and shares.any():
+            yield Lean(ref, len(shares), float(shares.mean()), float(np.sqrt(np.mean(shares**2))))
+
+
+def signed_shares(claimed: Tensor, exact: npt.NDArray[Any], radius: Floats) -> Floats:
+    """(claimed − exact) ÷ radius as a vector, of the elements with a finite radius beyond 0, at most 1 in size."""
+    numbers = claimed.values().astype(np.float64)
+    known = np.isfinite(radius) & (radius > 0) & np.isfinite(numbers) & np.isfinite(exact)
+    return np.asarray(np.clip((numbers[known] - exact[known]) / radius[known], -1.0, 1.0), np.float64)
+
+
+# ---- path
+
+
+def _drifts(graph: Graph, read: Read, unavailable: list[str]) -> Iterator[Drifted]:
+    """The distances of the graph's results; those behind a choice that came out otherwise cannot be compared."""
+    bindings = {source.name: read(source.name) for source in graph.sources}
+    known = {name: value for name, value in bindings.items() if value is not None}
+    if len(known) < len(bindings):
+        unavailable.append("path: an input is not opened")
+        return
+    watch = _Watch(graph, read)
+    try:
+        execute(graph, known, Reference(), watch)
+    except (MalformedError, UnavailableError, *MISFITS) as error:
+        unavailable.append(f"path: {error}")
+        return
+    for output in graph.outputs:
+        if output.value in watch.distances:
+            distance = watch.distances[output.value]
+            yield Drifted(output.name, distance, watch.lengths[output.value], watch.units[output.value])
+    unavailable.extend(f"path: {line}" for line in watch.lost)
+
+
+class _Watch:
+    """Compares every claimed value with the exact one on the way."""
+
+    def __init__(self, graph: Graph, read: Read) -> None:
+        self.read = read
+        self.distances: dict[Ref, float] = {}
+        self.lengths: dict[Ref, int] = {source.name: 0 for source in graph.sources}
+        self.units: dict[Ref, float] = {source.name: 0.0 for source in graph.sources}
+        self.apart: set[Ref] = set()
+        self.lost: list[str] = []
+
+    def __call__(self, node: Node, _: Mapping[str, Any], results: tuple[Any, ...]) -> None:
+        rounds = operator(node.operator).exactness in ROUNDS
+        length = max((self.lengths[ref] for ref in node.refs), default=0) + rounds
+        for ref, spec, value in zip(node.outputs, node.results, results, strict=True):
+            if ref is None or spec is None:
+                continue
+            unit = FORMATS[spec.dtype].unit if spec.is_float and rounds else 0.0
+            self.lengths[ref] = length
+            self.units[ref] = max([unit, *(self.units[each] for each in node.refs)])
+            if self.apart.intersection(node.refs):
+                self.apart.add(ref)
+            else:
+                self._compare(ref, spec.is_float, np.asarray(value.array))
+
+    def _compare(self, ref: Ref, is_float: bool, exact: npt.NDArray[Any]) -> None:
+        claimed = self.read(ref)
+        if claimed is None:
+            self.lost.append(f"{ref} is not opened")
+        elif not is_float and not np.array_equal(claimed.array(), exact):
+            self.apart.add(ref)
+            self.lost.append(f"{ref} came out otherwise, and what is behind it is not compared")
+        elif is_float and self.units[ref]:
+            self.distances[ref] = relative_distance(claimed.values().astype(np.float64), exact)
+
+
+def relative_distance(claimed: Floats, exact: Floats) -> float:
+    """‖claimed − exact‖₂ ÷ ‖exact‖₂ over the elements where both are finite; infinite where only one is."""
+    finite = np.isfinite(claimed) & np.isfinite(exact)
+    if (np.isfinite(claimed) != np.isfinite(exact)).any():
+        return math.inf
+    size, apart = float(np.linalg.norm(exact[finite])), float(np.linalg.norm(claimed[finite] - exact[finite]))
+    return 0.0 if apart == 0.0 else apart / size if size else math.inf

@@ -1,0 +1,145 @@
+"""Makes leaf bundles out of what a prover opened: either party and the board can, and all make the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+from tallystick.commitments.digest import Digest
+from tallystick.commitments.tree import LeafHashes, leaf_hash, prove_inclusion, tree_root
+from tallystick.documents.files import read_document
+from tallystick.errors import MalformedError, UnavailableError, UsageError
+from tallystick.graphs.check import parse_ref
+from tallystick.graphs.encoding import canonical, header_json, node_json
+from tallystick.graphs.files import load_program
+from tallystick.graphs.graph import Graph, Node, Ref
+from tallystick.graphs.root import NodeProof, graph_leaves
+from tallystick.judging.leaf.bundle import Asked, Edge, Edges, GraphHeader, LeafBundle
+from tallystick.judging.opening import GRAPH, OPENING, OPERATORS, OPERATORS_MAX, read_value, value_file
+from tallystick.judging.published import LOSS, SCHEDULE
+from tallystick.store.log import read_lines
+from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.opening import OpenedOperator, Opening
+from tallystick.transcripts.record import CallRecord, OperatorRecord
+from tallystick.workloads.program import STEP_SLOT
+
+
+@dataclass(frozen=True)
+class WholeOpening:
+    """An opening of all operators, read from the directory that `tally open --operators` wrote."""
+
+    folder: Path
+    opening: Opening
+    graph: Graph
+    lines: tuple[bytes, ...]
+
+    @classmethod
+    def read(cls, folder: Path) -> WholeOpening:
+        """Read a directory.
+
+        Raises:
+            MalformedError: a file is not what it should be.
+            UnavailableError: a file is missing, or there are too many records.
+        """
+        opening = Opening.from_bytes(read_document(folder / OPENING), OPENING)
+        graph, _ = load_program(folder / GRAPH)
+        lines: list[bytes] = []
+        for line in read_lines(folder / OPERATORS):
+            if len(lines) >= OPERATORS_MAX:
+                raise UnavailableError(f"{OPERATORS}: more than the {OPERATORS_MAX} records allowed")
+            lines.append(line)
+        return cls(folder, opening, graph, tuple(lines))
+
+    @cached_property
+    def places(self) -> Mapping[int, int]:
+        """The place of every node by its number."""
+        return {node.number: place for place, node in enumerate(self.graph.nodes)}
+
+    @cached_property
+    def leaves(self) -> LeafHashes:
+        """The leaf hashes of the operator records."""
+        return LeafHashes([leaf_hash(line) for line in self.lines])
+
+    def record(self, place: int) -> OperatorRecord:
+        """The record at a place; raises `UsageError` outside the graph, `MalformedError` where the file is short."""
+        if not 0 <= place < len(self.graph.nodes):
+            raise UsageError(f"the opening has no operator {place}")
+        if place >= len(self.lines):
+            raise MalformedError(f"{OPERATORS}: {len(self.lines)} records, and the graph has {len(self.graph.nodes)}")
+        return OperatorRecord.from_bytes(self.lines[place], f"{OPERATORS}: line {place + 1}")
+
+    def bundle(self, number: int, asked: Asked | None = None) -> LeafBundle:
+        """The bundle of node `number`; values that are not there are left out.
+
+        Raises `UsageError` where the graph has no such node, `MalformedError` where that has no record, `ProofError`
+        where a value is not what its name says.
+        """
+        bare = self.bare(number, asked)
+        record = bare.operator.record
+        values = self._values({**record.inputs, **record.outputs})
+        return replace(bare, values=values, claimed=self._values(self.small))
+
+    def bare(self, number: int, asked: Asked | None = None) -> LeafBundle:
+        """As `bundle`, without values."""
+        if number not in self.places:
+            raise UsageError(f"the graph has no node {number}")
+        place = self.places[number]
+        edges = Edges(producers=tuple(self._edges(self.graph.nodes[place])))
+        return LeafBundle(self.opening, self._header(), self.operator(place), edges, asked or Asked())
+
+    def operator(self, place: int) -> OpenedOperator:
+        """The operator at a place, with its proofs; raises what `record` raises."""
+        record, leaves, index = self.record(place), self._graph_leaves, place + 1
+        path = prove_inclusion(leaves, index, len(leaves.leaves))
+        line = canonical(node_json(self.graph.nodes[place])).encode()
+        node = NodeProof(line, index, len(leaves.leaves), tree_root(leaves.leaves), tuple(path))
+        opened = cast("dict[str, Any]", node.to_json())
+        return OpenedOperator(node=opened, index=place, record=record, proof=self._proof(place))
+
+    def _header(self) -> GraphHeader:
+        leaves = self._graph_leaves
+        proof = prove_inclusion(leaves, 0, len(leaves.leaves))
+        return GraphHeader(record=header_json(self.graph), proof=_hex(proof))
+
+    @cached_property
+    def _graph_leaves(self) -> LeafHashes:
+        return LeafHashes(graph_leaves(self.graph))
+
+    def _edges(self, node: Node) -> Iterator[Edge]:
+        sources = {each.name for each in self.graph.sources}
+        for place in sorted({self._giver(ref) for ref in node.refs if ref not in sources}):
+            yield Edge(index=place, record=self.record(place), proof=self._proof(place))
+
+    def _giver(self, ref: Ref) -> int:
+        found = parse_ref(ref)
+        assert found is not None, "a checked graph reads sources and results of nodes"
+        return self.places[found[0]]
+
+    def _proof(self, place: int) -> tuple[str, ...]:
+        return _hex(prove_inclusion(self.leaves, place, len(self.lines)))
+
+    def _values(self, wanted: Mapping[str, Digest]) -> dict[str, Tensor]:
+        found = {name: (self.folder / value_file(named), named) for name, named in wanted.items()}
+        return {name: read_value(path, named) for name, (path, named) in found.items() if path.is_file()}
+
+    @cached_property
+    def small(self) -> Mapping[str, Digest]:
+        """What a published claim says more about: the loss, what the schedule gives, the optimizer's count of steps."""
+        sources, results = self.opening.sources, self.opening.results
+        if isinstance(self.opening.opened_record(), CallRecord):
+            return {}
+        counts = sorted(name for name in sources if name.startswith("optimizer.") and name.endswith(STEP_SLOT))
+        named = [*(name for name in sources if name.startswith(SCHEDULE)), *counts[:1]]
+        return {name: results[name] for name in (LOSS,) if name in results} | {name: sources[name] for name in named}
+
+
+def make_bundle(folder: Path, number: int, asked: Asked | None = None) -> LeafBundle:
+    """The bundle of node `number` of a whole opening; raises what `WholeOpening` raises."""
+    return WholeOpening.read(folder).bundle(number, asked)
+
+
+def _hex(proof: Collection[bytes]) -> tuple[str, ...]:
+    return tuple(each.hex() for each in proof)

@@ -1,0 +1,253 @@
+"""The ruling at the leaf: who is at fault over one opened operator, as a check that anybody can make offline.
+
+In this order: what the bundle says hangs together (`structure.py`); every value is there; the element that the
+challenger named exists; the results lie within the operator's proven bound (`weighing.py`); discrete results that
+differ are tied or wrong (`ties.py`); and what the bound allows, a calibrated threshold allows too.
+
+A named element is judged alone where there is no nonce. With one, those elements of a large operator are judged that
+were named, drawn or suspected, and all rows of a product of matrices by vectors of random signs (`freivalds.py`). The
+same bundle and question give the same ruling: no clock, no randomness but the nonce's. The reference's own rounding,
+2⁻⁵³, is in every radius.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from tallystick.disputes.game.fault import Fault
+from tallystick.errors import MalformedError, ProofError
+from tallystick.graphs.derive import Derived, Deriver
+from tallystick.graphs.graph import Node, Ref
+from tallystick.judging.findings import Findings
+from tallystick.judging.leaf.bundle import LeafBundle, Sizes
+from tallystick.judging.leaf.elements import chosen_places
+from tallystick.judging.leaf.freivalds import check_product, product_of, signs_of, suspicious_places
+from tallystick.judging.leaf.parts import Places
+from tallystick.judging.leaf.question import Ground, Question, Ruling, Work
+from tallystick.judging.leaf.structure import check_structure, small_values
+from tallystick.judging.leaf.weighing import Weighed, Weights, weigh
+from tallystick.judging.verdict import Verdict
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.tolerance import Finding
+from tallystick.transcripts.record import StepRecord
+
+FEWEST: Final = 32
+CHUNK_TERMS: Final = 1 << 22
+FRACTIONS: Final = (0.01, 0.001)
+"""Shares of a result's elements for which a ruling says how likely wrong ones are to be missed."""
+
+
+def rule_leaf(bundle: LeafBundle, question: Question) -> Ruling:
+    """The ruling on a bundle whose pieces the prover supplied, or that was made of what the prover supplied.
+
+    A piece that does not prove what it should, and a value that is not there, are the prover's fault: it had to open
+    them. Whoever cannot say that the prover supplied these bytes must not hold it to `STRUCTURE` and `DATA`.
+
+    Raises:
+        ProofError: the bundle is about another leaf than the one that is contested.
+    """
+    _check_subject(bundle, question)
+    notes = Findings()
+    node = check_structure(notes, bundle, question.published, question.bits)
+    sizes = bundle.sizes
+    if node is None:
+        reason = next(finding for finding in notes.seen if not finding.agrees)
+        text = f"the opening does not hang together: {reason.name}: {reason.detail}"
+        return Ruling(Fault.PROVER, Ground.STRUCTURE, text, Verdict(tuple(notes.seen)), Work(sizes=sizes))
+    missing = [ref for ref in (*node.refs, *filter(None, node.outputs)) if ref not in bundle.values]
+    if missing:
+        text = f"node {node.number}: {missing[0]} is not opened"
+        return Ruling(Fault.PROVER, Ground.DATA, text, Verdict(tuple(notes.seen), (text,)), Work(sizes=sizes))
+    return _Leaf(bundle, question, node, notes, sizes).rule()
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """One operator whose opening hangs together."""
+
+    bundle: LeafBundle
+    question: Question
+    node: Node
+    notes: Findings
+    sizes: Sizes
+
+    def rule(self) -> Ruling:
+        try:
+            derived = self._derived()
+        except MalformedError as error:
+            self.notes.note(Finding(1.0, 0.0, detail=str(error)), "operator types", f"node {self.node.number}")
+            return self._ruled(Fault.PROVER, Ground.STRUCTURE, str(error), Work(sizes=self.sizes))
+        work = Work(derived.flops, sum(map(self._size, self._results)), sizes=self.sizes)
+        named = self.question.element
+        if named is not None and not self._exists(*named):
+            reason = f"there is no element {named[1]} of {named[0]}, which the challenger named"
+            unjudged = (f"node {self.node.number}: nothing of it was judged",)
+            return self._ruled(Fault.CHALLENGER, Ground.ELEMENT, reason, work, unjudged)
+        needed = 8 * (sum(self._size(ref) for ref in set(self.node.refs)) + derived.largest_bytes)
+        if needed > self.question.limits.memory_bytes:
+            line = f"node {self.node.number}: takes {needed} bytes, more than this referee's"
+            return self._ruled(None, Ground.UNDECIDED, line, work, (line,))
+        return self._weighed(derived, work)
+
+    @property
+    def _results(self) -> tuple[Ref, ...]:
+        return tuple(ref for ref in self.node.outputs if ref is not None)
+
+    @property
+    def _values(self) -> Mapping[Ref, Tensor]:
+        return self.bundle.values
+
+    def _size(self, ref: Ref) -> int:
+        return TensorSpec.of(self._values[ref]).size
+
+    def _derived(self) -> Derived:
+        """What the operator makes of its operands; raises `MalformedError` unless the results are of these types."""
+        specs = {ref: TensorSpec.of(value) for ref, value in self._values.items()}
+        derived = Deriver()(self.node, specs)
+        claimed = tuple(None if ref is None else specs[ref] for ref in self.node.outputs)
+        if not derived.results == self.node.results == claimed:
+            raise MalformedError(f"node {self.node.number}: its values are of other dtypes or shapes than it gives")
+        return derived
+
+    def _weighed(self, derived: Derived, work: Work) -> Ruling:
+        limits, question = self.question.limits, self.question
+        how = Weights(self.bundle.opening.graph, question.precision, question.profile, question.bands)
+        if self._named_alone is not None:
+            ref, place = self._named_alone
+            found = weigh(self.notes, self.node, self._values, how, {ref: np.array([place])})
+            return self._concluded(found, replace(work, judged=1))
+        if not (limits.are_passed_by(derived) and question.nonce):
+            found = weigh(self.notes, self.node, self._values, how)
+            return self._concluded(found, replace(work, judged=work.elements))
+        drawn = self._affordable(derived, work.elements)
+        places = {ref: self._places(ref, drawn) for ref in self._results}
+        if sum(map(len, places.values())) == work.elements:
+            found = weigh(self.notes, self.node, self._values, how)
+            return self._concluded(found, replace(work, judged=work.elements))
+        found = Weighed()
+        work = self._product(found, places, replace(work, drawn=drawn))
+        per_element = max(1, derived.flops // max(work.elements, 1))
+        chunk = max(1, CHUNK_TERMS // per_element)
+        found = found.joined(weigh(self.notes, self.node, self._values, how, places, chunk))
+        judged = sum(len(each) for each in places.values())
+        return self._concluded(found, replace(work, judged=judged))
+
+    def _affordable(self, derived: Derived, elements: int) -> int:
+        """How many elements of each result are drawn: those that cost what a small operator costs."""
+        limits = self.question.limits
+        return min(limits.elements, max(FEWEST, limits.whole_flops * elements // max(derived.flops, 1)))
+
+    def _places(self, ref: Ref, count: int) -> Places:
+        """The elements of a result that are judged: those that are drawn, the named one, and the suspects."""
+        subject, suspects = f"{self._subject}/{ref}", self.question.suspects.get(ref)
+        places = chosen_places(self.question.nonce, subject, self._size(ref), count, self._named(ref))
+        return places if suspects is None else np.union1d(places, suspects)
+
+    @property
+    def _subject(self) -> str:
+        return f"{self.bundle.opening.operators.root}/{self.bundle.operator.index}"
+
+    def _named(self, ref: Ref) -> int | None:
+        """The element of a result that the challenger named."""
+        named = self.question.element
+        return named[1] if named is not None and named[0] == ref else None
+
+    @property
+    def _named_alone(self) -> tuple[Ref, int] | None:
+        """The element that the challenger named, where nothing else was asked about."""
+        return None if self.question.nonce else self.question.element
+
+    def _exists(self, ref: Ref, place: int) -> bool:
+        return ref in self._results and 0 <= place < self._size(ref)
+
+    def _product(self, found: Weighed, places: dict[Ref, Places], work: Work) -> Work:
+        """Check all rows of a product of matrices at once, and add what is suspicious; what it cost."""
+        product, limits = product_of(self.node, self._values), self.question.limits
+        if product is None:
+            return work
+        signs = signs_of(self.question.nonce, self._subject, product.claimed.shape[-1], limits.vectors)
+        residuals = check_product(product, signs, self.question.precision)
+        row = f"row {','.join(map(str, residuals.suspects[0]))}"
+        detail = f"{residuals.unbounded} of {residuals.shares.size} rows have no bound" if residuals.unbounded else ""
+        self.notes.note(Finding(residuals.worst, 1.0, "", row, detail), "product", f"node {self.node.number}")
+        if not residuals.holds:
+            found.wrong.append(
+                f"{row} of the product leaves the sum of its bounds by a factor of {residuals.worst:.4g}"
+            )
+        suspects = suspicious_places(product, residuals, limits.rows, FEWEST)
+        ref = self._results[0]
+        places[ref] = np.union1d(places[ref], suspects)
+        rows = residuals.shares.size - residuals.unbounded
+        return replace(work, vectors=residuals.vectors if rows else 0, rows=rows, unbounded=residuals.unbounded)
+
+    def _concluded(self, found: Weighed, work: Work) -> Ruling:
+        """From the strongest statement to the weakest; what is open goes to a committee before a tie ends it."""
+        if found.wrong:
+            ruling = self._ruled(Fault.PROVER, Ground.BOUND, found.wrong[0], work)
+            return replace(ruling, worst=found.worst[0] if found.worst else None)
+        if found.refused:
+            return self._ruled(None, Ground.OPERANDS, found.refused[0], work, tuple(found.refused))
+        if found.undecided or found.outside:
+            ground = Ground.UNDECIDED if found.undecided else Ground.THRESHOLD
+            lines = tuple(found.undecided + found.outside)
+            return self._ruled(None, ground, lines[0], work, lines)
+        if found.tied:
+            return self._ruled(Fault.NOBODY, Ground.TIE, found.tied[0], work, tuple(found.tied))
+        reason = f"node {self.node.number} ({self.node.operator}) holds"
+        return self._ruled(Fault.CHALLENGER, Ground.HOLDS, "; ".join([reason, *self._missed(work)]), work)
+
+    def _missed(self, work: Work) -> Iterator[str]:
+        """With which probability something is wrong all the same, whatever was named or suspected besides."""
+        if work.judged >= work.elements:
+            return
+        if self._named_alone is not None:
+            yield "element {1} of {0} was judged alone, as the challenger named it".format(*self._named_alone)
+            return
+        chances = ", ".join(f"{(1 - share) ** work.drawn:.2g} if {share:.1%} are" for share in FRACTIONS)
+        judged = f"{work.judged} of {work.elements} elements were judged, with {work.drawn} draws from a result"
+        yield f"{judged}: all wrong ones of a result are missed with probability at most {chances}"
+        if work.vectors:
+            which = f"in {work.rows} of {work.rows + work.unbounded} rows " if work.unbounded else ""
+            beyond = f"{which}an element beyond the sum of its row's bounds"
+            yield f"{beyond} passes with probability at most 2^-{work.vectors}"
+
+    def _ruled(
+        self, fault: Fault | None, ground: Ground, reason: str, work: Work, unavailable: tuple[str, ...] = ()
+    ) -> Ruling:
+        seen = tuple(self.notes.seen)
+        verdict = Verdict(seen, unavailable, tuple(self._not_checked(work)), tuple(self._assumed()))
+        return Ruling(fault, ground, reason, verdict, work)
+
+    def _not_checked(self, work: Work) -> Iterator[str]:
+        opening = self.bundle.opening
+        record = opening.opened_record()
+        if work.judged < work.elements:
+            yield f"{work.elements - work.judged} of {work.elements} elements"
+        if self.question.published is None:
+            yield "whether transcript and graph are those of the claim that was published: only the claim says so"
+        else:
+            names = {named: name for name, named in {**opening.sources, **opening.results}.items()}
+            yield from self.question.published.not_checked(
+                opening, record, lambda named: named in names and bool(small_values(self.bundle, {names[named]: named}))
+            )
+        if isinstance(record, StepRecord) and (record.pre.exact is None or record.post.exact is None):
+            yield f"whether these are the states around step {record.index}: its record has no exact summary of both"
+
+    def _assumed(self) -> Iterator[str]:
+        yield "SHA-256 is collision resistant, and NumPy computes what it says"
+        if self.question.nonce:
+            yield "the nonce was drawn after the prover had committed to the operator, and not by the prover"
+        if self.question.profile is not None:
+            yield "honest stacks differ by no more than those the profile was calibrated on"
+
+
+def _check_subject(bundle: LeafBundle, question: Question) -> None:
+    if question.opening not in (None, bundle.opening.identity):
+        raise ProofError(f"the bundle is about the opening {bundle.opening.identity}, another one than is contested")
+    if question.index not in (None, bundle.operator.index):
+        raise ProofError(f"the bundle is about operator {bundle.operator.index}, another one than is contested")

@@ -1,0 +1,133 @@
+"""What a referee is asked about a leaf, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tallystick.commitments.digest import Digest
+from tallystick.commitments.encoding import Json
+from tallystick.disputes.game.fault import Fault
+from tallystick.graphs.derive import Derived
+from tallystick.graphs.graph import Ref
+from tallystick.judging.leaf.bundle import Sizes
+from tallystick.judging.leaf.parts import Places
+from tallystick.judging.leaf.ties import BANDS
+from tallystick.judging.published import Published
+from tallystick.judging.verdict import Verdict
+from tallystick.operators.precision import UNSTATED, Precision
+from tallystick.transcripts.profile import Profile
+
+
+class Ground(StrEnum):
+    """What a ruling rests on."""
+
+    STRUCTURE = "structure"
+    DATA = "data"
+    BOUND = "bound"
+    TIE = "tie"
+    THRESHOLD = "threshold"
+    UNDECIDED = "undecided"
+    OPERANDS = "operands"
+    ELEMENT = "element"
+    HOLDS = "holds"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much a referee computes.
+
+    Operators of more than `whole_flops` floating-point operations, or with intermediates of more than `whole_bytes`,
+    are judged at `elements` elements of each result and by `vectors` vectors of signs, and in the `rows` rows of a
+    product with the largest residuals. Beyond `memory_bytes` for operands and intermediates in float64 a referee does
+    not judge at all.
+    """
+
+    whole_flops: int = 1 << 26
+    whole_bytes: int = 1 << 28
+    memory_bytes: int = 8 << 30
+    elements: int = 1024
+    vectors: int = 20
+    rows: int = 2
+
+    def are_passed_by(self, derived: Derived) -> bool:
+        """Whether an operator is too large to be judged as a whole."""
+        return derived.flops > self.whole_flops or derived.largest_bytes > self.whole_bytes
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a referee asks of a leaf; the prover chooses none of it.
+
+    `profile` holds calibrated thresholds, `published` the claim as it was published. `nonce` was drawn after the
+    prover had committed to the leaf. `element` is what the challenger named, a result and a flat place in it: without a
+    nonce it alone is judged, and every element where none is named. `suspects` are elements of a large operator that
+    are judged besides those that are drawn, because a kernel of whoever judges gives others. `opening` and `index` say
+    which leaf is contested: a bundle about another one is refused. Without `bits`, the states and outputs of an opening
+    are not compared with the digests in its record (`check_binding`).
+    """
+
+    precision: Precision = UNSTATED
+    profile: Profile | None = None
+    published: Published | None = None
+    nonce: bytes = b""
+    element: tuple[Ref, int] | None = None
+    suspects: Mapping[Ref, Places] = field(default_factory=dict)
+    bands: float = BANDS
+    opening: Digest | None = None
+    index: int | None = None
+    bits: bool = True
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a ruling cost: operations of the operator, its elements, and how many were judged.
+
+    `drawn` times a nonce drew an element of each result that was not judged as a whole. `vectors` of signs were
+    multiplied with a product, of which `rows` have a tolerance and `unbounded` rows have none.
+    """
+
+    flops: int = 0
+    elements: int = 0
+    judged: int = 0
+    vectors: int = 0
+    sizes: Sizes | None = None
+    drawn: int = 0
+    rows: int = 0
+    unbounded: int = 0
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """Who is at fault, and why; where `fault` is `None`, a committee has to decide.
+
+    `worst` is an element that is wrong, by its result and flat place: the one farthest beyond its bound.
+    """
+
+    fault: Fault | None
+    ground: Ground
+    reason: str
+    verdict: Verdict
+    work: Work
+    worst: tuple[Ref, int] | None = None
+
+    def to_json(self) -> dict[str, Json]:
+        """The ruling as JSON values."""
+        sizes = self.work.sizes
+        work: dict[str, Json] = {
+            "elements": self.work.elements,
+            "flops": self.work.flops,
+            "judged": self.work.judged,
+            "vectors": self.work.vectors,
+        }
+        work |= {} if sizes is None else {"proof_bytes": sizes.proof, "proof_hash_bytes": sizes.hashes}
+        work |= {} if sizes is None else {"statement_bytes": sizes.statement, "value_bytes": sizes.values}
+        fault: Json = "committee" if self.fault is None else str(self.fault)
+        return {
+            "fault": fault,
+            "ground": str(self.ground),
+            "reason": self.reason,
+            "work": work,
+        } | self.verdict.to_json()

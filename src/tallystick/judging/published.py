@@ -1,0 +1,121 @@
+"""What a verifier holds of the claim that an opening answers: the claim itself, and the spec of a training.
+
+An opening names a claim by its digest and brings a transcript of its own; only the claim says whether that transcript,
+and the graph whose operators are opened, are the claimed ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from tallystick.commitments.digest import Digest
+from tallystick.judging.findings import AGREES, DIFFERS, Findings, require
+from tallystick.tensors.digest import tensor_digest
+from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.loss import LossBand
+from tallystick.transcripts.claim import Claim
+from tallystick.transcripts.inference import InferenceClaim
+from tallystick.transcripts.opening import Opening, state_digest_of
+from tallystick.transcripts.optimizer import UpdateRule
+from tallystick.transcripts.record import CallRecord, StepRecord
+from tallystick.transcripts.spec import Spec
+from tallystick.workloads.program import STEP_SLOT, schedule_tensors
+
+LOSS = "loss"
+SCHEDULE = "schedule."
+WEIGHTS = ("weights.", "buffers.")
+RATE_TOLERANCE = 1e-12
+Read = Callable[[Mapping[str, Digest]], Mapping[str, Tensor]]
+"""Gives those of the named values that are opened."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """A claim as it was published, and for a training the spec that it names."""
+
+    claim: Claim | InferenceClaim
+    spec: Spec | None = None
+
+    def check(self, notes: Findings, opening: Opening) -> None:
+        """Note whether the opening is one of this claim: its digest, its transcript, its graph, its model."""
+        with notes.check("claim"):
+            require(opening.claim == self.claim.identity, f"the opening belongs to the claim {opening.claim}")
+            require(opening.transcript == self.claim.transcript, "the opening brings another transcript than the claim")
+        if isinstance(self.claim, InferenceClaim):
+            with notes.check("model"):
+                self._check_model(self.claim, opening)
+        elif self.spec is not None:
+            with notes.check("graph of the spec"):
+                require(self.spec.identity == self.claim.spec, "this is not the spec that the claim names")
+                require(self.spec.graph == opening.graph, f"the operators are those of {opening.graph}, another graph")
+
+    def _check_model(self, claim: InferenceClaim, opening: Opening) -> None:
+        require(claim.graph == opening.graph, f"the operators are those of {opening.graph}, another graph")
+        weights = {name: found for name, found in opening.sources.items() if name.startswith(WEIGHTS)}
+        require(state_digest_of(weights | opening.rest_before) == claim.weights, "the operators read other weights")
+
+    def check_step(self, notes: Findings, opening: Opening, record: StepRecord | CallRecord, read: Read) -> None:
+        """Note whether loss and learning rates of the record are those of the step, as far as they are opened."""
+        if self.spec is None or not isinstance(record, StepRecord):
+            return
+        loss = read({LOSS: opening.results[LOSS]} if LOSS in opening.results else {}).get(LOSS)
+        if loss is not None:
+            self._check_loss(notes, record, loss)
+        self._check_rates(notes, opening, record, read)
+
+    def _check_loss(self, notes: Findings, record: StepRecord, loss: Tensor) -> None:
+        assert self.spec is not None  # asked by `check_step`
+        where = f"step {record.index}"
+        if loss.shape != ():
+            notes.note(DIFFERS, LOSS, where, f"the loss is no number: a tensor of shape {list(loss.shape)}")
+            return
+        band = LossBand(self.spec.recorded.loss_decimals)
+        notes.note(band.compare(record.loss, float(loss.values())), LOSS, where)
+
+    def _check_rates(self, notes: Findings, opening: Opening, record: StepRecord, read: Read) -> None:
+        stated = {name: found for name, found in opening.sources.items() if name.startswith(SCHEDULE)}
+        wanted = schedule_tensors(self._rules(), self._rates(record), _step_number(opening, record, read))
+        opened = read(stated)
+        for name in sorted(stated):
+            agrees = name in wanted and _is_same(wanted[name], stated[name], opened.get(name))
+            detail = "" if agrees else "does not follow from the rules of the spec and the rate of the record"
+            notes.note(replace(AGREES if agrees else DIFFERS, detail=detail), "learning rate", name)
+
+    def _rules(self) -> tuple[UpdateRule, ...]:
+        assert self.spec is not None  # asked by `check_step`
+        if self.spec.recipe is not None:
+            return (UpdateRule.of(self.spec.recipe.optimizer),)
+        return tuple(group.rule for group in self.spec.optimizer or ())
+
+    def _rates(self, record: StepRecord) -> tuple[float, ...]:
+        return record.learning_rates or (record.learning_rate,) * len(self._rules())
+
+    def not_checked(
+        self, opening: Opening, record: StepRecord | CallRecord, is_opened: Callable[[Digest], bool]
+    ) -> Iterator[str]:
+        """What stays open in spite of the claim."""
+        if isinstance(record, CallRecord):
+            return
+        if self.spec is None:
+            yield "whether the graph is the claimed one, and loss and learning rate those of the record: give the spec"
+        elif not is_opened(opening.results.get(LOSS, opening.graph)):
+            yield "whether the loss is that of the record: its value is not opened"
+
+
+def _is_same(wanted: Tensor, stated: Digest, opened: Tensor | None) -> bool:
+    """Equal bytes, or nearly equal numbers: powers are rounded by the C library of whoever computes them."""
+    if tensor_digest(wanted) == stated:
+        return True
+    if opened is None or (opened.dtype, opened.shape) != (wanted.dtype, wanted.shape):
+        return False
+    return math.isclose(float(opened.values()), float(wanted.values()), rel_tol=RATE_TOLERANCE, abs_tol=0.0)
+
+
+def _step_number(opening: Opening, record: StepRecord, read: Read) -> int:
+    """The step that the optimizer counts: an optimizer that had stepped before the run goes on counting."""
+    names = {n: d for n, d in opening.sources.items() if n.startswith("optimizer.") and n.endswith(STEP_SLOT)}
+    counts = {float(tensor.values()) for tensor in read(names).values() if tensor.shape == ()}
+    finite = [count for count in counts if math.isfinite(count) and count >= 0]
+    return int(max(finite)) + 1 if finite else record.index

@@ -1,0 +1,120 @@
+"""The step graph of a run with all that a replay of it reads besides an anchor.
+
+inputs.<name>      the batch of a step; inputs.<k>.<name> for micro-batch k of several
+schedule.<name>    what follows from settings, learning rate and step number; schedule.<name>.<g> for group g of several
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from tallystick.datasets.order import BatchPlan
+from tallystick.datasets.samples import Dataset
+from tallystick.errors import MalformedError
+from tallystick.graphs.graph import Graph, Ref, Role
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import State, Tensor
+from tallystick.transcripts.optimizer import UpdateRule, schedule_scalars
+from tallystick.transcripts.recipe import Recipe
+from tallystick.transcripts.schedule import learning_rate
+from tallystick.workloads.plan import micro_batches
+
+STATE_PREFIXES: Final = ("weights.", "buffers.", "optimizer.", "position.")
+BATCH: Final = "inputs."
+POSITION: Final = "position.step"
+STEP_SLOT: Final = ".step"
+
+Bind = Callable[[int], State]
+
+
+@dataclass(frozen=True)
+class StepProgram:
+    """A step graph, the bytes of its constants, and where batches and learning rates come from.
+
+    `batch` gives the batch of a step by the names of the graph's inputs, `rates` one learning rate for each rule.
+    """
+
+    graph: Graph
+    constants: State
+    rules: tuple[UpdateRule, ...]
+    batch: Bind
+    rates: Callable[[int], tuple[float, ...]]
+
+    def __post_init__(self) -> None:
+        given = {output.name for output in self.graph.outputs}
+        missing = sorted((self.state_names | {POSITION, "loss"}) - given)
+        if missing or POSITION not in self.state_names:
+            raise MalformedError(f"step graph: no step of a training; it lacks {missing[0] if missing else POSITION}")
+
+    @property
+    def state_names(self) -> frozenset[Ref]:
+        """The tensors of the state that a step reads and writes."""
+        return frozenset(each.name for each in self.graph.inputs if each.name.startswith(STATE_PREFIXES))
+
+    def bindings(self, state: State, index: int) -> dict[Ref, Tensor]:
+        """Everything that step `index` reads, given the state before it.
+
+        Raises `MalformedError` where the step's batch or the state is not one of this graph.
+        """
+        found = {**state, **self.constants, **self.batch(index), **self.schedule(state, index)}
+        for each in self.graph.inputs:
+            if each.name not in found:
+                raise MalformedError(f"step {index}: {each.name} is not there")
+            if TensorSpec.of(found[each.name]) != each.spec:
+                given = TensorSpec.of(found[each.name])
+                raise MalformedError(f"step {index}: {each.name} is {given}, and {each.spec} in the step graph")
+        return found
+
+    def schedule(self, state: State, index: int) -> dict[Ref, Tensor]:
+        """The schedule's scalars at step `index`; an optimizer that had stepped before the run goes on counting."""
+        counts = {float(t.values()) for name, t in state.items() if _counts_steps(name, t)}
+        step = int(max(counts)) + 1 if counts else index
+        return schedule_tensors(self.rules, self.rates(index), step)
+
+    @property
+    def reads_batches(self) -> bool:
+        """Whether a step consumes anything."""
+        return any(each.role is Role.INPUT for each in self.graph.inputs)
+
+
+def schedule_tensors(rules: Sequence[UpdateRule], rates: Sequence[float], step: int) -> dict[Ref, Tensor]:
+    """The scalars of `step` as 0-dimensional F64 tensors by the names of the graph's inputs."""
+    if len(rates) != len(rules):
+        raise MalformedError(f"step {step}: {len(rates)} learning rates for {len(rules)} parameter groups")
+    suffixes = [""] if len(rules) == 1 else [f".{group}" for group in range(len(rules))]
+    return {
+        f"schedule.{name}{suffix}": Tensor.of(np.asarray(value, np.float64))
+        for rule, rate, suffix in zip(rules, rates, suffixes, strict=True)
+        for name, value in schedule_scalars(rule, rate, step).items()
+    }
+
+
+def recipe_batch(recipe: Recipe, dataset: Dataset, plan: BatchPlan, index: int) -> dict[Ref, Tensor]:
+    """The batch of step `index` as the step graph of a recipe names it."""
+    parts = list(micro_batches(recipe, dataset, plan.indices(index)))
+    return {
+        f"{BATCH}{name}" if len(parts) == 1 else f"{BATCH}{number}.{name}": Tensor.of(np.ascontiguousarray(value))
+        for number, part in enumerate(parts)
+        for name, value in part.items()
+    }
+
+
+def recipe_program(
+    recipe: Recipe, graph: Graph, constants: Mapping[str, Tensor], dataset: Dataset, plan: BatchPlan
+) -> StepProgram:
+    """The step graph of a recipe, fed from its committed data."""
+    return StepProgram(
+        graph,
+        constants,
+        (UpdateRule.of(recipe.optimizer),),
+        lambda index: recipe_batch(recipe, dataset, plan, index),
+        lambda index: (learning_rate(recipe, index),),
+    )
+
+
+def _counts_steps(name: str, tensor: Tensor) -> bool:
+    return name.startswith("optimizer.") and name.endswith(STEP_SLOT) and tensor.shape == ()

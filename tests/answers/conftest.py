@@ -1,0 +1,97 @@
+"""A provider with a key, answers of the tiny model with their receipts, and a customer's policy for short answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+PROMPT = "The stick is"
+
+
+@pytest.fixture(scope="session")
+def provider_key() -> Any:
+    from tallystick.attestation.signing import SigningKey
+
+    return SigningKey(bytes(range(32)))
+
+
+@pytest.fixture(scope="session")
+def answered(language_model: Any, provider_key: Any, one_thread: None) -> Callable[..., Any]:
+    """One answer by the plain loop: `answered(seed=3, temperature=0.8, max_tokens=16, nonce=…, settings=…)`."""
+    from tallystick.recorders.generation import Asked, generate_plain
+    from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
+    from tallystick.tolerances.fingerprints.settings import FingerprintSettings
+    from tallystick.transcripts.sampler import Sampler
+
+    final = language_model.card.layers
+    everything = RecordSettings(
+        (FingerprintSettings(layers=(0, final), block=8),), committed=tuple(range(final + 1)), block=8, prompt=True
+    )
+
+    def answer(
+        prompt: str = PROMPT,
+        max_tokens: int = 16,
+        nonce: str | None = None,
+        settings: Any = everything,
+        issuer: Any = None,
+        request_id: str = "request-1",
+        model: Any = language_model,
+        **sampler: Any,
+    ) -> Any:
+        asked = Asked(request_id, nonce, Sampler(**{"seed": 3, "temperature": 0.8, **sampler}))
+        issuer = issuer or ReceiptIssuer(language_model, provider_key, settings)
+        return generate_plain(model, [model.encode_text(prompt)], max_tokens, [asked], issuer)[0]
+
+    return answer
+
+
+@pytest.fixture(scope="session")
+def honest_answer(answered: Callable[..., Any]) -> Any:
+    """An answer of sixteen tokens with fingerprints and a commitment to the states of every layer and row."""
+    return answered()
+
+
+@pytest.fixture(scope="session")
+def short_policy() -> Any:
+    """A policy with which sixteen tokens are enough."""
+    from tallystick.answers.fingerprints import DistanceLimits, FingerprintLimits, FingerprintRule
+    from tallystick.answers.policy import ReceiptPolicy
+    from tallystick.answers.sampler import SamplerRule
+
+    shared = {"tokens": 1, "largest": 1e-4, "typical": 5e-5, "honest": 1, "honest_largest": 0.0, "honest_typical": 0.0}
+    limits = DistanceLimits(dtype="F32", **shared)
+    projection = FingerprintLimits(dtype="F32", bits=8, width=1, **shared)
+    rule = FingerprintRule(limits=(projection,), states=(limits,))
+    return ReceiptPolicy(sampler=SamplerRule(dishonest=0.3, beta=0.05), fingerprints=rule)
+
+
+@pytest.fixture(scope="session")
+def resigned(provider_key: Any) -> Callable[..., Any]:
+    """A receipt with other fields, signed again by its provider: `resigned(signed, {"answer": …})`."""
+    from tallystick.attestation.signing import sign_receipt
+    from tallystick.transcripts.receipt import Receipt
+
+    def sign(signed: Any, changes: dict[str, Any]) -> Any:
+        held = signed.receipt.to_json()
+        for path, value in changes.items():
+            *parents, name = path.split(".")
+            place = held
+            for parent in parents:
+                place = place[parent]
+            if value is None:
+                place.pop(name, None)
+            else:
+                place[name] = value
+        return sign_receipt(Receipt.from_json(held, "receipt"), provider_key)
+
+    return sign
+
+
+@pytest.fixture(scope="session")
+def tokens_of() -> Callable[..., Any]:
+    """Token ids as they stand in a receipt."""
+    from tallystick.transcripts.receipt import Tokens
+
+    return lambda ids, private=False: Tokens.of(tuple(ids), private).to_json()

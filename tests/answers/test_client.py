@@ -1,0 +1,248 @@
+"""A wrapped client answers as before, and its answers are verified in the background."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import tallystick
+from tallystick.answers.client import WholeAnswer, with_nonce
+from tallystick.answers.fingerprints import FingerprintLimits, FingerprintRule
+from tallystick.answers.policy import ReceiptPolicy
+from tallystick.answers.sampler import SamplerRule
+from tallystick.attestation.signing import SigningKey
+from tallystick.errors import MalformedError
+from tallystick.transcripts.sampler import Sampler
+
+MESSAGES = [{"role": "user", "content": "hi"}]
+SHARED = {"tokens": 1, "largest": 1e-4, "typical": 5e-5, "honest": 1, "honest_largest": 0.0, "honest_typical": 0.0}
+LIMITS = FingerprintRule(limits=(FingerprintLimits(dtype="F32", bits=8, width=1, **SHARED),))
+POLICY = ReceiptPolicy(sampler=SamplerRule(dishonest=0.4, beta=0.05), fingerprints=LIMITS, demands=())
+
+
+class Provider:
+    """What of the `openai` client is used here, over the tiny model; `lie` changes a response before it goes out."""
+
+    def __init__(self, language_model: Any, lie: Callable[[dict[str, Any]], None] = lambda body: None) -> None:
+        from tallystick.recorders.receipts import ReceiptIssuer
+
+        self.language_model, self.lie = language_model, lie
+        self.issuer = ReceiptIssuer(language_model, SigningKey(bytes(32)))
+        self.seen: list[dict[str, Any]] = []
+        self.closed = False
+        self.chat = SimpleNamespace(completions=SimpleNamespace(create=self.create, other="untouched"))
+        self.completions = SimpleNamespace(create=self.create)
+        self.models = "untouched"
+
+    def create(self, **asked: Any) -> Any:
+        self.seen.append(asked)
+        body = self.respond(asked)
+        self.lie(body)
+        return iter(chunks_of(body)) if asked.get("stream") else body
+
+    def respond(self, asked: dict[str, Any]) -> dict[str, Any]:
+        from tallystick.recorders.generation import Asked, generate_plain
+
+        model = self.language_model
+        is_chat = "messages" in asked
+        prompt = model.encode_chat(asked["messages"]) if is_chat else model.encode_text(asked["prompt"])
+        sampler = Sampler(seed=asked["seed"], temperature=asked.get("temperature", 1.0))
+        named = Asked("r1", asked["extra_body"]["tally_nonce"], sampler)
+        [answer] = generate_plain(model, [prompt], asked["max_tokens"], [named], self.issuer)
+        text = model.decode(answer.tokens)
+        choice = {"index": 0, "finish_reason": "length", "token_ids": list(answer.tokens)}
+        return {
+            "id": "r1",
+            "choices": [choice | ({"message": {"content": text}} if is_chat else {"text": text})],
+            "prompt_token_ids": list(prompt),
+            "usage": {"prompt_tokens": len(prompt), "completion_tokens": len(answer.tokens)},
+            "receipt": answer.issued.signed.to_json(),
+        }
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def chunks_of(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    [choice] = body["choices"]
+    text = choice["message"]["content"]
+    for start in range(0, len(text), 3):
+        delta = {"index": 0, "delta": {"content": text[start : start + 3]}, "token_ids": None}
+        yield {"id": body["id"], "choices": [delta]}
+    last = {"index": 0, "delta": {}, "token_ids": choice["token_ids"], "finish_reason": "length"}
+    yield {"id": body["id"], "choices": [last], "usage": None}
+    yield {"id": body["id"], "choices": [], "usage": body["usage"], "receipt": body["receipt"]}
+
+
+def ask(client: Any, **asked: Any) -> Any:
+    return client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=10, **asked)
+
+
+def outcomes(client: Any) -> list[str]:
+    return [each.verdict.outcome for each in client.wait()]
+
+
+def test_honest_answers_are_accepted_and_untouched(language_model: Any) -> None:
+    provider = Provider(language_model)
+    with tallystick.wrap(provider, model=language_model, policy=POLICY) as client:
+        answer = ask(client)
+        text = client.completions.create(model="tiny", prompt="halves", max_tokens=10)
+        assert outcomes(client) == ["accepted", "accepted"], client.verdicts
+        assert answer["id"] == "r1"
+        assert text["choices"][0]["text"]
+        assert client.models == "untouched"
+        assert client.chat.completions.other == "untouched"
+    assert provider.closed
+    assert [each.tokens for each in client.evidence] == [20]
+    assert len({each["extra_body"]["tally_nonce"] for each in provider.seen}) == 2
+    assert all(isinstance(each["seed"], int) for each in provider.seen)
+    assert all("seed" not in line for each in client.verdicts for line in each.verdict.not_checked)
+
+
+def test_a_stream_is_handed_on_and_checked(language_model: Any) -> None:
+    with tallystick.wrap(Provider(language_model), model=language_model, policy=POLICY) as client:
+        with ask(client, stream=True) as stream:
+            text = "".join((chunk["choices"] or [{}])[0].get("delta", {}).get("content", "") for chunk in stream)
+        assert text
+        assert outcomes(client) == ["accepted"], client.verdicts
+
+
+def test_a_stream_that_is_left_early_is_inconclusive(language_model: Any) -> None:
+    with tallystick.wrap(Provider(language_model), model=language_model, policy=POLICY) as client:
+        with ask(client, stream=True) as stream:
+            next(stream)
+        assert outcomes(client) == ["inconclusive"]
+        assert "receipt" in client.verdicts[0].verdict.unavailable[0]
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        lambda body: body["usage"].update(completion_tokens=11),
+        lambda body: body["choices"][0]["message"].update(content="edited"),
+        lambda body: body["choices"][0].update(token_ids=[1] * 10),
+        lambda body: body["receipt"]["receipt"]["sampler"].update(seed=1),
+    ],
+)
+def test_lies_are_rejected_and_still_handed_on(language_model: Any, lie: Callable[[dict[str, Any]], None]) -> None:
+    with tallystick.wrap(Provider(language_model, lie), model=language_model, policy=POLICY) as client:
+        assert ask(client)["id"] == "r1"
+        assert outcomes(client) == ["rejected"]
+
+
+def test_an_old_receipt_is_rejected_for_its_nonce(language_model: Any) -> None:
+    provider = Provider(language_model)
+    with tallystick.wrap(provider, model=language_model, policy=POLICY) as client:
+        first = ask(client, seed=4)
+        assert outcomes(client) == ["accepted"]
+        provider.lie = lambda body: body.update(first)
+        ask(client, seed=4)
+        assert outcomes(client)[1] == "rejected"
+    assert {finding.name for finding in client.verdicts[1].verdict.objections} == {"nonce"}
+
+
+def test_what_cannot_be_checked_is_inconclusive_and_no_exception(language_model: Any) -> None:
+    def without(body: dict[str, Any]) -> None:
+        del body["receipt"]
+
+    with tallystick.wrap(Provider(language_model, without), model=language_model, policy=POLICY) as client:
+        assert ask(client)["id"] == "r1"
+        assert outcomes(client) == ["inconclusive"]
+    with tallystick.wrap(Provider(language_model), model="/nowhere", policy=POLICY) as client:
+        ask(client)
+        assert outcomes(client) == ["inconclusive"]
+        assert "no model directory" in client.verdicts[0].verdict.unavailable[0]
+
+
+def test_an_error_of_the_provider_travels_on(language_model: Any) -> None:
+    def refuse(body: dict[str, Any]) -> None:
+        raise ConnectionError("gone")
+
+    with tallystick.wrap(Provider(language_model, refuse), model=language_model) as client:
+        with pytest.raises(ConnectionError):
+            ask(client)
+        assert outcomes(client) == []
+
+
+def test_verdicts_are_told_and_checking_blocks_nobody(language_model: Any) -> None:
+    told: list[Any] = []
+    gate = threading.Event()
+
+    class Slow:
+        def __getattr__(self, name: str) -> Any:
+            if name == "prefill":
+                assert gate.wait(30)
+            return getattr(language_model, name)
+
+    with tallystick.wrap(Provider(language_model), model=Slow(), policy=POLICY, on_verdict=told.append) as client:
+        for _ in range(3):
+            ask(client)
+        assert client.verdicts == ()
+        gate.set()
+        assert outcomes(client) == ["accepted"] * 3
+    assert len(told) == 3
+    assert all(each.report is not None for each in told)
+
+
+def test_a_share_of_the_answers_can_be_checked(language_model: Any) -> None:
+    none = POLICY.model_copy(update={"audit_sample": 0.0})
+    with tallystick.wrap(Provider(language_model), model=language_model, policy=none) as client:
+        ask(client)
+        assert outcomes(client) == ["inconclusive"]
+        assert "not in the sample" in client.verdicts[0].verdict.not_checked[0]
+
+
+def test_a_nonce_and_a_seed_of_the_customers_are_kept() -> None:
+    asked = {"seed": 7, "extra_body": {"tally_nonce": "ab", "top_k": 3}}
+    assert with_nonce(asked) == asked
+    drawn = with_nonce({"messages": []})
+    assert len(drawn["extra_body"]["tally_nonce"]) == 32
+    assert 0 <= drawn["seed"] < 2**52
+    assert with_nonce({"extra_body": {"seed": 5}}).get("seed") is None
+
+
+def test_chunks_amount_to_a_response() -> None:
+    whole = WholeAnswer()
+    whole.add({"id": "x", "choices": [{"index": 0, "text": "a", "token_ids": [1]}]})
+    whole.add({"choices": [{"index": 0, "text": "b", "token_ids": [2], "finish_reason": "stop"}], "usage": {"a": 1}})
+    choice = {"text": "ab", "token_ids": [1, 2], "finish_reason": "stop"}
+    assert whole.body == {"id": "x", "usage": {"a": 1}, "choices": [choice]}
+
+
+def test_one_response_is_verified_in_any_form(language_model: Any, model_directory: Any) -> None:
+    import json
+
+    provider = Provider(language_model)
+    asked = with_nonce({"messages": MESSAGES, "max_tokens": 10})
+    body = provider.respond(asked)
+    dumped = SimpleNamespace(model_dump=lambda **_: body)
+    for response in (body, json.dumps(body), json.dumps(body).encode(), dumped, body["receipt"]):
+        report = tallystick.verify(response, model=language_model, policy=POLICY, request=asked)
+        assert report.outcome == "accepted", report.verdict
+    assert tallystick.verify(body, model=model_directory, policy=POLICY).outcome == "accepted"
+    with pytest.raises(MalformedError, match="no response"):
+        tallystick.verify(5, model=language_model)
+
+
+def test_looking_at_the_names_loads_nothing() -> None:
+    code = "import sys, tallystick; print(tallystick.__all__); print('torch' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "'verify', 'wrap'" in out
+    assert out.endswith("False\n")
+
+
+def test_the_official_client_against_the_real_server(server: Any, model_directory: Path) -> None:
+    with tallystick.wrap(server.openai.copy(), model=model_directory, policy=POLICY) as client:
+        answer = ask(client, temperature=0.9)
+        stream = ask(client, stream=True, stream_options={"include_usage": True})
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
+        assert outcomes(client) == ["accepted", "accepted"], [each.verdict for each in client.verdicts]
+        assert answer.choices[0].message.content
+        assert text

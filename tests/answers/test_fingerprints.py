@@ -1,0 +1,251 @@
+import numpy as np
+import pytest
+
+from tallystick.answers.fingerprints import (
+    DistanceLimits,
+    FingerprintLimits,
+    FingerprintRule,
+    judge_fingerprints,
+    judge_states,
+    shipped_calibration,
+    unjudged_fingerprints,
+)
+from tallystick.commitments.digest import digest
+from tallystick.errors import MalformedError, UnavailableError
+from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.fingerprints.settings import FingerprintSettings
+from tallystick.transcripts.fingerprints import make_fingerprint
+from tallystick.transcripts.receipt import Answer, EngineStatement, Receipt, Request, Tokens
+from tallystick.transcripts.sampler import Sampler
+from tallystick.transcripts.states_opening import commit_states
+
+LAYERS, TOKENS, SIZE = (0, 1, 2), 130, 48
+NONCE = bytes(32)
+SEEN = {"honest": 1000, "honest_largest": 1e-3, "honest_typical": 5e-4}
+RULE = FingerprintRule(
+    limits=(
+        FingerprintLimits(dtype="F32", bits=8, width=8, tokens=1, largest=4e-3, typical=1e-3, **SEEN),
+        FingerprintLimits(dtype="F32", bits=8, width=8, tokens=32, largest=2e-3, typical=1e-3, **SEEN),
+        FingerprintLimits(dtype="F32", bits=8, width=8, tokens=32, layer_max=0, largest=1e-3, typical=5e-4, **SEEN),
+    ),
+    states=(DistanceLimits(dtype="F32", tokens=1, largest=2e-3, typical=1e-3, **SEEN),),
+)
+
+
+def states(seed=0, tokens=TOKENS):
+    rng = np.random.default_rng(seed)
+    return {layer: rng.normal(0, 1 + layer, (tokens, SIZE)).astype(np.float32) for layer in LAYERS}
+
+
+def noisy(rows, share, seed=9):
+    rng = np.random.default_rng(seed)
+    return {k: v * (1 + share * rng.normal(size=v.shape)).astype(np.float32) for k, v in rows.items()}
+
+
+def receipt_of(rows, *settings, tokens=None):
+    none = digest("blob", b"")
+    count = len(next(iter(rows.values()))) if tokens is None else tokens
+    return Receipt(
+        model=none,
+        request=Request(id="r", prompt=Tokens.of([1]), max_tokens=count),
+        answer=Answer(tokens=Tokens.of([1] * count), finish="length"),
+        sampler=Sampler(),
+        engine=EngineStatement(name="e", version="1", device="cpu", attention="eager", environment=none),
+        fingerprints=tuple(make_fingerprint(rows, each) for each in settings),
+        sequence=1,
+    )
+
+
+def chosen(layers=(2,), width=15, **changes):
+    return FingerprintSettings(layers=layers, width=width, **changes)
+
+
+def outcome(claimed, own, *settings, rule=RULE):
+    findings = judge_fingerprints(receipt_of(claimed, *settings), own, rule)
+    assert findings
+    return all(each.agrees for each in findings)
+
+
+@pytest.mark.parametrize("share", [0.0, 1e-4, 5e-4])
+def test_noise_within_the_limits_is_accepted(share):
+    assert outcome(noisy(states(), share), states(), chosen(), chosen(LAYERS))
+
+
+@pytest.mark.parametrize("share", [4e-3, 0.02, 0.5])
+def test_noise_beyond_them_is_rejected(share):
+    assert not outcome(noisy(states(), share), states(), chosen())
+
+
+def test_one_outlier_block_is_forgiven_and_a_gross_one_is_not():
+    for share, is_accepted in ((1.2e-3, True), (0.02, False)):
+        claimed = noisy(states(), 1e-4)
+        claimed[2][32:64] = noisy(states(), share)[2][32:64]
+        findings = judge_fingerprints(receipt_of(claimed, chosen()), states(), RULE)
+        assert all(each.agrees for each in findings) == is_accepted
+        assert findings[0].where == "layer 2, answer tokens 32 to 63"
+
+
+def test_many_blocks_that_are_each_within_the_limit_are_rejected_by_their_median():
+    findings = judge_fingerprints(receipt_of(noisy(states(), 1.4e-3), chosen()), states(), RULE)
+    assert [(each.agrees, each.where) for each in findings][1:] == [(False, "the median of 4 full blocks")]
+    assert findings[0].agrees
+    assert outcome(noisy(states(), 5e-4), states(), chosen())
+
+
+def test_right_layers_do_not_cover_for_one_that_is_not():
+    """Which layers there are, the receipt says: an honest layer has the median of its own."""
+    for share, is_accepted in ((1.4e-3, False), (5e-4, True)):
+        claimed = states()
+        claimed[2] = noisy(states(), share)[2]
+        findings = judge_fingerprints(receipt_of(claimed, chosen((1, 2))), states(), RULE)
+        assert {each.where: each.agrees for each in findings[1:]} == {
+            "the median of 8 full blocks": True,
+            "the median of 4 full blocks of layer 1": True,
+            "the median of 4 full blocks of layer 2": is_accepted,
+        }
+
+
+def test_a_short_last_block_has_its_own_limit():
+    claimed = states(tokens=33)
+    claimed[2][32] *= 1 + 0.003 * np.random.default_rng(1).normal(size=SIZE).astype(np.float32)
+    assert outcome(claimed, states(tokens=33), chosen())
+    claimed[2][:32] = claimed[2][:32] * (1 + 0.003 * np.random.default_rng(2).normal(size=(32, SIZE)))
+    assert not outcome(claimed, states(tokens=33), chosen())
+
+
+def test_the_first_layers_have_their_own_limits():
+    for layer, is_accepted in ((0, False), (2, True)):
+        claimed = states(tokens=32)
+        claimed[layer] = noisy({layer: claimed[layer]}, 2e-3)[layer]
+        assert outcome(claimed, states(tokens=32), chosen((layer,))) == is_accepted
+
+
+def test_a_margin_widens_all_limits():
+    claimed = noisy(states(), 4e-3)
+    assert not outcome(claimed, states(), chosen())
+    assert outcome(claimed, states(), chosen(), rule=RULE.model_copy(update={"margin": 5.0}))
+
+
+@pytest.mark.parametrize("tokens", [TOKENS - 1, TOKENS + 1, 0])
+def test_a_fingerprint_of_another_number_of_tokens_is_malformed(tokens):
+    assert outcome(states(), states(), chosen())
+    with pytest.raises(MalformedError, match=r"fingerprints\.0\.tokens"):
+        judge_fingerprints(receipt_of(states(), chosen(), tokens=tokens), states(), RULE)
+    with pytest.raises(MalformedError, match=r"fingerprint\.tokens"):
+        judge_fingerprints(receipt_of(states(), chosen()), states(tokens=tokens), RULE)
+
+
+def test_a_malformed_fingerprint_names_its_field():
+    receipt = receipt_of(states(), chosen())
+    for change, message in (
+        ({"data": receipt.fingerprints[0].data[:-4]}, r"fingerprint\.data"),
+        ({"data": "?"}, r"fingerprint\.data"),
+        ({"layers": (2, 1)}, "layers"),
+        ({"layers": (9,)}, "layer 9|fingerprint.tokens"),
+        ({"seed": None}, "seed"),
+        ({"block": 2000}, "block"),
+        ({"method": "toploc"}, "TOPLOC"),
+    ):
+        broken = receipt.fingerprints[0].model_copy(update=change)
+        with pytest.raises(MalformedError, match=message):
+            judge_fingerprints(receipt.model_copy(update={"fingerprints": (broken,)}), states(), RULE)
+
+
+def test_what_has_no_limits_is_named_and_gives_no_finding():
+    receipt = receipt_of(states(), chosen(width=4), chosen(bits=1), chosen())
+    assert len(judge_fingerprints(receipt, states(), RULE)) == 2
+    assert [line[:13] for line in unjudged_fingerprints(receipt, RULE)] == ["fingerprint 0", "fingerprint 1"]
+    assert unjudged_fingerprints(receipt_of(states(), chosen()), RULE) == ()
+    assert len(unjudged_fingerprints(receipt, RULE, dtype="BF16")) == 3
+
+
+def test_limits_that_chance_codes_meet_too_count_as_none():
+    wide = RULE.model_copy(update={"margin": 30.0})
+    receipt = receipt_of(states(1), chosen())
+    assert judge_fingerprints(receipt, states(), wide) == ()
+    assert unjudged_fingerprints(receipt, wide)
+    assert not unjudged_fingerprints(receipt, RULE.model_copy(update={"margin": 3.0}))
+
+
+def test_own_states_that_are_not_finite_judge_nobody():
+    own = states()
+    own[2][7, 7] = np.inf
+    with pytest.raises(UnavailableError, match="layer 2"):
+        judge_fingerprints(receipt_of(states(), chosen()), own, RULE)
+
+
+def test_toploc_is_judged_by_the_published_thresholds():
+    settings = FingerprintSettings.toploc(2)
+    for claimed, is_accepted in ((noisy(states(), 1e-3), True), (noisy(states(), 0.2), False), (states(1), False)):
+        findings = judge_fingerprints(receipt_of(claimed, settings), states(), RULE, dtype="BF16")
+        assert [each.agrees for each in findings] == [is_accepted]
+    assert outcome({2: -states()[2]}, states(), settings)  # blind to signs, which the finding says
+    assert "blind to signs" in findings[0].detail
+    assert unjudged_fingerprints(receipt_of(states(), settings), RULE, dtype="F16")
+
+
+def test_states_opened_for_a_nonce_are_judged_by_rows_median_and_fresh_directions():
+    committed = commit_states(noisy(states(), 5e-4), LAYERS, 32)
+    findings = judge_states(committed.open(NONCE, 6), committed.statement, NONCE, states(), RULE, count=6)
+    assert [each.agrees for each in findings] == [True] * 3
+    assert {each.name for each in findings} == {"states"}
+
+
+@pytest.mark.parametrize(
+    "claimed",
+    [
+        noisy(states(), 0.01),
+        {layer: -each for layer, each in states().items()},
+        {layer: np.roll(each, 1, 0) for layer, each in states().items()},
+        states(1),
+        {**states(), **{layer: np.full((TOKENS, SIZE), np.nan, np.float32) for layer in LAYERS}},
+        {**states(), **{layer: np.full((TOKENS, SIZE), np.inf, np.float32) for layer in LAYERS}},
+    ],
+    ids=["noisy", "negated", "shifted", "foreign", "nan", "inf"],
+)
+def test_states_that_are_others_are_rejected(claimed):
+    committed = commit_states(claimed, LAYERS, 32)
+    findings = judge_states(committed.open(NONCE, 4), committed.statement, NONCE, states(), RULE)
+    assert not all(each.agrees for each in findings)
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [("F32", 0x7F810000), ("F16", 0x7D00), ("BF16", 0x7F81)])
+def test_signalling_nans_are_rejected_quietly(dtype, bits):
+    form = np.uint32 if dtype == "F32" else np.uint16
+    bad = Tensor(dtype, (TOKENS, SIZE), np.full((TOKENS, SIZE), bits, form).tobytes())
+    committed = commit_states(dict.fromkeys(LAYERS, bad), LAYERS, 32)
+    findings = judge_states(committed.open(NONCE, 4), committed.statement, NONCE, states(), RULE)
+    assert not any(each.agrees for each in findings)
+
+
+def test_an_opening_that_shows_nothing_is_rejected_with_the_reason():
+    committed = commit_states(states(), LAYERS, 32)
+    for opening, nonce in ((committed.open(NONCE, 3), NONCE), (committed.open(NONCE, 4), b"another")):
+        findings = judge_states(opening, committed.statement, nonce, states(), RULE)
+        assert [each.agrees for each in findings] == [False]
+        assert "states opening" in findings[0].detail
+
+
+def test_states_of_other_rows_or_another_width_are_malformed():
+    committed = commit_states(states(), LAYERS, 32)
+    opening = committed.open(NONCE, 4)
+    with pytest.raises(MalformedError, match=r"states\.rows"):
+        judge_states(opening, committed.statement, NONCE, states(tokens=TOKENS - 1), RULE)
+    narrow = {layer: each[:, :24] for layer, each in states().items()}
+    with pytest.raises(MalformedError, match="48 wide; the model is 24"):
+        judge_states(opening, committed.statement, NONCE, narrow, RULE)
+    with pytest.raises(UnavailableError, match="no limits for BF16"):
+        judge_states(opening, committed.statement, NONCE, states(), RULE, dtype="BF16")
+
+
+def test_the_shipped_limits_lie_above_what_was_honest_and_below_what_others_show():
+    table = shipped_calibration()
+    assert {each.dtype for each in table.limits} == {each.dtype for each in table.states} == {"F32", "BF16", "F16"}
+    for each in (*table.limits, *table.states):
+        assert each.honest_largest < each.largest
+        assert each.honest_typical < each.typical
+    rule = FingerprintRule()
+    assert outcome(noisy(states(), 1e-6), states(), chosen(), rule=rule)
+    assert not outcome(noisy(states(), 1e-3), states(), chosen(), rule=rule)
+    for dtype in ("F32", "BF16", "F16"):
+        assert rule.limits_for(chosen(), dtype, 2, 32) is not None

@@ -1,0 +1,276 @@
+"""Answers that the claimed sampler did not draw are refused; their honest twins, on drifting logits, are accepted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tallystick.answers.sampler import SamplerEvidence, SamplerRule, combine, judge_sampler
+from tallystick.errors import MalformedError
+from tallystick.tolerances.confidence import clopper_pearson
+from tallystick.tolerances.evidence import Trials
+from tallystick.transcripts.sampler import Sampler
+from tests.support.attacks.sampling.foreign import teacher_force_foreign
+from tests.support.attacks.sampling.generation import NextLogits, generate, teacher_forced
+from tests.support.attacks.sampling.injected import inject, post_edit
+from tests.support.attacks.sampling.speculative import speculate
+from tests.support.attacks.sampling.steered import steer
+from tests.support.attacks.sampling.synthetic import drifted, synthetic_model
+from tests.support.attacks.sampling.tempered import resample
+
+BAND = 2e-3
+COUNT = 80
+PROMPT = [3, 1, 4]
+RULE = SamplerRule(band=BAND)
+UNSEEDED = SamplerRule(band=BAND, seed="unknown")
+PROMISED = synthetic_model(1)
+SERVED = drifted(PROMISED, 2, BAND / 2)
+CHEAP = synthetic_model(9)
+
+SAMPLERS = [
+    Sampler(temperature=0.0),
+    Sampler(temperature=0.7, seed=5),
+    Sampler(temperature=0.7, top_p=0.9, seed=5),
+    Sampler(temperature=0.8, min_p=0.05, repetition_penalty=1.2, seed=5),
+    Sampler(form="cdf", temperature=0.7, top_k=40, seed=5),
+]
+SAMPLED = SAMPLERS[1:]
+
+
+def judged(answer: Sequence[int], sampler: Sampler, rule: SamplerRule = RULE, **options: Any) -> SamplerEvidence:
+    return judge_sampler(teacher_forced(PROMISED, PROMPT, answer), PROMPT, answer, sampler, rule, **options)
+
+
+def refusals(evidence: SamplerEvidence) -> set[str]:
+    return {finding.name for finding in evidence.findings if not finding.agrees}
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_an_honest_answer_from_drifting_logits_is_accepted(sampler: Sampler) -> None:
+    evidence = judged(generate(SERVED, PROMPT, sampler, COUNT), sampler)
+    assert evidence.decision == "accepted"
+    assert not evidence.unavailable
+    assert evidence.trials == Trials(COUNT, 0)
+
+
+def test_honest_drift_is_never_accused_and_moves_some_tokens() -> None:
+    sampler, rule, moved = Sampler(temperature=0.7, top_p=0.9), SamplerRule(band=0.3), 0
+    for seed in range(30):
+        served = drifted(PROMISED, 100 + seed, 0.15)
+        answer = generate(served, PROMPT, sampler.model_copy(update={"seed": seed}), 40)
+        evidence = judged(answer, sampler.model_copy(update={"seed": seed}), rule)
+        assert evidence.decision != "rejected"
+        assert evidence.trials.mismatches == 0
+        moved += evidence.findings[0].distance > 0
+    assert moved > 5, "the tie band was needed"
+
+
+@pytest.mark.parametrize("count", [1, 3, 10])
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_injected_tokens_are_refused(sampler: Sampler, count: int) -> None:
+    tokens = {7 * place + 3: 400 + place for place in range(count)}
+    evidence = judged(inject(SERVED, PROMPT, sampler, COUNT, tokens), sampler)
+    assert evidence.decision == "rejected"
+    assert "sampler" in refusals(evidence)
+    single = evidence.findings[0]
+    assert single.distance > 50 * BAND
+    assert single.where in {f"token {place}" for place in tokens}
+    assert evidence.trials.mismatches <= count
+
+
+def test_a_finished_answer_that_was_edited_is_refused_at_the_edit() -> None:
+    honest = generate(SERVED, PROMPT, SAMPLED[0], COUNT)
+    evidence = judged(post_edit(honest, {40: (honest[40] + 1) % 512}), SAMPLED[0])
+    assert evidence.decision == "rejected"
+    assert "40 by" in evidence.findings[0].detail
+    assert judged(honest, SAMPLED[0]).decision == "accepted"
+
+
+@pytest.mark.parametrize(
+    "changes", [{"temperature": 1.0}, {"top_p": 0.5}, {"seed": 6}, {"temperature": 0.0}, {"top_k": 2}]
+)
+@pytest.mark.parametrize("sampler", SAMPLED)
+def test_other_settings_than_those_claimed_are_refused(sampler: Sampler, changes: dict[str, Any]) -> None:
+    answer = resample(SERVED, PROMPT, sampler, COUNT, **changes)
+    evidence = judged(answer, sampler)
+    assert evidence.decision == "rejected"
+    assert "evidence" in refusals(evidence)
+    assert judged(answer, sampler.model_copy(update=changes)).decision == "accepted"
+
+
+def test_the_text_of_a_cheap_model_is_refused_with_and_without_a_seed() -> None:
+    sampler = SAMPLED[0]
+    answer, logits = teacher_force_foreign(PROMISED, CHEAP, PROMPT, sampler, COUNT)
+    assert judge_sampler(logits, PROMPT, answer, sampler, RULE).decision == "rejected"
+    unseeded = judge_sampler(logits, PROMPT, answer, sampler, UNSEEDED)
+    assert refusals(unseeded) == {"surprisal"}
+    own = teacher_forced(CHEAP, PROMPT, answer)
+    assert judge_sampler(own, PROMPT, answer, sampler, RULE).decision == "accepted"
+
+
+def test_best_of_eight_is_refused_under_the_customers_seed_and_named_where_the_seed_is_not_theirs() -> None:
+    asked = SAMPLED[0]
+    seed, answer = steer(SERVED, PROMPT, asked, COUNT, range(100, 108), sum)
+    theirs = SamplerRule(band=BAND, seed="customer")
+    assert judged(answer, asked, theirs).decision == "rejected"
+    assert judged(generate(SERVED, PROMPT, asked, COUNT), asked, theirs).decision == "accepted"
+    assert not judged(answer, asked, theirs).not_checked
+    steered = judged(answer, asked.model_copy(update={"seed": seed}))
+    assert steered.decision == "accepted"
+    assert "best of n is not excluded" in steered.not_checked[0]
+    assert not judged(generate(SERVED, PROMPT, SAMPLERS[0], COUNT), SAMPLERS[0]).not_checked
+
+
+def flatter(model: NextLogits) -> NextLogits:
+    """A draft that is less sure than the target, and has its likings."""
+    return lambda tokens: (0.6 * drifted(model, 3, 1.0)(tokens)).astype(np.float32)
+
+
+def test_sloppy_speculative_decoding_is_refused_without_a_seed_and_true_one_is_accepted() -> None:
+    sampler, verdicts = Sampler(temperature=0.7), {}
+    for lenience in (1.0, 0.5):
+        rng = np.random.default_rng(11)
+        answers = [speculate(PROMISED, flatter(PROMISED), [place], sampler, 300, rng, lenience) for place in range(4)]
+        seen = [
+            judge_sampler(teacher_forced(PROMISED, [place], each), [place], each, sampler, UNSEEDED)
+            for place, each in enumerate(answers)
+        ]
+        verdicts[lenience] = combine(seen)
+    assert verdicts[1.0].decision == "accepted"
+    assert verdicts[0.5].decision == "rejected"
+    assert abs(verdicts[1.0].surprise.standard_errors) < 4 < verdicts[0.5].surprise.standard_errors
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.45])
+def test_another_temperature_is_refused_without_a_seed(temperature: float) -> None:
+    claimed = Sampler(temperature=0.7)
+    answers = [resample(SERVED, [place], claimed, 200, temperature=temperature, seed=place + 50) for place in range(3)]
+    honest = [resample(SERVED, [place], claimed, 200, seed=place + 50) for place in range(3)]
+    for tokens, expected in ((answers, "rejected"), (honest, "accepted")):
+        seen = [
+            judge_sampler(teacher_forced(PROMISED, [place], each), [place], each, claimed, UNSEEDED)
+            for place, each in enumerate(tokens)
+        ]
+        assert combine(seen).decision == expected
+        assert "no seed is known" in combine(seen).not_checked[0]
+
+
+def test_a_token_that_filters_exclude_is_refused_without_a_seed() -> None:
+    sampler = Sampler(temperature=0.7, top_k=5)
+    honest = generate(SERVED, PROMPT, sampler, 30)
+    logits = teacher_forced(PROMISED, PROMPT, honest)
+    edited = post_edit(honest, {29: int(np.argsort(logits[29])[-9])})
+    assert refusals(judged(edited, sampler, UNSEEDED)) >= {"sampler"}
+    assert judged(edited, sampler, UNSEEDED).findings[0].where == "token 29"
+    assert not refusals(judged(honest, sampler, UNSEEDED))
+
+
+def test_a_greedy_sampler_needs_no_seed() -> None:
+    greedy = SAMPLERS[0]
+    assert judged(generate(SERVED, PROMPT, greedy, COUNT), greedy, UNSEEDED).decision == "accepted"
+    assert judged(resample(SERVED, PROMPT, greedy, COUNT, temperature=0.7), greedy, UNSEEDED).decision == "rejected"
+
+
+def test_honest_answers_are_never_refused_on_likelihoods_and_rarely_near_it() -> None:
+    """80 honest answers with every check on: none refused, and an e-value of 20 in no more than 1 in 20."""
+    rule, high = SamplerRule(band=BAND, likelihoods="always"), 0
+    for seed in range(80):
+        sampler = Sampler(temperature=0.7, top_p=0.95, seed=seed)
+        evidence = judge_small(SERVED, sampler, rule, 12)
+        assert evidence.decision != "rejected"
+        high += evidence.likelihoods.log_against() > math.log(20)
+    assert clopper_pearson(high, 80, 0.999)[0] <= 0.05
+
+
+def judge_small(served: NextLogits, sampler: Sampler, rule: SamplerRule, count: int) -> SamplerEvidence:
+    answer = generate(served, PROMPT, sampler, count)
+    return judged(answer, sampler, rule)
+
+
+def test_too_few_tokens_are_inconclusive_and_add_up() -> None:
+    parts = [judge_small(SERVED, SAMPLED[0].model_copy(update={"seed": seed}), RULE, 12) for seed in range(5)]
+    assert {part.decision for part in parts} == {"inconclusive"}
+    assert parts[0].unavailable == ("evidence: 33 more tokens to exclude 10% of tokens chosen otherwise at error 0.01",)
+    assert combine(parts).decision == "accepted"
+    assert combine(parts).trials.tokens == 60
+    assert combine(parts[:3]).tokens_missing == 45 - 36
+
+
+def test_mismatches_near_the_band_are_refused_together_and_not_one_by_one() -> None:
+    def evidence(mismatches: int) -> SamplerEvidence:
+        return SamplerEvidence(RULE, 60, Trials(60, mismatches))
+
+    assert evidence(0).decision == "accepted"
+    assert evidence(1).decision == "inconclusive"
+    assert evidence(8).decision == "rejected"
+    assert combine([evidence(2), evidence(2), evidence(2), evidence(2)]).decision == "rejected"
+
+
+def test_an_injection_stays_visible_among_honest_answers() -> None:
+    sampler = SAMPLED[0]
+    honest = [judge_small(SERVED, sampler.model_copy(update={"seed": seed}), RULE, 20) for seed in range(20)]
+    forged = judged(inject(SERVED, PROMPT, sampler, 20, {11: 77}), sampler)
+    assert combine(honest).decision == "accepted"
+    assert combine([*honest[:10], forged, *honest[10:]]).decision == "rejected"
+
+
+def test_an_end_token_inside_an_answer_is_refused_and_one_at_its_end_is_not() -> None:
+    sampler = SAMPLED[0]
+    answer = generate(SERVED, PROMPT, sampler, COUNT)
+    inside, last = answer[50], answer[60]
+    assert "finish" in refusals(judged(answer, sampler, end_tokens=frozenset({inside})))
+    first = answer.index(last)
+    assert judged(answer[: first + 1], sampler, end_tokens=frozenset({last})).decision == "accepted"
+
+
+def test_an_end_that_the_sampler_did_not_draw_is_refused() -> None:
+    """An answer cut short and closed with a forged end token is an injection like any other."""
+    sampler, end = SAMPLED[0], 500
+    honest = generate(SERVED, PROMPT, sampler, COUNT)
+    evidence = judged([*honest[:60], end], sampler, end_tokens=frozenset({end}))
+    assert evidence.decision == "rejected"
+    assert evidence.findings[0].where == "token 60"
+    assert judged(honest[:61], sampler, end_tokens=frozenset({end})).decision == "accepted"
+
+
+def test_an_answer_of_no_tokens_shows_nothing() -> None:
+    evidence = judge_sampler(np.zeros((0, 8), np.float32), PROMPT, [], Sampler(), RULE)
+    assert evidence.decision == "inconclusive"
+    assert not evidence.findings
+    assert evidence.unavailable
+
+
+@pytest.mark.parametrize(("prompt", "answer", "named"), [([1], [2, 8], "answer: token 1"), ([-1], [2, 3], "prompt")])
+def test_tokens_outside_the_vocabulary_are_refused(prompt: list[int], answer: list[int], named: str) -> None:
+    with pytest.raises(MalformedError, match=named):
+        judge_sampler(np.zeros((2, 8), np.float32), prompt, answer, Sampler(), RULE)
+    assert judge_sampler(np.zeros((2, 8), np.float32), [1], [2, 3], Sampler(), RULE).tokens == 2
+
+
+def test_a_rule_takes_the_band_of_a_dtype_unless_it_states_one() -> None:
+    assert SamplerRule().for_dtype("BF16").band == 0.5
+    assert RULE.for_dtype("BF16").band == BAND
+    assert SamplerRule.from_bytes(RULE.to_bytes(), "rule") == RULE
+    for changes in ({"honest": 0.2}, {"alpha": 0.0}, {"far": 0.5}, {"band": -1.0}, {"seed": "mine"}):
+        with pytest.raises(MalformedError):
+            SamplerRule.from_json(changes, "rule")
+
+
+def test_a_trained_model_is_judged_by_its_own_logits(language_model: Any, one_thread: None) -> None:
+    sampler, prompt = Sampler(temperature=0.8, top_p=0.95, seed=3), [5, 60, 7]
+
+    def next_logits(tokens: Sequence[int]) -> np.ndarray:
+        return np.asarray(language_model.prefill(tokens, len(tokens) - 1).logits[0])
+
+    rule = SamplerRule(dishonest=0.5)
+    for answer, expected in (
+        (generate(next_logits, prompt, sampler, 24), "accepted"),
+        (inject(next_logits, prompt, sampler, 24, {9: 200}), "rejected"),
+        (resample(next_logits, prompt, sampler, 24, seed=4), "rejected"),
+    ):
+        rows = language_model.prefill([*prompt, *answer[:-1]], len(prompt) - 1).logits
+        assert judge_sampler(rows, prompt, answer, sampler, rule).decision == expected

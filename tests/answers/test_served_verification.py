@@ -1,0 +1,76 @@
+"""What a server answers, judged by a customer who has the promised model: honest answers pass, changed ones do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tallystick.answers.policy import ReceiptPolicy
+from tallystick.answers.sampler import SamplerRule
+from tallystick.answers.verification import verify
+from tallystick.transcripts.fingerprints import distances
+from tallystick.transcripts.receipt import SignedReceipt
+
+POLICY = ReceiptPolicy(sampler=SamplerRule(dishonest=0.9), demands=())
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "halves"}], "max_tokens": 8, "seed": 3}
+TEXT: dict[str, Any] = {"prompt": "the stick", "max_tokens": 16, "temperature": 0.8, "top_p": 0.95, "seed": 11}
+
+
+@pytest.fixture(scope="module")
+def tokens_only(serving: Any, language_model: Any) -> Iterator[Any]:
+    """Receipts without fingerprints: judged by tokens alone."""
+    with serving(language_model) as running:
+        yield running
+
+
+def asked(server: Any, **fields: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    body = {"model": "tiny", "tally_nonce": "ab" * 16, **fields}
+    path = "/v1/chat/completions" if "messages" in fields else "/v1/completions"
+    return server.http.post(path, json=body).json(), body
+
+
+def outcome(response: dict[str, Any], model: Any, body: dict[str, Any] | None = None) -> str:
+    return str(verify(response, model=model, policy=POLICY, request=body).verdict.outcome)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        CHAT,
+        TEXT,
+        TEXT | {"temperature": 0},
+        TEXT | {"top_k": 20, "min_p": 0.01, "repetition_penalty": 1.2},
+        TEXT | {"stop": ["e"]},
+    ],
+)
+def test_an_honest_answer_is_accepted(tokens_only: Any, language_model: Any, fields: dict[str, Any]) -> None:
+    response, body = asked(tokens_only, **fields)
+    verdict = verify(response, model=language_model, policy=POLICY, request=body).verdict
+    assert [each for each in verdict.findings if not each.agrees] == []
+    assert verdict.outcome == "accepted", verdict.unavailable
+
+
+def test_another_prompt_another_text_and_other_settings_are_seen(tokens_only: Any, language_model: Any) -> None:
+    response, body = asked(tokens_only, **TEXT)
+    assert outcome(response, language_model, body | {"prompt": "another"}) == "rejected"
+    assert outcome(response, language_model, body | {"temperature": 0.2}) == "rejected"
+    response["choices"][0]["text"] += "!"
+    assert outcome(response, language_model, body) == "rejected"
+
+
+def test_answers_and_fingerprints_of_a_busy_batch_are_those_of_a_pass_over_the_tokens(
+    server: Any, language_model: Any
+) -> None:
+    body = {"model": "tiny", "seed": 1, "n": 6, "prompt": "the stick", "max_tokens": 16}
+    response = server.http.post("/v1/completions", json=body).json()
+    receipts = [SignedReceipt.from_json(each, "receipt").receipt for each in response["receipts"]]
+    assert max(each.batch.largest for each in receipts) > 1
+    for receipt in receipts:
+        prompt, answer = receipt.request.prompt.ids or (), receipt.answer.tokens.ids or ()
+        [fingerprint] = receipt.fingerprints
+        passed = language_model.prefill([*prompt, *answer[:-1]], len(prompt) - 1, fingerprint.layers)
+        assert max(each.distance for each in distances(fingerprint, passed.hidden)) < 0.01
+    others = language_model.prefill([*range(30)], 14, fingerprint.layers)
+    assert max(each.distance for each in distances(fingerprint, others.hidden)) > 0.05

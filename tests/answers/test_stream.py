@@ -1,0 +1,254 @@
+"""Many receipts of one provider: order, sample, and the evidence of all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tallystick.answers.order import check_order
+from tallystick.answers.response import Response
+from tallystick.answers.stream import is_sampled, verify_stream
+from tallystick.answers.verify import Subject, verify_subject
+from tallystick.attestation.signing import SigningKey, sign_receipt
+from tallystick.commitments.digest import digest
+from tallystick.transcripts.receipt import Receipt
+
+COUNT = 5
+NONCE = bytes(range(32))
+
+
+@pytest.fixture(scope="module")
+def receipts(answered: Callable[..., Any], language_model: Any, provider_key: Any) -> list[Any]:
+    """Five signed receipts of one key, numbered and linked."""
+    from tallystick.recorders.receipts import ReceiptIssuer
+
+    issuer = ReceiptIssuer(language_model, provider_key)
+    return [
+        answered(issuer=issuer, seed=seed, request_id=f"r{seed}", nonce=f"{seed:02x}").issued.signed
+        for seed in range(COUNT)
+    ]
+
+
+@pytest.fixture(scope="module")
+def verified(language_model: Any, short_policy: Any) -> Callable[..., Any]:
+    """The report on a stream: `verified(receipts, complete=True, audit_sample=0.5)`."""
+
+    def verify(signed: list[Any], nonce: bytes = NONCE, **policy: Any) -> Any:
+        asked = short_policy.model_copy(update={"demands": ()} | policy)
+        subjects = [Subject(Response(receipt=each)) for each in signed]
+
+        def judge(subject: Subject) -> Any:
+            return verify_subject(subject, language_model, asked).report(2)
+
+        return verify_stream(subjects, language_model, asked, nonce, judge)
+
+    return verify
+
+
+def outcome_of(signed: list[Any], complete: bool = True) -> list[str]:
+    order = check_order([each.receipt for each in signed], complete)
+    return [each.where for each in order.findings.seen if not each.agrees and not each.advisory]
+
+
+def test_an_honest_stream_is_accepted(receipts: list[Any], verified: Callable[..., Any]) -> None:
+    report = verified(receipts, complete=True)
+    assert report.outcome == "accepted", report.verdict
+    assert (report.receipts, report.computed, report.tokens) == (COUNT, COUNT, 16 * COUNT)
+    assert {"sequence", "evidence", "signature"} <= {finding.name for finding in report.verdict.findings}
+    assert json.dumps(report.to_json())
+    assert report.lines
+
+
+def test_evidence_adds_up_until_it_is_enough(
+    receipts: list[Any], verified: Callable[..., Any], short_policy: Any
+) -> None:
+    strict = short_policy.sampler.model_copy(update={"dishonest": 0.1, "beta": 0.01})
+    one = verified(receipts[:1], sampler=strict)
+    assert one.outcome == "inconclusive"
+    assert any(line.startswith("evidence: ") for line in one.verdict.unavailable)
+    assert verified(receipts, sampler=strict).outcome == "accepted"
+
+
+def test_one_dishonest_receipt_rejects_the_stream(
+    receipts: list[Any], verified: Callable[..., Any], resigned: Callable[..., Any]
+) -> None:
+    forged = [*receipts[:4], resigned(receipts[4], {"sampler.seed": 77})]
+    report = verified(forged)
+    assert report.outcome == "rejected"
+    assert any("number 5" in finding.where for finding in report.verdict.objections)
+
+
+def test_a_receipt_that_cannot_be_judged_is_no_pass(
+    receipts: list[Any], verified: Callable[..., Any], resigned: Callable[..., Any], tokens_of: Callable[..., Any]
+) -> None:
+    strange = resigned(receipts[4], {"answer.tokens": tokens_of([300] * 16)})
+    report = verified([*receipts[:4], strange])
+    assert report.outcome == "inconclusive"
+    assert "receipt number 5" in report.verdict.unavailable[0]
+
+
+def test_a_receipt_beyond_what_the_policy_spends_leaves_no_gap(
+    receipts: list[Any], verified: Callable[..., Any], answered: Callable[..., Any], language_model: Any
+) -> None:
+    from tallystick.recorders.receipts import ReceiptIssuer
+
+    issuer = ReceiptIssuer(language_model, SigningKey(bytes(range(32))))
+    lengths = (16, 18, 16)
+    signed = [
+        answered(issuer=issuer, seed=number, request_id=f"r{number}", max_tokens=length).issued.signed
+        for number, length in enumerate(lengths)
+    ]
+    most = signed[0].receipt.request.prompt.count + 16
+    report = verified(signed, complete=True, tokens_max=most)
+    assert report.outcome == "inconclusive", report.verdict
+    assert "tokens_max" in report.verdict.unavailable[0]
+    assert verified([signed[0], signed[2]], complete=True, tokens_max=most).outcome == "rejected"
+    assert verified(signed, complete=True).outcome == "accepted"
+
+
+def test_a_complete_stream_in_order_has_no_objection(receipts: list[Any]) -> None:
+    assert outcome_of(receipts) == []
+    assert outcome_of(receipts[1:3], complete=False) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        (lambda found: [*found, found[1]], "number 2"),
+        (lambda found: [found[0], *found[2:]], "gaps"),
+        (lambda found: found[1:], "gaps"),
+        (lambda found: [found[1], found[0], *found[2:]], "order"),
+    ],
+    ids=["replayed", "dropped", "first dropped", "reordered"],
+)
+def test_a_stream_that_is_not_whole_or_not_in_order_is_rejected(
+    receipts: list[Any], verified: Callable[..., Any], change: Callable[[list[Any]], list[Any]], where: str
+) -> None:
+    assert outcome_of(change(receipts)) == [where]
+    assert verified(change(receipts), complete=True).outcome == "rejected"
+
+
+def test_gaps_are_named_where_they_are_to_be_expected(receipts: list[Any], verified: Callable[..., Any]) -> None:
+    report = verified([receipts[0], receipts[3]])
+    assert report.outcome == "accepted"
+    assert any("2 numbers are missing: 2 to 3" in line for line in report.verdict.not_checked)
+
+
+def test_two_receipts_under_one_number_are_rejected(receipts: list[Any], resigned: Callable[..., Any]) -> None:
+    other = resigned(receipts[2], {"request.id": "other", "request.nonce": "ff"})
+    assert outcome_of([*receipts, other], complete=False) == ["number 3"]
+
+
+def test_two_answers_of_one_name_are_rejected(receipts: list[Any], resigned: Callable[..., Any]) -> None:
+    again = resigned(receipts[2], {"request.id": receipts[0].receipt.request.id})
+    assert "request.id" in outcome_of([receipts[0], again], complete=False)
+
+
+def numbered(receipts: list[Any], resigned: Callable[..., Any], count: int = 3, **changes: Any) -> list[Any]:
+    """Receipts as a server gives them to one request of several answers; `changes` are of the last."""
+    found = []
+    for number, each in enumerate(receipts[:count]):
+        alike = {"request.id": f"r-{number}", "request.nonce": "ab"}
+        found.append(resigned(each, alike | (changes if number == count - 1 else {})))
+    return found
+
+
+def test_the_answers_of_one_request_share_a_nonce(receipts: list[Any], resigned: Callable[..., Any]) -> None:
+    """The seeds of these count upward, as those of the choices of one request do."""
+    order = check_order([each.receipt for each in numbered(receipts, resigned)])
+    [nonce] = [each for each in order.findings.seen if each.where == "request.nonce"]
+    assert nonce.agrees
+    assert not any("nonce" in line or "binds none" in line for line in order.not_checked)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"request.id": "other"},
+        {"request.id": "q-2"},
+        {"request.id": "r-3"},
+        {"request.max_tokens": 17},
+        {"request.prompt": {"count": 1, "digest": str(digest("tokens", b"another"))}},
+        {"sampler.temperature": 0.5},
+        {"sampler.seed": 9},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_a_nonce_under_which_two_requests_were_answered_is_told_and_accuses_nobody(
+    receipts: list[Any], resigned: Callable[..., Any], changes: dict[str, Any]
+) -> None:
+    found = numbered(receipts, resigned, **changes)
+    order = check_order([each.receipt for each in found])
+    [nonce] = [each for each in order.findings.seen if each.where == "request.nonce"]
+    assert not nonce.agrees
+    assert nonce.advisory
+    assert any("ab in 3 receipts of different requests" in line for line in order.not_checked)
+
+
+def test_a_nonce_that_a_customer_used_twice_rejects_no_stream(
+    answered: Callable[..., Any], language_model: Any, provider_key: Any, verified: Callable[..., Any]
+) -> None:
+    from tallystick.recorders.receipts import ReceiptIssuer
+
+    issuer = ReceiptIssuer(language_model, provider_key)
+    made = [answered(issuer=issuer, seed=9, request_id=name, nonce="ab").issued.signed for name in ("x", "y")]
+    assert verified(made).outcome == "accepted"
+    assert verified([*made, made[0]]).outcome == "rejected"  # one receipt for two requests
+
+
+def test_a_broken_link_is_rejected(receipts: list[Any], resigned: Callable[..., Any]) -> None:
+    forged = resigned(receipts[2], {"previous": str(digest("receipt", b"another"))})
+    assert outcome_of([*receipts[:2], forged], complete=False) == ["number 3"]
+    first = resigned(receipts[0], {"previous": str(digest("receipt", b"another"))})
+    assert outcome_of([first], complete=False) == ["number 1"]
+
+
+def test_receipts_with_a_false_signature_have_no_place_in_the_order(
+    receipts: list[Any], verified: Callable[..., Any]
+) -> None:
+    stray = receipts[0].model_copy(update={"signature": "00" * 64})
+    objections = verified([*receipts[1:], stray]).verdict.objections
+    assert {finding.name for finding in objections} == {"signature"}
+
+
+def test_each_key_has_its_own_order(receipts: list[Any], verified: Callable[..., Any]) -> None:
+    other = SigningKey(bytes(32))
+    first = Receipt.from_json(receipts[0].receipt.to_json(), "receipt")
+    report = verified([*receipts, sign_receipt(first, other)], complete=True)
+    assert report.outcome == "accepted"
+    assert any("2 keys" in line for line in report.verdict.not_checked)
+
+
+def test_the_sample_is_repeatable_and_of_the_right_size() -> None:
+    names = [digest("receipt", str(number).encode()) for number in range(4000)]
+    chosen = [name for name in names if is_sampled(NONCE, name, 0.25)]
+    assert chosen == [name for name in names if is_sampled(NONCE, name, 0.25)]
+    assert chosen != [name for name in names if is_sampled(bytes(32), name, 0.25)]
+    assert 880 <= len(chosen) <= 1120
+    assert [is_sampled(NONCE, name, 1.0) for name in names[:50]] == [True] * 50
+    assert not any(is_sampled(NONCE, name, 0.0) for name in names[:50])
+
+
+def test_what_is_not_in_the_sample_is_judged_by_its_statements_alone(
+    receipts: list[Any], verified: Callable[..., Any], resigned: Callable[..., Any]
+) -> None:
+    none = verified(receipts, audit_sample=0.0)
+    assert (none.outcome, none.computed) == ("inconclusive", 0)
+    nonce = next(bytes([n]) for n in range(256) if is_sampled(bytes([n]), receipts[0].receipt.identity, 0.5))
+    half = verified(receipts, nonce, audit_sample=0.5)
+    assert half.computed > 0
+    assert half.outcome == "accepted"
+    assert half.computed == COUNT or any("beyond what they state" in line for line in half.verdict.not_checked)
+    other_model = resigned(receipts[4], {"model": str(digest("model", b"another"))})
+    assert verified([*receipts[:4], other_model], audit_sample=0.0).outcome == "rejected"
+
+
+def test_the_chance_to_see_a_bad_receipt_is_stated(receipts: list[Any], verified: Callable[..., Any]) -> None:
+    assert verified(receipts).detection["0.1"] == pytest.approx(1 - 0.9**COUNT)
+
+
+def test_nothing_is_no_order() -> None:
+    assert check_order([]).findings.seen == []

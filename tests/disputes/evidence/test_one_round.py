@@ -1,0 +1,118 @@
+"""One-round mode: all operators are committed to beforehand, and a dispute opens at one of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tallystick.attacks.disputes.dishonest import Change, ChangingEngine  # noqa: E402
+from tallystick.disputes.evidence.doubting import doubter_for  # noqa: E402
+from tallystick.disputes.evidence.doubts import CONFIRMED_MAX  # noqa: E402
+from tallystick.disputes.evidence.judging import Judge  # noqa: E402
+from tallystick.disputes.evidence.locate import Work, deviation_of, deviations  # noqa: E402
+from tallystick.disputes.evidence.subjects import subject_of_call, whole_calls  # noqa: E402
+from tallystick.disputes.evidence.traces import trace_for  # noqa: E402
+from tallystick.disputes.evidence.view import View  # noqa: E402
+from tallystick.disputes.evidence.whole import read_operators  # noqa: E402
+from tallystick.disputes.game.fault import Fault  # noqa: E402
+from tallystick.disputes.game.protocols import Doubt  # noqa: E402
+from tallystick.errors import ProofError  # noqa: E402
+from tallystick.frameworks.torch.engine import TorchEngine  # noqa: E402
+from tallystick.judging.budget import Budget  # noqa: E402
+from tallystick.judging.opening import value_file  # noqa: E402
+from tallystick.recorders.step_opening import open_operators  # noqa: E402
+from tallystick.store.inference import InferenceDirectory  # noqa: E402
+from tests.support.attacks.disputes.aligned import aligned_engine, measured, open_one_round  # noqa: E402
+from tests.support.attacks.disputes.answers import answered, record, within_bound  # noqa: E402
+from tests.support.attacks.disputes.scene import Scene  # noqa: E402
+from tests.support.attacks.disputes.values import changing, moved_by  # noqa: E402
+from tests.support.rehearsal import Outcome, Rehearsal  # noqa: E402
+
+
+def play(statement: Path, folder: Path, budget: Budget | None = None, doubt: Doubt | None = None) -> Outcome | None:
+    trace, judge = trace_for(statement, folder / "work"), Judge(budget=budget)
+    return Rehearsal(statement, folder / "board").play(trace, doubter_for(budget=budget), judge, doubt)
+
+
+def test_the_one_wrong_operator_is_contested_at_once_and_convicted(scene: Scene, tmp_path: Path) -> None:
+    number = next(node.number for node in scene.recorded.graph.nodes if "linear" in node.operator)
+    open_one_round(scene, tmp_path / "claim", changing(number, moved_by(2.0)))
+    outcome = play(tmp_path / "claim", tmp_path)
+    assert outcome is not None
+    assert (outcome.fault, outcome.dispute.low) == (Fault.PROVER, number), outcome.reason
+    assert [move.kind for move in outcome.moves] == ["post", "contest", "reveal"]
+
+
+def test_a_wrong_operator_is_found_behind_more_decoys_than_are_asked_about_at_leisure(tmp_path: Path) -> None:
+    count = CONFIRMED_MAX + 1
+    layers = (torch.nn.Linear(512, 512) for _ in range(count + 1))
+    record(torch.nn.Sequential(torch.nn.Embedding(32, 512), *layers), tmp_path / "honest", calls=1)
+    honest = whole_calls(InferenceDirectory(tmp_path / "honest"))
+    *decoys, wrong = (node.number for node in honest.graph.nodes if "linear" in node.operator)
+
+    def claim(name: str, changes: dict[int, Change]) -> Path:
+        engine = ChangingEngine(lambda node: changes.get(node.number))
+        calls = whole_calls(InferenceDirectory(answered(honest, tmp_path / name, engine).statement))
+        open_operators(subject_of_call(calls, 1), tmp_path / name / "claim", engine)
+        return tmp_path / name / "claim"
+
+    hidden = dict.fromkeys(decoys, within_bound)
+    outcome = play(
+        claim("forged", {**hidden, wrong: lambda _, __, results: (1.0002 * results[0],)}), tmp_path / "forged"
+    )
+    assert outcome is not None
+    assert (outcome.fault, outcome.dispute.low) == (Fault.PROVER, wrong), outcome.reason
+    assert play(claim("decoys", hidden), tmp_path / "decoys") is None
+
+
+def test_each_operator_is_compared_from_its_claimed_operands(scene: Scene, tmp_path: Path) -> None:
+    number = next(node.number for node in scene.recorded.graph.nodes if "linear" in node.operator)
+    open_one_round(scene, tmp_path / "claim", changing(number, moved_by(2.0)))
+    view, engine, work = View(read_operators(tmp_path / "claim"), (tmp_path / "claim",)), TorchEngine(), Work()
+    far = list(deviations(view, engine, work))
+    place = view.whole.places[number]
+    assert [each for each, distance in enumerate(far) if distance] == [place]
+    assert far[place] == deviation_of(view, place, place + 1, engine, Work())
+    assert work.operators == sum(view.cuts.crossing(each, each) != () for each in range(len(far)))
+
+
+def test_a_value_that_is_not_opened_is_missed(scene: Scene, tmp_path: Path) -> None:
+    open_one_round(scene, tmp_path / "claim")
+    view = View(read_operators(tmp_path / "claim"), (tmp_path / "claim",))
+    ref = next(ref for ref, place in view.cuts.given.items() if view.cuts.last_read.get(ref, -1) > place)
+    (tmp_path / "claim" / value_file(view.digests[ref])).unlink()
+    with pytest.raises(ProofError, match=f"{ref} is not opened"):
+        list(deviations(view, TorchEngine(), Work()))
+
+
+def test_honest_operators_are_not_contested_and_hold_where_they_are(scene: Scene, tmp_path: Path) -> None:
+    open_one_round(scene, tmp_path / "claim")
+    assert play(tmp_path / "claim", tmp_path) is None
+    outcome = play(tmp_path / "claim", tmp_path, doubt=Doubt(0, len(scene.recorded.graph.nodes), ""))
+    assert outcome is not None
+    assert outcome.fault is Fault.CHALLENGER, outcome.reason
+
+
+def test_errors_that_stay_inside_every_tolerance_are_convicted_together(scene: Scene, tmp_path: Path) -> None:
+    budget = honest_budget(scene, tmp_path)
+    open_one_round(scene, tmp_path / "claim", aligned_engine())
+    assert play(tmp_path / "claim", tmp_path / "without") is None, "no operator shows it"
+    outcome = play(tmp_path / "claim", tmp_path / "with", budget)
+    assert outcome is not None
+    assert (outcome.fault, outcome.dispute.ground) == (Fault.PROVER, "budget"), outcome.reason
+
+
+def test_honest_operators_stay_within_their_budget(scene: Scene, tmp_path: Path) -> None:
+    budget = honest_budget(scene, tmp_path)
+    open_one_round(scene, tmp_path / "claim")
+    assert play(tmp_path / "claim", tmp_path, budget) is None
+
+
+def honest_budget(scene: Scene, folder: Path) -> Budget:
+    """Calibrated on the other calls."""
+    for call in (1, 3):
+        open_one_round(scene, folder / f"honest{call}", call=call)
+    return Budget.of([measured(folder / f"honest{call}") for call in (1, 3)])

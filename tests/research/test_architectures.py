@@ -1,0 +1,134 @@
+"""Architectures captured, sliced, replayed and judged; the whole table is `python -m research.architecture_study`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("transformers")
+
+from research.architectures.distances import distance, relative, vanishing
+from research.architectures.engines import ENGINES, engine_of
+from research.architectures.examine import Examination, examine
+from research.architectures.judging import judge_all
+from research.architectures.page import render
+from research.architectures.slices import middle_slice, run_slice
+from research.architectures.subjects import FORWARD, STEP, Subject, names, subject
+from tallystick.calibration.operators.workload import all_values
+from tallystick.errors import UnavailableError
+from tallystick.tensors.tensor import Tensor
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Subject:
+    return subject("BERT, eager", FORWARD)
+
+
+@pytest.fixture(scope="module")
+def examined(encoder: Subject) -> Examination:
+    return examine(encoder, ("torch",))
+
+
+def nudged(tensor: Tensor, share: float) -> Tensor:
+    """The tensor with its first element moved by a share of the largest one."""
+    array = np.array(tensor.array(), copy=True)
+    array.flat[0] += array.dtype.type(share * np.abs(array).max())
+    return Tensor.of(array)
+
+
+def test_a_forward_pass_is_captured_sliced_replayed_and_judged(examined: Examination) -> None:
+    assert examined.failures == []
+    assert examined.distances["torch"].worst == 0
+    assert 0 < examined.distances["reference"].worst < 1e-5
+    assert 0 < examined.judged["torch"].share <= 1
+    assert examined.judged["torch"].operators == examined.nodes == sum(examined.kinds.values())
+    assert examined.judged["torch"].unbounded == examined.judged["torch"].partly_unbounded == ()
+    assert examined.slice is not None
+    assert (examined.slice.nodes, examined.slice.differing) == (examined.nodes // 3, 0)
+    assert examined.examples is not None
+    assert examined.examples.rows == 3
+
+
+@pytest.mark.parametrize("architecture", ["CNN", "GPT-2, sdpa"])
+def test_a_training_step_is_captured_sliced_replayed_and_judged(architecture: str) -> None:
+    found = examine(subject(architecture, STEP), ("torch",))
+    assert found.failures == []
+    assert found.slice is not None
+    assert found.slice.differing == 0
+    assert "node" in found.refused["single examples"]
+    assert found.vanishing == (("0.bias",) if architecture == "CNN" else ())
+
+
+def test_keys_shared_by_heads_are_captured_or_refused_by_name() -> None:
+    """While it is exported, such a model repeats its keys; the processor decides whether that gives the same bits."""
+    try:
+        failures = examine(subject("Llama, sdpa", STEP), ("torch",)).failures
+    except UnavailableError as error:
+        failures = [str(error)] if "attn_implementation='eager'" not in str(error) else []
+    assert failures == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("part", [FORWARD, STEP])
+@pytest.mark.parametrize("architecture", names())
+def test_every_architecture_on_every_engine(architecture: str, part: str) -> None:
+    found = examine(subject(architecture, part))
+    assert found.failures == []
+    assert found.judged.keys() == set(ENGINES)
+
+
+def test_other_results_than_the_native_ones_are_a_failure(encoder: Subject) -> None:
+    native = {"outputs.logits": nudged(encoder.native["outputs.logits"], 0.01)}
+    found = examine(replace(encoder, native=native), ())
+    assert [line.partition(":")[0] for line in found.failures] == ["replay", "reference"]
+
+
+def test_a_value_that_was_moved_is_rejected(encoder: Subject) -> None:
+    values = all_values(encoder.graph, encoder.bindings, engine_of("torch"))
+    assert judge_all(encoder.graph, values).rejected == ()
+    last = encoder.graph.outputs[0].value
+    (line,) = judge_all(encoder.graph, values | {last: nudged(values[last], 0.01)}).rejected
+    assert line.startswith(last)
+
+
+def test_a_slice_with_other_bits_is_counted_and_judged(encoder: Subject) -> None:
+    engine, part = engine_of("torch"), middle_slice(encoder.graph)
+    values = all_values(encoder.graph, encoder.bindings, engine)
+    wanted = next(output.value for output in part.outputs)
+    found = run_slice(part, encoder, values | {wanted: nudged(values[wanted], 1e-6)}, engine)
+    assert (found.differing, found.rejected) == (1, ())
+    assert 0 < found.worst < 1e-5
+
+
+def test_distances_are_relative_to_the_largest_element() -> None:
+    x, y = (Tensor.of(np.array(values)) for values in ([1.0, -4.0], [1.0, -3.0]))
+    assert relative(x, y) == 0.25
+    assert relative(x, x) == 0
+    assert relative(x, Tensor.of(np.array([1.0, np.inf]))) == np.inf
+    wrong = {"loss": x, "gradients.b": x}
+    assert distance(wrong, {"loss": x, "gradients.b": y}).where == "gradients.b"
+    assert distance(wrong, {"loss": x, "gradients.b": y}, ("b",)).worst == 0
+
+
+def test_a_gradient_that_is_only_rounding_vanishes() -> None:
+    sizes = {"gradients.w": 1.0, "gradients.b": 1e-12, "weights.b": 1e-12}
+    assert vanishing({name: Tensor.of(np.array([size])) for name, size in sizes.items()}) == ("b",)
+
+
+def test_the_page_has_a_line_for_each_graph_and_says_what_is_refused(examined: Examination) -> None:
+    row: dict[str, Any] = json.loads(json.dumps(asdict(examined)))
+    text = render([row], "a machine", "a command")
+    assert text.count("| BERT, eager | forward |") == 3
+    assert "Failures" not in text
+    assert f"{examined.nodes} operators judged, 0 rejected" in text
+    row |= {"refused": {"single examples": "node 3 mixes them"}, "failures": ["replay: other bits"], "examples": None}
+    text = render([row], "a machine", "a command")
+    assert "- BERT, eager, forward: replay: other bits" in text
+    assert "- single examples, BERT, eager forward: node 3 mixes them" in text

@@ -1,0 +1,77 @@
+"""Auditing a forged run in every way there is, to compare what is said with what was expected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tallystick.attacks.attack import Audit, Expected, Outcome
+from tallystick.audits.evidence import gather_evidence
+from tallystick.audits.policy import Policy
+from tallystick.audits.report import Report
+from tallystick.audits.screens import screen_anchors
+from tallystick.audits.training import Workplace, audit_training
+from tallystick.commitments.digest import Digest
+from tallystick.errors import MalformedError, ProofError, UnavailableError
+from tallystick.judging.verdict import Verdict
+from tallystick.store.run import RunDirectory
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one audit said: its outcome and the checks that objected, or the line with which it refused."""
+
+    outcome: Outcome
+    checks: tuple[str, ...] = ()
+    detail: str = ""
+    bad_segments: tuple[tuple[int, int], ...] = ()
+
+    def meets(self, expected: Expected) -> bool:
+        """Whether this is the expected answer, every expected check included."""
+        if self.outcome == "refused" == expected.outcome:
+            return all(field in self.detail for field in expected.checks)
+        return self.outcome == expected.outcome and set(expected.checks) <= set(self.checks)
+
+
+def examine(run: Path, audit: Audit, policy: Policy, kept: Digest, nonce: bytes, workplace: Workplace) -> Answer:
+    """Ask one audit about a run; `policy` holds what all audits share, `kept` is the digest of the honest claim."""
+    try:
+        if audit == "screens":
+            return of_verdict(screen(RunDirectory(run), policy))
+        asked = policy_of(audit, policy, kept)
+        return of_report(audit_training(RunDirectory(run), asked, nonce, workplace))
+    except (MalformedError, UnavailableError, ProofError) as error:
+        return Answer("refused", detail=str(error))
+
+
+def policy_of(audit: Audit, policy: Policy, kept: Digest) -> Policy:
+    """The policy of one audit."""
+    changes: dict[Audit, dict[str, object]] = {
+        "recipe": {"replay": "recipe"},
+        "full": {"full": True},
+        "claim": {"claim": kept},
+        "tolerant": {"mode": "tolerant"},
+    }
+    return policy.model_copy(update=changes.get(audit, {}))
+
+
+def screen(run: RunDirectory, policy: Policy) -> Verdict:
+    """All that can be said about a run without taking a single step."""
+    evidence = gather_evidence(run, policy)
+    screen_anchors(evidence)
+    return Verdict(tuple(evidence.findings.seen))
+
+
+def of_report(report: Report) -> Answer:
+    """The answer of a report, with the chosen segments that did not replay, or not to the same end."""
+    good = {r.segment for r in report.segments if r.trajectory_agrees and r.state_agrees}
+    bad = (segment for segment in report.selection.segments if segment not in good)
+    return of_verdict(report.verdict, tuple((segment.start, segment.end) for segment in bad))
+
+
+def of_verdict(verdict: Verdict, bad_segments: Iterable[tuple[int, int]] = ()) -> Answer:
+    """The answer of a verdict."""
+    checks = tuple(dict.fromkeys(finding.name for finding in verdict.objections))
+    detail = verdict.unavailable[0] if verdict.unavailable else ""
+    return Answer(verdict.outcome, checks, detail, tuple(bad_segments))

@@ -1,0 +1,36 @@
+"""Judging a forged opening in every way there is, to compare what is said with what was expected."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tallystick.errors import MalformedError, ProofError, UnavailableError
+from tallystick.judging.opening import Judgement, judge_opening
+from tallystick.judging.published import Published
+from tallystick.judging.verdict import Verdict
+from tallystick.transcripts.claim import Claim
+from tallystick.transcripts.spec import Spec
+from tests.support.attacks.examine import Answer, of_verdict
+from tests.support.attacks.openings.attack import Judge
+from tests.support.attacks.openings.scene import CLAIM, SPEC
+
+
+def examine_opening(folder: Path, judge: Judge, run: Path) -> Answer:
+    """Ask about an opening; `run` is the honest run whose claim the judge `kept` holds."""
+    try:
+        return of_verdict(judged(folder, judge, run))
+    except (MalformedError, UnavailableError, ProofError) as error:
+        return Answer("refused", detail=str(error))
+
+
+def judged(folder: Path, judge: Judge, run: Path) -> Verdict:
+    """The verdict of one way of judging."""
+    if judge == "alone":
+        return judge_opening(folder, Judgement())
+    return judge_opening(folder, Judgement(published=published(folder if judge == "own" else run)))
+
+
+def published(folder: Path) -> Published:
+    """The claim and the spec that lie in a folder."""
+    claim = Claim.from_bytes((folder / CLAIM).read_bytes(), CLAIM)
+    return Published(claim, Spec.from_bytes((folder / SPEC).read_bytes(), SPEC))

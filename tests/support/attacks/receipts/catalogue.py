@@ -1,0 +1,84 @@
+"""Every forgery of receipts, and what a customer's checks say to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tallystick.answers.policy import ReceiptPolicy
+from tallystick.answers.response import read_response
+from tallystick.answers.stream import verify_stream
+from tallystick.answers.verify import Subject, verify_subject
+from tallystick.errors import MalformedError
+from tallystick.judging.verdict import Verdict
+from tallystick.workloads.language_model import LanguageModel
+from tests.support.attacks.receipts import answers, evasions, requests, settings, states, streams
+from tests.support.attacks.receipts.forgery import HONEST, Forge, Forgery, Outcome
+from tests.support.attacks.receipts.scene import NONCE, Presented, Scene
+
+FORGERIES: Final[tuple[Forgery, ...]] = (
+    *HONEST,
+    *answers.FORGERIES,
+    *requests.FORGERIES,
+    *settings.FORGERIES,
+    *evasions.FORGERIES,
+    *streams.FORGERIES,
+    *states.FORGERIES,
+)
+
+
+@dataclass(frozen=True)
+class Played:
+    """What came of it: the checks that objected, or were missing where nothing did, and the first line of why."""
+
+    outcome: Outcome
+    checks: tuple[str, ...]
+    detail: str = ""
+
+    def is_as_expected(self, forgery: Forgery) -> bool:
+        """Whether the forgery was answered as it has to be."""
+        if forgery.outcome == "refused":
+            return self.outcome == "refused" and all(each in self.detail for each in forgery.checks)
+        return self.outcome == forgery.outcome and set(forgery.checks) <= set(self.checks)
+
+
+def forgery_named(name: str) -> Forgery:
+    """The forgery of that name."""
+    return next(each for each in FORGERIES if each.name == name)
+
+
+def play(forgery: Forgery, scene: Scene) -> Played:
+    """Forge, hand over, and judge."""
+    return _judged(forgery.forge, scene, forgery.shared)
+
+
+def play_twin(forgery: Forgery, scene: Scene) -> Played:
+    """The same handed over honestly."""
+    return _judged(forgery.twin, scene, forgery.shared)
+
+
+def judge(presented: tuple[Presented, ...], model: LanguageModel, policy: ReceiptPolicy) -> Verdict:
+    """The verdict on one response, or on several as a stream; raises `MalformedError` for what is no response."""
+    subjects = [_subject(each) for each in presented]
+    if len(subjects) == 1:
+        return verify_subject(subjects[0], presented[0].model or model, policy).report(2).verdict
+    report = verify_stream(
+        subjects, model, policy, NONCE, lambda subject: verify_subject(subject, model, policy).report(2)
+    )
+    return report.verdict
+
+
+def _judged(forge: Forge, scene: Scene, is_shared: bool) -> Played:
+    policy = scene.policy.model_copy(update={"complete": not is_shared})
+    try:
+        verdict = judge(forge(scene), scene.promised, policy)
+    except MalformedError as error:
+        return Played("refused", (), str(error))
+    objections = {finding.name: f"{finding.where}: {finding.detail}" for finding in reversed(verdict.objections)}
+    missing = {line.partition(":")[0]: line for line in reversed(verdict.unavailable)}
+    found = objections or missing
+    return Played(verdict.outcome, tuple(reversed(found)), next(reversed(found.values()), ""))
+
+
+def _subject(presented: Presented) -> Subject:
+    return Subject(read_response(presented.body), presented.request, presented.challenge)

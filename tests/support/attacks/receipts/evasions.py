@@ -1,0 +1,137 @@
+"""Statements by which a provider would choose how it is checked: what cannot be repeated, or shows little."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from tallystick.commitments.digest import digest
+from tallystick.commitments.encoding import Json
+from tallystick.tolerances.fingerprints.settings import FingerprintSettings
+from tallystick.transcripts.fingerprints import make_fingerprint
+from tallystick.transcripts.receipt import PROXY, Tokens
+from tests.support.attacks.receipts.forgery import Forgery
+from tests.support.attacks.receipts.forging import Body, evidence, restate
+from tests.support.attacks.receipts.scene import HEAD_BITS, HOTTER, TEMPERATURE, Answered, Presented, Scene, choice_of
+
+LONG: Final = 1 << 10
+
+
+def form_unknown(scene: Scene, which: Callable[[Scene], Answered]) -> tuple[Presented, ...]:
+    """An answer drawn otherwise, under the settings that were asked for and a form that nobody can repeat."""
+    return (Presented(_unstated(scene, which(scene)), scene.first.request),)
+
+
+def token_replaced(scene: Scene) -> tuple[Presented, ...]:
+    """One token replaced, the rest read by the promised model, and a form that nobody can repeat."""
+    tokens = list(scene.first.tokens)
+    middle = len(tokens) // 2
+    tokens[middle] = (tokens[middle] + 1) % scene.promised.card.vocabulary
+    prompt = scene.first.receipt["request"]["prompt"]["ids"]
+    rows = scene.promised.prefill((*prompt, *tokens[:-1]), len(prompt) - 1, scene.first.rows).hidden
+    changes = {"answer.tokens": Tokens.of(tokens).to_json(), **evidence(scene.first, dict(rows))[0]}
+    body = restate(scene.first, scene.key, {**changes, "sampler.form": "unknown"})
+    choice: Json = choice_of(scene.promised, tokens, "length")
+    return (Presented({**body, "choices": [choice]}, scene.first.request),)
+
+
+def fingerprinted(scene: Scene, settings: Callable[[Scene], FingerprintSettings]) -> tuple[Presented, ...]:
+    """The right answer with fingerprints of the provider's choice."""
+    made = make_fingerprint(scene.first.rows, settings(scene))
+    return (Presented(restate(scene.first, scene.key, {"fingerprints": [made.to_json()]}), scene.first.request),)
+
+
+def stated(scene: Scene, **changes: Any) -> tuple[Presented, ...]:
+    """The right answer with other statements, `__` standing for the dot of a path."""
+    paths = {path.replace("__", "."): value for path, value in changes.items()}
+    return (Presented(restate(scene.first, scene.key, paths), scene.first.request),)
+
+
+def _unstated(scene: Scene, answered: Answered) -> Body:
+    claimed = {**scene.first.receipt["sampler"], "form": "unknown"}
+    return restate(answered, scene.key, {"sampler": claimed})
+
+
+def _final(scene: Scene) -> int:
+    return scene.promised.card.layers
+
+
+SAMPLER: Final = ("evidence",)
+FINGERPRINT: Final = ("fingerprint",)
+LOST: Final = "how its tokens were drawn cannot be repeated; a policy that was promised a form has it judged by that"
+WEAK: Final = "what was stated agrees, and does not show what the policy asks for"
+FORGERIES: Final = (
+    Forgery(
+        "form unknown, other seed",
+        "a seed that is not the customer's, and no form stated",
+        partial(form_unknown, which=lambda scene: scene.reseeded),
+        "inconclusive",
+        SAMPLER,
+        why=LOST,
+    ),
+    Forgery(
+        "form unknown, other temperature",
+        f"temperature {HOTTER:g} where {TEMPERATURE:g} was asked, and no form stated",
+        partial(form_unknown, which=lambda scene: scene.hotter),
+        "inconclusive",
+        SAMPLER,
+        why=LOST,
+    ),
+    Forgery(
+        "form unknown, coarse head",
+        f"an output matrix of {HEAD_BITS} bits behind the right states, and no form stated",
+        partial(form_unknown, which=lambda scene: scene.coarse),
+        "inconclusive",
+        SAMPLER,
+        why=LOST,
+    ),
+    Forgery(
+        "form unknown, token replaced",
+        "one token replaced, and no form stated",
+        token_replaced,
+        "inconclusive",
+        SAMPLER,
+        why=LOST,
+    ),
+    Forgery(
+        "early layer alone",
+        "fingerprints of an early block and nothing behind it",
+        partial(fingerprinted, settings=lambda scene: FingerprintSettings(layers=(min(scene.first.rows),), block=8)),
+        "inconclusive",
+        FINGERPRINT,
+        why=WEAK,
+    ),
+    Forgery(
+        "one long block",
+        f"one fingerprint for {LONG} tokens, which leaves no median to judge",
+        partial(fingerprinted, settings=lambda scene: FingerprintSettings(layers=(_final(scene),), block=LONG)),
+        "inconclusive",
+        FINGERPRINT,
+        why=WEAK,
+    ),
+    Forgery(
+        "signs left out",
+        "fingerprints by a method that is blind to signs",
+        partial(fingerprinted, settings=lambda scene: FingerprintSettings.toploc(_final(scene))),
+        "inconclusive",
+        FINGERPRINT,
+        why=WEAK,
+    ),
+    Forgery(
+        "cache unknown",
+        "no word on which cache was used",
+        partial(stated, engine__kv_cache="unknown"),
+        "inconclusive",
+        ("model",),
+        why="nothing stated contradicts the promise",
+    ),
+    Forgery(
+        "another root, as a proxy",
+        "another model's root, by somebody who says to have passed it on",
+        partial(stated, engine__name=PROXY, model=str(digest("model", b"another"))),
+        "inconclusive",
+        ("model",),
+        why="a proxy without the model binds its name, and no name is at hand",
+    ),
+)

@@ -1,0 +1,205 @@
+"""A provider's honest answers with their receipts, and what its customer asked: what forgeries are made of.
+
+The provider owns the key. It runs the promised model and a cheaper one, and may answer what nobody asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from tallystick.answers.policy import ReceiptPolicy
+from tallystick.answers.request import ExpectedRequest
+from tallystick.answers.verify import Challenge
+from tallystick.attacks.serving.weights import coarse_head
+from tallystick.attestation.signing import SigningKey
+from tallystick.commitments.encoding import Json
+from tallystick.tolerances.fingerprints.standard import standard_fingerprints
+from tallystick.transcripts.sampler import Sampler
+from tallystick.transcripts.states_opening import CommittedStates
+from tallystick.workloads.language_model import LanguageModel, Rows
+
+if TYPE_CHECKING:
+    from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
+    from tallystick.recorders.generation import Generated
+    from tallystick.tolerances.fingerprints.settings import FingerprintSettings
+
+TEMPERATURE: Final = 0.8
+HOTTER: Final = 2.5
+HEAD_BITS: Final = 4
+OTHER_SEED: Final = 4711
+NONCE: Final = bytes(range(32))
+"""Drawn by the verifier once the receipts are fixed; any other number would do as well."""
+OLD_NONCE: Final = bytes(range(32, 64))
+PARTS: Final = 4
+
+
+@dataclass(frozen=True)
+class Answered:
+    """One answer: what was asked, the response as JSON with its signed receipt, the states it commits to."""
+
+    request: ExpectedRequest
+    body: dict[str, Json]
+    states: CommittedStates
+
+    @property
+    def receipt(self) -> Any:
+        """The JSON of the unsigned receipt."""
+        signed: Any = self.body["receipt"]
+        return signed["receipt"]
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The tokens of the answer."""
+        return tuple(self.receipt["answer"]["tokens"]["ids"])
+
+    @property
+    def rows(self) -> dict[int, Rows]:
+        """The hidden states that the tokens were chosen from, F32 [tokens, width] by layer."""
+        return {layer: each.values().astype("float32") for layer, each in self.states.states.items()}
+
+    def challenge(self, nonce: bytes = NONCE) -> Challenge:
+        """The states that a nonce selects, opened."""
+        return Challenge(nonce, PARTS, self.states.open(nonce, PARTS))
+
+
+@dataclass(frozen=True)
+class Presented:
+    """What a customer is handed: a response as JSON, beside its own request, and an opening if it challenged.
+
+    It is judged against `model` where that is not the scene's.
+    """
+
+    body: Json
+    request: ExpectedRequest | None = None
+    challenge: Challenge | None = None
+    model: LanguageModel | None = None
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Honest answers of one batch in the order of their receipts, and others from which forgeries are made.
+
+    `worded` answers the first request with words ahead of its prompt, `hotter` at a higher temperature, `reseeded`
+    under another seed, and `cheap` by the cheaper model; each is honest beside its own request. `coarse` is by the
+    promised model with an output matrix in few bits, whose hidden states are the right ones.
+    """
+
+    promised: TorchLanguageModel
+    cheaper: TorchLanguageModel
+    key: SigningKey
+    stranger: SigningKey
+    policy: ReceiptPolicy
+    answers: tuple[Answered, ...]
+    worded: Answered
+    hotter: Answered
+    reseeded: Answered
+    cheap: Answered
+    coarse: Answered
+
+    @property
+    def first(self) -> Answered:
+        """The answer that most forgeries start from."""
+        return self.answers[0]
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What customers ask: prompts, tokens an answer, and words that a provider puts ahead of one."""
+
+    texts: tuple[str, ...]
+    tokens: int
+    words: str
+    fingerprints: tuple[FingerprintSettings, ...] = ()
+    key: SigningKey = field(default_factory=lambda: SigningKey(bytes(range(32))))
+
+
+def make_scene(
+    promised: TorchLanguageModel, cheaper: TorchLanguageModel, wishes: Wishes, policy: ReceiptPolicy
+) -> Scene:
+    """Have the provider answer everything; `policy` is made one that knows the key and wants nonce, seed and order.
+
+    `cheaper` has a card of its own.
+    """
+    key, stranger = wishes.key, SigningKey(bytes(range(1, 33)))
+    asked = {"keys": (key.public,), "unknown_key": "rejected", "nonce": "required", "seed": "customer"}
+    wanted = policy.model_copy(update={**asked, "complete": True})
+    requests = [_request(wishes, text, number) for number, text in enumerate(wishes.texts)]
+    first = requests[0]
+    return Scene(
+        promised,
+        cheaper,
+        key,
+        stranger,
+        wanted,
+        tuple(answer(promised, wishes, requests)),
+        worded=answer(promised, wishes, [_changed(first, prompt=wishes.words + wishes.texts[0])])[0],
+        hotter=answer(promised, wishes, [_changed(first, temperature=HOTTER)])[0],
+        reseeded=answer(promised, wishes, [_changed(first, seed=OTHER_SEED)])[0],
+        cheap=answer(cheaper, wishes, [first])[0],
+        coarse=answer(replace(promised, model=coarse_head(promised, HEAD_BITS)), wishes, [first])[0],
+    )
+
+
+def answer(language_model: TorchLanguageModel, wishes: Wishes, requests: Sequence[ExpectedRequest]) -> list[Answered]:
+    """Honest answers to one batch of requests, with receipts that count from 1."""
+    from tallystick.recorders.generation import Asked, generate_plain
+    from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
+
+    fingerprints = wishes.fingerprints or standard_fingerprints(language_model.card.layers)
+    layers = tuple(sorted({layer for each in fingerprints for layer in each.layers}))
+    settings = RecordSettings(fingerprints, committed=layers, block=fingerprints[0].block // 4)
+    issuer = ReceiptIssuer(language_model, wishes.key, settings)
+    asked = [Asked(nonce=each.tally_nonce, sampler=sampler_of(each)) for each in requests]
+    prompts = [each.prompt_tokens(language_model) or () for each in requests]
+    found = generate_plain(language_model, prompts, wishes.tokens, asked, issuer)
+    return [
+        Answered(request, body_of(language_model, each), _states(each))
+        for request, each in zip(requests, found, strict=True)
+    ]
+
+
+def body_of(language_model: TorchLanguageModel, generated: Generated) -> dict[str, Json]:
+    """The response in OpenAI's form that delivers an answer with its receipt."""
+    assert generated.issued is not None
+    signed = generated.issued.signed
+    reason = "length" if generated.finish == "length" else "stop"
+    return {
+        "id": signed.receipt.request.id,
+        "object": "text_completion",
+        "choices": [choice_of(language_model, generated.tokens, reason)],
+        "prompt_token_ids": list(generated.prompt),
+        "usage": {"prompt_tokens": len(generated.prompt), "completion_tokens": len(generated.tokens)},
+        "receipt": signed.to_json(),
+    }
+
+
+def choice_of(language_model: TorchLanguageModel, tokens: Sequence[int], reason: str) -> dict[str, Json]:
+    """One answer as it is delivered."""
+    return {"text": language_model.decode(tokens), "finish_reason": reason, "token_ids": list(tokens)}
+
+
+def sampler_of(request: ExpectedRequest) -> Sampler:
+    """The sampler that a request asks for."""
+    return Sampler.model_validate(request.settings_of())
+
+
+def _request(wishes: Wishes, text: str, number: int) -> ExpectedRequest:
+    return ExpectedRequest(
+        prompt=text,
+        max_tokens=wishes.tokens,
+        temperature=TEMPERATURE,
+        seed=1000 + number,
+        tally_nonce=f"{number + 1:064x}",
+    )
+
+
+def _changed(request: ExpectedRequest, **changes: Any) -> ExpectedRequest:
+    return request.model_copy(update=changes)
+
+
+def _states(generated: Generated) -> CommittedStates:
+    assert generated.issued is not None
+    assert generated.issued.states is not None
+    return generated.issued.states

@@ -1,0 +1,67 @@
+"""A local coordinator that is killed now and then, and starts again from its log."""
+
+from __future__ import annotations
+
+from random import Random
+
+from tallystick.disputes.coordinators.coordinator import Entry, replayed
+from tallystick.disputes.game.game import apply
+from tallystick.disputes.game.moves import Move
+from tallystick.disputes.game.rules import Rules
+from tallystick.disputes.game.state import State
+from tallystick.errors import RuleError
+from tests.support.simulator.agenda import Agenda
+from tests.support.simulator.witness import BrokenError, Published, Witness
+
+
+class Desk:
+    """A local coordinator: takes moves one by one, keeps them, and is killed now and then before or after keeping.
+
+    Whoever got no answer asks again; only a party that posts or contests reads first what there is.
+    """
+
+    def __init__(
+        self, rules: Rules, agenda: Agenda, chance: Random, witness: Witness, published: Published, kills: float
+    ) -> None:
+        self.head = State(rules)
+        self._agenda, self._chance, self._witness, self._published, self._kills = (
+            agenda,
+            chance,
+            witness,
+            published,
+            kills,
+        )
+        self._log: list[Entry] = []
+
+    def submit(self, move: Move) -> None:
+        """Try a move; a coordinator that is killed before keeping it is asked again by the party."""
+        if self._chance.random() < self._kills:
+            self._restart()
+            self._agenda.after(0, lambda: self.submit(move))
+            return
+        before, now = self.head, self._agenda.now
+        try:
+            after = apply(before, move, now)
+        except RuleError as error:
+            self._witness.refused(move, now, error.code)
+            return
+        self._witness.accepted(before, move, now, after)
+        self.head = after
+        self._log.append(Entry(len(self._log), now, move))
+        self._witness.final(self._log[-1], before, after)
+        if self._chance.random() < self._kills:
+            self._restart()
+            if hasattr(move, "dispute"):
+                self._agenda.after(0, lambda: self.submit(move))
+        self._published(before, self.head)
+
+    def entries(self) -> list[Entry]:
+        """All accepted moves."""
+        return self._log
+
+    def _restart(self) -> None:
+        self._witness.happened("restart")
+        state = replayed(self.head.rules, self._log)
+        if state != self.head:
+            raise BrokenError("a coordinator that started again from its log is in another state")
+        self.head = state
