@@ -23,7 +23,7 @@ from benchmarks.measure import Interval, Round, interval, stopwatch
 from benchmarks.workload import prepare_text
 from tallystick.audits.policy import Policy
 from tallystick.audits.sampling import draw_nonce
-from tallystick.audits.training import Workplace, audit_training
+from tallystick.audits.training import VerifierStack, audit_training
 from tallystick.frameworks.torch.environment import describe_environment
 from tallystick.frameworks.torch.training.replayer import TorchReplayer
 from tallystick.recorders.config import read_config
@@ -73,7 +73,7 @@ def _train(run: RunDirectory, recipe: Recipe) -> float:
 
 
 def _audit(run: RunDirectory, policy: Policy, training: float) -> Seen:
-    workplace = Workplace(describe_environment("cpu"), TorchReplayer)
+    workplace = VerifierStack(describe_environment("cpu"), TorchReplayer)
     elapsed = stopwatch()
     report = audit_training(run, policy, draw_nonce(), workplace)
     seconds = elapsed().cpu

@@ -25,7 +25,7 @@ from research.operators.workloads import MODELS
 from tallystick.calibration.operators.workload import run_values
 from tallystick.graphs.graph import Graph, Ref
 from tallystick.graphs.values import float_results, operands_of
-from tallystick.operators.arrays import Library, library
+from tallystick.operators.arrays import ArrayLibrary, library
 from tallystick.operators.bound import bound
 from tallystick.operators.registry import operator
 from tallystick.operators.rounding import Deterministic, Model, Variance
@@ -104,7 +104,7 @@ PRODUCTS: Mapping[str, Callable[..., torch.Tensor]] = {
 }
 
 
-def _bounds(graph: Graph, values: Mapping[Ref, Tensor], model: Model, arrays: Library) -> None:
+def _bounds(graph: Graph, values: Mapping[Ref, Tensor], model: Model, arrays: ArrayLibrary) -> None:
     for node in graph.nodes:
         if float_results(node):
             bound(

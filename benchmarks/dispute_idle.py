@@ -38,7 +38,7 @@ from tallystick.disputes.game.rules import DAY, Rules
 from tallystick.disputes.parties import programs
 from tallystick.disputes.parties.offers import offer_of
 from tallystick.disputes.parties.player import Player
-from tallystick.disputes.parties.shelf import Shelf
+from tallystick.disputes.parties.shelf import BoardCache
 from tallystick.disputes.parties.workspace import Workspace
 from tallystick.frameworks.torch.training.trainer import Trainer
 
@@ -118,7 +118,7 @@ def _looks(scene: Scene, others: int, count: int) -> Figure:
         Workspace(scene.folder / f"work-{others}") as workspace,
     ):
         key = SigningKey.read(scene.key)
-        shelf = Shelf(place.board(key), workspace.folder / "data")
+        shelf = BoardCache(place.board(key), workspace.folder / "data")
         trace = trace_for(scene.run, workspace.folder / "trace")
         roles = programs.prover(shelf, workspace, lambda _: trace, offer_of(scene.run))
         player = Player(place.connect(key), workspace, roles)

@@ -30,8 +30,8 @@ from tallystick.graphs.execute import execute
 from tallystick.judging.leaf.bundle import HASH_BYTES, LeafBundle, read_bundle, write_bundle
 from tallystick.judging.leaf.bundling import WholeOpening
 from tallystick.judging.leaf.judge import rule_leaf
-from tallystick.judging.leaf.question import Question, Ruling
-from tallystick.recorders.step_opening import Subject
+from tallystick.judging.leaf.question import LeafRequest, Ruling
+from tallystick.recorders.step_opening import OpeningSource
 
 PROOF_GOAL = Goal(2048)
 WORKLOADS: dict[str, Training | Calls] = {"a step of llama-tiny with 8 layers": LARGE, "a call of 8 layers": ANSWER}
@@ -96,7 +96,7 @@ class Ruled:
     ruling: Ruling
 
 
-def _times(name: str, what: Subject, whole: WholeOpening, folder: Path, count: int) -> Iterator[Figure]:
+def _times(name: str, what: OpeningSource, whole: WholeOpening, folder: Path, count: int) -> Iterator[Figure]:
     rng, path, engine = random.Random(29), folder / "bundle", TorchEngine()
     forward = partial(execute, what.graph, what.bindings, engine)
     numbers = [node.number for node in whole.graph.nodes]
@@ -113,7 +113,7 @@ def _ruled(path: Path, forward: Any, rng: random.Random) -> Ruled:
     """Read the bundle and rule on it, among passes through the whole graph."""
     rulings: list[Ruling] = []
     arms = {
-        "ruling": lambda: rulings.append(rule_leaf(read_bundle(path), Question())),
+        "ruling": lambda: rulings.append(rule_leaf(read_bundle(path), LeafRequest())),
         "pass": forward,
         "again": forward,
     }

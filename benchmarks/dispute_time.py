@@ -35,7 +35,7 @@ from tallystick.attacks.disputes.wrong_rate import forge_wrong_rate, wrong_rate_
 from tallystick.attestation.signing import SigningKey
 from tallystick.disputes.coordinators.local.place import LocalCoordinator
 from tallystick.disputes.evidence.doubting import doubter_for
-from tallystick.disputes.evidence.judging import Judge
+from tallystick.disputes.evidence.judging import DisputeJudge
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.protocols import Trace
 from tallystick.disputes.game.rules import Rules
@@ -43,10 +43,10 @@ from tallystick.disputes.game.state import Dispute
 from tallystick.disputes.parties import programs
 from tallystick.disputes.parties.offers import offer_of
 from tallystick.disputes.parties.player import Player
-from tallystick.disputes.parties.shelf import Shelf
+from tallystick.disputes.parties.shelf import BoardCache
 from tallystick.disputes.parties.table import Clock as GameClock
 from tallystick.disputes.parties.table import play_out
-from tallystick.disputes.parties.task import Role
+from tallystick.disputes.parties.task import PartyRole
 from tallystick.disputes.parties.workspace import Workspace
 
 PHASES = {
@@ -128,8 +128,8 @@ def _disputed(
     trace, doubter = trace_of(folder / "forged", folder / "trace"), doubter_for()
     offer = offer_of(folder / "forged")
     table.seat("prover", lambda shelf, work: programs.prover(shelf, work, lambda _: trace, offer))
-    table.seat("challenger", lambda shelf, work: programs.challenger(shelf, work, lambda _: doubter, Judge()))
-    table.seat("referee", lambda shelf, _: programs.referee(shelf, Judge()))
+    table.seat("challenger", lambda shelf, work: programs.challenger(shelf, work, lambda _: doubter, DisputeJudge()))
+    table.seat("referee", lambda shelf, _: programs.referee(shelf, DisputeJudge()))
     spent = table.play()
     (dispute,) = table.place.state.disputes
     assert dispute.fault is Fault.PROVER, "the forger was not convicted"
@@ -153,12 +153,12 @@ class Local:
         self.place = LocalCoordinator.create(self.folder / "coordinator.db", rules, clock=self.clock)
         self.spent: dict[str, Spent] = defaultdict(lambda: Spent(0.0, 0.0))
 
-    def seat(self, name: str, roles: Callable[[Shelf, Workspace], Sequence[Role]]) -> None:
+    def seat(self, name: str, roles: Callable[[BoardCache, Workspace], Sequence[PartyRole]]) -> None:
         """Let a party take part."""
         key = self.keys[name]
         self.place.grant(key.public, MONEY)
         workspace = Workspace(self.folder / name)
-        shelf = Shelf(self.place.board(key), workspace.folder / "data")
+        shelf = BoardCache(self.place.board(key), workspace.folder / "data")
         player = Player(self.place.connect(key), workspace, roles(shelf, workspace), say=print)
         self.players.append(Timed(player, self.place, self.spent))
 

@@ -47,16 +47,16 @@ from benchmarks.measure import (
     total_ratio,
 )
 from tallystick.disputes.evidence.doubting import OpenedDoubter
-from tallystick.disputes.evidence.judging import Judge
+from tallystick.disputes.evidence.judging import DisputeJudge
 from tallystick.disputes.evidence.operators import KeptOperators
 from tallystick.disputes.evidence.traces import OperatorTrace
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.protocols import Doubt
-from tallystick.disputes.game.state import Claim
+from tallystick.disputes.game.state import PostedClaim
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.graphs.execute import execute
 from tallystick.judging.leaf.bundling import WholeOpening
-from tallystick.recorders.step_opening import Subject, open_operators
+from tallystick.recorders.step_opening import OpeningSource, open_operators
 from tests.support.rehearsal import PROVER, RULES, Outcome, Rehearsal
 
 GOAL = Goal(1.05)
@@ -78,7 +78,7 @@ def figures(quick: bool) -> Iterator[Figure]:
             yield from _of_prover(name, what, Path(folder), 2 if quick else 8)
 
 
-def _of_challenger(name: str, what: Subject, folder: Path, count: int) -> Iterator[Figure]:
+def _of_challenger(name: str, what: OpeningSource, folder: Path, count: int) -> Iterator[Figure]:
     rng = random.Random(17)
     wrong = [place for place, node in enumerate(what.graph.nodes) if can_be_wrong(node)]
     bench = Bench(what, folder)
@@ -136,7 +136,7 @@ class Played:
 class Bench:
     """A subject whose operators are opened with a fault at one place."""
 
-    what: Subject
+    what: OpeningSource
     folder: Path
     engine: TorchEngine = field(default_factory=TorchEngine)
 
@@ -176,11 +176,11 @@ class Bench:
     def _played(self, statement: Path, doubter: TimedDoubter) -> Outcome:
         rehearsal = Rehearsal(statement, self.folder / "board", RULES)
         doubt = Doubt(0, rehearsal.state.claims[0].size, "a result is wrong")
-        outcome = rehearsal.play(OperatorTrace(self.folder / "kept"), doubter, Judge(), doubt)
+        outcome = rehearsal.play(OperatorTrace(self.folder / "kept"), doubter, DisputeJudge(), doubt)
         assert outcome is not None
         return outcome
 
-    def _claim(self, statement: Path) -> Claim:
+    def _claim(self, statement: Path) -> PostedClaim:
         claim = Rehearsal(statement, self.folder / "unused", RULES).state.claims[0]
         assert claim.prover == PROVER
         return claim
@@ -211,7 +211,7 @@ def _time(arm: Arm) -> Spent:
     return time_arm(arm)
 
 
-def _of_prover(name: str, what: Subject, folder: Path, count: int) -> Iterator[Figure]:
+def _of_prover(name: str, what: OpeningSource, folder: Path, count: int) -> Iterator[Figure]:
     rng, out, engine = random.Random(23), folder / "opening", TorchEngine()
     open_: Callable[..., Any] = partial(open_operators, what, out, engine)
     bare = partial(execute, what.graph, what.bindings, engine)
@@ -221,7 +221,7 @@ def _of_prover(name: str, what: Subject, folder: Path, count: int) -> Iterator[F
         yield _prover_figure(name, what, rounds, clock, rng)
 
 
-def _prover_figure(name: str, what: Subject, rounds: Sequence[Round], clock: Clock, rng: random.Random) -> Figure:
+def _prover_figure(name: str, what: OpeningSource, rounds: Sequence[Round], clock: Clock, rng: random.Random) -> Figure:
     control = interval(rounds, median_ratio("again", "pass", clock), rng)
     details = {
         "operators": len(what.graph.nodes),

@@ -22,10 +22,10 @@ from tallystick.graphs.execute import execute
 from tallystick.graphs.graph import Node
 from tallystick.recorders.config import read_config
 from tallystick.recorders.inference import record_inference
-from tallystick.recorders.step_opening import Subject, open_operators
+from tallystick.recorders.step_opening import OpeningSource, open_operators
 from tallystick.recorders.training import train
 from tallystick.store.inference import InferenceDirectory
-from tallystick.store.log import Opened
+from tallystick.store.log import OpenedLine
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.digest import state_digest
 from tallystick.transcripts.claim import Log
@@ -84,7 +84,7 @@ LARGE = Training("llama-tiny.toml", layers=8, steps=12)
 ANSWER = Calls(8)
 
 
-def subject(workload: Training | Calls, folder: Path) -> Subject:
+def subject(workload: Training | Calls, folder: Path) -> OpeningSource:
     """The second step of a training, or the second call, ready to be opened; recorded under `folder`."""
     run = workload.record(folder)
     if isinstance(workload, Calls):
@@ -92,13 +92,13 @@ def subject(workload: Training | Calls, folder: Path) -> Subject:
     return subject_of_step(whole_evidence(RunDirectory(run)), 2)
 
 
-def opened(what: Subject, out: Path, engine: Engine | None = None) -> KeptOperators:
+def opened(what: OpeningSource, out: Path, engine: Engine | None = None) -> KeptOperators:
     """All operators of a subject, with all values."""
     open_operators(what, out, engine or TorchEngine())
     return KeptOperators.read(out)
 
 
-def faulty(what: Subject, place: int, out: Path) -> KeptOperators:
+def faulty(what: OpeningSource, place: int, out: Path) -> KeptOperators:
     """All operators of a subject with a fault at one of them; the record above says what the faulty pass gave."""
     engine = FaultyEngine(what.graph.nodes[place].number)
     document = decode(what.record.line, "record")
@@ -106,7 +106,7 @@ def faulty(what: Subject, place: int, out: Path) -> KeptOperators:
         given = state_digest(execute(what.graph, what.bindings, engine))
         line = encode({**document, "outputs": str(given)})
         log = Log(root=digest_from(leaf_hash(line)), size=1)
-        what = replace(what, transcript=log, record=Opened(0, line, ()))
+        what = replace(what, transcript=log, record=OpenedLine(0, line, ()))
     return opened(what, out, engine)
 
 

@@ -45,7 +45,7 @@ from tallystick.attestation.signing import SigningKey
 from tallystick.commitments.digest import digest
 from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
 from tallystick.frameworks.torch.generation.layer_tap import LayerTap
-from tallystick.recorders.generation import Asked, record_generation
+from tallystick.recorders.generation import AnswerRequest, record_generation
 from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 from tallystick.transcripts.model_card import ModelCard
@@ -69,7 +69,7 @@ class Recorded:
 
     def __call__(self) -> None:
         """One answer and its receipt."""
-        asked = [Asked(sampler=self.sampler)] if self.sampler else []
+        asked = [AnswerRequest(sampler=self.sampler)] if self.sampler else []
         elapsed = stopwatch()
         with record_generation(self.workload.language_model, self.issuer, asked):
             self.workload.generate()

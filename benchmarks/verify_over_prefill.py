@@ -41,7 +41,7 @@ from tallystick.answers.verify import verify_receipt
 from tallystick.attestation.signing import SigningKey
 from tallystick.commitments.digest import digest
 from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
-from tallystick.recorders.generation import Asked, generate_plain
+from tallystick.recorders.generation import AnswerRequest, generate_plain
 from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 from tallystick.transcripts.model_card import ModelCard
@@ -112,7 +112,7 @@ class Workload:
     def generate(self, settings: RecordSettings) -> Any:
         """The answer, and its receipt."""
         issuer = ReceiptIssuer(self.model, SigningKey(bytes(32)), settings)
-        return generate_plain(self.model, [self.prompt], self.tokens, [Asked("r1", sampler=SAMPLER)], issuer)[0]
+        return generate_plain(self.model, [self.prompt], self.tokens, [AnswerRequest("r1", sampler=SAMPLER)], issuer)[0]
 
     def verifying(self, layers: tuple[int, ...]) -> Verifying:
         """The arm for a receipt with fingerprints of these layers."""

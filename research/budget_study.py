@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from tallystick.calibration.operators.stacks import base_engine, engine_of, stack_named, stacks_here
-from tallystick.calibration.operators.workload import Values, Workload, all_values
+from tallystick.calibration.operators.workload import StudyWorkload, Values, all_values
 from tallystick.calibration.training.calibrate import machine
 from tallystick.calibration.training.stacks import variables_of
 from tallystick.commitments.digest import digest, digest_from
@@ -40,14 +40,14 @@ from tallystick.judging.budget import Accumulated, Budget, Drifted, Lean, accumu
 from tallystick.judging.findings import Findings
 from tallystick.judging.leaf.bundling import WholeOpening
 from tallystick.judging.leaf.judge import rule_leaf
-from tallystick.judging.leaf.question import Limits, Question
-from tallystick.judging.leaf.weighing import Weights, weigh
+from tallystick.judging.leaf.question import LeafLimits, LeafRequest
+from tallystick.judging.leaf.weighing import JudgeSettings, compare_results
 from tallystick.operators.bound import bound
 from tallystick.operators.precision import FORMATS
 from tallystick.operators.registry import operator
 from tallystick.operators.rounding import DETERMINISTIC
-from tallystick.recorders.step_opening import Subject, open_operators
-from tallystick.store.log import Opened
+from tallystick.recorders.step_opening import OpeningSource, open_operators
+from tallystick.store.log import OpenedLine
 from tallystick.tensors.digest import state_digest
 from tallystick.tensors.safetensors import read_state, write_state
 from tallystick.tensors.tensor import Tensor
@@ -191,11 +191,11 @@ def local_errors(graph: Graph, values: Values) -> Iterator[tuple[str, Errors]]:
 
 def referee_of(graph: Graph, values: Values) -> Figures:
     """What the referee says to every operator of an honest run."""
-    how = Weights(graph_root(graph))
+    how = JudgeSettings(graph_root(graph))
     counts: Figures = {"operators": 0, "wrong": 0, "tied": 0, "undecided": 0, "names": []}
     for node in graph.nodes:
         held = {ref: values[ref] for ref in (*node.refs, *filter(None, node.outputs))}
-        found = weigh(Findings(), node, held, how)
+        found = compare_results(Findings(), node, held, how)
         counts["operators"] += 1
         for kind in ("wrong", "tied", "undecided"):
             counts[kind] += bool(getattr(found, kind))
@@ -330,7 +330,7 @@ def try_one(
     number: int,
 ) -> Figures | None:
     """One adversary: who objects, and what it reached."""
-    workload = Workload(case.name, graph, case.bindings(number), base_engine(), case.decision)
+    workload = StudyWorkload(case.name, graph, case.bindings(number), base_engine(), case.decision)
     honest = all_values(graph, workload.bindings, workload.engine)
     radii = radii_of(graph, honest, DETERMINISTIC)
     signs = align(workload, radii)
@@ -351,7 +351,7 @@ def share_of(threshold: Threshold, signed: Any, seed: int) -> Any:
     return share if lean <= ranks.bias else share * ranks.bias / lean
 
 
-def settled(workload: Workload, shares: dict[str, Any], thresholds: Mapping[str, Threshold]) -> tuple[Values, int]:
+def settled(workload: StudyWorkload, shares: dict[str, Any], thresholds: Mapping[str, Threshold]) -> tuple[Values, int]:
     """The run with these shares; results that leave their thresholds are given up, and computed honestly.
 
     Numbers have digits: a share can come out larger than it was meant to be.
@@ -367,18 +367,18 @@ def settled(workload: Workload, shares: dict[str, Any], thresholds: Mapping[str,
     return values, len(exceeding(workload.graph, values, thresholds))
 
 
-def one_sign(_: Workload, radii: Mapping[str, Any]) -> Mapping[str, Any]:
+def one_sign(_: StudyWorkload, radii: Mapping[str, Any]) -> Mapping[str, Any]:
     """Every element is moved upwards."""
     return {ref: np.ones(radius.shape) for ref, radius in radii.items()}
 
 
-def random_signs(_: Workload, radii: Mapping[str, Any]) -> Mapping[str, Any]:
+def random_signs(_: StudyWorkload, radii: Mapping[str, Any]) -> Mapping[str, Any]:
     """The control: errors as large, in no direction."""
     rng = np.random.default_rng(1)
     return {ref: rng.choice([-1.0, 1.0], radius.shape) for ref, radius in radii.items()}
 
 
-def towards(workload: Workload, radii: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def towards(workload: StudyWorkload, radii: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Along the gradient of the margin of the second-best answer, or of the loss; `None` where there is none."""
     import torch
 
@@ -405,7 +405,7 @@ def exceeding(graph: Graph, values: Values, thresholds: Mapping[str, Threshold])
     return [ref for ref, errors in local_errors(graph, values) if not thresholds[ref].judge(errors).agrees]
 
 
-def damage(workload: Workload, honest: Values, values: Values) -> Figures:
+def damage(workload: StudyWorkload, honest: Values, values: Values) -> Figures:
     """How far the outcome moved: the scores, the share of the margin, another answer; or loss and new weights."""
     before, after = (each[workload.decision_ref].values().astype(np.float64) for each in (honest, values))
     if before.ndim:
@@ -433,7 +433,7 @@ def damage(workload: Workload, honest: Values, values: Values) -> Figures:
     return {"moved": loss, "update": max(updates, default=0.0)}
 
 
-Align = Callable[[Workload, Mapping[str, Any]], "Mapping[str, Any] | None"]
+Align = Callable[[StudyWorkload, Mapping[str, Any]], "Mapping[str, Any] | None"]
 ALIGNMENTS: Mapping[str, Align] = {
     "one sign": one_sign,
     "towards another result": towards,
@@ -494,8 +494,8 @@ def referee_cost(folder: Path) -> Figures:
     whole = open_chain(folder / "product", product(SIDE))
     bundle, found = whole.bundle(0), {"side": SIDE}
     for name, question in (
-        ("whole", Question(limits=Limits(whole_flops=1 << 40, whole_bytes=1 << 40))),
-        ("sampled", Question(nonce=b"drawn later")),
+        ("whole", LeafRequest(limits=LeafLimits(whole_flops=1 << 40, whole_bytes=1 << 40))),
+        ("sampled", LeafRequest(nonce=b"drawn later")),
     ):
         times = []
         for _ in range(3):
@@ -567,7 +567,7 @@ def open_chain(folder: Path, made: tuple[Graph, dict[str, Tensor]]) -> WholeOpen
     inputs = {"x": bindings["inputs.x"]}
     line = CallRecord(index=1, inputs=state_digest(inputs), outputs=state_digest(results)).to_bytes()
     log = Log(root=digest_from(tree_root([leaf_hash(line)])), size=1)
-    subject = Subject(digest("claim", b"{}"), log, Opened(0, line, ()), graph, bindings)
+    subject = OpeningSource(digest("claim", b"{}"), log, OpenedLine(0, line, ()), graph, bindings)
     open_operators(subject, folder, base_engine())
     return WholeOpening.read(folder)
 

@@ -247,7 +247,7 @@ def _frauds(folder: Path, stack: Stack, prover: str) -> list[dict[str, Any]]:
 
 
 def _judged(folder: Path, claim: str, trace: Any, doubter: Any, place: int | None) -> dict[str, Any]:
-    from tallystick.disputes.evidence.judging import Judge
+    from tallystick.disputes.evidence.judging import DisputeJudge
     from tallystick.disputes.evidence.traces import torch_engine
     from tallystick.disputes.game.protocols import Doubt
     from tests.support.rehearsal import Rehearsal
@@ -255,10 +255,10 @@ def _judged(folder: Path, claim: str, trace: Any, doubter: Any, place: int | Non
     with tempfile.TemporaryDirectory(dir=folder) as board:
         rehearsal = Rehearsal(folder / claim, Path(board))
         doubt = None if place is None else Doubt(place, place + 1, "")
-        outcome = rehearsal.play(trace, doubter, Judge(), doubt)
+        outcome = rehearsal.play(trace, doubter, DisputeJudge(), doubt)
         if outcome is None:
             return {"referee": "not contested", "member": "not contested"}
-        member, _ = Judge(torch_engine()).rule(outcome.answered)
+        member, _ = DisputeJudge(torch_engine()).rule(outcome.answered)
         return {
             "referee": str(outcome.fault or "committee"),
             "member": str(member or "abstains"),
@@ -282,10 +282,10 @@ def _drift(folder: Path, stack: Stack, prover: str) -> list[dict[str, Any]]:
 
 
 def _children(kept: Any, ways: int, engine: Any) -> dict[str, Any]:
-    from tallystick.disputes.evidence.view import View
+    from tallystick.disputes.evidence.view import OpeningView
     from tests.support.rehearsal import children_of
 
-    view, worst, where = View(kept.operators, (kept.whole.folder,)), 0.0, ""
+    view, worst, where = OpeningView(kept.operators, (kept.whole.folder,)), 0.0, ""
     children = children_of(0, kept.size, ways)
     for low, high in children:
         found, operator = _child(view, low, high, engine)

@@ -185,7 +185,7 @@ def rewrite() -> Callable[..., None]:
 def audited(one_thread: None) -> Callable[..., Any]:
     """Audit a run directory on this machine; keyword arguments are the fields of the policy."""
     from tallystick.audits.policy import Policy
-    from tallystick.audits.training import Workplace, audit_training
+    from tallystick.audits.training import VerifierStack, audit_training
     from tallystick.frameworks.tokenizers import train_bpe
     from tallystick.frameworks.torch.environment import describe_environment
     from tallystick.frameworks.torch.training.replayer import TorchReplayer
@@ -197,7 +197,9 @@ def audited(one_thread: None) -> Callable[..., Any]:
 
         environment = describe_environment("cuda" if device == "cuda" else "cpu")
         asked = Policy.from_json(policy, "policy")
-        return audit_training(RunDirectory(path), asked, nonce, Workplace(environment, replayer, train_bpe=train_bpe))
+        return audit_training(
+            RunDirectory(path), asked, nonce, VerifierStack(environment, replayer, train_bpe=train_bpe)
+        )
 
     return audit
 

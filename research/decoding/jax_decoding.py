@@ -14,13 +14,13 @@ from research.architectures import jax_transformer
 from research.architectures.jax_transformer import HEADS, LAYERS, WIDTH
 
 if TYPE_CHECKING:
-    from tallystick.frameworks.jax.capture import Captured
+    from tallystick.frameworks.jax.capture import CapturedFunction
 
 HIDDEN_SCORE: Final = -1e9
 Cache = dict[str, dict[str, Any]]
 
 
-def capture_jax_decode(past: int, batch: int = 1, length: int = 1) -> Captured:
+def capture_jax_decode(past: int, batch: int = 1, length: int = 1) -> CapturedFunction:
     """The step that feeds `length` tokens to `batch` sequences with `past` tokens behind them."""
     import jax.numpy as jnp
 
@@ -32,7 +32,7 @@ def capture_jax_decode(past: int, batch: int = 1, length: int = 1) -> Captured:
     return capture(decode, jax_transformer.weights(), jnp.zeros_like(places), places, cache, roles={0: "weights"})
 
 
-def capture_jax_prefill(length: int, batch: int = 1) -> Captured:
+def capture_jax_prefill(length: int, batch: int = 1) -> CapturedFunction:
     """The pass over `batch` whole sequences, with no cache among its inputs."""
     import jax.numpy as jnp
 

@@ -24,7 +24,7 @@ from tallystick.answers.fingerprints import (
     judge_fingerprint,
 )
 from tallystick.calibration.training.calibrate import machine
-from tallystick.calibration.training.processes import Task, run_all
+from tallystick.calibration.training.processes import StackJob, run_all
 from tallystick.frameworks.torch.generation.language_models import load_language_model
 from tallystick.tolerances.confidence import clopper_pearson
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
@@ -85,7 +85,7 @@ def compute_all(study: Study) -> list[dict[str, str]]:
     for stack in stacks_of(study.producers):
         producers = [job_of(each) for each in study.producers if each.stack == stack.name]
         job = {"folder": str(study.folder), "producers": producers, "models": study.models}
-        tasks.append(Task(MODULE, stack, f"states {stack.name}", job))
+        tasks.append(StackJob(MODULE, stack, f"states {stack.name}", job))
     return [refused for found in run_all(study.folder, tasks) for refused in found]
 
 

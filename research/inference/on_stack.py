@@ -159,11 +159,11 @@ def _request(prompt: Sequence[int], temperature: float, number: int, job: Job) -
 
 def _answers(language_model: Any, issuer: Any, requests: Requests, tokens: int) -> tuple[list[dict[str, Json]], Rows]:
     """Responses to one batch, and logits F32 [answers, tokens, vocabulary]."""
-    from tallystick.recorders.generation import Asked, generate_plain
+    from tallystick.recorders.generation import AnswerRequest, generate_plain
 
     asked = []
     for each in map(ExpectedRequest.from_body, requests):
-        asked.append(Asked(nonce=each.tally_nonce, sampler=sampler_of(each)))
+        asked.append(AnswerRequest(nonce=each.tally_nonce, sampler=sampler_of(each)))
     prompts: Any = [each["prompt"] for each in requests]
     with _logits_of(language_model.model) as steps:
         found = generate_plain(language_model, prompts, tokens, asked, issuer)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from tallystick.calibration.training.processes import Task, run_all
+from tallystick.calibration.training.processes import StackJob, run_all
 from tallystick.calibration.training.stacks import PORTABLE, STACKS, Stack
 
 Engine = Literal["native", "inductor", "jax", "jax operators", "jax eager", "iree", "iree host", "iree vmvx"]
@@ -152,11 +152,11 @@ def _made(study: CrossStudy, maker: Place, engine: Engine = "native") -> list[di
     ]
 
 
-def _task(action: Literal["make", "verify"], place: Place, jobs: list[dict[str, Any]]) -> Task:
-    return Task(MODULE, place.stack, f"{action} {place.name}", {"action": action, "jobs": jobs})
+def _task(action: Literal["make", "verify"], place: Place, jobs: list[dict[str, Any]]) -> StackJob:
+    return StackJob(MODULE, place.stack, f"{action} {place.name}", {"action": action, "jobs": jobs})
 
 
-def _run(study: CrossStudy, tasks: list[Task]) -> list[list[dict[str, Any]]]:
+def _run(study: CrossStudy, tasks: list[StackJob]) -> list[list[dict[str, Any]]]:
     """What every task found, those without jobs left out."""
     study.folder.mkdir(parents=True, exist_ok=True)
     return run_all(study.folder, [each for each in tasks if each.job["jobs"]])

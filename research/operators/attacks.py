@@ -14,7 +14,7 @@ import numpy as np
 
 from research.operators.workloads import Model as Tried
 from tallystick.calibration.operators.stacks import base_engine
-from tallystick.calibration.operators.workload import Values, Workload, answer, run_values
+from tallystick.calibration.operators.workload import StudyWorkload, Values, answer, run_values
 from tallystick.errors import UsageError
 from tallystick.graphs.graph import Graph, Ref
 from tallystick.graphs.root import graph_root
@@ -83,12 +83,12 @@ def regions(profile: Profile) -> tuple[Region, ...]:
     )
 
 
-def workloads(tried: Tried) -> Iterator[Workload]:
+def workloads(tried: Tried) -> Iterator[StudyWorkload]:
     """One workload for each set of inputs."""
     engine = base_engine()
     for inputs in tried.inputs:
         bindings = {**tried.constants, **tried.weights, **inputs}
-        yield Workload(tried.name, tried.graph, bindings, engine, tried.decision)
+        yield StudyWorkload(tried.name, tried.graph, bindings, engine, tried.decision)
 
 
 def try_cheats(tried: Tried, judges: Iterable[Region], tell: Tell) -> Iterator[Judged]:
@@ -131,7 +131,7 @@ def objections(graph: Graph, values: Mapping[Ref, object], region: Region) -> tu
 
 
 def _judged(
-    tried: Tried, cheat: Cheat, region: Region, cases: list[Workload], claims: list[tuple[int, Values]]
+    tried: Tried, cheat: Cheat, region: Region, cases: list[StudyWorkload], claims: list[tuple[int, Values]]
 ) -> Judged:
     counts = [len(objections(tried.graph, values, region)) for _, values in claims]
     changed = sum(answer(case, values) != right for case, (right, values) in zip(cases, claims, strict=True))
@@ -140,7 +140,7 @@ def _judged(
     return Judged(tried.name, cheat.name, region.name, len(cases), objected, changed, mean)
 
 
-def _search(case: Workload, region: Region, effort: Effort, seed: int) -> tuple[Nudged, bool]:
+def _search(case: StudyWorkload, region: Region, effort: Effort, seed: int) -> tuple[Nudged, bool]:
     honest_values = run_values(case)
     radii, ranks = radii_of(case.graph, honest_values, region.model), _ranks(case.graph, region)
 
@@ -151,7 +151,7 @@ def _search(case: Workload, region: Region, effort: Effort, seed: int) -> tuple[
     return found, _is_tie(case, honest_values, radii, ranks)
 
 
-def _is_tie(case: Workload, values: Values, radii: Radii, ranks: Callable[[Ref, int], Ranks]) -> bool:
+def _is_tie(case: StudyWorkload, values: Values, radii: Radii, ranks: Callable[[Ref, int], Ranks]) -> bool:
     """Whether the two best scores are no further apart than both may be moved."""
     ref = case.decision_ref
     scores = values[ref].values().astype(np.float64)

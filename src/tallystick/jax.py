@@ -1,6 +1,6 @@
 """JAX programs as graphs: `tallystick.jax.capture(function, *arguments)`."""
 
-from tallystick.frameworks.jax.capture import Captured, capture
+from tallystick.frameworks.jax.capture import CapturedFunction, capture
 from tallystick.frameworks.jax.engine import JaxEngine
 
-__all__ = ["Captured", "JaxEngine", "capture"]
+__all__ = ["CapturedFunction", "JaxEngine", "capture"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tallystick.frameworks.torch.capture.model import Captured as Captured
+    from tallystick.frameworks.torch.capture.model import CapturedModel as Captured
     from tallystick.frameworks.torch.capture.model import capture as capture
     from tallystick.frameworks.torch.capture.named_dimensions import capture_template as capture_template
     from tallystick.frameworks.torch.capture.training_step import CapturedStep as CapturedStep

@@ -20,7 +20,7 @@ def provider_key() -> Any:
 @pytest.fixture(scope="session")
 def answered(language_model: Any, provider_key: Any, one_thread: None) -> Callable[..., Any]:
     """One answer by the plain loop: `answered(seed=3, temperature=0.8, max_tokens=16, nonce=…, settings=…)`."""
-    from tallystick.recorders.generation import Asked, generate_plain
+    from tallystick.recorders.generation import AnswerRequest, generate_plain
     from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
     from tallystick.tolerances.fingerprints.settings import FingerprintSettings
     from tallystick.transcripts.sampler import Sampler
@@ -40,7 +40,7 @@ def answered(language_model: Any, provider_key: Any, one_thread: None) -> Callab
         model: Any = language_model,
         **sampler: Any,
     ) -> Any:
-        asked = Asked(request_id, nonce, Sampler(**{"seed": 3, "temperature": 0.8, **sampler}))
+        asked = AnswerRequest(request_id, nonce, Sampler(**{"seed": 3, "temperature": 0.8, **sampler}))
         issuer = issuer or ReceiptIssuer(language_model, provider_key, settings)
         return generate_plain(model, [model.encode_text(prompt)], max_tokens, [asked], issuer)[0]
 

@@ -10,7 +10,7 @@ import pytest
 from tallystick.answers.request import ExpectedRequest
 from tallystick.answers.response import read_responses, split_name
 from tallystick.answers.stream import verify_stream
-from tallystick.answers.verify import Subject, verify_receipt, verify_subject
+from tallystick.answers.verify import ReceiptContext, verify_receipt, verify_subject
 
 NONCE = bytes(range(32))
 BODY = {"prompt": "The stick is", "n": 2, "seed": 3, "temperature": 0.8, "max_tokens": 16, "tally_nonce": "ab" * 16}
@@ -34,7 +34,7 @@ def two(answered: Callable[..., Any], language_model: Any, provider_key: Any) ->
     return {"id": "r", "receipt": receipts[0], "receipts": receipts, "choices": choices, "usage": usage}
 
 
-def verdict_on(subjects: list[Subject], model: Any, policy: Any) -> Any:
+def verdict_on(subjects: list[ReceiptContext], model: Any, policy: Any) -> Any:
     return verify_stream(
         subjects, model, policy, NONCE, lambda subject: verify_subject(subject, model, policy).report(2)
     )
@@ -45,7 +45,7 @@ def test_several_answers_to_one_request_with_a_nonce_are_accepted(
 ) -> None:
     asked = ExpectedRequest.from_body(BODY)
     strict = {"keys": (provider_key.public,), "nonce": "required", "seed": "customer", "complete": True}
-    subjects = [Subject(each, asked) for each in read_responses(two)]
+    subjects = [ReceiptContext(each, asked) for each in read_responses(two)]
     report = verdict_on(subjects, language_model, short_policy.model_copy(update=strict))
     assert report.outcome == "accepted", report.verdict
     assert not [each for each in report.verdict.findings if not each.agrees]
@@ -68,12 +68,14 @@ def test_answers_of_one_request_may_end_in_any_order(
 
     def outcome(order: str) -> str:
         return str(
-            verdict_on([Subject(each) for name in order for each in responses[name]], language_model, whole).outcome
+            verdict_on(
+                [ReceiptContext(each) for name in order for each in responses[name]], language_model, whole
+            ).outcome
         )
 
     assert outcome("ab") == "accepted"
     assert outcome("ba") == "rejected"
-    bare = [Subject(read_responses(found[name])[0]) for name in names]
+    bare = [ReceiptContext(read_responses(found[name])[0]) for name in names]
     assert verdict_on(bare, language_model, whole).outcome == "accepted"
     assert verdict_on(bare[::-1], language_model, whole).outcome == "rejected"
 
@@ -83,7 +85,9 @@ def test_bare_receipts_of_one_request_say_which_answer_they_are(
 ) -> None:
     bare = [read_responses(each)[0] for each in two["receipts"]]
     asked = ExpectedRequest.from_body(BODY)
-    assert verdict_on([Subject(each, asked) for each in bare], language_model, short_policy).outcome == "accepted"
+    assert (
+        verdict_on([ReceiptContext(each, asked) for each in bare], language_model, short_policy).outcome == "accepted"
+    )
     single = ExpectedRequest.from_body(BODY | {"n": 1})
     second = verify_receipt(bare[1].receipt, language_model, short_policy, single)
     assert {each.name for each in second.verdict.objections} == {"settings"}  # its seed is not the one asked for
@@ -93,7 +97,7 @@ def test_more_answers_than_were_asked_for_are_rejected(
     two: dict[str, Any], language_model: Any, short_policy: Any
 ) -> None:
     asked = ExpectedRequest.from_body(BODY | {"n": 1})
-    report = verdict_on([Subject(each, asked) for each in read_responses(two)], language_model, short_policy)
+    report = verdict_on([ReceiptContext(each, asked) for each in read_responses(two)], language_model, short_policy)
     assert any("2 answers, and 1 asked for" in each.detail for each in report.verdict.objections)
 
 

@@ -48,13 +48,13 @@ class Provider:
         return iter(chunks_of(body)) if asked.get("stream") else body
 
     def respond(self, asked: dict[str, Any]) -> dict[str, Any]:
-        from tallystick.recorders.generation import Asked, generate_plain
+        from tallystick.recorders.generation import AnswerRequest, generate_plain
 
         model = self.language_model
         is_chat = "messages" in asked
         prompt = model.encode_chat(asked["messages"]) if is_chat else model.encode_text(asked["prompt"])
         sampler = Sampler(seed=asked["seed"], temperature=asked.get("temperature", 1.0))
-        named = Asked("r1", asked["extra_body"]["tally_nonce"], sampler)
+        named = AnswerRequest("r1", asked["extra_body"]["tally_nonce"], sampler)
         [answer] = generate_plain(model, [prompt], asked["max_tokens"], [named], self.issuer)
         text = model.decode(answer.tokens)
         choice = {"index": 0, "finish_reason": "length", "token_ids": list(answer.tokens)}

@@ -14,7 +14,7 @@ from tallystick.answers.exact import Replay
 from tallystick.answers.ladder import Tools, climb
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.response import Response
-from tallystick.answers.verify import Challenge, Subject
+from tallystick.answers.verify import ReceiptContext, StatesChallenge
 from tallystick.errors import UnavailableError, UsageError
 from tallystick.frameworks.torch.generation.block_replay import capture_layer
 from tallystick.transcripts.states_opening import commit_states
@@ -64,11 +64,11 @@ def layers(language_model: Any) -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="module")
-def opened(honest_answer: Any) -> Subject:
+def opened(honest_answer: Any) -> ReceiptContext:
     """The honest receipt with every committed state opened."""
     states = honest_answer.issued.states
-    challenge = Challenge(NONCE, EVERYTHING, states.open(NONCE, EVERYTHING))
-    return Subject(Response(receipt=honest_answer.issued.signed), challenge=challenge)
+    challenge = StatesChallenge(NONCE, EVERYTHING, states.open(NONCE, EVERYTHING))
+    return ReceiptContext(Response(receipt=honest_answer.issued.signed), challenge=challenge)
 
 
 def layer_findings(report: Any) -> list[Any]:
@@ -83,7 +83,7 @@ def strict(short_policy: Any) -> ReceiptPolicy:
 
 @pytest.mark.parametrize("layer", [0, 1, 2])
 def test_every_layer_of_an_honest_answer_lies_within_its_bounds(
-    opened: Subject, language_model: Any, short_policy: Any, layers: Any, layer: int
+    opened: ReceiptContext, language_model: Any, short_policy: Any, layers: Any, layer: int
 ) -> None:
     report = climb(opened, language_model, short_policy, 3, Tools(layers=layers, layer=layer))
     bound, share = layer_findings(report)
@@ -96,7 +96,7 @@ def test_every_layer_of_an_honest_answer_lies_within_its_bounds(
 
 
 def test_without_a_wish_the_nonce_chooses_the_layer(
-    opened: Subject, language_model: Any, short_policy: Any, layers: Any
+    opened: ReceiptContext, language_model: Any, short_policy: Any, layers: Any
 ) -> None:
     first, again = (climb(opened, language_model, short_policy, 3, Tools(layers=layers)) for _ in range(2))
     assert [finding.where for finding in layer_findings(first)] == [finding.where for finding in layer_findings(again)]
@@ -104,15 +104,15 @@ def test_without_a_wish_the_nonce_chooses_the_layer(
 
 def with_states(
     answer: Any, resigned: Callable[..., Any], change: Callable[[dict[int, np.ndarray]], None], **settings: Any
-) -> Subject:
+) -> ReceiptContext:
     """The receipt committed to other states than those computed, and its opening."""
     committed = answer.issued.states
     rows = {layer: np.array(tensor.values(), np.float32) for layer, tensor in committed.states.items()}
     change(rows)
     forged = commit_states(rows, tuple(rows), 8, prompt=settings.get("prompt", True))
     signed = resigned(answer.issued.signed, {"states": forged.statement.to_json()})
-    challenge = Challenge(NONCE, EVERYTHING, forged.open(NONCE, EVERYTHING))
-    return Subject(Response(receipt=signed), challenge=challenge)
+    challenge = StatesChallenge(NONCE, EVERYTHING, forged.open(NONCE, EVERYTHING))
+    return ReceiptContext(Response(receipt=signed), challenge=challenge)
 
 
 def skip(rows: dict[int, np.ndarray]) -> None:
@@ -149,7 +149,7 @@ def test_a_layer_that_was_not_computed_is_rejected(
 
 
 def test_a_quantised_layer_is_rejected_by_the_theorem_and_by_the_calibration(
-    opened: Subject, language_model: Any, short_policy: Any, layers: Any
+    opened: ReceiptContext, language_model: Any, short_policy: Any, layers: Any
 ) -> None:
     """As if the provider's weights were the promised ones, and the verifier's the quantised ones: it is symmetric."""
     from tallystick.tensors.tensor import Tensor
@@ -174,13 +174,13 @@ def int8(weights: np.ndarray) -> np.ndarray:
 def test_what_is_not_opened_cannot_be_judged(
     honest_answer: Any,
     answered: Callable[..., Any],
-    opened: Subject,
+    opened: ReceiptContext,
     resigned: Callable[..., Any],
     language_model: Any,
     short_policy: Any,
     layers: Any,
 ) -> None:
-    def reason(subject: Subject, **tools: Any) -> str:
+    def reason(subject: ReceiptContext, **tools: Any) -> str:
         report = climb(subject, language_model, short_policy, 3, Tools(**{"layers": layers, **tools}))
         assert report.outcome == "inconclusive"
         return str(report.missing[-1])
@@ -188,7 +188,7 @@ def test_what_is_not_opened_cannot_be_judged(
     assert "not opened" in reason(replace(opened, challenge=None))
     assert "layer 7 is not opened" in reason(opened, layer=7)
     assert "captures a layer" in reason(opened, layers=None)
-    few = Challenge(NONCE, 2, honest_answer.issued.states.open(NONCE, 2))
+    few = StatesChallenge(NONCE, 2, honest_answer.issued.states.open(NONCE, 2))
     assert "no layer is opened in full" in reason(replace(opened, challenge=few))
 
     def refuse(tokens: tuple[int, ...], layer: int) -> Any:
@@ -203,14 +203,14 @@ def test_states_of_the_answer_alone_do_not_open_a_layer(
     from tallystick.recorders.receipts import RecordSettings
 
     answer = answered(settings=RecordSettings(committed=(0, 1), block=8))
-    challenge = Challenge(NONCE, 8, answer.issued.states.open(NONCE, 8))
-    subject = Subject(Response(receipt=answer.issued.signed), challenge=challenge)
+    challenge = StatesChallenge(NONCE, 8, answer.issued.states.open(NONCE, 8))
+    subject = ReceiptContext(Response(receipt=answer.issued.signed), challenge=challenge)
     report = climb(subject, language_model, short_policy, 3, Tools(layers=layers))
     assert any("the prompt's too" in str(each) for each in report.missing)
 
 
 def test_an_opening_for_another_nonce_is_rejected(
-    opened: Subject, language_model: Any, short_policy: Any, layers: Any
+    opened: ReceiptContext, language_model: Any, short_policy: Any, layers: Any
 ) -> None:
     assert opened.challenge is not None
     wrong = replace(opened, challenge=replace(opened.challenge, nonce=bytes(16)))
@@ -241,12 +241,14 @@ def test_states_kept_in_fewer_bits_convict_nobody_and_clear_nobody(
     }
     kept = commit_states(rows, tuple(rows), 8, prompt=True)
     signed = resigned(honest_answer.issued.signed, {"states": kept.statement.to_json()})
-    subject = Subject(Response(receipt=signed), challenge=Challenge(NONCE, EVERYTHING, kept.open(NONCE, EVERYTHING)))
+    subject = ReceiptContext(
+        Response(receipt=signed), challenge=StatesChallenge(NONCE, EVERYTHING, kept.open(NONCE, EVERYTHING))
+    )
     for layer in range(3):
         report = climb(subject, language_model, short_policy, 3, Tools(layers=layers, layer=layer))
         assert report.outcome == "inconclusive", report.verdict
         assert {each.check for each in report.missing} == {"states", "layer"}
-    other = Challenge(NONCE, EVERYTHING, committed.open(NONCE, EVERYTHING))
+    other = StatesChallenge(NONCE, EVERYTHING, committed.open(NONCE, EVERYTHING))
     false = climb(replace(subject, challenge=other), language_model, short_policy, 2)
     assert {each.name for each in false.verdict.objections} == {"states"}
 
@@ -254,7 +256,7 @@ def test_states_kept_in_fewer_bits_convict_nobody_and_clear_nobody(
 def test_the_exact_replay_settles_what_too_few_tokens_left_open(
     honest_answer: Any, language_model: Any, strict: ReceiptPolicy, replayer: Any
 ) -> None:
-    subject = Subject(Response(receipt=honest_answer.issued.signed))
+    subject = ReceiptContext(Response(receipt=honest_answer.issued.signed))
     assert climb(subject, language_model, strict, 2).outcome == "inconclusive"
     for rung in (4, None):
         report = climb(subject, language_model, strict, rung, Tools(replayer=replayer))
@@ -283,7 +285,7 @@ def test_replayed_tokens_are_no_fingerprints(
     rows = honest_answer.issued.states.states[0].values()[-16:]
     early = make_fingerprint({0: np.array(rows, np.float32)}, FingerprintSettings(layers=(0,), block=8)).to_json()
     changes = {path: [early] if value == "early" else value for path, value in left_out.items()}
-    subject = Subject(Response(receipt=resigned(honest_answer.issued.signed, changes)))
+    subject = ReceiptContext(Response(receipt=resigned(honest_answer.issued.signed, changes)))
     for rung in (4, None):
         report = climb(subject, language_model, short_policy, rung, Tools(replayer=replayer))
         assert report.outcome == "inconclusive"
@@ -296,7 +298,7 @@ def test_replayed_tokens_are_no_fingerprints(
 
 
 def test_the_ladder_is_not_climbed_without_need(
-    opened: Subject, language_model: Any, short_policy: Any, layers: Any, replayer: Any
+    opened: ReceiptContext, language_model: Any, short_policy: Any, layers: Any, replayer: Any
 ) -> None:
     tools = Tools(layers=layers, replayer=replayer)
     assert climb(opened, language_model, short_policy, None, tools).rung == 2
@@ -305,7 +307,7 @@ def test_the_ladder_is_not_climbed_without_need(
 
 
 def test_in_doubt_the_ladder_is_climbed_as_far_as_the_material_goes(
-    opened: Subject, language_model: Any, strict: ReceiptPolicy, layers: Any, replayer: Any, environment: Any
+    opened: ReceiptContext, language_model: Any, strict: ReceiptPolicy, layers: Any, replayer: Any, environment: Any
 ) -> None:
     assert climb(opened, language_model, strict, None, Tools(layers=layers)).rung == 3
     assert climb(opened, language_model, strict, None, Tools(layers=layers, replayer=replayer)).rung == 4
@@ -316,11 +318,14 @@ def test_in_doubt_the_ladder_is_climbed_as_far_as_the_material_goes(
 def test_a_rejected_receipt_goes_no_higher_by_itself(
     honest_answer: Any, language_model: Any, strict: ReceiptPolicy, resigned: Callable[..., Any], replayer: Any
 ) -> None:
-    forged = Subject(Response(receipt=resigned(honest_answer.issued.signed, {"sampler.seed": 4})))
+    forged = ReceiptContext(Response(receipt=resigned(honest_answer.issued.signed, {"sampler.seed": 4})))
     report = climb(forged, language_model, strict, None, Tools(replayer=replayer))
     assert (report.outcome, report.rung) == ("rejected", 2)
     other_model = resigned(honest_answer.issued.signed, {"model": "sha256:" + "0" * 64})
-    assert climb(Subject(Response(receipt=other_model)), language_model, strict, 4, Tools(replayer=replayer)).rung == 2
+    assert (
+        climb(ReceiptContext(Response(receipt=other_model)), language_model, strict, 4, Tools(replayer=replayer)).rung
+        == 2
+    )
 
 
 def test_another_stack_or_a_batch_cannot_be_replayed(
@@ -332,7 +337,7 @@ def test_another_stack_or_a_batch_cannot_be_replayed(
     resigned: Callable[..., Any],
 ) -> None:
     def reasons(signed: Any, tools: Tools) -> str:
-        report = climb(Subject(Response(receipt=signed)), language_model, short_policy, 4, tools)
+        report = climb(ReceiptContext(Response(receipt=signed)), language_model, short_policy, 4, tools)
         assert report.outcome == "inconclusive"
         return "; ".join(map(str, report.missing))
 
@@ -352,7 +357,7 @@ def test_another_stack_or_a_batch_cannot_be_replayed(
 def test_an_environment_that_is_not_the_receipts_is_rejected(
     honest_answer: Any, language_model: Any, short_policy: Any, environment: Any, replayer: Any
 ) -> None:
-    subject = Subject(Response(receipt=honest_answer.issued.signed))
+    subject = ReceiptContext(Response(receipt=honest_answer.issued.signed))
     other = environment.model_copy(update={"torch": "9.9"})
     report = climb(subject, language_model, short_policy, 4, Tools(replayer=replayer, environment=other))
     assert [finding.name for finding in report.verdict.objections] == ["replay"]
@@ -364,7 +369,7 @@ def test_other_tokens_after_the_same_bits_convict_and_other_bits_do_not(
     honest_answer: Any, language_model: Any, short_policy: Any, environment: Any
 ) -> None:
     receipt = honest_answer.issued.signed.receipt
-    subject = Subject(Response(receipt=honest_answer.issued.signed))
+    subject = ReceiptContext(Response(receipt=honest_answer.issued.signed))
     other = (*honest_answer.tokens[:12], 5, 5, 5, 5)
 
     def judged(tokens: tuple[int, ...], fingerprints: Any) -> Any:
@@ -378,6 +383,6 @@ def test_other_tokens_after_the_same_bits_convict_and_other_bits_do_not(
     assert judged(honest_answer.tokens, receipt.fingerprints).outcome == "accepted"
 
 
-def test_a_rung_that_is_not_there_is_refused(opened: Subject, language_model: Any) -> None:
+def test_a_rung_that_is_not_there_is_refused(opened: ReceiptContext, language_model: Any) -> None:
     with pytest.raises(UsageError, match="rung 5"):
         climb(opened, language_model, None, 5)

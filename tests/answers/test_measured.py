@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tallystick.answers.distance_limits import FingerprintRule, Kind, Measured, shipped_calibration
+from tallystick.answers.distance_limits import FingerprintRule, Kind, MeasuredModels, shipped_calibration
 from tallystick.answers.measured import unmeasured_band, unmeasured_limits
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.sampler import SamplerRule
 from tallystick.answers.stream import verify_stream
-from tallystick.answers.verify import Challenge, Subject, verify_receipt, verify_subject
+from tallystick.answers.verify import ReceiptContext, StatesChallenge, verify_receipt, verify_subject
 from tallystick.attacks.serving.weights import integer_weights
 
 NONCE = bytes(range(32))
@@ -83,10 +83,10 @@ def test_limits_of_the_verifiers_own_hold_for_what_it_says(language_model: Any) 
     own = FingerprintRule(limits=table.limits)
     assert unmeasured_limits(own, "projection", card) == ""
     assert unmeasured_limits(own, "states", card) != ""
-    smaller = own.model_copy(update={"measured": (Measured(dtype="BF16", layers=12, width=576),)})
+    smaller = own.model_copy(update={"measured": (MeasuredModels(dtype="BF16", layers=12, width=576),)})
     assert unmeasured_limits(smaller, "projection", card) != ""
     assert unmeasured_limits(smaller, "projection", card_of(language_model, "BF16", 12, 576)) == ""
-    vouched = FingerprintRule(measured=(Measured(dtype="BF16", layers=30, width=576),))
+    vouched = FingerprintRule(measured=(MeasuredModels(dtype="BF16", layers=30, width=576),))
     assert [unmeasured_limits(vouched, kind, card) for kind in KINDS] == [""] * 3
     assert unmeasured_band(SamplerRule(band=1.0), card) == ""
 
@@ -123,7 +123,7 @@ def test_opened_states_outside_the_range_decide_nothing_unless_they_are_not_thos
     opening = given.issued.states.open(NONCE, 4)
 
     def judged(nonce: bytes) -> Any:
-        return verify_receipt(given.issued.signed, deep, challenge=Challenge(nonce, 4, opening))
+        return verify_receipt(given.issued.signed, deep, challenge=StatesChallenge(nonce, 4, opening))
 
     far = judged(NONCE)
     assert far.outcome == "inconclusive"
@@ -141,7 +141,7 @@ def test_tokens_that_decide_nothing_do_not_cover_for_those_that_do(
     lost, forged = resigned(honest, {"sampler.form": "unknown"}), resigned(honest, {"sampler.seed": 77})
 
     def judged(*signed: Any) -> Any:
-        subjects = [Subject(Response(receipt=each)) for each in signed]
+        subjects = [ReceiptContext(Response(receipt=each)) for each in signed]
         judge = lambda subject: verify_subject(subject, language_model, short_policy).report(2)  # noqa: E731
         return verify_stream(subjects, language_model, short_policy, NONCE, judge)
 

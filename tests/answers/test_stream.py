@@ -11,7 +11,7 @@ import pytest
 from tallystick.answers.order import check_order
 from tallystick.answers.response import Response
 from tallystick.answers.stream import is_sampled, verify_stream
-from tallystick.answers.verify import Subject, verify_subject
+from tallystick.answers.verify import ReceiptContext, verify_subject
 from tallystick.attestation.signing import SigningKey, sign_receipt
 from tallystick.commitments.digest import digest
 from tallystick.transcripts.receipt import Receipt
@@ -38,9 +38,9 @@ def verified(language_model: Any, short_policy: Any) -> Callable[..., Any]:
 
     def verify(signed: list[Any], nonce: bytes = NONCE, **policy: Any) -> Any:
         asked = short_policy.model_copy(update={"demands": ()} | policy)
-        subjects = [Subject(Response(receipt=each)) for each in signed]
+        subjects = [ReceiptContext(Response(receipt=each)) for each in signed]
 
-        def judge(subject: Subject) -> Any:
+        def judge(subject: ReceiptContext) -> Any:
             return verify_subject(subject, language_model, asked).report(2)
 
         return verify_stream(subjects, language_model, asked, nonce, judge)

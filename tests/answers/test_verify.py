@@ -13,7 +13,7 @@ import pytest
 from tallystick.answers.policy import FingerprintDemand, ReceiptPolicy
 from tallystick.answers.request import ExpectedRequest
 from tallystick.answers.response import read_response, read_responses
-from tallystick.answers.verify import Challenge, verify_receipt
+from tallystick.answers.verify import StatesChallenge, verify_receipt
 from tallystick.attestation.signing import SigningKey, sign_receipt
 from tallystick.errors import MalformedError, TallyError, UnavailableError
 from tallystick.transcripts.receipt import SignedReceipt
@@ -435,7 +435,7 @@ def test_foreign_hidden_states_are_rejected(
 
 def test_opened_states_are_judged(honest_answer: Any, language_model: Any, short_policy: Any) -> None:
     signed, states, nonce = honest_answer.issued.signed, honest_answer.issued.states, bytes(range(16))
-    challenge = Challenge(nonce, 4, states.open(nonce, 4))
+    challenge = StatesChallenge(nonce, 4, states.open(nonce, 4))
     report = verify_receipt(signed, language_model, short_policy, challenge=challenge)
     assert report.outcome == "accepted"
     assert "states" in {finding.name for finding in report.findings}
@@ -453,7 +453,7 @@ def test_a_challenge_of_nothing_committed_is_inconclusive(
     honest_answer: Any, language_model: Any, short_policy: Any, resigned: Callable[..., Any]
 ) -> None:
     nonce = bytes(16)
-    challenge = Challenge(nonce, 4, honest_answer.issued.states.open(nonce, 4))
+    challenge = StatesChallenge(nonce, 4, honest_answer.issued.states.open(nonce, 4))
     bare = resigned(honest_answer.issued.signed, {"states": None})
     report = verify_receipt(bare, language_model, short_policy, challenge=challenge)
     assert [each.check for each in report.missing] == ["states"]

@@ -10,7 +10,7 @@ import pytest
 
 from tallystick.attacks.attack import Reference
 from tallystick.audits.report import Report
-from tallystick.audits.training import Workplace, audit_training
+from tallystick.audits.training import VerifierStack, audit_training
 from tallystick.cli.entry import run as tally
 from tallystick.store.run import RunDirectory
 from tests.support.attacks.reference import reference_policy, this_workplace
@@ -19,11 +19,11 @@ Honest = Callable[[Reference], Path]
 FULL = reference_policy(1).model_copy(update={"full": True})
 
 
-def audited(run: Path, workplace: Workplace) -> Report:
+def audited(run: Path, workplace: VerifierStack) -> Report:
     return audit_training(RunDirectory(run), FULL, bytes(32), workplace)
 
 
-def with_library(workplace: Workplace, version: str) -> Workplace:
+def with_library(workplace: VerifierStack, version: str) -> VerifierStack:
     packages = workplace.environment.packages
     assert isinstance(packages, dict)
     changed = workplace.environment.model_copy(update={"packages": {**packages, "tokenizers": version}})

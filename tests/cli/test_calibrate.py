@@ -14,7 +14,7 @@ from tallystick.calibration.operators import calibrate, stacks
 from tallystick.calibration.operators.stacks import stack_named
 from tallystick.cli.calibrate import read_profile
 from tallystick.graphs.files import save_program
-from tallystick.graphs.graph import Form, Graph, Input, Node, Output, Role
+from tallystick.graphs.graph import Graph, GraphForm, Input, Node, Output, Role
 from tallystick.graphs.root import graph_root
 from tallystick.tensors.safetensors import write_state
 from tallystick.tensors.spec import TensorSpec
@@ -31,7 +31,7 @@ def graph() -> Graph:
         Node(1, "aten._softmax.default", {"self": "n0"}, {"dim": 1, "half_to_float": False}, (SPEC,)),
     )
     inputs = (Input("inputs.x", Role.INPUT, SPEC), Input("weights.w", Role.WEIGHT, SPEC))
-    return Graph("aten", Form.LOGICAL, inputs, (), nodes, (Output("outputs.0", "n1"),))
+    return Graph("aten", GraphForm.LOGICAL, inputs, (), nodes, (Output("outputs.0", "n1"),))
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from tallystick.cli.economics import economics
 from tallystick.disputes.economics.conditions import conditions
 from tallystick.disputes.economics.report import regions, report
-from tallystick.disputes.economics.workload import DEFAULT_RULES, Economy, Workload
+from tallystick.disputes.economics.workload import DEFAULT_RULES, ClaimKind, Economy
 
 Tally = Callable[..., Any]
 
@@ -77,11 +77,11 @@ def test_a_design_without_any_region_can_be_drawn(tally: Tally, tmp_path: Path) 
 
 def test_each_number_of_a_workload_is_an_option(tally: Tally) -> None:
     parameters = set(inspect.signature(economics).parameters)
-    assert {each.name for each in fields(Workload)} <= parameters
+    assert {each.name for each in fields(ClaimKind)} <= parameters
     ruled = parameters & set(type(DEFAULT_RULES).model_fields)
     assert {"prover_bond", "challenger_bond", "appeal_bond", "stake", "vote_fee", "reward", "committee"} <= ruled
-    for name in sorted(parameters & {each.name for each in fields(Workload)}):
-        value = getattr(Workload(), name)
+    for name in sorted(parameters & {each.name for each in fields(ClaimKind)}):
+        value = getattr(ClaimKind(), name)
         changed = value + 1 if isinstance(value, int) and value else 0.25
         option, given = f"--{name.replace('_', '-')}", int(changed) if name == "pool" else changed
         assert json.loads(tally("economics", "--json", option, given).out)["workload"][name] == given

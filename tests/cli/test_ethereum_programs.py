@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 pytest.importorskip("sqlalchemy")
 pytest.importorskip("web3")
 
-from tallystick.disputes.coordinators.ethereum.place import Place
+from tallystick.disputes.coordinators.ethereum.place import ContractLocation
 from tallystick.disputes.game.rules import Rules
 from tallystick.disputes.game.state import Status
 from tallystick.errors import UnavailableError
@@ -60,7 +60,7 @@ def chain(node: LocalNode, programs: Programs) -> Chain:
     owner = ("--key", programs.folder / "treasury", "--rules", programs.folder / "rules.json")
     place = programs.tell("contract", "deploy", "--rpc", node.url, *owner).strip()
     node.mine(3)
-    return Chain(node, programs.folder / "chain", Place.parse(place), QUICK)
+    return Chain(node, programs.folder / "chain", ContractLocation.parse(place), QUICK)
 
 
 def test_separate_programs_play_a_dispute_to_its_end_and_the_bond_moves(

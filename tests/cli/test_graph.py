@@ -15,7 +15,7 @@ import pytest
 from tallystick.commitments.digest import parse_digest
 from tallystick.graphs.encoding import graph_bytes
 from tallystick.graphs.files import load_program, save_program
-from tallystick.graphs.graph import Constant, Form, Graph, Input, Node, Output, Role
+from tallystick.graphs.graph import Constant, Graph, GraphForm, Input, Node, Output, Role
 from tallystick.graphs.root import NodeProof, check_node, graph_root
 from tallystick.graphs.slicing import subgraph
 from tallystick.tensors.digest import tensor_digest
@@ -38,7 +38,7 @@ def program(batch: int = 4) -> Graph:
     )
     return Graph(
         "aten",
-        Form.LOGICAL,
+        GraphForm.LOGICAL,
         (Input("inputs.x", Role.INPUT, spec),),
         (Constant("shift", TensorSpec("F32", (3,)), tensor_digest(SHIFT)),),
         nodes,

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from tallystick.errors import MalformedError
-from tallystick.judging.leaf.bundle import Asked, Element, LeafBundle, write_bundle
+from tallystick.judging.leaf.bundle import Element, LeafBundle, LeafChallenge, write_bundle
 from tallystick.judging.leaf.judge import rule_leaf
-from tallystick.judging.leaf.question import Question, Ruling
+from tallystick.judging.leaf.question import LeafRequest, Ruling
 from tallystick.tensors.tensor import Tensor
 from tests.judging.leaf.leaves import Leaves, opened, shifted
 from tests.judging.leaf.test_judge import choices, profile
@@ -38,7 +38,7 @@ def test_a_bundle_is_made_and_ruled_on(tally: Tally, honest: Leaves, tmp_path: P
     out = tmp_path / "n3.leaf"
     made = tally("referee", "--make", honest.folder, "--node", 3, "--out", out, "--nonce", "00FF")
     assert made.code == 0
-    assert json.loads(made.out)["bundle"] == honest.whole.bundle(3, Asked(nonce="00ff")).identity
+    assert json.loads(made.out)["bundle"] == honest.whole.bundle(3, LeafChallenge(nonce="00ff")).identity
     told = tally("referee", out)
     assert told.code == 0
     assert told.out.startswith("CHALLENGER  ")
@@ -147,15 +147,15 @@ def test_what_a_file_asks_was_chosen_by_whoever_made_it(
     tally: Tally, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A prover that names a right element, or tries nonces until a wrong one is not drawn, wins nothing."""
-    asked: list[Question] = []
+    asked: list[LeafRequest] = []
 
-    def noting(bundle: LeafBundle, question: Question) -> Ruling:
+    def noting(bundle: LeafBundle, question: LeafRequest) -> Ruling:
         asked.append(question)
         return rule_leaf(bundle, question)
 
     monkeypatch.setattr("tallystick.judging.leaf.judge.rule_leaf", noting)
     for name, changes, code in (("wrong", {0: shifted(0.1)}, 1), ("right", {}, 0)):
-        chosen, out = Asked(nonce="00ff", element=Element(ref="n0", index=1)), tmp_path / f"{name}.leaf"
+        chosen, out = LeafChallenge(nonce="00ff", element=Element(ref="n0", index=1)), tmp_path / f"{name}.leaf"
         write_bundle(out, opened(tmp_path / name, changes).whole.bundle(0, chosen))
         assert tally("referee", out).code == code
         assert (asked[-1].nonce, asked[-1].element) == (b"", None)

@@ -49,7 +49,7 @@ def key() -> SigningKey:
 @pytest.fixture(scope="module")
 def answers(language_model: Any, key: SigningKey, one_thread: None) -> list[Any]:
     """Three answers under one key."""
-    from tallystick.recorders.generation import Asked, generate_plain
+    from tallystick.recorders.generation import AnswerRequest, generate_plain
     from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
     from tallystick.tolerances.fingerprints.settings import FingerprintSettings
     from tallystick.transcripts.sampler import Sampler
@@ -57,7 +57,7 @@ def answers(language_model: Any, key: SigningKey, one_thread: None) -> list[Any]
     settings = RecordSettings((FingerprintSettings(layers=(2,)),), committed=(0, 1, 2), block=8, prompt=True)
     issuer = ReceiptIssuer(language_model, key, settings)
     prompt = language_model.encode_text(PROMPT)
-    asked = [Asked(f"r{seed}", f"{seed:02x}", Sampler(seed=seed, temperature=0.8)) for seed in range(3)]
+    asked = [AnswerRequest(f"r{seed}", f"{seed:02x}", Sampler(seed=seed, temperature=0.8)) for seed in range(3)]
     return [generate_plain(language_model, [prompt], 16, [each], issuer)[0] for each in asked]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tallystick.disputes.coordinators.coordinator import Entry, replayed
+from tallystick.disputes.coordinators.coordinator import MoveEntry, replayed
 from tallystick.disputes.game import moves
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.game import apply
@@ -19,11 +19,11 @@ class Recorded(Play):
 
     def __init__(self, **changes: object) -> None:
         super().__init__(**changes)  # type: ignore[arg-type]
-        self.log: list[Entry] = []
+        self.log: list[MoveEntry] = []
 
     def do(self, move: Move) -> Play:
         super().do(move)
-        self.log.append(Entry(len(self.log), self.now, move))
+        self.log.append(MoveEntry(len(self.log), self.now, move))
         return self
 
 
@@ -56,7 +56,7 @@ def test_a_coordinator_killed_after_any_move_goes_on_from_its_log_as_if_nothing_
 
 def test_moves_read_back_from_bytes_lead_to_the_same_state() -> None:
     play = whole_game()
-    read = [Entry(each.number, each.time, read_move(each.move.to_bytes())) for each in play.log]
+    read = [MoveEntry(each.number, each.time, read_move(each.move.to_bytes())) for each in play.log]
     assert replayed(RULES, read) == play.state
 
 
@@ -72,7 +72,7 @@ def test_another_order_is_another_state_or_no_game_at_all(spoil: str) -> None:
     elif spoil == "double":
         log.insert(place, log[place])
     else:
-        log[place] = Entry(place, log[place].time + 30, log[place].move)
+        log[place] = MoveEntry(place, log[place].time + 30, log[place].move)
         assert replayed(RULES, log[: place + 1]) != replayed(RULES, play.log[: place + 1])
         return
     with pytest.raises(RuleError):

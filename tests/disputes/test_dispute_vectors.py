@@ -20,7 +20,7 @@ from tallystick.disputes.game.game import TRANSITIONS, apply
 from tallystick.disputes.game.moves import Evidence, read_move
 from tallystick.disputes.game.partition import bounds, rounds
 from tallystick.disputes.game.rules import Rules
-from tallystick.disputes.game.state import Claim, Clocks, Dispute, Member, Phase, Round, State
+from tallystick.disputes.game.state import Clocks, Dispute, MemberStake, Phase, PostedClaim, Round, State
 from tallystick.errors import MalformedError, RuleError
 from tests.support.simulator.trees import Run
 
@@ -187,7 +187,7 @@ def test_the_page_of_disputes_names_every_rule(field: str) -> None:
     assert any(f"`{field}`" in row for row in rows)
 
 
-@pytest.mark.parametrize("kind", [Claim, Dispute, Member, Round, Clocks])
+@pytest.mark.parametrize("kind", [PostedClaim, Dispute, MemberStake, Round, Clocks])
 def test_the_page_of_disputes_names_every_part_of_a_state(kind: type) -> None:
     text = page("dispute").split("## State")[1]
     assert [name for name in kind.__dataclass_fields__ if f'"{name}"' not in text] == []

@@ -24,7 +24,7 @@ from tallystick.disputes.economics.money import bond_at_risk
 from tallystick.disputes.economics.region import bond_range, least_honesty, with_bond, with_committee
 from tallystick.disputes.economics.report import regions, report
 from tallystick.disputes.economics.spam import MARGIN, sybils
-from tallystick.disputes.economics.workload import Economy, Workload
+from tallystick.disputes.economics.workload import ClaimKind, Economy
 from tallystick.errors import UsageError
 
 REFERENCE = Economy()
@@ -236,7 +236,7 @@ def test_a_committee_whose_appeals_cost_more_than_they_save_is_outside() -> None
 )
 def test_a_workload_out_of_range_is_refused(fields: dict[str, float]) -> None:
     with pytest.raises(UsageError, match=next(iter(fields))):
-        Workload(**fields)  # type: ignore[arg-type]
+        ClaimKind(**fields)  # type: ignore[arg-type]
 
 
 EXTREMES = {

@@ -14,7 +14,7 @@ from tallystick.commitments.tree import Hash, LeafHashes, leaf_hash, prove_inclu
 from tallystick.disputes.economics.committee import sizes
 from tallystick.disputes.economics.money import appeal_fees, bond_at_risk, lost_accusation, reward
 from tallystick.disputes.economics.spam import Delay, compensation, delays, turns
-from tallystick.disputes.economics.workload import Economy, Workload
+from tallystick.disputes.economics.workload import ClaimKind, Economy
 from tallystick.disputes.game import moves
 from tallystick.disputes.game.committee import commitment
 from tallystick.disputes.game.fault import Fault
@@ -200,7 +200,7 @@ SIZES = [(1, 9), (9, 1), (9, 30), (33, 40)]
 def test_no_challenger_delays_longer_than_the_table_says_and_one_does_so_long(
     records: int, operators: int, appeals: int
 ) -> None:
-    promised = {each.appeals: each for each in delays(Economy(SLOW, Workload(records=records, operators=operators)))}
+    promised = {each.appeals: each for each in delays(Economy(SLOW, ClaimKind(records=records, operators=operators)))}
     match = Match(SLOW, records, operators)
     match.bisect(lambda left: left - 1)
     match.convene()
@@ -221,7 +221,7 @@ def test_no_timing_of_choices_takes_longer_than_silence_until_the_clock_ends(see
     records, operators = drawn.choice(SIZES)
     match = Match(SLOW, records, operators)
     match.bisect(lambda left: drawn.choice([0, left // 2, left - 1, max(0, left - SLOW.extension - 1)]))
-    silence = next(delays(Economy(SLOW, Workload(records=records, operators=operators))))
+    silence = next(delays(Economy(SLOW, ClaimKind(records=records, operators=operators))))
     assert match.now < silence.seconds
 
 

@@ -29,12 +29,12 @@ from tallystick.disputes.economics.spam import (
     imposed,
     sybils,
 )
-from tallystick.disputes.economics.workload import DEFAULT_RULES, YEAR, Economy, Workload
+from tallystick.disputes.economics.workload import DEFAULT_RULES, YEAR, ClaimKind, Economy
 
 Draws: TypeAlias = npt.NDArray[np.float64]
 N = 500_000
 SHAKY = Economy(
-    DEFAULT_RULES.model_copy(update={"committee": 3}), Workload(honesty=0.65, certain=0.25, detection=0.9, planted=0.3)
+    DEFAULT_RULES.model_copy(update={"committee": 3}), ClaimKind(honesty=0.65, certain=0.25, detection=0.9, planted=0.3)
 )
 """An economy in which everything that can go wrong often does, so that its share is seen in the draws."""
 

@@ -11,7 +11,7 @@ import pytest
 
 from tallystick.errors import MalformedError
 from tallystick.graphs.execute import execute
-from tallystick.graphs.graph import Constant, Form, Graph, Input, Node, Output, Role
+from tallystick.graphs.graph import Constant, Graph, GraphForm, Input, Node, Output, Role
 from tallystick.operators.operator import Exactness, Family, Operator
 from tallystick.tensors.digest import tensor_digest
 from tallystick.tensors.spec import TensorSpec
@@ -164,7 +164,7 @@ def model_graph(batch: int = 4) -> Graph:
     )
     return Graph(
         "aten",
-        Form.LOGICAL,
+        GraphForm.LOGICAL,
         (
             Input("weights.first", Role.WEIGHT, spec("F32[3,4]")),
             Input("weights.second", Role.WEIGHT, spec("F32[4,4]")),

@@ -10,7 +10,7 @@ import pytest
 from tallystick.errors import UsageError
 from tallystick.graphs.batching import slice_batch
 from tallystick.graphs.execute import execute
-from tallystick.graphs.graph import Form, Graph, Input, Output, Role
+from tallystick.graphs.graph import Graph, GraphForm, Input, Output, Role
 from tallystick.tensors.tensor import Tensor
 
 
@@ -20,7 +20,7 @@ def bytes_of(tensors: dict[str, Tensor]) -> dict[str, tuple[str, tuple[int, ...]
 
 def one_node(small: Any, node: Any, **inputs: str) -> Graph:
     sources = tuple(Input(name, Role.INPUT, small.spec(text)) for name, text in inputs.items())
-    return Graph("aten", Form.LOGICAL, sources, (), (node,), (Output("y", f"n{node.number}"),))
+    return Graph("aten", GraphForm.LOGICAL, sources, (), (node,), (Output("y", f"n{node.number}"),))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4])

@@ -20,8 +20,8 @@ from tallystick.graphs.check import check_graph
 from tallystick.graphs.derive import Deriver
 from tallystick.graphs.door import check_constants, read_graph
 from tallystick.graphs.encoding import canonical, graph_bytes
-from tallystick.graphs.graph import Form, Graph, Input, Node, Output, Role
-from tallystick.graphs.limits import Limits
+from tallystick.graphs.graph import Graph, GraphForm, Input, Node, Output, Role
+from tallystick.graphs.limits import GraphLimits
 from tallystick.graphs.root import graph_root
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
@@ -253,19 +253,19 @@ def test_bytes_that_are_no_canonical_document(small: Any, spoil: Callable[[bytes
 )
 def test_limits(small: Any, limit: str, enough: int, reason: str) -> None:
     data = graph_bytes(small.graph())
-    assert read_graph(data, Limits(**{limit: enough}), small.find)
+    assert read_graph(data, GraphLimits(**{limit: enough}), small.find)
     with pytest.raises(MalformedError, match=reason):
-        read_graph(data, Limits(**{limit: 3}), small.find)
+        read_graph(data, GraphLimits(**{limit: 3}), small.find)
 
 
 def test_a_split_into_single_elements_is_not_carried_out(small: Any) -> None:
     wide = TensorSpec("F32", (10**8,))
     split = small.node(0, "aten.split.Tensor", "F32[1]", ("inputs.x",), split_size=1, dim=0)
-    graph = Graph("aten", Form.LOGICAL, (Input("inputs.x", Role.INPUT, wide),), (), (split,), ())
+    graph = Graph("aten", GraphForm.LOGICAL, (Input("inputs.x", Role.INPUT, wide),), (), (split,), ())
     with pytest.raises(MalformedError, match="more primitives than the 20000 allowed"):
-        check_graph(graph, Limits(), small.find)
+        check_graph(graph, GraphLimits(), small.find)
     few = replace(split, attributes={"split_size": 10**8, "dim": 0}, results=(wide,))
-    check_graph(replace(graph, nodes=(few,)), Limits(), small.find)
+    check_graph(replace(graph, nodes=(few,)), GraphLimits(), small.find)
 
 
 def test_the_primitives_of_all_nodes_are_counted_together(small: Any) -> None:
@@ -285,14 +285,14 @@ def test_the_primitives_of_all_nodes_are_counted_together(small: Any) -> None:
 @pytest.mark.parametrize("size", [0, -1])
 def test_a_definition_that_trips_over_an_attribute_refuses_it(small: Any, size: int) -> None:
     split = small.node(0, "aten.split.Tensor", "F32[4]", ("inputs.x",), split_size=size, dim=0)
-    graph = Graph("aten", Form.LOGICAL, (Input("inputs.x", Role.INPUT, small.spec("F32[4]")),), (), (split,), ())
+    graph = Graph("aten", GraphForm.LOGICAL, (Input("inputs.x", Role.INPUT, small.spec("F32[4]")),), (), (split,), ())
     with pytest.raises(MalformedError, match=r"node 0: aten\.split\.Tensor"):
-        check_graph(graph, Limits(), small.find)
+        check_graph(graph, GraphLimits(), small.find)
 
 
 def test_a_graph_in_memory_is_checked_like_one_that_was_read(small: Any) -> None:
     graph = small.graph()
-    check_graph(graph, Limits(), small.find)
+    check_graph(graph, GraphLimits(), small.find)
     for changed in (
         with_node(graph, replace(graph.nodes[6], attributes={"factor": 1, "how": "all"})),
         with_node(graph, replace(graph.nodes[6], attributes={"factor": 0.1})),
@@ -302,7 +302,7 @@ def test_a_graph_in_memory_is_checked_like_one_that_was_read(small: Any) -> None
         replace(graph, nodes=graph.nodes[::-1]),
     ):
         with pytest.raises(MalformedError):
-            check_graph(changed, Limits(), small.find)
+            check_graph(changed, GraphLimits(), small.find)
 
 
 def test_constants_are_checked_by_their_digests(small: Any) -> None:

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("torch")
 
 from tallystick.errors import MalformedError
-from tallystick.frameworks.torch.capture.model import Captured
+from tallystick.frameworks.torch.capture.model import CapturedModel
 from tallystick.frameworks.torch.generation.decoding import capture_decode, capture_prefill
 from tallystick.graphs.comparison import cast, compare_graphs, draw_state, share_apart
 from tallystick.graphs.decode_interface import DecodeSizes, cache_specs, decode_sizes, empty_cache, fed, grown_cache
@@ -31,12 +31,12 @@ def tensor(*values: float, dtype: str = "<f4") -> Tensor:
 
 
 @pytest.fixture(scope="module")
-def step(one_thread: None) -> Captured:
+def step(one_thread: None) -> CapturedModel:
     return capture_decode(DECODERS["build"]("gpt2"), PAST)
 
 
 @pytest.fixture(scope="module")
-def whole(one_thread: None) -> Captured:
+def whole(one_thread: None) -> CapturedModel:
     return capture_prefill(DECODERS["build"]("gpt2"), PAST + 1)
 
 
@@ -74,7 +74,7 @@ def test_numbers_are_rounded_to_the_dtype_of_the_input() -> None:
     assert cast(tensor(0.1, dtype="<f8"), "F32").values()[0] == np.float32(0.1)
 
 
-def test_sizes_are_read_from_the_interface(step: Captured, whole: Captured) -> None:
+def test_sizes_are_read_from_the_interface(step: CapturedModel, whole: CapturedModel) -> None:
     assert decode_sizes(step.graph) == DecodeSizes(1, 1, PAST, DECODERS["VOCABULARY"])
     assert decode_sizes(whole.graph) == DecodeSizes(1, PAST + 1, 0, DECODERS["VOCABULARY"])
     assert (len(cache_specs(step.graph)), len(cache_specs(whole.graph)), empty_cache(step.graph)) == (4, 0, {})
@@ -90,12 +90,12 @@ def test_sizes_are_read_from_the_interface(step: Captured, whole: Captured) -> N
         (lambda graph: moved(graph, (1, 9)), r"inputs\.cache: .* four axes"),
     ],
 )
-def test_what_is_no_decode_graph_is_named(step: Captured, change: Any, said: str) -> None:
+def test_what_is_no_decode_graph_is_named(step: CapturedModel, change: Any, said: str) -> None:
     with pytest.raises(MalformedError, match=said):
         decode_sizes(change(step.graph))
 
 
-def test_the_last_step_is_that_of_the_pass(step: Captured, whole: Captured) -> None:
+def test_the_last_step_is_that_of_the_pass(step: CapturedModel, whole: CapturedModel) -> None:
     both = (step.bindings, whole.bindings)
     found = last_step_distances(step.graph, whole.graph, both, Reference(), np.random.default_rng(0))
     assert found.keys() == {"outputs.logits", *(name.replace("inputs", "outputs") for name in cache_specs(step.graph))}
@@ -103,7 +103,7 @@ def test_the_last_step_is_that_of_the_pass(step: Captured, whole: Captured) -> N
 
 
 @pytest.mark.parametrize("weight", ["weights.transformer.h.1.attn.c_attn.bias", "weights.transformer.wpe.weight"])
-def test_another_weight_in_the_step_is_seen(step: Captured, whole: Captured, weight: str) -> None:
+def test_another_weight_in_the_step_is_seen(step: CapturedModel, whole: CapturedModel, weight: str) -> None:
     shift = np.float32(1e-3)  # alone it would be lost in a norm
     other = {**step.bindings, weight: Tensor.of(step.bindings[weight].array() * np.float32(1.01) + shift)}
     both = (other, whole.bindings)
@@ -111,7 +111,7 @@ def test_another_weight_in_the_step_is_seen(step: Captured, whole: Captured, wei
     assert max(found.values()) > allowed_share(step.graph)
 
 
-def test_an_output_that_lacks_is_infinitely_far(step: Captured, whole: Captured) -> None:
+def test_an_output_that_lacks_is_infinitely_far(step: CapturedModel, whole: CapturedModel) -> None:
     lacking = replace(step.graph, outputs=tuple(each for each in step.graph.outputs if "1.value" not in each.name))
     both = (step.bindings, whole.bindings)
     found = last_step_distances(lacking, whole.graph, both, Reference(), np.random.default_rng(0))
@@ -122,7 +122,7 @@ def test_an_output_that_lacks_is_infinitely_far(step: Captured, whole: Captured)
     assert (compared.worst, compared.distances["outputs.logits"]) == ("outputs.cache.1.value", 0.0)
 
 
-def test_sizes_have_to_belong_together(step: Captured, whole: Captured) -> None:
+def test_sizes_have_to_belong_together(step: CapturedModel, whole: CapturedModel) -> None:
     draws = np.random.default_rng(0)
     with pytest.raises(MalformedError, match="one token after 0"):
         decoding_distances(lambda past: step.graph, whole.graph, step.bindings, Reference(), draws)
@@ -130,7 +130,7 @@ def test_sizes_have_to_belong_together(step: Captured, whole: Captured) -> None:
         last_step_distances(step.graph, step.graph, (step.bindings, step.bindings), Reference(), draws)
 
 
-def test_the_cache_that_a_step_gives_is_read_by_the_next(step: Captured) -> None:
+def test_the_cache_that_a_step_gives_is_read_by_the_next(step: CapturedModel) -> None:
     specs = step.graph.specs()
     outputs = {each.name: Tensor.of(np.zeros(specs[each.value].shape, "<f4")) for each in step.graph.outputs}
     assert grown_cache(outputs).keys() == cache_specs(step.graph).keys()

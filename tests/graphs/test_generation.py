@@ -20,7 +20,7 @@ from tallystick.frameworks.torch.generation.decoding import model_state  # noqa:
 from tallystick.frameworks.torch.generation.sampler import CanonicalSampling  # noqa: E402
 from tallystick.graphs.generation import (  # noqa: E402
     GraphFor,
-    Step,
+    TokenPosition,
     generate_with_graph,
     greedy,
     sampler_given,
@@ -85,7 +85,7 @@ def test_a_sampler_gives_the_same_tokens_in_the_graph_beside_it_and_in_generate(
     sampler, vocabulary = SAMPLERS[name], model.config.vocab_size
     sampled = sampling(graph_for, sampler)
 
-    def chosen(outputs: Mapping[str, Tensor], step: Step) -> int:
+    def chosen(outputs: Mapping[str, Tensor], step: TokenPosition) -> int:
         logits = outputs["outputs.logits"].values()[0, -1:]
         return int(choose(logits, sampler, [step.position], [step.history])[0])
 

@@ -14,7 +14,7 @@ from tallystick.graphs.derive import Deriver
 from tallystick.graphs.door import read_graph
 from tallystick.graphs.encoding import graph_bytes
 from tallystick.graphs.execute import execute
-from tallystick.graphs.graph import Form, Graph, Input, Node, Output, Ref, Role
+from tallystick.graphs.graph import Graph, GraphForm, Input, Node, Output, Ref, Role
 from tallystick.graphs.inspection import Inspection
 from tallystick.graphs.reference import Reference
 from tallystick.graphs.slicing import subgraph, verification_slice
@@ -61,7 +61,7 @@ def attention_graph(batch: int = 4) -> Graph:
         nodes.append(replace(unchecked, results=results))
         specs |= {ref: spec for ref, spec in zip(nodes[-1].outputs, results, strict=True) if ref and spec}
     outputs = (Output("outputs.y", "n12"), Output("outputs.attention", "n6"))
-    return Graph("aten", Form.LOGICAL, inputs, (), tuple(nodes), outputs)
+    return Graph("aten", GraphForm.LOGICAL, inputs, (), tuple(nodes), outputs)
 
 
 def tensors(seed: int = 0) -> dict[str, Tensor]:
@@ -143,7 +143,7 @@ def test_whatever_is_given_for_one_operator_is_right(
     inputs = tuple(Input(ref, Role.INPUT, TensorSpec("F32", shape)) for ref, shape in shapes.items())
     node = Node(0, name, operands, attributes, ())
     node = replace(node, results=Deriver()(node, {each.name: each.spec for each in inputs}).results)
-    graph = Graph("aten", Form.LOGICAL, inputs, (), (node,), (Output("y", "n0"),))
+    graph = Graph("aten", GraphForm.LOGICAL, inputs, (), (node,), (Output("y", "n0"),))
     draw = np.random.default_rng(1)
     held = {ref: Tensor.of(draw.normal(size=shape).astype(np.float32)) for ref, shape in shapes.items()}
     whole = execute(graph, held, Reference())

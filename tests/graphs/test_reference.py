@@ -7,7 +7,7 @@ import pytest
 
 from tallystick.errors import MalformedError
 from tallystick.graphs.execute import execute
-from tallystick.graphs.graph import Form, Graph, Input, Node, Output, Role
+from tallystick.graphs.graph import Graph, GraphForm, Input, Node, Output, Role
 from tallystick.graphs.reference import Reference
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
@@ -23,7 +23,9 @@ def squared_difference() -> Graph:
         Node(3, "aten.gt.Tensor", {"self": "inputs.x", "other": "inputs.y"}, {}, (TensorSpec("BOOL", (3,)),)),
     )
     inputs = tuple(Input(f"inputs.{name}", Role.INPUT, F32) for name in "xy")
-    return Graph("aten", Form.LOGICAL, inputs, (), nodes, (Output("outputs.z", "n2"), Output("outputs.larger", "n3")))
+    return Graph(
+        "aten", GraphForm.LOGICAL, inputs, (), nodes, (Output("outputs.z", "n2"), Output("outputs.larger", "n3"))
+    )
 
 
 def test_floats_come_out_as_float64_and_others_as_they_are() -> None:

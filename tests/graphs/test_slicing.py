@@ -13,8 +13,8 @@ from tallystick.graphs.check import check_graph
 from tallystick.graphs.door import read_graph
 from tallystick.graphs.encoding import graph_bytes
 from tallystick.graphs.execute import execute
-from tallystick.graphs.graph import Form, Graph, Output, Role
-from tallystick.graphs.limits import Limits
+from tallystick.graphs.graph import Graph, GraphForm, Output, Role
+from tallystick.graphs.limits import GraphLimits
 from tallystick.graphs.slicing import ancestors, between, descendants, subgraph, verification_slice
 from tallystick.tensors.tensor import Tensor
 
@@ -107,7 +107,7 @@ def test_a_verification_slice_computes_what_is_wanted_from_what_is_given(small: 
     assert [node.number for node in part.nodes] == [3, 4, 5]
     assert [each.name for each in part.inputs] == ["weights.second", "n1"]
     assert part.outputs == (Output("n5", "n5"),)
-    assert part.form is Form.VERIFICATION
+    assert part.form is GraphForm.VERIFICATION
     check_slice(small, graph, part)
 
 
@@ -128,4 +128,4 @@ def test_cuts_that_make_no_sense(small: Any) -> None:
     ):
         with pytest.raises(UsageError, match=reason):
             verification_slice(graph, given_values, wanted)
-    check_graph(verification_slice(graph, [], ["n0"]), Limits(), small.find)
+    check_graph(verification_slice(graph, [], ["n0"]), GraphLimits(), small.find)

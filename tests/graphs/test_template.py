@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tallystick.errors import MalformedError, TallyError, UsageError
 from tallystick.graphs.encoding import canonical, graph_bytes
-from tallystick.graphs.limits import Limits
+from tallystick.graphs.limits import GraphLimits
 from tallystick.graphs.polynomial import evaluate
 from tallystick.graphs.template import Template
 
@@ -80,7 +80,7 @@ def read(value: Any) -> Template:
 @pytest.mark.parametrize("batch", [1, 2, 4, 64])
 def test_a_bound_template_is_the_ordinary_graph(small: Any, batch: int) -> None:
     found = read(template(small))
-    assert found.bind(Limits(), small.find, batch=batch) == small.graph(batch)
+    assert found.bind(GraphLimits(), small.find, batch=batch) == small.graph(batch)
     assert Template.from_bytes(found.to_bytes()) == found
 
 
@@ -95,12 +95,12 @@ def test_a_bound_template_is_the_ordinary_graph(small: Any, batch: int) -> None:
 )
 def test_sizes_that_do_not_fit(small: Any, sizes: dict[str, int], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
-        read(template(small)).bind(Limits(), small.find, **sizes)
+        read(template(small)).bind(GraphLimits(), small.find, **sizes)
 
 
 def test_the_limits_hold_for_what_comes_out(small: Any) -> None:
     found = read(template(small))
-    limits = Limits(flops=2000)
+    limits = GraphLimits(flops=2000)
     assert found.bind(limits, small.find, batch=2)
     with pytest.raises(MalformedError, match="floating-point operations"):
         found.bind(limits, small.find, batch=64)
@@ -110,11 +110,11 @@ def test_a_template_that_is_wrong_for_one_size_is_refused_there(small: Any) -> N
     document = template(small)
     document["graph"]["nodes"][8]["attributes"]["size"] = ["2*batch-4", 2, 2]
     found = read(document)
-    assert found.bind(Limits(), small.find, batch=4) == small.graph(4)
+    assert found.bind(GraphLimits(), small.find, batch=4) == small.graph(4)
     with pytest.raises(MalformedError, match="node 9"):
-        found.bind(Limits(), small.find, batch=5)
+        found.bind(GraphLimits(), small.find, batch=5)
     with pytest.raises(MalformedError, match="node 9"):
-        found.bind(Limits(), small.find, batch=1)
+        found.bind(GraphLimits(), small.find, batch=1)
 
 
 def test_a_scalar_may_be_a_polynomial_and_stays_a_float_where_it_is_one(small: Any) -> None:
@@ -126,7 +126,7 @@ def test_a_scalar_may_be_a_polynomial_and_stays_a_float_where_it_is_one(small: A
     graph = {"constants": [], "dialect": "aten", "form": "logical", "graph": 1, "inputs": inputs,
              "nodes": [node, shift], "outputs": []}  # fmt: skip
     found = read({"dimensions": {"batch": [1, 9]}, "graph": graph, "template": 1})
-    bound = found.bind(Limits(), small.find, batch=3)
+    bound = found.bind(GraphLimits(), small.find, batch=3)
     assert bound.nodes[0].attributes == {"end": 6, "dtype": "I64"}
     assert bound.nodes[1].attributes == {"alpha": 0.5}
 
@@ -180,7 +180,7 @@ def test_a_field_replaced_gives_a_graph_or_a_refusal(small: Any, data: st.DataOb
         place = place[key]
     place[path[-1]] = data.draw(SCRAPS)
     try:
-        graph = read(document).bind(Limits(), small.find, batch=data.draw(st.integers(1, 5)))
+        graph = read(document).bind(GraphLimits(), small.find, batch=data.draw(st.integers(1, 5)))
     except TallyError:
         return
     assert graph_bytes(graph)

@@ -14,10 +14,10 @@ import httpx
 import pytest
 
 from tallystick.http import guarding
-from tallystick.http.guarding import Limits, origin_of
+from tallystick.http.guarding import ConnectionLimits, origin_of
 from tallystick.http.listening import served
 
-HASTY = Limits(connections=6, per_address=2, head_s=0.4)
+HASTY = ConnectionLimits(connections=6, per_address=2, head_s=0.4)
 Serve = Callable[[], AbstractContextManager[str]]
 
 
@@ -98,7 +98,7 @@ def test_slow_answers_and_pauses_between_requests_are_no_idleness(url: str) -> N
 
 
 def test_a_server_full_of_idle_connections_answers_whoever_asks() -> None:
-    with served(app, limits=Limits(connections=6, head_s=60)) as url, ExitStack() as held:
+    with served(app, limits=ConnectionLimits(connections=6, head_s=60)) as url, ExitStack() as held:
         idle = [held.enter_context(connected(url)) for _ in range(20)]
         for _ in range(3):
             assert httpx.get(url, timeout=5).text == "ok"
@@ -107,7 +107,7 @@ def test_a_server_full_of_idle_connections_answers_whoever_asks() -> None:
 
 
 def test_connections_that_are_answered_do_not_give_way() -> None:
-    with served(app, limits=Limits(connections=2, head_s=60)) as url, ExitStack() as held:
+    with served(app, limits=ConnectionLimits(connections=2, head_s=60)) as url, ExitStack() as held:
         busy = [held.enter_context(connected(url)) for _ in range(2)]
         for each in busy:
             each.sendall(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -151,4 +151,4 @@ def test_connections_of_one_host_are_counted_together(address: str, origin: str 
 def test_a_server_promises_no_more_connections_than_it_can_have_files(monkeypatch: pytest.MonkeyPatch) -> None:
     for files, connections in ((1024, 512), (1 << 20, 2048), (resource.RLIM_INFINITY, 2048)):
         monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
-        assert Limits().affordable().connections == connections
+        assert ConnectionLimits().affordable().connections == connections

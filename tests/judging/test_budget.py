@@ -12,7 +12,7 @@ import pytest
 from tallystick.graphs.door import read_graph
 from tallystick.graphs.encoding import graph_bytes
 from tallystick.graphs.execute import execute
-from tallystick.graphs.graph import Form, Graph, Input, Node, Output, Role
+from tallystick.graphs.graph import Graph, GraphForm, Input, Node, Output, Role
 from tallystick.judging.budget import (
     SYSTEMATIC,
     Accumulated,
@@ -46,7 +46,7 @@ def chain(depth: int = DEPTH, with_tanh: bool = True) -> Graph:
         before = f"n{number + with_tanh}"
     inputs = (Input("inputs.x", Role.INPUT, square), Input("weights.w", Role.WEIGHT, square))
     outputs = (Output("outputs.y", before),)
-    return read_graph(graph_bytes(Graph("aten", Form.LOGICAL, inputs, (), tuple(nodes), outputs)))
+    return read_graph(graph_bytes(Graph("aten", GraphForm.LOGICAL, inputs, (), tuple(nodes), outputs)))
 
 
 GRAPH = chain()

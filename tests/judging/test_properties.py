@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tallystick.errors import UsageError
-from tallystick.graphs.graph import Form, Graph, Input, Node, Output, Role
+from tallystick.graphs.graph import Graph, GraphForm, Input, Node, Output, Role
 from tallystick.judging.findings import Findings
 from tallystick.judging.properties import PROPERTIES, check_conserved, judge_properties
 from tallystick.tensors.spec import TensorSpec
@@ -28,7 +28,7 @@ def node(
 def graph_of(nodes: list[Node], inputs: Arrays, outputs: Mapping[str, str] | None = None) -> Graph:
     given = tuple(Input(name, Role.WEIGHT, TensorSpec.of(Tensor.of(array))) for name, array in inputs.items())
     named = tuple(Output(name, value) for name, value in (outputs or {}).items())
-    return Graph("aten", Form.LOGICAL, given, (), tuple(nodes), named)
+    return Graph("aten", GraphForm.LOGICAL, given, (), tuple(nodes), named)
 
 
 def judged(name: str, graph: Graph, arrays: Arrays) -> tuple[bool, tuple[str, ...]]:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tallystick.graphs.engine import Engine
 from tallystick.graphs.graph import Node
-from tallystick.operators.bound import Bound, bound
+from tallystick.operators.bound import ResultBound, bound
 from tallystick.operators.registry import operator
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
@@ -103,13 +103,13 @@ class Leaving:
     result: int
     share: float
     claimed: Any
-    bound: Bound
+    bound: ResultBound
 
     def __str__(self) -> str:
         return f"{self.call} result {self.result}: {self.share:.3g} of the bound"
 
 
-def results_of(call: Call, engine: Engine, bounds: tuple[Bound | None, ...]) -> list[Tensor | None]:
+def results_of(call: Call, engine: Engine, bounds: tuple[ResultBound | None, ...]) -> list[Tensor | None]:
     """What an engine computes; `bounds` tells what the results are."""
     described = operator(call.operator)
     specs = tuple(None if each is None else TensorSpec(each.dtype, each.value.shape) for each in bounds)
@@ -144,12 +144,12 @@ def _unloaded(engine: Engine, result: Any, dtype: str) -> Tensor | None:
     return engine.unload(result, dtype) if dtype not in NARROW.values() or held == dtype else None
 
 
-def bounds_of(call: Call, **settings: Any) -> tuple[Bound | None, ...]:
+def bounds_of(call: Call, **settings: Any) -> tuple[ResultBound | None, ...]:
     """The bound of each result."""
     return bound(operator(call.operator), mapped(call.arguments, lambda tensor: tensor), **settings)
 
 
-def shares(call: Call, engine: Engine, **settings: Any) -> list[tuple[Bound, Tensor, npt.NDArray[np.float64]]]:
+def shares(call: Call, engine: Engine, **settings: Any) -> list[tuple[ResultBound, Tensor, npt.NDArray[np.float64]]]:
     """Of each result that is computed: its bound, the result, and which share of the bound each element uses."""
     bounds = bounds_of(call, **settings)
     computed = results_of(call, engine, bounds)

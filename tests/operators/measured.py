@@ -11,7 +11,7 @@ import numpy as np
 
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.graphs.engine import Engine
-from tallystick.operators.bound import Bound
+from tallystick.operators.bound import ResultBound
 from tallystick.operators.rounding import DETERMINISTIC, Model, Probabilistic, Variance
 from tallystick.tensors.tensor import Tensor
 from tests.operators.examples import Call
@@ -65,7 +65,7 @@ def tightness(calls: list[Call], engine: Engine, draws: int = DRAWS) -> Tightnes
     return Tightness({name: _geometric([each[name] for each in found]) for name in found[0]}, 1 / closest, elements)
 
 
-def _ratios(bounds: Mapping[str, Bound | None], result: Tensor) -> list[dict[str, float]]:
+def _ratios(bounds: Mapping[str, ResultBound | None], result: Tensor) -> list[dict[str, float]]:
     """Nothing for a result without an error, or that is outside its bound."""
     used = {name: float(each.excess(result).max(initial=0.0)) for name, each in bounds.items() if each is not None}
     return [{name: 1 / share for name, share in used.items()}] if 0 < used["deterministic"] <= 1 else []

@@ -10,7 +10,7 @@ from tallystick.errors import MalformedError
 from tallystick.operators.arrays import NUMPY, library
 from tallystick.operators.balls.ball import Ball
 from tallystick.operators.balls.balls import Balls
-from tallystick.operators.bound import Bound, bound
+from tallystick.operators.bound import ResultBound, bound
 from tallystick.operators.precision import FORMATS, Precision
 from tallystick.operators.registry import operator
 from tallystick.operators.values import Value
@@ -194,7 +194,7 @@ def _wide(name: str) -> contextlib.AbstractContextManager[Any]:
 
 
 def test_excess_tells_classes_apart() -> None:
-    promised = Bound("F32", np.array([1.0, np.nan, np.inf, 5.0]), np.array([0.5, 0.0, 0.0, np.inf]))
+    promised = ResultBound("F32", np.array([1.0, np.nan, np.inf, 5.0]), np.array([0.5, 0.0, 0.0, np.inf]))
     honest = Tensor.of(np.array([1.25, np.nan, np.inf, 9.0], np.float32))
     assert list(promised.excess(honest)) == [0.5, 0.0, 0.0, 0.0]
     wrong = Tensor.of(np.array([np.nan, 1.0, -np.inf, np.nan], np.float32))
@@ -203,7 +203,7 @@ def test_excess_tells_classes_apart() -> None:
 
 def test_a_claim_of_another_shape_is_refused() -> None:
     with pytest.raises(MalformedError):
-        Bound("F32", np.zeros(3), np.zeros(3)).excess(Tensor.of(np.zeros(4, np.float32)))
+        ResultBound("F32", np.zeros(3), np.zeros(3)).excess(Tensor.of(np.zeros(4, np.float32)))
 
 
 @pytest.mark.parametrize("name", sorted(FORMATS))

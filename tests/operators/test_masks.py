@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tallystick.operators.bound import Bound
+from tallystick.operators.bound import ResultBound
 from tallystick.tensors.tensor import Tensor
 from tests.operators.examples import call
 from tests.operators.honest import bounds_of
@@ -16,7 +16,7 @@ MASK = np.where(np.tri(4, 5, dtype=bool), np.float32(0), SMALLEST).astype(np.flo
 MASKED = (SCORES + MASK).astype(np.float32)
 
 
-def bound_of(name: str, *operands: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> Bound:
+def bound_of(name: str, *operands: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> ResultBound:
     given = {"dim": -1, "dtype": None} if "softmax" in name else {"alpha": 1}
     names = ("self",) if "softmax" in name else ("self", "other")
     (found,) = bounds_of(call(name, **dict(zip(names, operands, strict=True)), **given))

@@ -12,8 +12,8 @@ from tallystick.errors import MalformedError, UnavailableError
 from tallystick.graphs.check import check_graph
 from tallystick.graphs.engine import Engine
 from tallystick.graphs.execute import execute
-from tallystick.graphs.graph import Form, Graph, Input, Node, Output, Role
-from tallystick.graphs.limits import Limits
+from tallystick.graphs.graph import Graph, GraphForm, Input, Node, Output, Role
+from tallystick.graphs.limits import GraphLimits
 from tallystick.graphs.reference import Reference
 from tallystick.operators.arrays import NUMPY
 from tallystick.operators.registry import OPERATORS, operator
@@ -51,7 +51,7 @@ def together(calls: list[Call]) -> tuple[Graph, dict[str, Tensor]]:
         nodes.append(node)
         outputs.extend(Output(f"result.{ref}", ref) for ref in node.outputs if ref is not None)
     inputs = [Input(name, Role.INPUT, TensorSpec.of(tensor)) for name, tensor in bindings.items()]
-    return Graph("stablehlo", Form.LOGICAL, tuple(inputs), (), tuple(nodes), tuple(outputs)), bindings
+    return Graph("stablehlo", GraphForm.LOGICAL, tuple(inputs), (), tuple(nodes), tuple(outputs)), bindings
 
 
 def computed(calls: list[Call], engine: Engine) -> dict[str, Tensor]:
@@ -87,7 +87,7 @@ def test_examples_hold_every_operator_and_every_refusal() -> None:
 
 
 def test_the_examples_are_a_graph_that_passes_the_door() -> None:
-    check_graph(together(CALLS)[0], Limits())
+    check_graph(together(CALLS)[0], GraphLimits())
 
 
 @pytest.mark.parametrize("each", REFUSED, ids=str)

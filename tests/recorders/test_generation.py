@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from tallystick.frameworks.torch.generation.language_models import load_language_model  # noqa: E402
-from tallystick.recorders.generation import Asked, Generated, generate_plain, record_generation  # noqa: E402
+from tallystick.recorders.generation import AnswerRequest, Generated, generate_plain, record_generation  # noqa: E402
 from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings, batch_composition  # noqa: E402
 
 PROMPTS = [[5, 9, 17, 4, 33, 12, 80], [44, 8, 21]]
@@ -82,7 +82,9 @@ def bare(language_model: Any, **given: Any) -> Any:
     return language_model.model.generate(**{**padded(), "max_new_tokens": LENGTH, "pad_token_id": 0, **given})
 
 
-def recorded(language_model: Any, issuer: ReceiptIssuer, asked: Sequence[Asked] = (), **given: Any) -> list[Generated]:
+def recorded(
+    language_model: Any, issuer: ReceiptIssuer, asked: Sequence[AnswerRequest] = (), **given: Any
+) -> list[Generated]:
     with record_generation(language_model, issuer, asked) as answers:
         bare(language_model, **given)
     return answers
@@ -124,7 +126,7 @@ def test_generate_answers_the_same_with_recording(loaded: Callable[[str], Any], 
 def test_rows_are_those_of_a_prefill(loaded: Callable[[str], Any], issuer_of: Any, name: str) -> None:
     language_model = loaded(name)
     issuer = issuer_of(language_model)
-    asked = [Asked(sampler=Sampler(seed=seed)) for seed in (1, 2)]
+    asked = [AnswerRequest(sampler=Sampler(seed=seed)) for seed in (1, 2)]
     for answers in (
         recorded(language_model, issuer),
         recorded(language_model, issuer, asked),
@@ -137,7 +139,7 @@ def test_rows_are_those_of_a_prefill(loaded: Callable[[str], Any], issuer_of: An
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_plain_loop_answers_as_generate_does(loaded: Callable[[str], Any], issuer_of: Any, name: str) -> None:
     language_model = loaded(name)
-    asked = [Asked(sampler=Sampler(temperature=0.8, top_k=40, seed=5)), Asked(sampler=Sampler(seed=6))]
+    asked = [AnswerRequest(sampler=Sampler(temperature=0.8, top_k=40, seed=5)), AnswerRequest(sampler=Sampler(seed=6))]
     answers = recorded(language_model, issuer_of(language_model), asked)
     plain = generate_plain(language_model, PROMPTS, LENGTH, asked)
     assert [each.tokens for each in plain] == [each.tokens for each in answers]
@@ -181,7 +183,7 @@ def replayed(language_model: Any, answer: Generated) -> list[int]:
 
 
 def test_every_row_has_its_own_sampler_id_and_nonce(model: Any, issuer_of: Any) -> None:
-    asked = [Asked("first", "00", Sampler(seed=3)), Asked("second", "11", Sampler(temperature=0.0))]
+    asked = [AnswerRequest("first", "00", Sampler(seed=3)), AnswerRequest("second", "11", Sampler(temperature=0.0))]
     answers = recorded(model, issuer_of(model), asked)
     receipts = [signed(each) for each in answers]
     assert [(each.request.id, each.request.nonce) for each in receipts] == [("first", "00"), ("second", "11")]
@@ -257,7 +259,7 @@ def test_an_own_rule_for_stopping_is_a_stop(model: Any, issuer_of: Any) -> None:
 
 # ---- batches
 def test_a_batch_says_how_large_it_was_and_whose_its_rows_were(model: Any, issuer_of: Any) -> None:
-    answers = recorded(model, issuer_of(model), [Asked("a"), Asked("b")])
+    answers = recorded(model, issuer_of(model), [AnswerRequest("a"), AnswerRequest("b")])
     composition = batch_composition([(LENGTH, ["a", "b"])])
     assert [(signed(each).batch.largest, signed(each).batch.composition) for each in answers] == [(2, composition)] * 2
 
@@ -269,7 +271,9 @@ def test_a_mask_is_needed_only_where_there_is_padding(model: Any, issuer_of: Any
 
 
 def test_calls_are_recorded_one_after_another(model: Any, issuer_of: Any) -> None:
-    with record_generation(model, issuer_of(model), [Asked("a"), Asked("b"), Asked("c")]) as answers:
+    with record_generation(
+        model, issuer_of(model), [AnswerRequest("a"), AnswerRequest("b"), AnswerRequest("c")]
+    ) as answers:
         bare(model)
         bare(model, **padded(PROMPTS[:1]))
         bare(model, **padded(PROMPTS[1:]))
@@ -396,5 +400,5 @@ def test_the_plain_loop_says_what_it_cannot_do(model: Any) -> None:
 @pytest.mark.parametrize(("name", "nonce"), [("../x", None), ("", None), ("a", "0"), ("a", "zz"), ("a", "00" * 65)])
 def test_an_id_or_nonce_that_no_receipt_holds_is_refused_before_any_work(name: str, nonce: str | None) -> None:
     with pytest.raises(UsageError, match=r"request: (id|nonce)"):
-        Asked(name, nonce)
-    assert Asked("a", "00").nonce == "00"
+        AnswerRequest(name, nonce)
+    assert AnswerRequest("a", "00").nonce == "00"

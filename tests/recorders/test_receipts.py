@@ -17,7 +17,7 @@ from tallystick.commitments.digest import digest
 from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
 from tallystick.store.receipts import ReceiptLog, find_receipt, read_receipts, read_states, write_states
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
-from tallystick.transcripts.receipt import RECEIPT_BYTES_MAX, Answer, Batch, Request, Tokens
+from tallystick.transcripts.receipt import RECEIPT_BYTES_MAX, Answer, BatchStatement, Request, Tokens
 from tallystick.transcripts.sampler import Sampler
 from tallystick.transcripts.states_opening import check_states_opening
 
@@ -41,7 +41,7 @@ def rows(count: int = len(ANSWER), seed: int = 0) -> dict[int, Any]:
 def issue(issuer: ReceiptIssuer, name: str = "r", **more: Any) -> Any:
     request = Request(id=name, prompt=Tokens.of(PROMPT), max_tokens=9, nonce="00ff")
     answer = Answer(tokens=Tokens.of(ANSWER), finish="end")
-    return issuer.issue(request, answer, Sampler(seed=3), more.pop("rows", rows()), Batch(largest=2), **more)
+    return issuer.issue(request, answer, Sampler(seed=3), more.pop("rows", rows()), BatchStatement(largest=2), **more)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 from research.architectures import jax_transformer  # noqa: E402
 from research.decoding.jax_decoding import capture_jax_decode, capture_jax_prefill  # noqa: E402
-from tallystick.frameworks.jax.capture import Captured  # noqa: E402
+from tallystick.frameworks.jax.capture import CapturedFunction  # noqa: E402
 from tallystick.frameworks.jax.engine import JaxEngine  # noqa: E402
 from tallystick.frameworks.torch.generation.own_capture import DecodeProgram  # noqa: E402
 from tallystick.frameworks.torch.generation.verification_graph import verification_graph  # noqa: E402
@@ -28,7 +28,7 @@ PAST = 5
 
 
 @cache
-def step(length: int, past: int, batch: int = 1) -> Captured:
+def step(length: int, past: int, batch: int = 1) -> CapturedFunction:
     return capture_jax_decode(past, batch, length)
 
 

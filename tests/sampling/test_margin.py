@@ -12,7 +12,7 @@ from tallystick.commitments.philox import words
 from tallystick.errors import MalformedError
 from tallystick.operators.tally import fixed
 from tallystick.sampling.choose import choose, kept, scores
-from tallystick.sampling.edges import Edges
+from tallystick.sampling.edges import FilterEdges
 from tallystick.sampling.filters import relative_logits
 from tallystick.sampling.glance import EVERY_TOKEN, USUAL_REACH, chosen_at_a_glance
 from tallystick.sampling.margin import margin, margins
@@ -189,7 +189,7 @@ def test_edges_at_no_spread_are_what_the_filters_keep() -> None:
             continue
         logits = (3 * rng.standard_normal(64)).astype(np.float32)
         x = relative_logits(logits, sampler, ())
-        edges = Edges(Ranks(x), sampler)
+        edges = FilterEdges(Ranks(x), sampler)
         left = kept(logits[None], sampler, [0], [()])[0].tolist()
         assert [edges.possible(each, 0.0) for each in x.tolist()] == left, sampler
         assert [edges.sure(each, 0.0) for each in x.tolist()] == left, sampler
@@ -204,7 +204,7 @@ def test_edges_hold_every_drift() -> None:
             continue
         logits = (3 * rng.standard_normal(64)).astype(np.float32)
         x = relative_logits(logits, sampler, ())
-        edges = Edges(Ranks(x), sampler)
+        edges = FilterEdges(Ranks(x), sampler)
         moves = rng.choice([-1.0, 1.0], 64) if rng.random() < 0.5 else rng.uniform(-1, 1, 64)
         left = kept((logits + moves * spread / 2).astype(np.float32)[None], sampler, [0], [()])[0]
         assert (left <= [edges.possible(each, spread + 1e-5) for each in x.tolist()]).all(), sampler

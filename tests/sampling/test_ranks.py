@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.sampling.choose import choose
-from tallystick.sampling.edges import Edges
+from tallystick.sampling.edges import FilterEdges
 from tallystick.sampling.filters import keys_of, relative_logits
 from tallystick.sampling.margin import margin, margins
 from tallystick.sampling.ranks import Ranks
@@ -62,7 +62,7 @@ def test_shares_and_ceilings_are_those_of_a_look_at_every_token(
 ) -> None:
     logits, token = np.array(row, np.float32), token % len(row)
     x = relative_logits(logits, sampler, (0,))
-    found = _of(Edges(Ranks(x), sampler), float(x[token]), spread)
+    found = _of(FilterEdges(Ranks(x), sampler), float(x[token]), spread)
     expected = by_definition.share_and_ceiling(
         by_definition.Edges(keys_of(logits, sampler, (0,)), sampler), token, spread
     )

@@ -14,7 +14,7 @@ import torch
 from tallystick.errors import UnavailableError
 from tallystick.recorders.receipts import batch_composition
 from tallystick.serving.batching import BatchingEngine
-from tallystick.serving.jobs import BusyError, Failed, Generated, Job, Piece
+from tallystick.serving.jobs import BusyError, Failed, Job, JobResult, Piece
 from tallystick.transcripts.sampler import Sampler
 
 WAIT = 20.0
@@ -165,7 +165,7 @@ def test_a_row_without_a_token_to_choose_fails_alone(
         listeners = [Listener() for _ in range(3)]
         engine.submit([job(number, listener, (1, 2, 3)) for number, listener in enumerate(listeners)])
         found = [each.result() for each in listeners]
-        assert [type(each) for each in found[:2]] == [Generated, Failed]
+        assert [type(each) for each in found[:2]] == [JobResult, Failed]
         assert len(found[0].ids) == 12
 
 
@@ -191,7 +191,7 @@ def test_a_failing_pass_ends_its_requests_and_not_the_engine(
                 fails.set()
             assert listener.result() == Failed("generation failed: RuntimeError")
             fails.clear()
-        assert isinstance(answers(engine, [(1, {})], together=True)[0], Generated)
+        assert isinstance(answers(engine, [(1, {})], together=True)[0], JobResult)
 
 
 def test_an_engine_that_stops_says_so(one_thread: None, long_model: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tallystick.serving.jobs import Generated, Job
+from tallystick.serving.jobs import Job, JobResult
 from tallystick.serving.slots import FOLD, Slot
 from tallystick.transcripts.sampler import Sampler
 
@@ -42,7 +42,7 @@ def test_what_is_handed_over_is_whole_and_no_longer_held(language_model: Any) ->
         slot, told, _ = answered(language_model, tokens)
         slot.hand_over()
         generated = told[-1]
-        assert isinstance(generated, Generated)
+        assert isinstance(generated, JobResult)
         assert generated.rows[0][:, 0].tolist() == [float(step) for step in range(tokens)]
         assert generated.prompt_rows[0].shape == (1, WIDTH)
         assert (held_bytes(slot), dict(slot.prompt_rows)) == (0, {})

@@ -17,7 +17,17 @@ from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.game import apply
 from tallystick.disputes.game.moves import Choose, Contest, Descend, Move, Partition, Post, Protest, Reveal
 from tallystick.disputes.game.partition import bounds, cut_places
-from tallystick.disputes.game.protocols import Answered, Descended, Descent, Doubt, Doubter, Files, Judge, Opened, Trace
+from tallystick.disputes.game.protocols import (
+    Descended,
+    Descent,
+    DisputeView,
+    Doubt,
+    Doubter,
+    Files,
+    Judge,
+    OpenedLeaves,
+    Trace,
+)
 from tallystick.disputes.game.rules import Rules
 from tallystick.disputes.game.state import Dispute, Phase, State
 from tallystick.documents.files import read_document
@@ -37,7 +47,7 @@ class Outcome:
 
     fault: Fault | None
     reason: str
-    answered: Answered
+    answered: DisputeView
     moves: tuple[Move, ...]
 
     @property
@@ -114,7 +124,7 @@ class Rehearsal:
         named = {"leaf": leaf.leaf, "proof": leaf.proof, "root": descent.root, "size": descent.size, "data": data}
         return Descend.model_validate({"actor": PROVER, "dispute": 0, "turn": self.dispute.turn, **named})
 
-    def _revealed(self, opened: Opened) -> Move:
+    def _revealed(self, opened: OpenedLeaves) -> Move:
         (cut,), data = opened.cuts, self._lay(opened.files)
         return Reveal(actor=PROVER, dispute=0, turn=self.dispute.turn, leaf=cut.leaf, proof=cut.proof, data=data)
 
@@ -125,8 +135,8 @@ class Rehearsal:
             return Choose(actor=CHALLENGER, dispute=0, turn=dispute.turn, child=chosen)
         return Protest(actor=CHALLENGER, dispute=0, turn=dispute.turn, ground=chosen)
 
-    def _answered(self) -> Answered:
-        return Answered(self.state.claims[0], 0, self.dispute, self.statement, tuple(self.turns), self.descended)
+    def _answered(self) -> DisputeView:
+        return DisputeView(self.state.claims[0], 0, self.dispute, self.statement, tuple(self.turns), self.descended)
 
     def _make(self, move: Move) -> None:
         self.moves.append(move)

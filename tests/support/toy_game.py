@@ -15,8 +15,8 @@ from tallystick.commitments.encoding import Json, decode, encode
 from tallystick.commitments.tree import LeafHashes, leaf_hash, prove_inclusion, tree_root
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Cut
-from tallystick.disputes.game.protocols import Answered, Descent, Doubt, Ground, Opened
-from tallystick.disputes.game.state import Claim, Dispute
+from tallystick.disputes.game.protocols import Descent, DisputeView, Doubt, Ground, OpenedLeaves
+from tallystick.disputes.game.state import Dispute, PostedClaim
 from tallystick.documents.files import read_document
 from tallystick.errors import MalformedError, ProofError, UnavailableError
 
@@ -78,11 +78,11 @@ class CountingTrace:
     counting: Counting
     levels: int = 2
 
-    def partition(self, dispute: Dispute, places: Sequence[int]) -> Opened:
+    def partition(self, dispute: Dispute, places: Sequence[int]) -> OpenedLeaves:
         """The leaves at `places`, and the same as files."""
         leaves = self._leaves(dispute)
         files = {f"{place}.json": leaves[place] for place in places}
-        return Opened(tuple(cut(leaves, place) for place in places), files)
+        return OpenedLeaves(tuple(cut(leaves, place) for place in places), files)
 
     def descend(self, dispute: Dispute) -> Descent:
         """The operators of the step that is left."""
@@ -92,10 +92,10 @@ class CountingTrace:
         files = {RECORD: records[dispute.low], OPERATORS: listed}
         return Descent(cut(records, dispute.low), root, len(operators), files)
 
-    def reveal(self, dispute: Dispute) -> Opened:
+    def reveal(self, dispute: Dispute) -> OpenedLeaves:
         """The addition that is left."""
         leaves = self._leaves(dispute)
-        return Opened((cut(leaves, dispute.low),), {OPERATOR: leaves[dispute.low]})
+        return OpenedLeaves((cut(leaves, dispute.low),), {OPERATOR: leaves[dispute.low]})
 
     def _leaves(self, dispute: Dispute) -> list[bytes]:
         if dispute.level == self.levels:
@@ -108,13 +108,13 @@ class CountingTrace:
 class CountingDoubter:
     """A challenger that counts by itself, in each child from what the prover showed at its beginning."""
 
-    def doubt(self, claim: Claim, statement: Path) -> Doubt | None:
+    def doubt(self, claim: PostedClaim, statement: Path) -> Doubt | None:
         """Everything, if any record is not what honest counting gives."""
         found = _records(claim, statement)
         expected = _plan(statement).leaves(claim.levels)
         return None if found == expected else Doubt(0, claim.size, "the counter shows something else")
 
-    def choose(self, answered: Answered, children: Sequence[tuple[int, int]]) -> int | Ground:
+    def choose(self, answered: DisputeView, children: Sequence[tuple[int, int]]) -> int | Ground:
         """The first child at whose end the counter does not show what was added since its beginning."""
         leaves = _leaves_under(answered)
         for number, (low, high) in enumerate(children[:-1]):
@@ -134,7 +134,7 @@ class CountingJudge:
     is_blind: bool = False
     bribed: Fault | None = None
 
-    def rule(self, answered: Answered, nonce: str | None = None) -> tuple[Fault | None, str]:
+    def rule(self, answered: DisputeView, nonce: str | None = None) -> tuple[Fault | None, str]:
         """The prover is at fault where its files do not hang together, or its addition does not add one."""
         if self.is_blind or self.bribed:
             return self.bribed, "no addition was looked at"
@@ -163,7 +163,7 @@ def cut(leaves: Sequence[bytes], place: int) -> Cut:
     return Cut(leaf=hashes[place].hex(), proof=tuple(each.hex() for each in proof))
 
 
-def _leaves_under(answered: Answered) -> list[bytes]:
+def _leaves_under(answered: DisputeView) -> list[bytes]:
     """The leaves of the tree that is being cut, after checking that they hang together with those above."""
     claim, dispute = answered.claim, answered.dispute
     records = _records(claim, answered.statement)
@@ -184,7 +184,7 @@ def _leaves_under(answered: Answered) -> list[bytes]:
     return operators
 
 
-def _adds_up(answered: Answered, leaves: Sequence[bytes], low: int, high: int) -> bool:
+def _adds_up(answered: DisputeView, leaves: Sequence[bytes], low: int, high: int) -> bool:
     """Whether leaves [low, high) add one for each addition to what was shown before them."""
     plan = _plan(answered.statement)
     is_record = answered.dispute.level == 2
@@ -192,11 +192,11 @@ def _adds_up(answered: Answered, leaves: Sequence[bytes], low: int, high: int) -
     return _number(leaves[high - 1], "after") == before + (high - low) * (plan.width if is_record else 1)
 
 
-def _start(answered: Answered, records: Sequence[bytes], step: int) -> int:
+def _start(answered: DisputeView, records: Sequence[bytes], step: int) -> int:
     return _number(records[step - 1], "after") if step else _plan(answered.statement).start
 
 
-def _shown(answered: Answered, leaves: Sequence[bytes]) -> bool:
+def _shown(answered: DisputeView, leaves: Sequence[bytes]) -> bool:
     """Whether the files of the last partition are the leaves that it named."""
     hashes = {leaf_hash(leaf).hex(): f"{place}.json" for place, leaf in enumerate(leaves)}
     folder = answered.turns[-1]
@@ -209,7 +209,7 @@ def _broken() -> tuple[Fault, str]:
     return Fault.PROVER, "what lies at the board is not what was named"
 
 
-def _records(claim: Claim, statement: Path) -> list[bytes]:
+def _records(claim: PostedClaim, statement: Path) -> list[bytes]:
     records = [encode(each) for each in _list(statement / RECORDS)]
     is_tree = tree_root([leaf_hash(each) for each in records]).hex() == claim.root
     _require(is_tree and len(records) == claim.size, "the statement holds other records")

@@ -30,7 +30,7 @@ Kind = Literal["projection", "toploc", "states"]
 L = TypeVar("L", bound="DistanceLimits")
 
 
-class Measured(Document):
+class MeasuredModels(Document):
     """Models on which limits were tried: in `dtype`, up to `layers` blocks deep and `width` elements wide.
 
     `answers` honest answers of `models` were compared, and none of them was rejected.
@@ -47,7 +47,7 @@ class Measured(Document):
         return self.dtype == card.dtype and card.layers <= self.layers and card.width <= self.width
 
 
-TRIED: Final = (Measured(dtype="F32", layers=30, width=576, models=("SmolLM2-135M-Instruct",), answers=37),)
+TRIED: Final = (MeasuredModels(dtype="F32", layers=30, width=576, models=("SmolLM2-135M-Instruct",), answers=37),)
 """Models on which limits of smaller ones were tried: on four stacks no honest answer was rejected, and every other
 model, precision and cache was seen."""
 
@@ -86,7 +86,7 @@ class FingerprintCalibration(Document):
     models: tuple[str, ...]
     stacks: tuple[str, ...]
     held_out: tuple[str, ...]
-    measured: tuple[Measured, ...] = ()
+    measured: tuple[MeasuredModels, ...] = ()
     limits: tuple[FingerprintLimits, ...]
     states: tuple[DistanceLimits, ...]
 
@@ -100,11 +100,11 @@ class FingerprintRule(Document):
 
     limits: tuple[FingerprintLimits, ...] | None = None
     states: tuple[DistanceLimits, ...] | None = None
-    measured: tuple[Measured, ...] | None = None
+    measured: tuple[MeasuredModels, ...] | None = None
     margin: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
     parts: Annotated[int, Field(ge=1, le=PARTS_MAX)] = 4
 
-    def measured_for(self, kind: Kind) -> tuple[Measured, ...] | None:
+    def measured_for(self, kind: Kind) -> tuple[MeasuredModels, ...] | None:
         """The models for which limits hold; None where that is every model. Those of TOPLOC are never one's own."""
         own = {"projection": self.limits, "states": self.states}.get(kind)
         if own is not None:

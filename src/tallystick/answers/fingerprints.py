@@ -22,7 +22,7 @@ from tallystick.answers.distance_limits import (
     FingerprintCalibration,
     FingerprintLimits,
     FingerprintRule,
-    Measured,
+    MeasuredModels,
     shipped_calibration,
 )
 from tallystick.errors import MalformedError, ProofError, UnavailableError
@@ -262,7 +262,7 @@ __all__ = [
     "FingerprintCalibration",
     "FingerprintLimits",
     "FingerprintRule",
-    "Measured",
+    "MeasuredModels",
     "judge_fingerprint",
     "judge_fingerprints",
     "judge_states",

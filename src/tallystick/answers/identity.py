@@ -13,7 +13,7 @@ from tallystick.transcripts.receipt import PROXY, SIGNED, SignedReceipt
 from tallystick.workloads.language_model import LanguageModel
 
 if TYPE_CHECKING:
-    from tallystick.answers.verify import Subject
+    from tallystick.answers.verify import ReceiptContext
 
 DTYPES: Final[tuple[Dtype, ...]] = ("F32", "BF16", "F16")
 UNKNOWN: Final = "unknown"
@@ -34,7 +34,7 @@ def check_signer(notes: Notebook, signed: SignedReceipt, body: bytes, policy: Re
         notes.lacks("signature", f"{signed.key} is not a key that the policy trusts")
 
 
-def check_model(notes: Notebook, subject: Subject, model: LanguageModel, policy: ReceiptPolicy) -> None:
+def check_model(notes: Notebook, subject: ReceiptContext, model: LanguageModel, policy: ReceiptPolicy) -> None:
     """The receipt names the promised model, and an engine that the policy accepts.
 
     Raises `UnavailableError` where the model that the verifier holds is not the one that the policy promises.
@@ -52,7 +52,7 @@ def check_model(notes: Notebook, subject: Subject, model: LanguageModel, policy:
     _check_cache(notes, subject.receipt.engine.kv_cache, policy)
 
 
-def _check_other(notes: Notebook, subject: Subject, model: LanguageModel, policy: ReceiptPolicy) -> None:
+def _check_other(notes: Notebook, subject: ReceiptContext, model: LanguageModel, policy: ReceiptPolicy) -> None:
     """The receipt names another root: that of another model, of the same one in another precision, or of a name."""
     card, stated = model.card, subject.receipt.model
     held = f"{card.identity} ({card.architecture}, {card.dtype})"
@@ -75,7 +75,7 @@ def _precision(root: str, model: LanguageModel) -> Dtype | None:
     return next((card.dtype for card in cards if card is not None and card.identity == root), None)
 
 
-def _is_name(subject: Subject) -> bool:
+def _is_name(subject: ReceiptContext) -> bool:
     """Whether the root is that of a name that was asked for, or by a proxy while no name is at hand."""
     asked = None if subject.request is None else subject.request.model
     names = {name for name in (asked, subject.response.model) if name is not None}

@@ -9,7 +9,7 @@ from tallystick.answers.exact import ExactReplayer, differences, judge_replay
 from tallystick.answers.layer import LayerSource, judge_layer
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.report import RUNG_OF, RUNGS, ReceiptReport
-from tallystick.answers.verify import Subject, Verification, verify_subject
+from tallystick.answers.verify import ReceiptContext, Verification, verify_subject
 from tallystick.errors import ProofError, UnavailableError, UsageError
 from tallystick.transcripts.environment import Environment
 from tallystick.workloads.language_model import LanguageModel
@@ -32,7 +32,7 @@ class Tools:
 
 
 def climb(
-    subject: Subject,
+    subject: ReceiptContext,
     model: LanguageModel,
     policy: ReceiptPolicy | None = None,
     rung: int | None = None,
@@ -67,12 +67,12 @@ def _wanted(found: Verification, asked: int | None, rung: int, is_there: bool) -
     return is_there and bool(doubts) and not found.notes.findings.rejected
 
 
-def _has_layers(subject: Subject, tools: Tools) -> bool:
+def _has_layers(subject: ReceiptContext, tools: Tools) -> bool:
     states = subject.receipt.states
     return tools.layers is not None and subject.challenge is not None and states is not None and states.prompt
 
 
-def _has_replayer(subject: Subject, tools: Tools) -> bool:
+def _has_replayer(subject: ReceiptContext, tools: Tools) -> bool:
     """Whether an answer can be generated again at all: on this stack, alone in its batch."""
     if tools.replayer is None:
         return False

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tallystick.answers.enclosure import Enclosed, enclose
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.report import Notebook
-from tallystick.answers.verify import Challenge, Subject
+from tallystick.answers.verify import ReceiptContext, StatesChallenge
 from tallystick.commitments.digest import digest, digest_bytes
 from tallystick.commitments.philox import sample
 from tallystick.errors import ProofError, UnavailableError
@@ -67,7 +67,7 @@ LayerSource = Callable[[tuple[int, ...], int], LayerProgram]
 
 def judge_layer(
     notes: Notebook,
-    subject: Subject,
+    subject: ReceiptContext,
     tokens: tuple[int, ...],
     policy: ReceiptPolicy,
     source: LayerSource,
@@ -106,7 +106,7 @@ def check_program(graph: Graph, policy: ReceiptPolicy) -> None:
             raise UnavailableError(f"judging it takes up to {needed}, more than {setting} of {allowed}")
 
 
-def opened_layers(challenge: Challenge, statement: StatesCommitment) -> dict[int, Rows]:
+def opened_layers(challenge: StatesChallenge, statement: StatesCommitment) -> dict[int, Rows]:
     """The layers of which every row is opened, each [rows, width]; raises `ProofError` for a wrong opening."""
     parts = check_states_opening(challenge.opening, statement, challenge.nonce, challenge.count)
     blocks = range(-(-statement.rows // statement.block))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from tallystick.answers.distance_limits import FingerprintRule, Kind, Measured
+from tallystick.answers.distance_limits import FingerprintRule, Kind, MeasuredModels
 from tallystick.answers.sampler import BANDS_MEASURED, SamplerRule
 from tallystick.transcripts.model_card import ModelCard
 
@@ -38,7 +38,7 @@ def unmeasured_band(rule: SamplerRule, card: ModelCard) -> str:
     return "" if rule.band is not None else _reason(BANDS_MEASURED, card, "no tie band was", way)
 
 
-def _reason(measured: Sequence[Measured], card: ModelCard, what: str, way: str) -> str:
+def _reason(measured: Sequence[MeasuredModels], card: ModelCard, what: str, way: str) -> str:
     if any(each.covers(card) for each in measured):
         return ""
     held = f"{card.layers} layers of width {card.width} in {card.dtype}"

@@ -20,7 +20,7 @@ SHOWN: Final = 3
 
 
 @dataclass
-class Order:
+class ReceiptOrder:
     """What the numbers of one key's receipts show.
 
     In a stream that has to be `complete`, a missing number and another order than that of the numbers are objections.
@@ -32,9 +32,9 @@ class Order:
     not_checked: list[str] = field(default_factory=list)
 
 
-def check_order(receipts: Sequence[Receipt], complete: bool = False) -> Order:
+def check_order(receipts: Sequence[Receipt], complete: bool = False) -> ReceiptOrder:
     """The order of the receipts of one key, as they were handed over."""
-    order = Order(complete)
+    order = ReceiptOrder(complete)
     if not receipts:
         return order
     distinct = list(_without_replays(order, receipts))
@@ -48,7 +48,7 @@ def check_order(receipts: Sequence[Receipt], complete: bool = False) -> Order:
     return order
 
 
-def _without_replays(order: Order, receipts: Sequence[Receipt]) -> Iterator[Receipt]:
+def _without_replays(order: ReceiptOrder, receipts: Sequence[Receipt]) -> Iterator[Receipt]:
     """One receipt handed over twice answers two requests with one answer, or was kept twice by mistake."""
     seen: dict[Digest, int] = {}
     replays = 0
@@ -64,7 +64,7 @@ def _without_replays(order: Order, receipts: Sequence[Receipt]) -> Iterator[Rece
         order.findings.note(AGREES, CHECK, f"{len(receipts)} receipts", "no receipt twice")
 
 
-def _check_numbers(order: Order, receipts: Sequence[Receipt]) -> None:
+def _check_numbers(order: ReceiptOrder, receipts: Sequence[Receipt]) -> None:
     by_number: dict[int, list[Receipt]] = defaultdict(list)
     for receipt in receipts:
         by_number[receipt.sequence].append(receipt)
@@ -76,7 +76,7 @@ def _check_numbers(order: Order, receipts: Sequence[Receipt]) -> None:
         order.findings.note(AGREES, CHECK, "numbers", "each once")
 
 
-def _check_names(order: Order, receipts: Sequence[Receipt]) -> None:
+def _check_names(order: ReceiptOrder, receipts: Sequence[Receipt]) -> None:
     """The provider names its answers, and no two alike."""
     names = Counter(each.request.id for each in receipts)
     doubled = sorted(name for name, count in names.items() if count > 1)
@@ -86,7 +86,7 @@ def _check_names(order: Order, receipts: Sequence[Receipt]) -> None:
         order.findings.note(AGREES, CHECK, "request.id")
 
 
-def _check_nonces(order: Order, receipts: Sequence[Receipt]) -> None:
+def _check_nonces(order: ReceiptOrder, receipts: Sequence[Receipt]) -> None:
     """A nonce stands in the receipts of one request. Where it does not, a customer used it twice or sent it again.
 
     That is no fault of the provider's: a receipt of another nonce than was asked for is found beside its own request.
@@ -122,14 +122,14 @@ def _asked(receipt: Receipt) -> tuple[object, ...] | None:
     return base, receipt.request.prompt.digest, receipt.request.max_tokens, *settings
 
 
-def _check_sorted(order: Order, receipts: Sequence[Receipt], ascending: Sequence[Receipt]) -> None:
+def _check_sorted(order: ReceiptOrder, receipts: Sequence[Receipt], ascending: Sequence[Receipt]) -> None:
     moved = sum(a is not b for a, b in zip(receipts, ascending, strict=True))
     detail = f"{moved} of {len(receipts)} receipts are not where their numbers put them" if moved else ""
     finding = Finding(float(moved), 0.0, CHECK, "order", detail, advisory=not order.complete)
     order.findings.note(finding)
 
 
-def _check_gaps(order: Order, ascending: Sequence[Receipt]) -> None:
+def _check_gaps(order: ReceiptOrder, ascending: Sequence[Receipt]) -> None:
     numbers = [each.sequence for each in ascending]
     edges = [0, *numbers] if order.complete else numbers
     gaps = [(a + 1, b - 1) for a, b in pairwise(edges) if b > a + 1]
@@ -142,7 +142,7 @@ def _check_gaps(order: Order, ascending: Sequence[Receipt]) -> None:
     order.not_checked.append(f"whether receipts after number {numbers[-1]} were withheld")
 
 
-def _check_links(order: Order, ascending: Sequence[Receipt]) -> None:
+def _check_links(order: ReceiptOrder, ascending: Sequence[Receipt]) -> None:
     """Where two receipts have neighbouring numbers, the second names the first."""
     held: dict[int, set[Digest]] = defaultdict(set)
     for each in ascending:

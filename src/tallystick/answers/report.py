@@ -35,7 +35,7 @@ EXACT: Final = ("fingerprint", "states", BITS)
 
 
 @dataclass(frozen=True)
-class Question:
+class CustomerQuestion:
     """What a customer asks: what has to be settled first, what answers it, and what else would speak against it."""
 
     first: tuple[str, ...]
@@ -43,12 +43,12 @@ class Question:
     against: tuple[str, ...] = ()
 
 
-QUESTIONS: Final[Mapping[str, Question]] = {
-    "same model": Question(STATED, SEEN, ("sampler", "surprisal", "layer")),
-    "same precision": Question(STATED, EXACT, ("sampler", "surprisal", "evidence", "layer", "replay")),
-    "same prompt": Question(("signature",), ("prompt",), ("nonce",)),
-    "same sampler": Question(("signature", "settings"), ("evidence", "surprisal", "replay"), ("sampler",)),
-    "same token count": Question(("signature", "finish"), ("usage", "tokens")),
+QUESTIONS: Final[Mapping[str, CustomerQuestion]] = {
+    "same model": CustomerQuestion(STATED, SEEN, ("sampler", "surprisal", "layer")),
+    "same precision": CustomerQuestion(STATED, EXACT, ("sampler", "surprisal", "evidence", "layer", "replay")),
+    "same prompt": CustomerQuestion(("signature",), ("prompt",), ("nonce",)),
+    "same sampler": CustomerQuestion(("signature", "settings"), ("evidence", "surprisal", "replay"), ("sampler",)),
+    "same token count": CustomerQuestion(("signature", "finish"), ("usage", "tokens")),
 }
 
 
@@ -198,7 +198,7 @@ class ReceiptReport:
     def _checks(self) -> list[str]:
         return list(dict.fromkeys(cost.check for cost in self.costs))
 
-    def _reply(self, question: Question) -> Reply:
+    def _reply(self, question: CustomerQuestion) -> Reply:
         decisive = [each for each in self.findings if not each.advisory]
         spoken = {*question.first, *question.answers, *question.against}
         if any(each.name in spoken and not each.agrees for each in decisive):

@@ -55,7 +55,7 @@ class Spoken(Loose):
     content: str | None = None
 
 
-class Choice(Loose):
+class DeliveredChoice(Loose):
     """One answer as it was delivered."""
 
     message: Spoken | None = None
@@ -87,14 +87,14 @@ class Response(Loose):
     model: str | None = None
     usage: Usage | None = None
     prompt_token_ids: TokenIds | None = None
-    choices: Annotated[tuple[Choice, ...], Field(max_length=1)] = ()
+    choices: Annotated[tuple[DeliveredChoice, ...], Field(max_length=1)] = ()
     number: int = 0
     answers: int = 1
 
     @property
-    def choice(self) -> Choice:
+    def choice(self) -> DeliveredChoice:
         """The only answer, or an empty one."""
-        return self.choices[0] if self.choices else Choice()
+        return self.choices[0] if self.choices else DeliveredChoice()
 
     @property
     def request_id(self) -> str | None:
@@ -110,7 +110,7 @@ class Several(Loose):
     model: str | None = None
     usage: Usage | None = None
     prompt_token_ids: TokenIds | None = None
-    choices: Annotated[tuple[Choice, ...], Field(max_length=ANSWERS_MAX)] = ()
+    choices: Annotated[tuple[DeliveredChoice, ...], Field(max_length=ANSWERS_MAX)] = ()
 
     def each(self) -> tuple[Response, ...]:
         """The answers one by one; what is billed beyond the other answers is billed to each."""

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
-from tallystick.answers.distance_limits import TRIED, Measured
+from tallystick.answers.distance_limits import TRIED, MeasuredModels
 from tallystick.documents.document import Document
 from tallystick.errors import MalformedError
 from tallystick.sampling.glance import USUAL_REACH
@@ -35,8 +35,8 @@ BANDS: Final = {"F32": 2e-3, "F16": 6e-2, "BF16": 5e-1}
 """Tie bands in logits where the verifier states none: about eight roundings of a logit of 32 to the model's dtype."""
 BANDS_MEASURED: Final = (
     *TRIED,
-    Measured(dtype="BF16", layers=6, width=128, models=("demo", "served"), answers=24),
-    Measured(dtype="F16", layers=6, width=128, models=("demo", "served"), answers=24),
+    MeasuredModels(dtype="BF16", layers=6, width=128, models=("demo", "served"), answers=24),
+    MeasuredModels(dtype="F16", layers=6, width=128, models=("demo", "served"), answers=24),
 )
 """The models on which honest logits stayed within these bands: the cache in batches of twelve beside one pass, with
 either attention and one or two threads, 1,620 rows a pair. Differences of two logits reached 0.33 in BF16, 0.047 in F16

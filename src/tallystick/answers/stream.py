@@ -14,7 +14,7 @@ from tallystick.answers.order import CHECK, check_order
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.report import Notebook, ReceiptReport
 from tallystick.answers.sampler import SamplerEvidence, SamplerRule
-from tallystick.answers.verify import Subject, check_statements
+from tallystick.answers.verify import ReceiptContext, check_statements
 from tallystick.commitments.digest import Digest, digest, digest_bytes
 from tallystick.commitments.encoding import Json, encode
 from tallystick.errors import MalformedError, UnavailableError, UsageError
@@ -26,7 +26,7 @@ from tallystick.workloads.language_model import LanguageModel
 
 EVIDENCE: Final = "evidence"
 BAD_SHARES: Final = (0.01, 0.05, 0.1)
-Judge = Callable[[Subject], ReceiptReport]
+Judge = Callable[[ReceiptContext], ReceiptReport]
 Refused = (MalformedError, UnavailableError, UsageError)
 
 
@@ -116,7 +116,7 @@ def is_sampled(nonce: bytes, receipt: Digest, share: float) -> bool:
 
 
 def verify_stream(
-    subjects: Sequence[Subject],
+    subjects: Sequence[ReceiptContext],
     model: LanguageModel,
     policy: ReceiptPolicy,
     nonce: bytes,
@@ -136,7 +136,7 @@ def verify_stream(
 
 
 def _look_at(
-    seen: _Seen, subject: Subject, model: LanguageModel, policy: ReceiptPolicy, nonce: bytes, judge: Judge
+    seen: _Seen, subject: ReceiptContext, model: LanguageModel, policy: ReceiptPolicy, nonce: bytes, judge: Judge
 ) -> None:
     receipt = subject.receipt
     if _is_signed(subject, policy):
@@ -155,7 +155,7 @@ def _look_at(
         seen.refused.append(f"receipt number {receipt.sequence}: {error}")
 
 
-def _is_signed(subject: Subject, policy: ReceiptPolicy) -> bool:
+def _is_signed(subject: ReceiptContext, policy: ReceiptPolicy) -> bool:
     """Whether its number counts: also where the receipt cannot be judged, which leaves no gap."""
     notes = Notebook()
     check_signer(notes, subject.response.receipt, subject.body, policy)

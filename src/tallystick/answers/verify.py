@@ -33,7 +33,7 @@ FORGEABLE: Final = (
 
 
 @dataclass(frozen=True)
-class Challenge:
+class StatesChallenge:
     """What a verifier asked to be opened after it had the receipt, and the answer."""
 
     nonce: bytes
@@ -47,7 +47,7 @@ class Challenge:
 
 
 @dataclass(frozen=True)
-class Subject:
+class ReceiptContext:
     """A receipt with everything that a verifier holds besides it.
 
     `context` is how many places the model has, `refusal` what the provider said instead of opening committed states.
@@ -55,7 +55,7 @@ class Subject:
 
     response: Response
     request: ExpectedRequest | None = None
-    challenge: Challenge | None = None
+    challenge: StatesChallenge | None = None
     context: int | None = None
     refusal: str | None = None
 
@@ -87,7 +87,7 @@ class Subject:
 class Verification:
     """One receipt under way: what was seen, and what is there to compute with."""
 
-    subject: Subject
+    subject: ReceiptContext
     model: LanguageModel
     policy: ReceiptPolicy
     notes: Notebook
@@ -131,7 +131,7 @@ def verify_receipt(
     request: ExpectedRequest | None = None,
     *,
     response: Response | None = None,
-    challenge: Challenge | None = None,
+    challenge: StatesChallenge | None = None,
     context: int | None = None,
     rung: Rung = 2,
 ) -> ReceiptReport:
@@ -145,11 +145,13 @@ def verify_receipt(
         UnavailableError: verifying it takes more than the policy spends.
         UsageError: the model is not of a precision that the policy accepts, or has no template for the request.
     """
-    subject = Subject(response or Response(receipt=signed), request, challenge, context)
+    subject = ReceiptContext(response or Response(receipt=signed), request, challenge, context)
     return verify_subject(subject, model, policy or ReceiptPolicy(), rung).report(rung)
 
 
-def verify_subject(subject: Subject, model: LanguageModel, policy: ReceiptPolicy, rung: Rung = 2) -> Verification:
+def verify_subject(
+    subject: ReceiptContext, model: LanguageModel, policy: ReceiptPolicy, rung: Rung = 2
+) -> Verification:
     """As `verify_receipt`; the verification can be carried on."""
     found = check_statements(subject, model, policy)
     if found.can_compute:
@@ -159,7 +161,7 @@ def verify_subject(subject: Subject, model: LanguageModel, policy: ReceiptPolicy
     return found
 
 
-def check_statements(subject: Subject, model: LanguageModel, policy: ReceiptPolicy) -> Verification:
+def check_statements(subject: ReceiptContext, model: LanguageModel, policy: ReceiptPolicy) -> Verification:
     """What needs no pass: bounds, signature, model root, request, delivery, end. Raises as `verify_receipt`."""
     receipt, notes = subject.receipt, Notebook()
     found = Verification(subject, model, policy, notes)

@@ -23,7 +23,7 @@ MARGIN: Final = 4.0
 """How far limits lie above the largest honest drift that was seen, at least."""
 
 
-class Limits(Document):
+class StateLimits(Document):
     """Largest distances at which a replayed state agrees; the fields are those of `ResidualLimits`."""
 
     overall: Distance
@@ -44,7 +44,7 @@ class Limits(Document):
         )
 
 
-class Entry(Document):
+class LimitsEntry(Document):
     """Limits for segments of at most `window` steps that start at `from_step` or later.
 
     They hold for weights, for optimizer memory and buffers, for sketches and for losses. `honest_max` and
@@ -58,8 +58,8 @@ class Entry(Document):
     dtype: Literal["fp32", "bf16"]
     window: Positive
     from_step: Count
-    weights: Limits
-    memory: Limits
+    weights: StateLimits
+    memory: StateLimits
     projection: Distance
     loss_band: Distance
     honest_segments: Positive
@@ -87,13 +87,13 @@ class Calibration(Document):
     torch: str
     stacks: tuple[str, ...]
     held_out: tuple[str, ...]
-    entries: tuple[Entry, ...]
+    entries: tuple[LimitsEntry, ...]
 
-    def entry_for(self, recipe: Recipe, start: int, steps: int) -> Entry | None:
+    def entry_for(self, recipe: Recipe, start: int, steps: int) -> LimitsEntry | None:
         """The entry of the smallest window that holds `steps` from state `start`, or `None` if none was calibrated."""
         return self.entry_at((family_of(recipe), recipe.optimizer.kind, recipe.training.dtype), start, steps)
 
-    def entry_at(self, wanted: tuple[str, str, str], start: int, steps: int) -> Entry | None:
+    def entry_at(self, wanted: tuple[str, str, str], start: int, steps: int) -> LimitsEntry | None:
         """As `entry_for`, for a family, an optimizer and a precision."""
         fitting = [
             entry

@@ -48,7 +48,7 @@ RATE_TOLERANCE = 1e-12
 
 
 @dataclass
-class Evidence:
+class CheckedRun:
     """A run whose bytes hang together as far as `findings` says."""
 
     run: RunDirectory
@@ -113,14 +113,14 @@ class Evidence:
         self._places.append(place)
 
 
-def gather_evidence(run: RunDirectory, policy: Policy) -> Evidence:
+def gather_evidence(run: RunDirectory, policy: Policy) -> CheckedRun:
     """Read a run and recheck all of it; what does not hold is in the evidence's findings.
 
     Raises:
         MalformedError: a file is not what it should be.
         UnavailableError: a file is missing or larger than the policy allows.
     """
-    evidence = Evidence(run, run.claim(), run.spec(), run.environment())
+    evidence = CheckedRun(run, run.claim(), run.spec(), run.environment())
     findings, claim = evidence.findings, evidence.claim
     with findings.check("claim"):
         expected = policy.claim
@@ -144,7 +144,7 @@ def gather_evidence(run: RunDirectory, policy: Policy) -> Evidence:
     return evidence
 
 
-def _open_data(evidence: Evidence) -> None:
+def _open_data(evidence: CheckedRun) -> None:
     spec = evidence.spec
     require(evidence.claim.data == spec.data_root, "the claim names another data root than the spec")
     if spec.commitment is None:
@@ -155,7 +155,7 @@ def _open_data(evidence: Evidence) -> None:
     evidence.plan = batch_plan(spec, evidence.dataset)
 
 
-def _check_stated_data(evidence: Evidence) -> None:
+def _check_stated_data(evidence: CheckedRun) -> None:
     """What is committed to is of the kinds that the recipe states."""
     recipe, commitment = evidence.spec.recipe, evidence.spec.commitment
     assert recipe is not None  # only a recipe has data
@@ -166,7 +166,7 @@ def _check_stated_data(evidence: Evidence) -> None:
         check_stated_tokenizer(tokenizer, recipe.tokenizer.kind, recipe.tokenizer.vocabulary)
 
 
-def _open_graph(evidence: Evidence) -> None:
+def _open_graph(evidence: CheckedRun) -> None:
     """Read the step graph through the strict door; raises `MalformedError` for one that no verifier would run."""
     graph, constants = load_program(evidence.run.graph_path)
     require(graph_root(graph) == evidence.spec.graph, "graphs/step.json is not the graph that the spec names")
@@ -174,7 +174,7 @@ def _open_graph(evidence: Evidence) -> None:
         evidence.program = _program(evidence, graph, constants)
 
 
-def _program(evidence: Evidence, graph: Graph, constants: State) -> StepProgram | None:
+def _program(evidence: CheckedRun, graph: Graph, constants: State) -> StepProgram | None:
     spec = evidence.spec
     if spec.recipe is None:
         rules = tuple(group.rule for group in spec.optimizer or ())
@@ -184,7 +184,7 @@ def _program(evidence: Evidence, graph: Graph, constants: State) -> StepProgram 
     return recipe_program(spec.recipe, graph, constants, evidence.dataset, evidence.plan)
 
 
-def _read_transcript(evidence: Evidence, policy: Policy) -> None:
+def _read_transcript(evidence: CheckedRun, policy: Policy) -> None:
     """One pass over all records: root, order, batches, learning rates. Memory: eight bytes a record."""
     path, chain, frontier, place = evidence.run.transcript_path, Chain(evidence.spec), Frontier.empty(), 0
     broken: ProofError | None = None
@@ -208,7 +208,7 @@ def _read_transcript(evidence: Evidence, policy: Policy) -> None:
         chain.finish()
 
 
-def _note_record(evidence: Evidence, record: Record, place: int) -> None:
+def _note_record(evidence: CheckedRun, record: Record, place: int) -> None:
     if isinstance(record, HeaderRecord):
         require(record.environment == evidence.claim.environment, "the header names another environment")
     elif isinstance(record, AnchorRecord):
@@ -223,14 +223,14 @@ def _note_record(evidence: Evidence, record: Record, place: int) -> None:
         _check_hints(evidence, record.post, f"step {record.index}")
 
 
-def _check_hints(evidence: Evidence, summary: StateSummary, subject: str) -> None:
+def _check_hints(evidence: CheckedRun, summary: StateSummary, subject: str) -> None:
     for bucket in (summary.fp16_rne, summary.grid):
         if bucket is not None and bucket.hints is not None:
             with evidence.findings.check("boundary hints", subject):
                 evidence.run.read_blob(bucket.hints)
 
 
-def _check_step(evidence: Evidence, record: StepRecord) -> None:
+def _check_step(evidence: CheckedRun, record: StepRecord) -> None:
     """What is recorded of a step, its batch and its learning rate follow from the spec alone."""
     recipe, plan = evidence.spec.recipe, evidence.plan
     found = record.post.model_dump(exclude_none=True).keys()
@@ -260,7 +260,7 @@ def _check_log(frontier: Frontier, log: Log, name: str) -> None:
     require(digest_from(frontier.root()) == log.root, f"{name} does not have the root that the claim names")
 
 
-def _read_trace(evidence: Evidence, policy: Policy) -> None:
+def _read_trace(evidence: CheckedRun, policy: Policy) -> None:
     frontier = Frontier.empty()
     with evidence.findings.check("trace root"):
         for number, line in enumerate(read_lines(evidence.run.trace_path)):
@@ -272,7 +272,7 @@ def _read_trace(evidence: Evidence, policy: Policy) -> None:
         _check_log(frontier, evidence.claim.trace, "trace.jsonl")
 
 
-def _check_tiles(evidence: Evidence) -> None:
+def _check_tiles(evidence: CheckedRun) -> None:
     """The tiles serve openings; opening the first and the last record shows that they belong to this root."""
     log = evidence.claim.transcript
     if evidence.findings.rejected:
@@ -282,7 +282,7 @@ def _check_tiles(evidence: Evidence) -> None:
             open_line(evidence.run.transcript_path, index, log.size).check(log)
 
 
-def _check_anchors(evidence: Evidence, policy: Policy) -> None:
+def _check_anchors(evidence: CheckedRun, policy: Policy) -> None:
     for index in sorted(evidence.anchors):
         with evidence.findings.check("anchor", f"step {index}"):
             path = evidence.run.path / evidence.anchors[index].file
@@ -303,6 +303,6 @@ def _position(state: Mapping[str, Tensor]) -> int | None:
     return int(held.array().flat[0]) if held is not None and (held.dtype, held.shape) == ("I64", ()) else None
 
 
-def steps_between(evidence: Evidence, start: int, end: int) -> Iterator[StepRecord]:
+def steps_between(evidence: CheckedRun, start: int, end: int) -> Iterator[StepRecord]:
     """The records of steps `start + 1` … `end`."""
     return (evidence.step(index) for index in range(start + 1, end + 1))

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from tallystick.audits.evidence import Evidence
+from tallystick.audits.evidence import CheckedRun
 from tallystick.audits.sampling import Segment
 from tallystick.audits.tolerant import TolerantJudge
 from tallystick.commitments.encoding import Json
@@ -51,7 +51,7 @@ class SegmentReport:
 
 
 def replay_segment(
-    evidence: Evidence, segment: Segment, replayer: Replayer, judge: TolerantJudge | None
+    evidence: CheckedRun, segment: Segment, replayer: Replayer, judge: TolerantJudge | None
 ) -> SegmentReport:
     """Replay one segment into the evidence's findings; without a `judge`, equality of bits is asked for."""
     started, notes = time.perf_counter(), Findings()

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tallystick.audits.evidence import Evidence
+from tallystick.audits.evidence import CheckedRun
 from tallystick.audits.policy import Policy
 from tallystick.audits.replay import SegmentReport
 from tallystick.audits.sampling import Selection, detection_probability, unreachable_share
@@ -82,7 +82,7 @@ class Report:
 
 
 def make_report(
-    evidence: Evidence,
+    evidence: CheckedRun,
     policy: Policy,
     nonce: bytes,
     selection: Selection,
@@ -114,7 +114,7 @@ def make_report(
     )
 
 
-def _not_checked(evidence: Evidence, policy: Policy, segments: list[SegmentReport], share: float) -> Iterable[str]:
+def _not_checked(evidence: CheckedRun, policy: Policy, segments: list[SegmentReport], share: float) -> Iterable[str]:
     replayed = sum(report.segment.steps for report in segments)
     if replayed < evidence.steps:
         yield f"{evidence.steps - replayed} of {evidence.steps} steps were not replayed"
@@ -139,13 +139,13 @@ def _not_checked(evidence: Evidence, policy: Policy, segments: list[SegmentRepor
     yield "whether other data was used elsewhere, before step 0 or after the last step"
 
 
-def _derived(evidence: Evidence) -> str:
+def _derived(evidence: CheckedRun) -> str:
     recipe = evidence.spec.recipe
     is_trained = recipe is not None and recipe.tokenizer.kind == "bpe"
     return "tokenizer was trained on the source, and the tokens are those" if is_trained else "tokens are those"
 
 
-def _assumptions(evidence: Evidence, policy: Policy, nonce: bytes, graph: Digest | None) -> Iterable[str]:
+def _assumptions(evidence: CheckedRun, policy: Policy, nonce: bytes, graph: Digest | None) -> Iterable[str]:
     yield "SHA-256 is collision resistant, and this machine and its libraries compute what they say"
     if nonce:
         yield "the nonce was drawn by the verifier after the claim was fixed"

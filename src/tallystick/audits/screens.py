@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from tallystick.audits.evidence import Evidence
+from tallystick.audits.evidence import CheckedRun
 from tallystick.audits.replay import as_float
 from tallystick.commitments.digest import digest
 from tallystick.errors import MalformedError, ProofError
@@ -37,7 +37,7 @@ State = Mapping[str, Tensor]
 Weights: TypeAlias = Mapping[str, np.ndarray[Any, np.dtype[Any]]]
 
 
-def screen_anchors(evidence: Evidence) -> None:
+def screen_anchors(evidence: CheckedRun) -> None:
     """Run every screen over every pair of neighbouring anchors; holds two states at a time."""
     recipe = evidence.spec.recipe
     marks = sorted(evidence.anchors)
@@ -68,11 +68,11 @@ def screen_anchors(evidence: Evidence) -> None:
         evidence.findings.note(named, "update profile", advisory=True)
 
 
-def _screen_segment(evidence: Evidence, recipe: Recipe, before: State, after: State, start: int, end: int) -> None:
+def _screen_segment(evidence: CheckedRun, recipe: Recipe, before: State, after: State, start: int, end: int) -> None:
     _note(evidence, _screens(evidence, recipe, before, after, _rates(recipe, start, end), start, end), start, end)
 
 
-def _note(evidence: Evidence, screens: Iterator[Finding], start: int, end: int) -> None:
+def _note(evidence: CheckedRun, screens: Iterator[Finding], start: int, end: int) -> None:
     try:
         screened = list(screens)
     except (KeyError, MalformedError, ValueError) as error:
@@ -82,7 +82,7 @@ def _note(evidence: Evidence, screens: Iterator[Finding], start: int, end: int) 
 
 
 def _loop_screens(
-    evidence: Evidence, rules: Sequence[UpdateRule], before: State, after: State, start: int, end: int
+    evidence: CheckedRun, rules: Sequence[UpdateRule], before: State, after: State, start: int, end: int
 ) -> Iterator[Finding]:
     """The screens of AdamW for somebody's own loop: its spec states the rules, its records the learning rates.
 
@@ -106,7 +106,7 @@ def _reach_of_groups(
 
 
 def _screens(
-    evidence: Evidence,
+    evidence: CheckedRun,
     recipe: Recipe,
     before: State,
     after: State,
@@ -153,7 +153,7 @@ def _screened_weights(state: State) -> Iterator[str]:
 
 
 def _reach_of_sgd(
-    evidence: Evidence,
+    evidence: CheckedRun,
     recipe: Recipe,
     before: State,
     after: State,
@@ -175,7 +175,7 @@ def _reach_of_sgd(
     )
 
 
-def _gradient_norm(evidence: Evidence, step: int) -> float:
+def _gradient_norm(evidence: CheckedRun, step: int) -> float:
     recorded = evidence.step(step).gradient_norm
     return np.inf if recorded is None else as_float(recorded)
 
@@ -192,7 +192,7 @@ def _screen_finite(findings: Findings, state: State, mark: int) -> None:
     findings.note(Finding(float(len(bad)), 0.0), "finite state", where)
 
 
-def _screen_continuity(evidence: Evidence, state: State, mark: int) -> None:
+def _screen_continuity(evidence: CheckedRun, state: State, mark: int) -> None:
     """The sketch recorded with a step has to be that of the anchor that claims to follow it."""
     anchor = evidence.anchors[mark].summary.projection
     step = evidence.step(mark).post.projection if mark else anchor
@@ -207,7 +207,7 @@ def _screen_continuity(evidence: Evidence, state: State, mark: int) -> None:
     evidence.findings.note(Finding(distance, allowed), "anchor continuity", f"step {mark}")
 
 
-def _screen_summary(evidence: Evidence, state: State, mark: int) -> None:
+def _screen_summary(evidence: CheckedRun, state: State, mark: int) -> None:
     """The buckets recorded beside an anchor have to be those of its weights; rounding is the same everywhere."""
     recorded, summary = evidence.spec.recorded, evidence.anchors[mark].summary
     projection = evidence.step(mark).post.projection if mark else summary.projection

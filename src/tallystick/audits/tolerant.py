@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tallystick.audits.calibration import Entry
+from tallystick.audits.calibration import LimitsEntry
 from tallystick.audits.sampling import Segment
 from tallystick.audits.spacing import spacing_shares
 from tallystick.audits.undetermined import Mask, find_undetermined, judge_share, settle, share_of_update
-from tallystick.audits.workload import Workload
+from tallystick.audits.workload import TrainingKind
 from tallystick.errors import UnavailableError
 from tallystick.judging.findings import AGREES, DIFFERS, Findings
 from tallystick.store.run import RunDirectory
@@ -40,8 +40,8 @@ class TolerantJudge:
 
     run: RunDirectory
     spec: Spec
-    workload: Workload
-    entry: Entry
+    workload: TrainingKind
+    entry: LimitsEntry
     update_floor: float
     compares_generators: bool
     parameters: int = 0

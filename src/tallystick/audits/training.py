@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tallystick.audits.calibration import shipped_calibration
-from tallystick.audits.evidence import Evidence, gather_evidence
+from tallystick.audits.evidence import CheckedRun, gather_evidence
 from tallystick.audits.initial import judge_initial_state
 from tallystick.audits.policy import Policy
 from tallystick.audits.replay import SegmentReport, replay_segment
@@ -45,7 +45,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Workplace:
+class VerifierStack:
     """The verifier's own machine: its environment and how it builds a replayer.
 
     `graph_replayer` replays from a step graph; `recipe_graph` captures the step of a recipe anew and gives its root;
@@ -63,7 +63,7 @@ def audit_training(
     run: RunDirectory,
     policy: Policy,
     nonce: bytes,
-    workplace: Workplace,
+    workplace: VerifierStack,
     progress: Progress = lambda *_: None,
 ) -> Report:
     """Audit a finished run under `policy` with a nonce drawn after its claim.
@@ -83,7 +83,7 @@ def verify_segment(
     policy: Policy,
     start: int,
     end: int,
-    workplace: Workplace,
+    workplace: VerifierStack,
     progress: Progress = lambda *_: None,
 ) -> Report:
     """Replay the segment between two anchors and ask for equality of every bit of the state.
@@ -102,7 +102,7 @@ def verify_segment(
     return _audit(evidence, policy, b"", workplace, progress, chosen, started)
 
 
-def sampled_segments(evidence: Evidence, policy: Policy, nonce: bytes) -> Selection:
+def sampled_segments(evidence: CheckedRun, policy: Policy, nonce: bytes) -> Selection:
     """The segments that cover the sampled steps, as far as the window reaches."""
     if not evidence.steps or len(evidence.anchors) < 2:
         return Selection((), (), ())
@@ -111,7 +111,7 @@ def sampled_segments(evidence: Evidence, policy: Policy, nonce: bytes) -> Select
     return select_segments((step for step in sampled if step <= reached), evidence.anchors, policy.window)
 
 
-def every_segment(evidence: Evidence, policy: Policy, nonce: bytes) -> Selection:
+def every_segment(evidence: CheckedRun, policy: Policy, nonce: bytes) -> Selection:
     """The whole chain, anchor to anchor."""
     marks = sorted(evidence.anchors)
     if not evidence.steps or len(marks) < 2:
@@ -125,10 +125,10 @@ def _between(marks: list[int], start: int, end: int) -> Iterable[Segment]:
 
 
 def _audit(
-    evidence: Evidence,
+    evidence: CheckedRun,
     policy: Policy,
     nonce: bytes,
-    workplace: Workplace,
+    workplace: VerifierStack,
     progress: Progress,
     selection: Selection,
     started: float,
@@ -151,7 +151,7 @@ def _audit(
 
 
 def _replay(
-    evidence: Evidence, policy: Policy, workplace: Workplace, progress: Progress, selection: Selection
+    evidence: CheckedRun, policy: Policy, workplace: VerifierStack, progress: Progress, selection: Selection
 ) -> Iterable[SegmentReport]:
     """Replay the selected segments; raises `UnavailableError` saying why that is not possible."""
     replayer = _replayer(evidence, policy, workplace)
@@ -169,7 +169,7 @@ def _replay(
         progress(done, total)
 
 
-def _replayer(evidence: Evidence, policy: Policy, workplace: Workplace) -> Replayer:
+def _replayer(evidence: CheckedRun, policy: Policy, workplace: VerifierStack) -> Replayer:
     spec, device = evidence.spec, _device(evidence)
     if spec.recipe is None and evidence.claim.no_graph is not None:
         raise UnavailableError(f"no step was replayed: the recorder withdrew the step graph, {evidence.claim.no_graph}")
@@ -187,13 +187,13 @@ def _replayer(evidence: Evidence, policy: Policy, workplace: Workplace) -> Repla
     return workplace.replayer(spec, evidence.dataset, evidence.plan)
 
 
-def replays_graph(evidence: Evidence, policy: Policy, workplace: Workplace) -> bool:
+def replays_graph(evidence: CheckedRun, policy: Policy, workplace: VerifierStack) -> bool:
     """Whether steps are taken again with the run's step graph rather than with a trainer built from its recipe."""
     is_wanted = policy.replay == "graph" or evidence.spec.recipe is None
     return is_wanted and evidence.program is not None and workplace.graph_replayer is not None
 
 
-def _graph_replayer(evidence: Evidence, workplace: Workplace) -> Replayer:
+def _graph_replayer(evidence: CheckedRun, workplace: VerifierStack) -> Replayer:
     assert evidence.program is not None  # held by `replays_graph`
     assert workplace.graph_replayer is not None
     if evidence.spec.recipe is not None:
@@ -201,7 +201,7 @@ def _graph_replayer(evidence: Evidence, workplace: Workplace) -> Replayer:
     return workplace.graph_replayer(evidence.spec, evidence.program)
 
 
-def _check_recipe_graph(evidence: Evidence, workplace: Workplace) -> None:
+def _check_recipe_graph(evidence: CheckedRun, workplace: VerifierStack) -> None:
     """That the spec names both shows nothing: the recipe's step is captured anew with the verifier's own libraries."""
     if workplace.recipe_graph is None:
         raise UnavailableError("whether the step graph is that of the recipe: nothing here can capture it")
@@ -219,12 +219,12 @@ CAPTURING = ("torch:", "transformers:")
 """The libraries whose version decides which graph a recipe gives."""
 
 
-def _device(evidence: Evidence) -> str:
+def _device(evidence: CheckedRun) -> str:
     recipe = evidence.spec.recipe
     return evidence.environment.device if recipe is None else recipe.training.device
 
 
-def _judge(evidence: Evidence, policy: Policy, workplace: Workplace, segment: Segment) -> TolerantJudge | None:
+def _judge(evidence: CheckedRun, policy: Policy, workplace: VerifierStack, segment: Segment) -> TolerantJudge | None:
     if policy.mode == "exact":
         return None
     workload = workload_of(evidence)
@@ -238,13 +238,13 @@ def _judge(evidence: Evidence, policy: Policy, workplace: Workplace, segment: Se
     return TolerantJudge(evidence.run, evidence.spec, workload, entry, policy.update_floor, same_device, parameters)
 
 
-def _parameters(evidence: Evidence, anchor: int) -> int:
+def _parameters(evidence: CheckedRun, anchor: int) -> int:
     """The number of weights in an anchor, from the head of its file."""
     with StateFile(evidence.run.path / evidence.anchors[anchor].file, canonical=True) as file:
         return element_count(file.tensor(name) for name in file.names if name.startswith("weights."))
 
 
-def _derive_data(evidence: Evidence, workplace: Workplace) -> Iterable[str]:
+def _derive_data(evidence: CheckedRun, workplace: VerifierStack) -> Iterable[str]:
     """Train the tokenizer and tokenize the source again, and say what of it cannot be done here.
 
     The digests of source, tokenizer and tokens do not show that one comes from the other.
@@ -260,7 +260,7 @@ def _derive_data(evidence: Evidence, workplace: Workplace) -> Iterable[str]:
         yield f"whether the tokenizer was trained on the source: {error}"
 
 
-def _train_tokenizer(evidence: Evidence, commitment: DatasetCommitment, workplace: Workplace) -> None:
+def _train_tokenizer(evidence: CheckedRun, commitment: DatasetCommitment, workplace: VerifierStack) -> None:
     recipe = evidence.spec.recipe
     assert recipe is not None  # only a recipe has data
     if recipe.tokenizer.kind == "bytes":

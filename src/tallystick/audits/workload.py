@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tallystick.audits.calibration import Family, family_of
-from tallystick.audits.evidence import Evidence
+from tallystick.audits.evidence import CheckedRun
 from tallystick.errors import UnavailableError
 from tallystick.graphs.graph import Graph
 from tallystick.transcripts.schedule import learning_rate
@@ -15,7 +15,7 @@ from tallystick.workloads.program import StepProgram
 
 
 @dataclass(frozen=True)
-class Workload:
+class TrainingKind:
     """One training: the family of its model, its optimizer, its precision, and the learning rate of each step."""
 
     family: Family
@@ -24,14 +24,14 @@ class Workload:
     rate: Callable[[int], float]
 
 
-def workload_of(evidence: Evidence) -> Workload:
+def workload_of(evidence: CheckedRun) -> TrainingKind:
     """The workload of a run that can be replayed; raises `UnavailableError` where no limits can fit it."""
     recipe, program = evidence.spec.recipe, evidence.program
     if recipe is not None:
         kind, dtype = recipe.optimizer.kind, recipe.training.dtype
-        return Workload(family_of(recipe), kind, dtype, lambda step: learning_rate(recipe, step))
+        return TrainingKind(family_of(recipe), kind, dtype, lambda step: learning_rate(recipe, step))
     assert program is not None  # a run without recipe is replayed from its graph
-    return Workload(
+    return TrainingKind(
         _family(program.graph),
         _optimizer(program),
         _precision(program.graph),

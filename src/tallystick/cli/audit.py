@@ -14,7 +14,7 @@ from tallystick.errors import UsageError
 if TYPE_CHECKING:
     from tallystick.audits.policy import Policy
     from tallystick.audits.report import Report
-    from tallystick.audits.training import Progress, Workplace
+    from tallystick.audits.training import Progress, VerifierStack
     from tallystick.datasets.tokenizer import Tokenizer
     from tallystick.store.run import RunDirectory
 
@@ -100,11 +100,11 @@ def _policy(path: Path | None, chosen: dict[str, Any]) -> Policy:
         raise UsageError(str(error)) from None
 
 
-def workplace_for(run: RunDirectory, device: str | None, policy: Policy) -> Workplace:
+def workplace_for(run: RunDirectory, device: str | None, policy: Policy) -> VerifierStack:
     """This machine, set to as many threads as the run states: a matter of speed and of the last bits."""
     import torch
 
-    from tallystick.audits.training import Workplace
+    from tallystick.audits.training import VerifierStack
     from tallystick.frameworks.torch.environment import describe_environment
     from tallystick.frameworks.torch.training.graph_replayer import GraphReplayer, recipe_graph_root
     from tallystick.frameworks.torch.training.replayer import TorchReplayer
@@ -114,7 +114,7 @@ def workplace_for(run: RunDirectory, device: str | None, policy: Policy) -> Work
     stated = run.environment()
     on = device or (stated.device if torch.cuda.is_available() else "cpu")
     torch.set_num_threads(min(stated.threads, THREADS_MAX))
-    return Workplace(
+    return VerifierStack(
         describe_environment("cuda" if on == "cuda" else "cpu"),
         lambda spec, dataset, plan: TorchReplayer(spec, dataset, plan, on, policy.parameters_max),
         lambda spec, program: GraphReplayer(spec, program, on, policy.parameters_max),

@@ -158,20 +158,20 @@ def _lines(path: Path | None) -> list[Json] | None:
 
 def _keeper(place: LocalCoordinator, folder: Path, held: ExitStack) -> Player:
     """The program that makes due moves and brings the beacon's nonces."""
-    from tallystick.disputes.parties.keeper import Keeper
+    from tallystick.disputes.parties.keeper import DueMoves
     from tallystick.disputes.parties.player import Player
     from tallystick.disputes.parties.workspace import Workspace
 
     workspace = held.enter_context(Workspace(folder))
-    return Player(place.own(), workspace, (Keeper(everybody=True, nonce=place.next_nonce),))
+    return Player(place.own(), workspace, (DueMoves(everybody=True, nonce=place.next_nonce),))
 
 
 def _referee(place: LocalCoordinator, path: Path, folder: Path, held: ExitStack) -> Player:
     """The program of the referee; raises `UsageError` where the rules name another one."""
-    from tallystick.disputes.evidence.judging import Judge
+    from tallystick.disputes.evidence.judging import DisputeJudge
     from tallystick.disputes.parties import programs
     from tallystick.disputes.parties.player import Player
-    from tallystick.disputes.parties.shelf import Shelf
+    from tallystick.disputes.parties.shelf import BoardCache
     from tallystick.disputes.parties.workspace import Workspace
 
     key = _read_key(path)
@@ -179,7 +179,7 @@ def _referee(place: LocalCoordinator, path: Path, folder: Path, held: ExitStack)
     if key.public != place.rules.referee:
         raise UsageError(f"--referee {path}: the rules name another referee")
     workspace = held.enter_context(Workspace(folder))
-    shelf, judge = Shelf(place.board(key), workspace.folder / "data"), Judge()
+    shelf, judge = BoardCache(place.board(key), workspace.folder / "data"), DisputeJudge()
     return Player(place.connect(key), workspace, programs.referee(shelf, judge, judge.is_large))
 
 
@@ -226,10 +226,10 @@ def _keep_at(programs: Sequence[Player], pace: tuple[float, float], stop: thread
 def _summary(place: LocalCoordinator) -> Json:
     from pydantic import TypeAdapter
 
-    from tallystick.disputes.game.state import Claim, Dispute
+    from tallystick.disputes.game.state import Dispute, PostedClaim
 
     book = place.book()
-    claims: Json = TypeAdapter(tuple[Claim, ...]).dump_python(book.state.claims, mode="json")
+    claims: Json = TypeAdapter(tuple[PostedClaim, ...]).dump_python(book.state.claims, mode="json")
     disputes: Json = TypeAdapter(tuple[Dispute, ...]).dump_python(book.state.disputes, mode="json")
     return {
         "balance": book.state.balance,

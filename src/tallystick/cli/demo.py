@@ -29,7 +29,7 @@ FRAUDS = (
 
 
 @dataclass(frozen=True)
-class Act:
+class DemoRun:
     """One run of the demo: what was done to it, what should come out, and what came out."""
 
     title: str
@@ -72,7 +72,7 @@ def _stage(out: Path | None) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _play(stage: Path) -> Iterator[Act]:
+def _play(stage: Path) -> Iterator[DemoRun]:
     from tallystick.attacks.catalogue import find_attack
     from tallystick.cli.output import talk
 
@@ -89,7 +89,7 @@ def _play(stage: Path) -> Iterator[Act]:
     yield from _dispute(stage)
 
 
-def _serve(run: Path, out: Path) -> Iterator[Act]:
+def _serve(run: Path, out: Path) -> Iterator[DemoRun]:
     """Answer a question from the trained model, then from the same model in 4 bits under the same name."""
     from tallystick.cli.demo_answer import exported_model, quantised, served_answer, verified
     from tallystick.cli.output import talk
@@ -100,10 +100,10 @@ def _serve(run: Path, out: Path) -> Iterator[Act]:
     for title, provider, expected in scenes:
         signed, started = served_answer(provider), time.perf_counter()
         report = verified(signed, promised)
-        yield Act(title, expected, report.outcome, _receipt_reason(signed, report), time.perf_counter() - started)
+        yield DemoRun(title, expected, report.outcome, _receipt_reason(signed, report), time.perf_counter() - started)
 
 
-def _dispute(stage: Path) -> Iterator[Act]:
+def _dispute(stage: Path) -> Iterator[DemoRun]:
     """Claim three things with a bond: honest answers, answers with one layer swapped, a step at a wrong rate."""
     from tallystick.cli.demo_dispute import honest_claim, swapped_layer, wrong_rate
     from tallystick.cli.output import talk
@@ -119,7 +119,7 @@ def _dispute(stage: Path) -> Iterator[Act]:
     for title, play, expected in scenes:
         started = time.perf_counter()
         ended = play()
-        yield Act(title, expected, ended.outcome, ended.reason, time.perf_counter() - started)
+        yield DemoRun(title, expected, ended.outcome, ended.reason, time.perf_counter() - started)
 
 
 def _train(out: Path, capture_with: Callable[[str], None] | None = None) -> None:
@@ -137,7 +137,7 @@ def _train(out: Path, capture_with: Callable[[str], None] | None = None) -> None
         train(recipe, source, out, capture_with=capture_with)
 
 
-def _judge(title: str, run: Path, expected: str) -> Act:
+def _judge(title: str, run: Path, expected: str) -> DemoRun:
     from tallystick.audits.policy import Policy
     from tallystick.audits.sampling import draw_nonce
     from tallystick.audits.training import audit_training
@@ -146,7 +146,7 @@ def _judge(title: str, run: Path, expected: str) -> Act:
 
     started, directory, policy = time.perf_counter(), RunDirectory(run), Policy(full=True)
     report = audit_training(directory, policy, draw_nonce(), workplace_for(directory, None, policy))
-    return Act(title, expected, report.verdict.outcome, _reason(report), time.perf_counter() - started)
+    return DemoRun(title, expected, report.verdict.outcome, _reason(report), time.perf_counter() - started)
 
 
 def _reason(report: Report) -> str:
@@ -170,7 +170,7 @@ def _receipt_reason(signed: SignedReceipt, report: ReceiptReport) -> str:
     return f"{report.tokens} tokens explained by model and sampler, fingerprints of {size:.1f} bytes a token agree"
 
 
-def _print(acts: list[Act]) -> None:
+def _print(acts: list[DemoRun]) -> None:
     from rich.markup import escape
     from rich.table import Table
 

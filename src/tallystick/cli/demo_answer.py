@@ -36,14 +36,14 @@ def quantised(promised: TorchLanguageModel) -> TorchLanguageModel:
 def served_answer(language_model: TorchLanguageModel) -> SignedReceipt:
     """One sampled answer and its receipt, under a key made for it."""
     from tallystick.attestation.signing import SigningKey
-    from tallystick.recorders.generation import Asked, generate_plain
+    from tallystick.recorders.generation import AnswerRequest, generate_plain
     from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
     from tallystick.tolerances.fingerprints.standard import standard_fingerprints
     from tallystick.transcripts.sampler import Sampler
 
     settings = RecordSettings(standard_fingerprints(language_model.card.layers))
     with ReceiptIssuer(language_model, SigningKey.generate(), settings) as issuer:
-        asked = Asked(sampler=Sampler(temperature=0.8, seed=7))
+        asked = AnswerRequest(sampler=Sampler(temperature=0.8, seed=7))
         answer = generate_plain(language_model, [language_model.encode_text(PROMPT)], TOKENS, [asked], issuer)[0]
     assert answer.issued is not None
     return answer.issued.signed

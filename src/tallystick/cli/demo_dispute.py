@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from tallystick.disputes.game.rules import Rules
     from tallystick.disputes.game.state import Dispute, State
     from tallystick.disputes.parties.player import Player
-    from tallystick.disputes.parties.shelf import Shelf
-    from tallystick.disputes.parties.task import Role
+    from tallystick.disputes.parties.shelf import BoardCache
+    from tallystick.disputes.parties.task import PartyRole
     from tallystick.disputes.parties.workspace import Workspace
 
 SWAPPED: Final = "weights.model.layers.1.mlp.down_proj.weight"
@@ -111,7 +111,7 @@ class _Seats:
 
         self.stage, self.clock = stage, Clock()
         self.keys = {name: SigningKey.generate() for name in (*PAYING, "referee", "treasury")}
-        self.shelves: dict[str, Shelf] = {}
+        self.shelves: dict[str, BoardCache] = {}
 
     @cached_property
     def coordinator(self) -> LocalCoordinator:
@@ -145,22 +145,22 @@ class _Seats:
 
     def _players(self, claimed: Path, make_trace: MakeTrace) -> Iterator[Player]:
         from tallystick.disputes.evidence.doubting import doubter_for
-        from tallystick.disputes.evidence.judging import Judge
+        from tallystick.disputes.evidence.judging import DisputeJudge
         from tallystick.disputes.parties.offers import offer_of
         from tallystick.disputes.parties.programs import challenger, prover, referee
 
         doubter, trace = doubter_for(), make_trace(self.stage / "trace")
         yield self._player("prover", lambda desk: prover(*desk, lambda _: trace, offer_of(claimed)))
         yield self._player("challenger", lambda desk: challenger(*desk, lambda _: doubter))
-        yield self._player("referee", lambda desk: referee(desk[0], Judge()))
+        yield self._player("referee", lambda desk: referee(desk[0], DisputeJudge()))
 
-    def _player(self, name: str, roles: Callable[[tuple[Shelf, Workspace]], Sequence[Role]]) -> Player:
+    def _player(self, name: str, roles: Callable[[tuple[BoardCache, Workspace]], Sequence[PartyRole]]) -> Player:
         from tallystick.disputes.parties.player import Player
-        from tallystick.disputes.parties.shelf import Shelf
+        from tallystick.disputes.parties.shelf import BoardCache
         from tallystick.disputes.parties.workspace import Workspace
 
         key, workspace = self.keys[name], Workspace(self.stage / name)
-        shelf = Shelf(self.coordinator.board(key), workspace.folder / "shelf")
+        shelf = BoardCache(self.coordinator.board(key), workspace.folder / "shelf")
         self.shelves[name] = shelf
         return Player(self.coordinator.connect(key), workspace, roles((shelf, workspace)))
 

@@ -19,19 +19,19 @@ from tallystick.cli.playing import (
     KEY,
     POLL,
     WORK,
-    Chair,
+    PartySession,
     disputes_table,
     drive,
-    seated,
+    party_session,
 )
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
     from tallystick.commitments.encoding import Json
     from tallystick.disputes.coordinators.coordinator import Board
-    from tallystick.disputes.parties.history import Told
-    from tallystick.disputes.parties.task import Role
-    from tallystick.disputes.parties.watch import View
+    from tallystick.disputes.parties.history import HistoryEntry
+    from tallystick.disputes.parties.task import PartyRole
+    from tallystick.disputes.parties.watch import GameView
 
 NUMBER = typer.Argument(min=0, help="The dispute's number.")
 EXITS: Final = {"won": 0, "lost": 1, "nobody is at fault": 3, "not over": 3}
@@ -135,7 +135,7 @@ def play(
     from tallystick.disputes.parties.programs import focused
     from tallystick.disputes.parties.watch import Watch
 
-    with seated(coordinator, key, board, board_key, work) as chair:
+    with party_session(coordinator, key, board, board_key, work) as chair:
         view = Watch(chair.place.coordinator).look()
         _require_dispute(view, number)
         side = _side(view, number)
@@ -151,11 +151,11 @@ def settle(number: int = NUMBER, coordinator: str = COORDINATOR, key: Path = KEY
     """Make the moves that are due in a dispute and over its claim, and take out what this party is owed."""
     from tallystick.cli.output import talk
     from tallystick.disputes.parties.connect import connected
-    from tallystick.disputes.parties.keeper import Keeper
+    from tallystick.disputes.parties.keeper import DueMoves
     from tallystick.disputes.parties.watch import Watch
 
     with connected(coordinator, key) as place:
-        watch, keeper, made = Watch(place.coordinator), Keeper(everybody=True), set[str]()
+        watch, keeper, made = Watch(place.coordinator), DueMoves(everybody=True), set[str]()
         view = watch.look()
         _require_dispute(view, number)
         while task := next((each for each in keeper.about(view, number) if each.key not in made), None):
@@ -170,7 +170,7 @@ def settle(number: int = NUMBER, coordinator: str = COORDINATOR, key: Path = KEY
     return 0
 
 
-def _look(coordinator: str) -> View:
+def _look(coordinator: str) -> GameView:
     from tallystick.disputes.parties.connect import connected
     from tallystick.disputes.parties.watch import Watch
 
@@ -178,9 +178,9 @@ def _look(coordinator: str) -> View:
         return Watch(place.coordinator).look()
 
 
-def _roles(chair: Chair, side: str, run: Path | None, device: str) -> tuple[Role, ...]:
+def _roles(chair: PartySession, side: str, run: Path | None, device: str) -> tuple[PartyRole, ...]:
     from tallystick.disputes.evidence.doubting import doubter_for
-    from tallystick.disputes.evidence.judging import Judge
+    from tallystick.disputes.evidence.judging import DisputeJudge
     from tallystick.disputes.evidence.traces import trace_for
     from tallystick.disputes.parties import programs
     from tallystick.disputes.parties.evidence import find_evidence
@@ -191,13 +191,13 @@ def _roles(chair: Chair, side: str, run: Path | None, device: str) -> tuple[Role
             raise UsageError("--run: the prover answers from its run")
         trace = trace_for(run, chair.workspace.folder / "trace" / offer_of(run).root[:16], device=device)
         return programs.prover(chair.shelf, chair.workspace, lambda _: trace)
-    doubter, judge = doubter_for(device=device), Judge()
+    doubter, judge = doubter_for(device=device), DisputeJudge()
     return programs.challenger(
         chair.shelf, chair.workspace, lambda _: doubter, judge, find_evidence, naming=judge.worst
     )
 
 
-def _side(view: View, number: int) -> str:
+def _side(view: GameView, number: int) -> str:
     dispute = view.state.disputes[number]
     sides = {view.claim_of(dispute).prover: "prover", dispute.challenger: "challenger"}
     if view.party not in sides:
@@ -205,7 +205,7 @@ def _side(view: View, number: int) -> str:
     return sides[view.party]
 
 
-def _ending(view: View, number: int, side: str) -> str:
+def _ending(view: GameView, number: int, side: str) -> str:
     dispute = view.state.disputes[number]
     if dispute.phase != "settled":
         return "not over"
@@ -214,24 +214,24 @@ def _ending(view: View, number: int, side: str) -> str:
     return "lost" if dispute.fault == side else "won"
 
 
-def _require_dispute(view: View, number: int) -> None:
+def _require_dispute(view: GameView, number: int) -> None:
     if not 0 <= number < len(view.state.disputes):
         raise UsageError(f"there is no dispute {number}; `tally dispute status` lists them")
 
 
-def _open_one(view: View, claim: int) -> int | None:
+def _open_one(view: GameView, claim: int) -> int | None:
     """The last open dispute of this party over a claim."""
     mine = (n for n, each in enumerate(view.state.disputes) if (each.claim, each.challenger) == (claim, view.party))
     return max((n for n in mine if view.state.disputes[n].phase != "settled"), default=None)
 
 
-def _reasons(told: Sequence[Told], board: Board) -> tuple[str, ...]:
+def _reasons(told: Sequence[HistoryEntry], board: Board) -> tuple[str, ...]:
     """What the referee wrote to its rulings, as far as it can be had."""
     from tempfile import TemporaryDirectory
 
     from tallystick.disputes.game.moves import Rule
     from tallystick.disputes.parties.referee import REASON, REASON_MAX
-    from tallystick.disputes.parties.shelf import Shelf
+    from tallystick.disputes.parties.shelf import BoardCache
     from tallystick.errors import TallyError
 
     found = list[str]()
@@ -239,16 +239,16 @@ def _reasons(told: Sequence[Told], board: Board) -> tuple[str, ...]:
         for move in (each.entry.move for each in told):
             if isinstance(move, Rule):
                 with suppress(TallyError, OSError):  # the ruling counts without it
-                    data = (Shelf(board, Path(folder)).folder_of(move.reason) / REASON).read_bytes()
+                    data = (BoardCache(board, Path(folder)).folder_of(move.reason) / REASON).read_bytes()
                     found.append(data[:REASON_MAX].decode(errors="replace"))
     return tuple(found)
 
 
-def _claims_json(view: View) -> list[Json]:
+def _claims_json(view: GameView) -> list[Json]:
     return [_claim_json(view, number) for number in range(len(view.state.claims))]
 
 
-def _claim_json(view: View, number: int) -> Json:
+def _claim_json(view: GameView, number: int) -> Json:
     claim = view.state.claims[number]
     return {
         "bond": claim.bond,

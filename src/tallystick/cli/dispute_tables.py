@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from tallystick.disputes.game.state import State
-    from tallystick.disputes.parties.history import Told
+    from tallystick.disputes.parties.history import HistoryEntry
 
 PIPE_WIDTH: Final = 200
 
@@ -31,7 +31,7 @@ def claims_table(state: State, time: int) -> Table:
     return table
 
 
-def moves_table(told: Sequence[Told]) -> Table:
+def moves_table(told: Sequence[HistoryEntry]) -> Table:
     """Every move of a dispute with the range that it left."""
     from rich.table import Column, Table
 

@@ -93,11 +93,11 @@ def _economy(options: Mapping[str, Any]) -> Economy:
     """The reference workload and the rules, with the options that are given in their place."""
     from dataclasses import replace
 
-    from tallystick.disputes.economics.workload import Economy, Workload
+    from tallystick.disputes.economics.workload import ClaimKind, Economy
 
     given = {name: value for name, value in options.items() if value is not None}
-    of_workload = {each.name for each in fields(Workload)}
-    workload = replace(Workload(), **{name: value for name, value in given.items() if name in of_workload})
+    of_workload = {each.name for each in fields(ClaimKind)}
+    workload = replace(ClaimKind(), **{name: value for name, value in given.items() if name in of_workload})
     base = _read_rules(options["rules"])
     changes = {name: value for name, value in given.items() if name in type(base).model_fields}
     try:

@@ -33,11 +33,11 @@ class PlainReplayer:
         """The answer with the receipt's sampler, as many tokens as it claims; raises `UnavailableError`."""
         from tallystick.answers.exact import Replay
         from tallystick.attestation.signing import SigningKey
-        from tallystick.recorders.generation import Asked, generate_plain
+        from tallystick.recorders.generation import AnswerRequest, generate_plain
         from tallystick.recorders.receipts import ReceiptIssuer
 
         issuer = ReceiptIssuer(self.language_model, SigningKey.generate(), settings_of(receipt))
-        asked = Asked(receipt.request.id, receipt.request.nonce, receipt.sampler)
+        asked = AnswerRequest(receipt.request.id, receipt.request.nonce, receipt.sampler)
         try:
             [found] = generate_plain(self.language_model, [prompt], receipt.answer.tokens.count, [asked], issuer)
         except UsageError as error:

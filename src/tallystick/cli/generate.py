@@ -88,7 +88,7 @@ def generate(
     from tallystick.documents.files import write_atomically
     from tallystick.frameworks.torch.environment import describe_environment
     from tallystick.frameworks.torch.generation.language_models import load_language_model
-    from tallystick.recorders.generation import Asked, generate_plain, new_request_id
+    from tallystick.recorders.generation import AnswerRequest, generate_plain, new_request_id
     from tallystick.recorders.receipts import ReceiptIssuer
 
     check_choices(dtype=(dtype, ("F32", "BF16", "F16")), attention=(attention, ("sdpa", "eager")))
@@ -99,7 +99,7 @@ def generate(
         raise UsageError("--request-id: one id for several prompts")
     sampler = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     fields = {**sampler, "repetition_penalty": repetition_penalty, "seed": seed}
-    asked = [Asked(request_id or new_request_id(), nonce, _sampler(fields)) for _ in (*prompt, *chat)]
+    asked = [AnswerRequest(request_id or new_request_id(), nonce, _sampler(fields)) for _ in (*prompt, *chat)]
     secret = read_key(key)
     language_model = load_language_model(existing(model, "model directory"), dtype, attention, device)  # type: ignore[arg-type]
     prompts = _prompts(language_model, prompt, chat)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tallystick.cli.playing import BOARD, BOARD_KEY, COORDINATOR, DEVICE, KEY, POLL, WATCH, WORK, drive, seated
-from tallystick.cli.telling import Findings, Posting, Stake, tell_nothing, tell_of_the_end
+from tallystick.cli.playing import BOARD, BOARD_KEY, COORDINATOR, DEVICE, KEY, POLL, WATCH, WORK, drive, party_session
+from tallystick.cli.telling import ChallengerFindings, Posting, Stake, tell_nothing, tell_of_the_end
 from tallystick.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from tallystick.disputes.parties.player import Player
-    from tallystick.disputes.parties.watch import View
+    from tallystick.disputes.parties.watch import GameView
 
 
 def register(app: typer.Typer) -> None:
@@ -42,7 +42,7 @@ def prover(
     or slashed (1) and all money is taken out; stopped before, its exit code is 3.
     """
     from tallystick.cli.output import existing
-    from tallystick.disputes.evidence.judging import Judge
+    from tallystick.disputes.evidence.judging import DisputeJudge
     from tallystick.disputes.evidence.traces import trace_for
     from tallystick.disputes.parties import programs
     from tallystick.disputes.parties.offers import offer_of
@@ -50,12 +50,12 @@ def prover(
     from tallystick.disputes.parties.watch import Watch
 
     offer = offer_of(existing(run, "run"))
-    with seated(coordinator, key, board, board_key, work) as chair:
+    with party_session(coordinator, key, board, board_key, work) as chair:
         poster = Poster(offer, chair.shelf)
         if poster.number(Watch(chair.place.coordinator).look()) is None:
             _require_whole(run)
         own = LazyTrace(lambda: trace_for(run, chair.workspace.folder / "trace" / offer.root[:16], device=device))
-        judge = Judge() if concede else None
+        judge = DisputeJudge() if concede else None
         roles = programs.prover(
             chair.shelf, chair.workspace, lambda claim: own if offer.is_of(claim) else None, offer, judge
         )
@@ -83,20 +83,20 @@ def challenger(
     lost.
     """
     from tallystick.disputes.evidence.doubting import doubter_for
-    from tallystick.disputes.evidence.judging import Judge
+    from tallystick.disputes.evidence.judging import DisputeJudge
     from tallystick.disputes.parties import programs
-    from tallystick.disputes.parties.apart import Apart
+    from tallystick.disputes.parties.apart import AuditProcess
     from tallystick.disputes.parties.evidence import find_evidence
 
-    doubter, judge = doubter_for(device=device, contests_all=whole), Judge()
+    doubter, judge = doubter_for(device=device, contests_all=whole), DisputeJudge()
     with (
-        seated(coordinator, key, board, board_key, work) as chair,
-        Apart(chair.workspace, partial(doubter_for, device=device), doubter) as auditor,
+        party_session(coordinator, key, board, board_key, work) as chair,
+        AuditProcess(chair.workspace, partial(doubter_for, device=device), doubter) as auditor,
     ):
         wanted = claim or None
         roles = programs.challenger(chair.shelf, chair.workspace, auditor, judge, find_evidence, wanted, judge.worst)
         player = chair.player(roles)
-        return _lost(_watched(player, Findings(player, chair.workspace).tell, poll, watch))
+        return _lost(_watched(player, ChallengerFindings(player, chair.workspace).tell, poll, watch))
 
 
 def committee(
@@ -113,12 +113,12 @@ def committee(
 
     Votes are written down before they are committed to, and disclosed after a crash too. Whoever is absent pays.
     """
-    from tallystick.disputes.evidence.judging import Judge
+    from tallystick.disputes.evidence.judging import DisputeJudge
     from tallystick.disputes.evidence.traces import torch_engine
     from tallystick.disputes.parties import programs
 
-    judge = Judge(torch_engine(device), device)
-    with seated(coordinator, key, board, board_key, work) as chair:
+    judge = DisputeJudge(torch_engine(device), device)
+    with party_session(coordinator, key, board, board_key, work) as chair:
         if chair.place.coordinator.party not in chair.place.coordinator.rules.members:
             raise UsageError("--key: the rules do not list this member")
         player = chair.player(programs.member(chair.shelf, chair.workspace, judge))
@@ -138,14 +138,14 @@ def rule(
     poll: float = POLL,
 ) -> int:
     """Rule as the referee wherever a check decides; where none does, a committee is convened."""
-    from tallystick.disputes.evidence.judging import Judge
+    from tallystick.disputes.evidence.judging import DisputeJudge
     from tallystick.disputes.evidence.traces import torch_engine
     from tallystick.disputes.parties import programs
 
-    with seated(coordinator, key, board, board_key, work) as chair:
+    with party_session(coordinator, key, board, board_key, work) as chair:
         if chair.place.coordinator.party != chair.place.coordinator.rules.referee:
             raise UsageError("--key: the rules name another referee")
-        judge = Judge(torch_engine(device), device) if replay else Judge()
+        judge = DisputeJudge(torch_engine(device), device) if replay else DisputeJudge()
         _watched(chair.player(programs.referee(chair.shelf, judge, judge.is_large)), tell_nothing, poll, watch)
     return 0
 
@@ -167,10 +167,10 @@ def _require_whole(run: Path) -> None:
         raise UnavailableError(f"{error}; nothing is claimed") from None
 
 
-def _watched(player: Player, tell: Callable[[View], None], poll: float, is_watching: bool) -> View:
+def _watched(player: Player, tell: Callable[[GameView], None], poll: float, is_watching: bool) -> GameView:
     """Play until Ctrl-C, or once; `tell` sees every look after which there was nothing left to do."""
 
-    def quiet(view: View) -> bool:
+    def quiet(view: GameView) -> bool:
         tell(view)
         return False
 
@@ -181,6 +181,6 @@ def _watched(player: Player, tell: Callable[[View], None], poll: float, is_watch
     return view
 
 
-def _lost(view: View) -> int:
+def _lost(view: GameView) -> int:
     mine = (each for each in view.state.disputes if each.challenger == view.party)
     return 1 if any(each.phase == "settled" and each.fault == "challenger" for each in mine) else 0

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
-    from tallystick.disputes.parties.connect import Place
+    from tallystick.disputes.parties.connect import CoordinatorConnection
     from tallystick.disputes.parties.player import Pace, Player
-    from tallystick.disputes.parties.progress import Standing
-    from tallystick.disputes.parties.shelf import Shelf
-    from tallystick.disputes.parties.task import Role
-    from tallystick.disputes.parties.watch import View
+    from tallystick.disputes.parties.progress import DisputeProgress
+    from tallystick.disputes.parties.shelf import BoardCache
+    from tallystick.disputes.parties.task import PartyRole
+    from tallystick.disputes.parties.watch import GameView
     from tallystick.disputes.parties.workspace import Workspace
 
 COORDINATOR = typer.Option(..., "--coordinator", help="A database file, a URL, or ethereum:RPC:ADDRESS.")
@@ -35,14 +35,14 @@ JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
 @dataclass(frozen=True)
-class Chair:
+class PartySession:
     """One party at a coordinator, with its folder and what it fetched from the board."""
 
-    place: Place
+    place: CoordinatorConnection
     workspace: Workspace
-    shelf: Shelf
+    shelf: BoardCache
 
-    def player(self, roles: Sequence[Role]) -> Player:
+    def player(self, roles: Sequence[PartyRole]) -> Player:
         """The program of this party."""
         from tallystick.disputes.parties.player import Player
 
@@ -50,12 +50,12 @@ class Chair:
 
 
 @contextmanager
-def seated(
+def party_session(
     coordinator: str, key: Path, board: str | None = None, board_key: Path | None = None, work: Path | None = None
-) -> Iterator[Chair]:
+) -> Iterator[PartySession]:
     """Connect as a party, and hold its folder; raises `UnavailableError` where another program of it does."""
     from tallystick.disputes.parties.connect import connected
-    from tallystick.disputes.parties.shelf import Shelf
+    from tallystick.disputes.parties.shelf import BoardCache
     from tallystick.disputes.parties.workspace import Workspace
 
     with (
@@ -63,10 +63,10 @@ def seated(
         Workspace(work or place.folder()) as workspace,
     ):
         place.keep_receipts(workspace.folder)
-        yield Chair(place, workspace, Shelf(place.board, workspace.folder / "data"))
+        yield PartySession(place, workspace, BoardCache(place.board, workspace.folder / "data"))
 
 
-def drive(player: Player, until: Callable[[View], bool], poll: float, is_watching: bool = True) -> View:
+def drive(player: Player, until: Callable[[GameView], bool], poll: float, is_watching: bool = True) -> GameView:
     """Play until `until`, or once, with the disputes of the player on stderr; returns the last look."""
     from tallystick.disputes.parties.player import Pace
 
@@ -79,7 +79,7 @@ def drive(player: Player, until: Callable[[View], bool], poll: float, is_watchin
         return player.view
 
 
-def _until_interrupted(player: Player, until: Callable[[View], bool], pace: Pace, display: Display) -> View:
+def _until_interrupted(player: Player, until: Callable[[GameView], bool], pace: Pace, display: Display) -> GameView:
     """Ctrl-C ends a program as it would end by itself: it can be started again."""
     try:
         return player.run(until, pace, after=display.show)
@@ -118,7 +118,7 @@ class Display:
         with Live(console=console, auto_refresh=False, transient=True) as live:
             yield cls(party, live, say)
 
-    def show(self, view: View) -> None:
+    def show(self, view: GameView) -> None:
         """Show where this party's disputes stand."""
         from tallystick.disputes.parties.progress import standing
 
@@ -133,7 +133,7 @@ class Display:
             self.live.update(disputes_table([each for each in standings if each.phase != "settled"]), refresh=True)
 
 
-def line(each: Standing) -> str:
+def line(each: DisputeProgress) -> str:
     """Where a dispute stands, on one line."""
     from tallystick.disputes.parties.progress import bar
 
@@ -150,7 +150,7 @@ ENDS = {
 }
 
 
-def disputes_table(standings: Sequence[Standing]) -> Table:
+def disputes_table(standings: Sequence[DisputeProgress]) -> Table:
     """Disputes with their ranges and clocks."""
     from rich.table import Column, Table
 
@@ -165,12 +165,12 @@ def disputes_table(standings: Sequence[Standing]) -> Table:
     return table
 
 
-def ended_or_turn(each: Standing) -> str:
+def ended_or_turn(each: DisputeProgress) -> str:
     """How a dispute ended, or who is to move."""
     return ENDS[each.fault or "nobody"] if each.phase == "settled" else _turn(each)
 
 
-def _turn(each: Standing) -> str:
+def _turn(each: DisputeProgress) -> str:
     from tallystick.disputes.parties.progress import span
 
     left = f", {span(each.seconds)} left" if each.seconds else ""

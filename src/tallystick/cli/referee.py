@@ -11,7 +11,7 @@ from tallystick.cli.judge import PRECISION_HELP
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
-    from tallystick.judging.leaf.bundle import Asked, LeafBundle
+    from tallystick.judging.leaf.bundle import LeafBundle, LeafChallenge
     from tallystick.judging.leaf.question import Ruling
 
 NONCE_BYTES_MAX = 64
@@ -61,11 +61,11 @@ def referee(
     from tallystick.cli.judge import read_precision, read_profile, read_published
     from tallystick.judging.leaf.bundle import read_bundle
     from tallystick.judging.leaf.judge import rule_leaf
-    from tallystick.judging.leaf.question import Question
+    from tallystick.judging.leaf.question import LeafRequest
 
     bundle = read_bundle(file)
     asked = _asked(nonce, element)
-    question = Question(
+    question = LeafRequest(
         read_precision(precision),
         read_profile(profile),
         None if run is None else read_published(run),
@@ -102,9 +102,9 @@ def _make(opening: Path, node: int, out: Path, nonce: str | None, element: str |
     return 0
 
 
-def _asked(nonce: str | None, element: str | None) -> Asked:
+def _asked(nonce: str | None, element: str | None) -> LeafChallenge:
     """What the command line asks; what a file asks was chosen by whoever made it, which may be the prover."""
-    from tallystick.judging.leaf.bundle import Asked, Element
+    from tallystick.judging.leaf.bundle import Element, LeafChallenge
 
     chosen = None
     if element is not None:
@@ -112,7 +112,7 @@ def _asked(nonce: str | None, element: str | None) -> Asked:
         if not ref or not index.isascii() or not index.isdigit() or len(index) > 15:
             raise UsageError(f"--element {element[:80]}: REF:INDEX, such as n12:345")
         chosen = Element(ref=ref, index=int(index))
-    return Asked(nonce=_hex(nonce or ""), element=chosen)
+    return LeafChallenge(nonce=_hex(nonce or ""), element=chosen)
 
 
 def _hex(nonce: str) -> str:
@@ -122,7 +122,7 @@ def _hex(nonce: str) -> str:
     return digits
 
 
-def _check_element(bundle: LeafBundle, asked: Asked) -> None:
+def _check_element(bundle: LeafBundle, asked: LeafChallenge) -> None:
     """Raise `UsageError` where a bundle would name what the operator does not give, as far as can be seen."""
     if asked.element is None:
         return

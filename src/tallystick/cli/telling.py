@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final, TextIO
 from tallystick.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
-    from tallystick.disputes.game.state import Claim
+    from tallystick.disputes.game.state import PostedClaim
     from tallystick.disputes.parties.player import Player
     from tallystick.disputes.parties.prover import Poster
-    from tallystick.disputes.parties.watch import View
+    from tallystick.disputes.parties.watch import GameView
     from tallystick.disputes.parties.workspace import Workspace
 
 EXITS: Final = {"final": 0, "slashed": 1, "open": 3}
@@ -26,14 +26,14 @@ class Posting:
     stdout: TextIO = field(default_factory=lambda: sys.stdout)
     printed: int | None = None
 
-    def is_over(self, view: View) -> bool:
+    def is_over(self, view: GameView) -> bool:
         """Whether the claim is closed, no dispute over it is open, and its prover is owed nothing."""
         number = self._number(view)
         if number is None or view.state.claims[number].status == "open" or view.party in view.state.owed:
             return False
         return not any(each.claim == number and each.phase != "settled" for each in view.state.disputes)
 
-    def ending(self, view: View, once: bool) -> int:
+    def ending(self, view: GameView, once: bool) -> int:
         """The exit code of a program that ends `once` all is done that can be, or that was stopped.
 
         Raises:
@@ -51,7 +51,7 @@ class Posting:
             _say(f"claim {number} is {status}; start again to take out what is owed")
         return EXITS[status]
 
-    def _number(self, view: View) -> int | None:
+    def _number(self, view: GameView) -> int | None:
         number = self.poster.number(view)
         if number is not None and self.printed is None:
             self.printed = number
@@ -61,14 +61,14 @@ class Posting:
 
 
 @dataclass
-class Findings:
+class ChallengerFindings:
     """What a challenger found in each claim that it recomputed, told once."""
 
     player: Player
     workspace: Workspace
     told: set[int] = field(default_factory=set)
 
-    def tell(self, view: View) -> None:
+    def tell(self, view: GameView) -> None:
         """Say what was found since."""
         for number, claim in enumerate(view.state.claims):
             found = self._found(claim) if number not in self.told else None
@@ -76,7 +76,7 @@ class Findings:
                 self.told.add(number)
                 self.player.say(f"claim {number}: {found}")
 
-    def _found(self, claim: Claim) -> str | None:
+    def _found(self, claim: PostedClaim) -> str | None:
         from tallystick.cli.report import printable
         from tallystick.disputes.parties.watch import claim_name
 
@@ -94,7 +94,7 @@ class Stake:
     player: Player
     told: int = 0
 
-    def tell(self, view: View) -> None:
+    def tell(self, view: GameView) -> None:
         """Say it, if it changed."""
         member = view.state.members.get(view.party)
         if member is not None and member.stake != self.told:
@@ -102,11 +102,11 @@ class Stake:
             self.player.say(f"member {view.party[:12]}: stake {member.stake:,}")
 
 
-def tell_nothing(_: View) -> None:
+def tell_nothing(_: GameView) -> None:
     """Nothing besides the disputes."""
 
 
-def tell_of_the_end(view: View) -> None:
+def tell_of_the_end(view: GameView) -> None:
     """Say that a program was stopped, and which disputes still wait for its party."""
     waiting = [n for n, each in enumerate(view.state.disputes) if each.phase != "settled" and view.is_in(n)]
     which = ", ".join(map(str, waiting))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tallystick.answers.request import ExpectedRequest
     from tallystick.answers.response import Response
     from tallystick.answers.stream import StreamReport
-    from tallystick.answers.verify import Challenge, Subject
+    from tallystick.answers.verify import ReceiptContext, StatesChallenge
     from tallystick.commitments.encoding import Json
     from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
 
@@ -111,8 +111,8 @@ def _policy(path: Path | None, limits: Path | None, audit_sample: float | None) 
     return held if audit_sample is None else held.model_copy(update={"audit_sample": audit_sample})
 
 
-def _subjects(responses: list[Response], request: Path | None) -> list[Subject]:
-    from tallystick.answers.verify import Subject
+def _subjects(responses: list[Response], request: Path | None) -> list[ReceiptContext]:
+    from tallystick.answers.verify import ReceiptContext
 
     asked: list[ExpectedRequest | None] = [None] * len(responses)
     if request is not None:
@@ -120,7 +120,7 @@ def _subjects(responses: list[Response], request: Path | None) -> list[Subject]:
         asked = [*held] if len(held) == len(responses) else [*_for_each_answer(held, responses)]
         if len(asked) != len(responses):
             raise UsageError(f"--request: {len(held)} requests for {len(responses)} receipts")
-    return [Subject(*pair) for pair in zip(responses, asked, strict=True)]
+    return [ReceiptContext(*pair) for pair in zip(responses, asked, strict=True)]
 
 
 def _for_each_answer(requests: list[ExpectedRequest], responses: list[Response]) -> Iterator[ExpectedRequest]:
@@ -156,10 +156,10 @@ def _nonce(text: str | None) -> bytes | None:
     return found
 
 
-def _challenged(subject: Subject, opening: Path | None, nonce: bytes | None, count: int) -> Subject:
+def _challenged(subject: ReceiptContext, opening: Path | None, nonce: bytes | None, count: int) -> ReceiptContext:
     from dataclasses import replace
 
-    from tallystick.answers.verify import Challenge
+    from tallystick.answers.verify import StatesChallenge
     from tallystick.commitments.encoding import parse
     from tallystick.documents.files import read_document
     from tallystick.transcripts.states_opening import StatesOpening
@@ -173,7 +173,7 @@ def _challenged(subject: Subject, opening: Path | None, nonce: bytes | None, cou
     if (refusal := _refusal(told)) is not None:
         return replace(subject, refusal=refusal)
     held = StatesOpening.from_json(told, opening.name)
-    challenge: Challenge = Challenge(nonce, count, held)
+    challenge: StatesChallenge = StatesChallenge(nonce, count, held)
     return replace(subject, challenge=challenge)
 
 
@@ -191,7 +191,7 @@ def _load(path: Path, dtype: str, attention: str, device: str) -> TorchLanguageM
     return load_language_model(existing(path, "model directory"), dtype, attention, device)  # type: ignore[arg-type]
 
 
-def _placed(subject: Subject, model: TorchLanguageModel) -> Subject:
+def _placed(subject: ReceiptContext, model: TorchLanguageModel) -> ReceiptContext:
     from dataclasses import replace
 
     from tallystick.answers.verification import context_of
@@ -221,7 +221,7 @@ def _tools(model: TorchLanguageModel, environment: Path | None, layer: int | Non
 
 
 def _stream(
-    subjects: list[Subject],
+    subjects: list[ReceiptContext],
     model: TorchLanguageModel,
     policy: ReceiptPolicy,
     nonce: bytes | None,
@@ -236,7 +236,7 @@ def _stream(
     with progress_bar() as bar:
         task = bar.add_task("verifying", total=len(subjects), seen="")
 
-        def judged(subject: Subject) -> ReceiptReport:
+        def judged(subject: ReceiptContext) -> ReceiptReport:
             report = climb(subject, model, policy, rung or 2, tools)
             bar.update(task, seen=f"receipt {report.sequence}: {report.outcome}")
             return report

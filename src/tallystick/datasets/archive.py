@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tallystick.datasets import ustar
-from tallystick.datasets.artifact import COMMIT_BYTES_MAX, ArtifactCommit, Member, check_commit, check_order
+from tallystick.datasets.artifact import COMMIT_BYTES_MAX, ArtifactCommit, ArtifactMember, check_commit, check_order
 from tallystick.datasets.chunks import ChunkHasher
 from tallystick.datasets.names import NameOrder, check_name, shown
 from tallystick.documents.whole_files import file_size, read_file, write_file
@@ -81,7 +81,7 @@ class _TarHasher:
     """Hashes the canonical tar of the members it is given in order."""
 
     _chunks: ChunkHasher = field(default_factory=ChunkHasher)
-    _members: list[Member] = field(default_factory=list)
+    _members: list[ArtifactMember] = field(default_factory=list)
     size: int = 0
 
     def add(self, name: str, size: int, blocks: Iterable[bytes]) -> None:
@@ -91,7 +91,7 @@ class _TarHasher:
             content.update(block)
             self._write(block)
         self._write(ustar.padding(size))
-        self._members.append(Member(name, size, content.hexdigest()))
+        self._members.append(ArtifactMember(name, size, content.hexdigest()))
 
     def finish(self) -> ArtifactCommit:
         self._write(ustar.ending(self.size))

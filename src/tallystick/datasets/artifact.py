@@ -22,7 +22,7 @@ COMMIT_BYTES_MAX = 256 << 20
 
 
 @dataclass(frozen=True)
-class Member:
+class ArtifactMember:
     """A file of an artifact; one whose name ends with a slash is an empty directory."""
 
     name: str
@@ -34,7 +34,7 @@ class Member:
         return {"bytes": self.size, "name": self.name, "sha256": self.sha256}
 
     @classmethod
-    def from_json(cls, value: Json, what: str) -> Member:
+    def from_json(cls, value: Json, what: str) -> ArtifactMember:
         """Read one entry of a commit; raises `MalformedError`."""
         entry = fields(value, ("bytes", "name", "sha256"), what)
         sha256 = hash_field(entry["sha256"], f"{what}.sha256").hex()
@@ -48,7 +48,7 @@ class ArtifactCommit:
 
     root: Hash
     size: int
-    members: tuple[Member, ...]
+    members: tuple[ArtifactMember, ...]
 
     @property
     def chunks(self) -> int:
@@ -91,7 +91,7 @@ class ArtifactCommit:
         parts = fields(value, ("artifact", "bytes", "members", "root", "version"), "commit")
         constant(parts["version"], 1, "commit.version")
         entries = enumerate(items(parts["members"], "commit.members"))
-        members = tuple(Member.from_json(entry, f"commit.members[{index}]") for index, entry in entries)
+        members = tuple(ArtifactMember.from_json(entry, f"commit.members[{index}]") for index, entry in entries)
         check_order(member.name for member in members)
         size = integer(parts["bytes"], "commit.bytes")
         if size != _tar_bytes(members):
@@ -129,12 +129,12 @@ def check_order(names: Iterable[str]) -> None:
         order.add(name)
 
 
-def _tar_bytes(members: Iterable[Member]) -> int:
+def _tar_bytes(members: Iterable[ArtifactMember]) -> int:
     size = sum(ustar.BLOCK_BYTES + member.size + len(ustar.padding(member.size)) for member in members)
     return size + len(ustar.ending(size))
 
 
-def _difference(claimed: Member, found: Member) -> str:
+def _difference(claimed: ArtifactMember, found: ArtifactMember) -> str:
     if claimed.size != found.size:
         return f"{found.size} bytes, not {claimed.size}"
     return f"SHA-256 {found.sha256[:16]}…, not {claimed.sha256[:16]}…"

@@ -20,7 +20,7 @@ from tallystick.graphs.check import check_graph
 from tallystick.graphs.derive import operand_of, read
 from tallystick.graphs.encoding import Find
 from tallystick.graphs.graph import Graph, Node, Output, Ref
-from tallystick.graphs.limits import Limits
+from tallystick.graphs.limits import GraphLimits
 from tallystick.operators.batches import Batched, Batches
 from tallystick.operators.operator import Attribute
 from tallystick.operators.registry import operator
@@ -96,7 +96,7 @@ def slice_batch(graph: Graph, batched: Collection[Ref], rows: int = 1, find: Fin
         nodes.append(replace(node, attributes=fitted.attributes, results=specs))
     inputs = tuple(replace(each, spec=part.values[each.name].spec) for each in graph.inputs)
     smaller = replace(graph, inputs=inputs, nodes=tuple(nodes))
-    check_graph(smaller, Limits(), find)
+    check_graph(smaller, GraphLimits(), find)
     axes = {each.name: _axis_of(each, whole.values[each.value]) for each in graph.outputs}
     return BatchSlice(smaller, size, rows, tuple(each.name for each in graph.inputs if each.name in batched), axes)
 

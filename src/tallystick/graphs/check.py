@@ -10,8 +10,8 @@ from tallystick.errors import MalformedError
 from tallystick.graphs.costs import depths, peak_bytes
 from tallystick.graphs.derive import Deriver
 from tallystick.graphs.encoding import LIST_ITEMS_MAX, Find, shown
-from tallystick.graphs.graph import Form, Graph, Input, Node, Operand, Ref, Role, result_ref
-from tallystick.graphs.limits import Limits
+from tallystick.graphs.graph import Graph, GraphForm, Input, Node, Operand, Ref, Role, result_ref
+from tallystick.graphs.limits import GraphLimits
 from tallystick.operators.operator import Attribute, Operator, Parameter
 from tallystick.operators.registry import operator
 from tallystick.tensors.spec import TensorSpec
@@ -26,7 +26,7 @@ NODE_REF: Final = re.compile(r"n(?P<number>0|[1-9][0-9]{0,9})(\.(?P<index>[1-9][
 TEXT: Final = re.compile(r"[ -~]{0,4096}")
 
 
-def check_graph(graph: Graph, limits: Limits, find: Find = operator) -> None:
+def check_graph(graph: Graph, limits: GraphLimits, find: Find = operator) -> None:
     """Raise `MalformedError`, naming the node or the value, unless `graph` is one that could be read and run."""
     _check_header(graph)
     if len(graph.nodes) > limits.nodes:
@@ -57,7 +57,7 @@ def parse_ref(ref: str) -> tuple[int, int] | None:
 def _check_header(graph: Graph) -> None:
     if graph.dialect not in DIALECTS:
         raise MalformedError(f"dialect: {shown(graph.dialect)} is unknown")
-    if graph.form is Form.DISTRIBUTED:
+    if graph.form is GraphForm.DISTRIBUTED:
         raise MalformedError("form: distributed graphs have no content yet")
 
 

@@ -16,16 +16,16 @@ from tallystick.errors import MalformedError
 from tallystick.graphs.check import check_graph
 from tallystick.graphs.encoding import TOP_FIELDS, Find, canonical, fields, graph_from_json, items, node_from_json
 from tallystick.graphs.graph import Constant, Graph, Node
-from tallystick.graphs.limits import Limits
+from tallystick.graphs.limits import GraphLimits
 from tallystick.operators.registry import operator
 from tallystick.tensors.digest import tensor_digest
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
 
-DEFAULT: Final = Limits()
+DEFAULT: Final = GraphLimits()
 
 
-def read_graph(data: bytes, limits: Limits = DEFAULT, find: Find = operator) -> Graph:
+def read_graph(data: bytes, limits: GraphLimits = DEFAULT, find: Find = operator) -> Graph:
     """The graph with these canonical bytes.
 
     Raises `MalformedError` naming what is wrong. A document beyond `limits` is refused before it is parsed, or
@@ -41,7 +41,7 @@ def read_graph(data: bytes, limits: Limits = DEFAULT, find: Find = operator) -> 
     return graph
 
 
-def read_json(data: bytes, limits: Limits) -> Json:
+def read_json(data: bytes, limits: GraphLimits) -> Json:
     """ASCII JSON without floats, not yet compared with its canonical form; raises `MalformedError`."""
     limits.check_document(data)
     try:

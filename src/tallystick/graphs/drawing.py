@@ -15,7 +15,7 @@ from typing import Final
 from tallystick.errors import UsageError
 from tallystick.graphs.encoding import Find
 from tallystick.graphs.graph import Graph, Node, Ref, Role
-from tallystick.graphs.layout import Layout, Point, arrange
+from tallystick.graphs.layout import DrawingLayout, Point, arrange
 from tallystick.graphs.slicing import givers_of
 from tallystick.operators.operator import Exactness
 from tallystick.operators.registry import operator
@@ -112,7 +112,7 @@ def _arrows(graph: Graph) -> list[tuple[Ref, Ref]]:
     return list(found)
 
 
-def _svg_arrows(layout: Layout, boxes: dict[Ref, _Box]) -> Iterator[str]:
+def _svg_arrows(layout: DrawingLayout, boxes: dict[Ref, _Box]) -> Iterator[str]:
     yield '<g fill="none" stroke="#8a94a6" stroke-width="1.2">'
     for (a, b), points in layout.routes.items():
         (x, y), (end_x, end_y) = points[0], points[-1]
@@ -131,7 +131,7 @@ def _curve(points: tuple[Point, ...]) -> str:
     return "".join(pieces)
 
 
-def _svg_boxes(layout: Layout, boxes: dict[Ref, _Box]) -> Iterator[str]:
+def _svg_boxes(layout: DrawingLayout, boxes: dict[Ref, _Box]) -> Iterator[str]:
     for name, box in boxes.items():
         (x, y), (width, height) = layout.middles[name], box.size
         left, top = x - width / 2, y - height / 2

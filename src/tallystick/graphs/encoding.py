@@ -14,7 +14,7 @@ from typing import Final, TypeAlias, TypeVar
 from tallystick.commitments.digest import parse_digest
 from tallystick.commitments.encoding import Json
 from tallystick.errors import MalformedError
-from tallystick.graphs.graph import Constant, Form, Graph, Input, Node, Operand, Output, Role
+from tallystick.graphs.graph import Constant, Graph, GraphForm, Input, Node, Operand, Output, Role
 from tallystick.operators.operator import Attribute, Operator, Parameter
 from tallystick.tensors.spec import TensorSpec
 
@@ -89,7 +89,7 @@ def graph_from_json(header: Mapping[str, Json], nodes: tuple[Node, ...]) -> Grap
         raise MalformedError(f"graph: format {shown(header['graph'])} is unknown, {FORMAT} is known")
     return Graph(
         dialect=text(header["dialect"], "dialect"),
-        form=_member(Form, header["form"], "form"),
+        form=_member(GraphForm, header["form"], "form"),
         inputs=tuple(_input(each, f"input {i}") for i, each in enumerate(items(header["inputs"], "inputs"))),
         constants=tuple(
             _constant(each, f"constant {i}") for i, each in enumerate(items(header["constants"], "constants"))

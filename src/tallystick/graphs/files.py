@@ -10,7 +10,7 @@ from tallystick.errors import MalformedError, UnavailableError
 from tallystick.graphs.door import DEFAULT, check_constants, read_graph
 from tallystick.graphs.encoding import graph_bytes
 from tallystick.graphs.graph import Graph
-from tallystick.graphs.limits import Limits
+from tallystick.graphs.limits import GraphLimits
 from tallystick.tensors.safetensors import StateFile, write_state
 from tallystick.tensors.tensor import Tensor
 
@@ -31,7 +31,7 @@ def save_program(path: Path | str, graph: Graph, constants: Mapping[str, Tensor]
     return target
 
 
-def load_program(path: Path | str, limits: Limits = DEFAULT) -> tuple[Graph, dict[str, Tensor]]:
+def load_program(path: Path | str, limits: GraphLimits = DEFAULT) -> tuple[Graph, dict[str, Tensor]]:
     """The graph and its constants; everything is checked.
 
     Raises:
@@ -49,7 +49,7 @@ def load_program(path: Path | str, limits: Limits = DEFAULT) -> tuple[Graph, dic
     return graph, tensors
 
 
-def load_graph(path: Path, limits: Limits = DEFAULT) -> Graph:
+def load_graph(path: Path, limits: GraphLimits = DEFAULT) -> Graph:
     """The graph at `path`, without its constants; a refusal names the file. Raises what `load_program` raises."""
     data = read_graph_file(path, limits)
     try:
@@ -63,7 +63,7 @@ def constants_path(path: Path) -> Path:
     return path.with_suffix(".safetensors")
 
 
-def read_graph_file(path: Path, limits: Limits = DEFAULT) -> bytes:
+def read_graph_file(path: Path, limits: GraphLimits = DEFAULT) -> bytes:
     """The bytes of a document that is not larger than allowed; raises `UnavailableError` or `MalformedError`."""
     try:
         if not path.is_file():

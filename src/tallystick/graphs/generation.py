@@ -26,7 +26,7 @@ from tallystick.tensors.tensor import State, Tensor
 
 
 @dataclass(frozen=True)
-class Step:
+class TokenPosition:
     """A token about to be chosen: its place in the answer, and all tokens before it, the prompt's among them."""
 
     position: int
@@ -34,7 +34,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Generated:
+class GraphAnswer:
     """The tokens of an answer, and for each of them what its graph gave."""
 
     tokens: tuple[int, ...]
@@ -43,15 +43,15 @@ class Generated:
 
 GraphFor = Callable[[int, int], Graph]
 """The graph that feeds so many tokens behind so many others."""
-Choose = Callable[[Mapping[str, Tensor], Step], int]
+Choose = Callable[[Mapping[str, Tensor], TokenPosition], int]
 """The token that follows, from the outputs of a graph."""
 Run = Callable[[Graph, State, Any], dict[str, Tensor]]
 """How a graph is executed with its bindings on an engine: `execute`, or an engine's own way of running it whole."""
-Given = Callable[[Step], State]
+Given = Callable[[TokenPosition], State]
 """What a step reads beside tokens, places and cache: a sampler's seed and position."""
 
 
-def nothing(_: Step) -> State:
+def nothing(_: TokenPosition) -> State:
     """What a graph without a sampler reads of a step."""
     return {}
 
@@ -59,7 +59,7 @@ def nothing(_: Step) -> State:
 def sampler_given(seed: npt.NDArray[np.int64], vocabulary: int) -> Given:
     """What the operators of `transforms.with_sampler` read of a step: the key I64 [2], the place, the tokens seen."""
 
-    def given(step: Step) -> State:
+    def given(step: TokenPosition) -> State:
         seen = np.zeros((1, 1, vocabulary), np.bool_)
         seen[..., list(step.history)] = True
         arrays = {SEED: seed, POSITION: np.asarray(step.position, np.int64), SEEN: seen}
@@ -68,12 +68,12 @@ def sampler_given(seed: npt.NDArray[np.int64], vocabulary: int) -> Given:
     return given
 
 
-def greedy(outputs: Mapping[str, Tensor], _: Step) -> int:
+def greedy(outputs: Mapping[str, Tensor], _: TokenPosition) -> int:
     """The token with the largest logit of the last row, the lowest of equals."""
     return int(np.argmax(outputs[LOGITS].values()[0, -1]))
 
 
-def token_output(outputs: Mapping[str, Tensor], _: Step) -> int:
+def token_output(outputs: Mapping[str, Tensor], _: TokenPosition) -> int:
     """The token that the graph itself gives, of its last row."""
     return int(outputs[TOKEN].array().reshape(-1)[-1])
 
@@ -88,7 +88,7 @@ def generate_with_graph(
     given: Given = nothing,
     end_tokens: Collection[int] = (),
     run: Run = execute,
-) -> Generated:
+) -> GraphAnswer:
     """Up to `tokens` tokens after `prompt`, for one sequence; an end token is the last.
 
     Args:
@@ -113,14 +113,14 @@ def generate_with_graph(
     cache: dict[Ref, Tensor] = {}
     while len(answer) < tokens and not (answer and answer[-1] in end_tokens):
         fresh, past = ([answer[-1]], len(prompt) + len(answer) - 1) if answer else (list(prompt), 0)
-        step = Step(len(answer), (*prompt, *answer))
+        step = TokenPosition(len(answer), (*prompt, *answer))
         graph = _checked(graph_for(len(fresh), past), len(fresh), past)
         bound = {**bindings, **given(step), **empty_cache(graph), **_rounded(cache, graph)}
         outputs = run(graph, {**bound, **fed(graph, np.asarray([fresh]), past)}, engine)
         answer.append(choose(outputs, step))
         seen.append({name: tensor for name, tensor in outputs.items() if not name.startswith("outputs.cache.")})
         cache = grown_cache(outputs)
-    return Generated(tuple(answer), tuple(seen))
+    return GraphAnswer(tuple(answer), tuple(seen))
 
 
 def _checked(graph: Graph, length: int, past: int) -> Graph:

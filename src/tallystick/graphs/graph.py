@@ -21,7 +21,7 @@ Ref: TypeAlias = str
 Operand: TypeAlias = "Ref | tuple[Ref | None, ...] | None"
 
 
-class Form(StrEnum):
+class GraphForm(StrEnum):
     """What a graph is for; `distributed` has its place in the format and no content yet."""
 
     LOGICAL = "logical"
@@ -93,7 +93,7 @@ class Graph:
     """A checked tensor program: `nodes` stand in an order of execution."""
 
     dialect: str
-    form: Form
+    form: GraphForm
     inputs: tuple[Input, ...]
     constants: tuple[Constant, ...]
     nodes: tuple[Node, ...]

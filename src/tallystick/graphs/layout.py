@@ -20,7 +20,7 @@ POINT_WIDTH: Final = 6.0
 
 
 @dataclass(frozen=True)
-class Layout:
+class DrawingLayout:
     """The middle of every box, the points of every arrow, and the size of the whole."""
 
     middles: Mapping[Box, Point]
@@ -31,7 +31,7 @@ class Layout:
 
 def arrange(
     arrows: Collection[tuple[Box, Box]], sizes: Mapping[Box, tuple[float, float]], gap: tuple[float, float]
-) -> Layout:
+) -> DrawingLayout:
     """Place boxes of these `sizes`, which stand in an order in which every arrow leads to a later one."""
     layers = _layers(arrows, list(sizes))
     links = _links(arrows, layers)
@@ -41,7 +41,7 @@ def arrange(
     down, height = _down(rows, layers, sizes, gap[1])
     places = {spot: (across[spot], down[spot[1]]) for row in rows for spot in row}
     width = max((across[spot] + widths[spot] / 2 for row in rows for spot in row), default=0)
-    return Layout(
+    return DrawingLayout(
         {box: places[box, layer] for box, layer in layers.items()},
         {(a, b): _route(a, b, layers, places) for a, b in arrows},
         width + gap[0] / 2,

@@ -19,7 +19,7 @@ NODE_MARK: Final = b'"operator":'
 
 
 @dataclass(frozen=True)
-class Limits:
+class GraphLimits:
     """Upper limits; a graph beyond one of them is refused.
 
     `document_bytes` and `parsed_bytes` are about the text and the memory of its parsed form. `depth` is the longest

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from tallystick.errors import UsageError
-from tallystick.graphs.graph import Form, Graph, Input, Node, Output, Ref, Role
+from tallystick.graphs.graph import Graph, GraphForm, Input, Node, Output, Ref, Role
 
 
 def subgraph(graph: Graph, numbers: Iterable[int]) -> Graph:
@@ -72,7 +72,7 @@ def verification_slice(graph: Graph, given: Collection[Ref], wanted: Collection[
     if not nodes:
         raise UsageError("nothing has to be computed between these cuts")
     cut = _sliced(graph, nodes, tuple(Output(ref, ref) for ref in dict.fromkeys(wanted)))
-    return replace(cut, form=Form.VERIFICATION)
+    return replace(cut, form=GraphForm.VERIFICATION)
 
 
 def givers_of(graph: Graph) -> dict[Ref, int]:

@@ -26,7 +26,7 @@ from tallystick.graphs.encoding import (
     text,
 )
 from tallystick.graphs.graph import Graph
-from tallystick.graphs.limits import Limits
+from tallystick.graphs.limits import GraphLimits
 from tallystick.graphs.polynomial import NAME, RESERVED, evaluate
 from tallystick.operators.registry import operator
 
@@ -43,7 +43,7 @@ class Template:
     document: Mapping[str, Json]
 
     @classmethod
-    def from_bytes(cls, data: bytes, limits: Limits = DEFAULT) -> Template:
+    def from_bytes(cls, data: bytes, limits: GraphLimits = DEFAULT) -> Template:
         """Read canonical bytes; raises `MalformedError` naming what is wrong."""
         whole = read_json(data, limits)
         if canonical(whole).encode() != data:
@@ -62,7 +62,7 @@ class Template:
         ranges: dict[str, Json] = {name: list(bounds) for name, bounds in self.dimensions.items()}
         return canonical({"dimensions": ranges, "graph": dict(self.document), "template": FORMAT}).encode()
 
-    def bind(self, limits: Limits = DEFAULT, find: Find = operator, /, **sizes: int) -> Graph:
+    def bind(self, limits: GraphLimits = DEFAULT, find: Find = operator, /, **sizes: int) -> Graph:
         """The graph for these sizes.
 
         Raises:

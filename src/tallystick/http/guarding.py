@@ -15,7 +15,7 @@ HOST_BITS: Final = 64
 
 
 @dataclass(frozen=True)
-class Limits:
+class ConnectionLimits:
     """How many connections there are at once and with one address elsewhere, and the seconds for a request's head.
 
     Those of this machine are limited by the whole alone: they may come from a proxy that speaks for everybody.
@@ -25,7 +25,7 @@ class Limits:
     per_address: int = 256
     head_s: float = 10.0
 
-    def affordable(self) -> Limits:
+    def affordable(self) -> ConnectionLimits:
         """These limits, with at most half as many connections as this process may open files."""
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return self if files == resource.RLIM_INFINITY else replace(self, connections=min(self.connections, files // 2))
@@ -37,7 +37,7 @@ class GuardedProtocol(H11Protocol):
     Where there are too many in all, that one gives way whose request has been waited for longest.
     """
 
-    def __init__(self, limits: Limits, *args: Any, **named: Any) -> None:
+    def __init__(self, limits: ConnectionLimits, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self.origin: str | None = None
         self.waiting: asyncio.TimerHandle | None = None

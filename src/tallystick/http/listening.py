@@ -12,7 +12,7 @@ from typing import Any, Final
 import uvicorn
 
 from tallystick.errors import UnavailableError
-from tallystick.http.guarding import GuardedProtocol, Limits
+from tallystick.http.guarding import ConnectionLimits, GuardedProtocol
 
 BACKLOG: Final = 1024
 GRACE_SECONDS: Final = 5
@@ -39,9 +39,9 @@ def address_of(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def http_server(app: Any, limits: Limits | None = None) -> uvicorn.Server:
+def http_server(app: Any, limits: ConnectionLimits | None = None) -> uvicorn.Server:
     """The server of an application; `run(sockets=[…])` serves until SIGINT or SIGTERM."""
-    limits = (limits or Limits()).affordable()
+    limits = (limits or ConnectionLimits()).affordable()
     return uvicorn.Server(
         uvicorn.Config(
             app,
@@ -58,7 +58,7 @@ def http_server(app: Any, limits: Limits | None = None) -> uvicorn.Server:
 
 
 @contextmanager
-def served(app: Any, host: str = "127.0.0.1", limits: Limits | None = None) -> Iterator[str]:
+def served(app: Any, host: str = "127.0.0.1", limits: ConnectionLimits | None = None) -> Iterator[str]:
     """Serve on a free port from a thread, and give the URL; raises `UnavailableError` if it does not come up."""
     server, listening = http_server(app, limits), bind(host, 0)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="http")

@@ -19,7 +19,7 @@ from tallystick.errors import MalformedError
 from tallystick.graphs.derive import Deriver, operand_of
 from tallystick.graphs.graph import Node, Ref
 from tallystick.judging.findings import DIFFERS, Findings
-from tallystick.operators.bound import Bound as OperatorBound
+from tallystick.operators.bound import ResultBound as OperatorBound
 from tallystick.operators.bound import bound
 from tallystick.operators.engines import outside
 from tallystick.operators.operator import Exactness, Operator

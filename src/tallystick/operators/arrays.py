@@ -30,7 +30,7 @@ _STANDARD_NAMES: Final = {
 _erf: Final[Callable[[Array], Array]] = np.frompyfunc(math.erf, 1, 1)
 
 
-class Library(Protocol):
+class ArrayLibrary(Protocol):
     """One array library, on one device."""
 
     @property
@@ -92,7 +92,7 @@ class Library(Protocol):
         ...
 
 
-def library(name: str, device: Any = None) -> Library:
+def library(name: str, device: Any = None) -> ArrayLibrary:
     """An array library by name; `UnavailableError` for an unknown one, `ImportError` where it is not installed."""
     match name:
         case "numpy":
@@ -161,7 +161,7 @@ class _Numpy:
         return views[_every(axis, stride, views.ndim)][..., ::dilation]
 
 
-NUMPY: Final[Library] = _Numpy()
+NUMPY: Final[ArrayLibrary] = _Numpy()
 
 
 @dataclass(frozen=True)

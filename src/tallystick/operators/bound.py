@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.errors import MalformedError
-from tallystick.operators.arrays import NUMPY, Library, exact_float64
+from tallystick.operators.arrays import NUMPY, ArrayLibrary, exact_float64
 from tallystick.operators.aten.attention import EXPONENTIAL
 from tallystick.operators.balls.ball import Ball
 from tallystick.operators.balls.balls import Balls
 from tallystick.operators.library import ANY
-from tallystick.operators.library import Library as Figures
+from tallystick.operators.library import MathLibrary as Figures
 from tallystick.operators.operator import Exactness, Operator
 from tallystick.operators.precision import FORMATS, PLAIN, SHORT, Precision
 from tallystick.operators.rounding import DETERMINISTIC, Model
@@ -29,7 +29,7 @@ Argument = Any
 
 
 @dataclass(frozen=True)
-class Bound:
+class ResultBound:
     """One result: `value` in float64 (integers and truth values in their own type), and a `radius` of equal shape.
 
     An infinite radius promises nothing; radius 0 beside an infinity or a NaN promises that very class.
@@ -55,8 +55,8 @@ def bound(
     precision: Precision = PLAIN,
     model: Model = DETERMINISTIC,
     figures: Figures = ANY,
-    library: Library = NUMPY,
-) -> tuple[Bound | None, ...]:
+    library: ArrayLibrary = NUMPY,
+) -> tuple[ResultBound | None, ...]:
     """The results of `operator` on tensors, each with its bound; two honest runs differ by at most both bounds' sum.
 
     `arguments` gives every parameter its tensor, tuple of tensors or attribute. Raises `MalformedError` where they do
@@ -108,7 +108,7 @@ def _is_wild(name: str, ball: Ball) -> bool:
     return bool(((array != array) | (array == np.inf) | ((array == -np.inf) & ("mask" not in name))).any())
 
 
-def _released(bound: Bound | None) -> Bound | None:
+def _released(bound: ResultBound | None) -> ResultBound | None:
     return None if bound is None else replace(bound, radius=np.full(bound.value.shape, np.inf))
 
 
@@ -120,7 +120,7 @@ def _loaded(balls: Balls, argument: Argument) -> Any:
     return argument
 
 
-def _bounded(balls: Balls, ball: Ball, is_composite: bool) -> Bound:
+def _bounded(balls: Balls, ball: Ball, is_composite: bool) -> ResultBound:
     """Of a composite, other groupings of its terms may turn an infinity into NaN, or into a finite number."""
     value, radius = balls.library.storage(ball.array), np.asarray(0.0)
     if ball.radius is not None:
@@ -128,7 +128,7 @@ def _bounded(balls: Balls, ball: Ball, is_composite: bool) -> Bound:
     radius = np.broadcast_to(radius, value.shape)
     if is_composite and ball.dtype in FORMATS:
         radius = np.where(np.isfinite(value), radius, np.inf)
-    return Bound(ball.dtype, value, radius)
+    return ResultBound(ball.dtype, value, radius)
 
 
 def _numbers(tensor: Tensor) -> npt.NDArray[Any]:

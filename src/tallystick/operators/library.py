@@ -13,14 +13,14 @@ from typing import Final
 
 
 @dataclass(frozen=True)
-class Library:
+class MathLibrary:
     """Figures by function: in units in the last place, and absolute where there are such."""
 
     name: str
     ulps: Mapping[str, float]
     absolute: Mapping[str, float] = field(default_factory=dict)
 
-    def within(self, operator: str, is_short: bool) -> Library:
+    def within(self, operator: str, is_short: bool) -> MathLibrary:
         """The figures inside the kernels of one operator: fused and 16-bit ones have cheaper functions.
 
         oneDNN's gelu, and kernels for 16-bit floats, have an error function that is as close as Abramowitz & Stegun
@@ -29,7 +29,7 @@ class Library:
         return replace(self, absolute={"erf": 2.0**-21}) if is_short or "gelu" in operator else self
 
 
-ANY: Final = Library(
+ANY: Final = MathLibrary(
     "any",
     {
         "exp": 2.0,  # SLEEF u10 1.0, CUDA expf 2, glibc 1, XLA and IREE polynomials 1
@@ -47,7 +47,7 @@ ANY: Final = Library(
     },
 )
 
-VECTOR: Final = Library(
+VECTOR: Final = MathLibrary(
     "vector",
     {**ANY.ulps}
     | {"exp": 1.5, "expm1": 1.5, "log": 1.5, "log1p": 1.5, "sin": 1.5, "cos": 1.5, "tanh": 1.5, "erf": 1.5, "pow": 1.5},

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from tallystick.operators.arrays import Library
+from tallystick.operators.arrays import ArrayLibrary
 from tallystick.operators.precision import REFERENCE
 from tallystick.operators.summation import BLOCKED, CASCADE, Summation, growth
 
@@ -24,7 +24,7 @@ RESCALED_TILE: Final = 64
 
 
 @dataclass(frozen=True)
-class Sums:
+class RoundedSums:
     """Sums of `terms` terms each, as arrays of one library.
 
     `value` is the exact sum, `magnitude` bounds Σ|t|, `norm()` bounds ‖t‖₂, over the terms as an honest evaluation has
@@ -69,7 +69,7 @@ class Model(Protocol):
         """The probability that one element leaves its bound although the evaluation is honest, at most."""
         ...
 
-    def spread(self, sums: Sums, library: Library) -> Any:
+    def spread(self, sums: RoundedSums, library: ArrayLibrary) -> Any:
         """A bound on |computed − exact| as an array of `library`."""
         ...
 
@@ -81,7 +81,7 @@ class Deterministic:
     name: str = "deterministic"
     failure: float = 0.0
 
-    def spread(self, sums: Sums, library: Library) -> Any:
+    def spread(self, sums: RoundedSums, library: ArrayLibrary) -> Any:
         """γ_k Σ|t|, infinite from ku = 1 on."""
         return lifted(library, worst_factor(sums.roundings, sums.unit)) * sums.magnitude
 
@@ -101,7 +101,7 @@ class Probabilistic:
         """2 exp(−λ² (1 − u)² / 2), at the largest u of any format."""
         return 2 * math.exp(-((self.confidence * (1 - 2.0**-8)) ** 2) / 2)
 
-    def spread(self, sums: Sums, library: Library) -> Any:
+    def spread(self, sums: RoundedSums, library: ArrayLibrary) -> Any:
         """γ̃_k(λ) Σ|t|, or γ_k Σ|t| where that is less."""
         k, u = sums.roundings, sums.unit
         likely = np.expm1(np.minimum(self.confidence * np.sqrt(k) * u + k * u**2 / (1 - u), 700.0))
@@ -123,7 +123,7 @@ class Variance:
         """6 exp(−λ² / 2): once each for the mean part, the part about the mean, and errors of errors."""
         return 6 * math.exp(-(self.confidence**2) / 2)
 
-    def spread(self, sums: Sums, library: Library) -> Any:
+    def spread(self, sums: RoundedSums, library: ArrayLibrary) -> Any:
         """The sum of both parts and of what rounding adds to partial sums, or γ_k Σ|t| where that is less."""
         summation = self.plain if sums.plain else self.summation
         tree = summation.tree(sums.terms, sums.products)
@@ -138,7 +138,7 @@ class Variance:
         certain = Deterministic().spread(sums, library)
         return library.xp.where(likely < certain, likely, certain)
 
-    def _second_order(self, sums: Sums) -> Any:
+    def _second_order(self, sums: RoundedSums) -> Any:
         """λ√(λ² + 2 ln k) u k Σ|t| for partial sums that are themselves rounded, and λ√r Σ|t| for r rescalings."""
         k = np.maximum(sums.roundings, 1.0)
         nested = np.sqrt(self.confidence**2 + 2 * np.log(k)) * sums.unit * k
@@ -150,7 +150,7 @@ def worst_factor(roundings: Any, unit: float) -> Any:
     return _gamma(roundings, unit) + _gamma(roundings, REFERENCE.unit)
 
 
-def lifted(library: Library, numbers: Any) -> Any:
+def lifted(library: ArrayLibrary, numbers: Any) -> Any:
     """Numbers of NumPy's for arithmetic with arrays of `library`."""
     return float(numbers) if np.ndim(numbers) == 0 else library.asarray(numbers, "F64")
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from tallystick.errors import MalformedError
 from tallystick.operators.algebra import Axes, Comparison, Number
-from tallystick.operators.arrays import Array, Library, exact_float64
+from tallystick.operators.arrays import Array, ArrayLibrary, exact_float64
 from tallystick.tensors.dtypes import bfloat16_to_float32, dtype_of, numpy_dtype, round_to_bfloat16
 from tallystick.tensors.spec import FLOATS
 from tallystick.tensors.tensor import Tensor
@@ -60,7 +60,7 @@ class Values:
     the library does not compute in.
     """
 
-    library: Library
+    library: ArrayLibrary
     working: str | None = None
 
     # ---- tensors

@@ -21,7 +21,7 @@ from tallystick.frameworks.torch.generation.layer_tap import LayerTap
 from tallystick.frameworks.torch.generation.sampler import CanonicalSampling, TorchSampler
 from tallystick.recorders.generate_call import GenerateCall
 from tallystick.recorders.receipts import NATIVE, Issued, ReceiptIssuer, batch_composition
-from tallystick.transcripts.receipt import Answer, Batch, Identifier, Nonce, Request, Tokens
+from tallystick.transcripts.receipt import Answer, BatchStatement, Identifier, Nonce, Request, Tokens
 from tallystick.transcripts.sampler import Sampler
 
 GREEDY: Final = Sampler(temperature=0.0)
@@ -36,7 +36,7 @@ def new_request_id() -> str:
 
 
 @dataclass(frozen=True)
-class Asked:
+class AnswerRequest:
     """What one answer is recorded under: the provider's id of the request, the customer's nonce, and the sampler.
 
     Without a sampler, the plain loop is greedy, and a call of `generate` is recorded with its own settings and a seed
@@ -68,7 +68,7 @@ class Generated:
 
 @contextmanager
 def record_generation(
-    language_model: TorchLanguageModel, issuer: ReceiptIssuer, asked: Iterable[Asked] = ()
+    language_model: TorchLanguageModel, issuer: ReceiptIssuer, asked: Iterable[AnswerRequest] = ()
 ) -> Iterator[list[Generated]]:
     """Inside the block, every row that `language_model.model.generate` answers gets a receipt.
 
@@ -103,7 +103,7 @@ def generate_plain(
     language_model: TorchLanguageModel,
     prompts: Sequence[Sequence[int]],
     max_tokens: int,
-    asked: Sequence[Asked] = (),
+    asked: Sequence[AnswerRequest] = (),
     issuer: ReceiptIssuer | None = None,
 ) -> list[Generated]:
     """Answer `prompts` as one batch by a loop with a cache, at most `max_tokens` tokens each; receipts if `issuer`.
@@ -129,7 +129,7 @@ class _Batch:
 
     prompts: Sequence[Sequence[int]]
     answers: Sequence[Sequence[int]]
-    asked: Sequence[Asked]
+    asked: Sequence[AnswerRequest]
     samplers: Sequence[Sampler]
     max_tokens: int
     end_tokens: frozenset[int]
@@ -138,10 +138,10 @@ class _Batch:
     def answered(self, issuer: ReceiptIssuer | None, tap: LayerTap, fed: int) -> list[Generated]:
         passes = max(map(len, self.answers))
         composition = batch_composition([(passes, [each.id for each in self.asked])])
-        batch = Batch(largest=len(self.prompts), composition=composition)
+        batch = BatchStatement(largest=len(self.prompts), composition=composition)
         return [self._row(row, issuer, tap, fed, batch) for row in range(len(self.prompts))]
 
-    def _row(self, row: int, issuer: ReceiptIssuer | None, tap: LayerTap, fed: int, batch: Batch) -> Generated:
+    def _row(self, row: int, issuer: ReceiptIssuer | None, tap: LayerTap, fed: int, batch: BatchStatement) -> Generated:
         prompt, tokens, asked = tuple(self.prompts[row]), tuple(self.answers[row]), self.asked[row]
         finish = _finish(tokens, self.end_tokens, self.max_tokens)
         issued = None
@@ -155,10 +155,14 @@ class _Batch:
 
 
 def _generate(
-    language_model: TorchLanguageModel, issuer: ReceiptIssuer, call: GenerateCall, generate: Any, asked: Iterator[Asked]
+    language_model: TorchLanguageModel,
+    issuer: ReceiptIssuer,
+    call: GenerateCall,
+    generate: Any,
+    asked: Iterator[AnswerRequest],
 ) -> tuple[Any, list[Generated]]:
     prompts = call.prompts
-    named = [next(asked, None) or Asked() for _ in prompts]
+    named = [next(asked, None) or AnswerRequest() for _ in prompts]
     samplers = [each.sampler or call.sampler(secrets.randbelow(1 << 53)) for each in named]
     processor = None if _all_take_largest(samplers) else CanonicalSampling(samplers, prompts, call.ids.shape[1])
     with LayerTap(language_model.model, issuer.settings.layers, prompt=issuer.settings.prompt) as tap:
@@ -239,7 +243,7 @@ def _finish(tokens: Sequence[int], end_tokens: frozenset[int], max_tokens: int) 
     return "length" if len(tokens) == max_tokens else "stop"
 
 
-def _endless(asked: Sequence[Asked]) -> Iterator[Asked]:
+def _endless(asked: Sequence[AnswerRequest]) -> Iterator[AnswerRequest]:
     yield from asked
     while True:
-        yield Asked()
+        yield AnswerRequest()

@@ -21,7 +21,7 @@ import torch
 
 from tallystick.documents.files import write_atomically
 from tallystick.errors import UsageError
-from tallystick.frameworks.torch.capture.model import Captured, capture
+from tallystick.frameworks.torch.capture.model import CapturedModel, capture
 from tallystick.frameworks.torch.environment import describe_environment
 from tallystick.frameworks.torch.state import to_tensor
 from tallystick.graphs.engine import Engine
@@ -164,7 +164,7 @@ class _Watcher:
             warnings.warn(line, RuntimeWarning, stacklevel=2)
         self.recorder.call(inputs, outputs)
 
-    def _check_names(self, captured: Captured) -> None:
+    def _check_names(self, captured: CapturedModel) -> None:
         wanted = {each.name.removeprefix(INPUTS) for each in captured.graph.inputs if each.role is Role.INPUT}
         if wanted - self._specs.keys():
             raise UsageError(f"record_inference: {min(wanted - self._specs.keys())} is no argument by name")

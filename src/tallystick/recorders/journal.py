@@ -14,7 +14,7 @@ from tallystick.store.log import LogWriter
 from tallystick.transcripts.record import FailedRecord, Record, read_record
 
 
-class Journal:
+class RunJournal:
     """The end of a transcript: what is still to be reproduced, then what is new."""
 
     def __init__(self, log: LogWriter, to_reproduce: Iterable[bytes] = ()) -> None:

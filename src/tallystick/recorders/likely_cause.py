@@ -29,7 +29,7 @@ GIVE_LOSS: Final = "give `loss=` as the loop computes it, and step the optimizer
 
 
 @dataclass(frozen=True)
-class Doubt:
+class GraphMismatch:
     """A graph, the step that it does not give, and where the two part."""
 
     graph: StepGraph

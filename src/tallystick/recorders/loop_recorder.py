@@ -17,7 +17,7 @@ from tallystick.frameworks.torch.training.summaries import Summariser
 from tallystick.frameworks.torch.wrappers import inner_model, inner_optimizer, require_whole
 from tallystick.recorders.batches import describe_batch
 from tallystick.recorders.boundary import say, sheltered, unsaid
-from tallystick.recorders.likely_cause import Doubt
+from tallystick.recorders.likely_cause import GraphMismatch
 from tallystick.recorders.run_recorder import RunRecorder
 from tallystick.recorders.self_check import SelfCheck, TakenStep
 from tallystick.recorders.step_graph import StepGraph, keep_batch
@@ -228,7 +228,9 @@ class OwnLoopRecorder:
         with sheltered(self._withdraw):
             replayed = check.replay(step)
             if where := check.difference(step, replayed):
-                doubt = Doubt(self._graph, self._device, step, where, self._recorded.loss_decimals, self._given_model)
+                doubt = GraphMismatch(
+                    self._graph, self._device, step, where, self._recorded.loss_decimals, self._given_model
+                )
                 self._withdraw(doubt.cause(check, replayed))
             check.done()
 

@@ -29,7 +29,7 @@ from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 from tallystick.transcripts.receipt import (
     SIGNED,
     Answer,
-    Batch,
+    BatchStatement,
     EngineStatement,
     Fingerprint,
     Receipt,
@@ -127,7 +127,7 @@ class ReceiptIssuer:
         answer: Answer,
         sampler: Sampler,
         rows: States,
-        batch: Batch | None = None,
+        batch: BatchStatement | None = None,
         prompt_rows: States | None = None,
         kv_cache: str = NATIVE,
     ) -> Issued:
@@ -166,7 +166,7 @@ class ReceiptIssuer:
         answer: Answer,
         sampler: Sampler,
         engine: EngineStatement,
-        batch: Batch | None,
+        batch: BatchStatement | None,
         fingerprints: tuple[Fingerprint, ...],
         states: StatesCommitment | None,
     ) -> tuple[SignedReceipt, Digest]:
@@ -177,7 +177,7 @@ class ReceiptIssuer:
                 answer=answer,
                 sampler=sampler,
                 engine=engine,
-                batch=batch or Batch(),
+                batch=batch or BatchStatement(),
                 fingerprints=fingerprints,
                 states=states,
                 sequence=self._sequence + 1,

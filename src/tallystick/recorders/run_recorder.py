@@ -12,7 +12,7 @@ from tallystick.commitments.digest import Digest
 from tallystick.documents.files import write_atomically
 from tallystick.errors import UnavailableError
 from tallystick.frameworks.torch.training.summaries import Summariser
-from tallystick.recorders.journal import Journal
+from tallystick.recorders.journal import RunJournal
 from tallystick.store.log import LogWriter, cut_log
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.digest import state_digest
@@ -163,7 +163,7 @@ class RunRecorder:
         self._logs.append(LogWriter(self.run.transcript_path))
         self._logs.append(LogWriter(self.run.trace_path))
         self._transcript, self._trace = self._logs
-        self._journal = Journal(self._transcript, reproduce)
+        self._journal = RunJournal(self._transcript, reproduce)
 
     def _anchor(self, index: int) -> None:
         state = self._state()

@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 
 from tallystick.frameworks.torch.engine import TorchEngine
-from tallystick.frameworks.torch.program import Program
+from tallystick.frameworks.torch.program import PreparedGraph
 from tallystick.frameworks.torch.state import from_tensor, to_tensor
 from tallystick.frameworks.torch.training.graph_replayer import without_gradients
 from tallystick.recorders.step_graph import StepGraph
@@ -92,7 +92,7 @@ class SelfCheck:
         return quantise(step.gradient_norm, 12) == quantise(float(replayed["gradient_norm"]), 12)
 
     @cached_property
-    def _compiled(self) -> Program:
+    def _compiled(self) -> PreparedGraph:
         graph = without_gradients(self._graph.captured.graph)
         names = self._graph.captured.state
         return TorchEngine(self._device).compile(graph, consumed=names)

@@ -20,7 +20,7 @@ from tallystick.graphs.execute import execute
 from tallystick.graphs.files import save_program
 from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.graphs.root import graph_root, prove_node
-from tallystick.store.log import LogWriter, Opened
+from tallystick.store.log import LogWriter, OpenedLine
 from tallystick.tensors.digest import tensor_digest
 from tallystick.tensors.single import write_single
 from tallystick.tensors.tensor import State, Tensor
@@ -33,7 +33,7 @@ VALUES: Final = "tensors"
 
 
 @dataclass(frozen=True)
-class Subject:
+class OpeningSource:
     """What is opened: a record of a claimed transcript, its graph, and everything the graph read.
 
     `rest` holds the tensors of the state that the graph neither reads nor writes.
@@ -41,14 +41,14 @@ class Subject:
 
     claim: Digest
     transcript: Log
-    record: Opened
+    record: OpenedLine
     graph: Graph
     bindings: Mapping[Ref, Tensor]
     rest: State = field(default_factory=dict)
 
 
 def open_operators(
-    subject: Subject, out: Path, engine: Engine, node: int | None = None, with_tensors: bool = True
+    subject: OpeningSource, out: Path, engine: Engine, node: int | None = None, with_tensors: bool = True
 ) -> Opening:
     """Write the operators of `subject` into `out`, all of them or one with its proofs, and their values.
 
@@ -141,7 +141,7 @@ def _one(graph: Graph, lines: Sequence[bytes], position: int) -> OpenedOperator:
 
 
 def _opening(
-    subject: Subject, sources: State, results: State, digests: Mapping[Ref, Digest], log: Log, engine: str
+    subject: OpeningSource, sources: State, results: State, digests: Mapping[Ref, Digest], log: Log, engine: str
 ) -> Opening:
     values = {output.name: output.value for output in subject.graph.outputs}
     rest = {name: tensor_digest(tensor) for name, tensor in subject.rest.items()}

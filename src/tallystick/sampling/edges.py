@@ -33,7 +33,7 @@ SWING_MAX: Final = 700.0
 
 
 @dataclass(frozen=True)
-class Edges:
+class FilterEdges:
     """The filters of `sampler`, which is not greedy, over the logits of one row."""
 
     ranks: Ranks

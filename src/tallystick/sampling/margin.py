@@ -26,7 +26,7 @@ from tallystick.operators.tally import fixed
 from tallystick.operators.tally.sampling import WORD_BITS, logit_scale, penalty_factors
 from tallystick.sampling.choose import check_rows
 from tallystick.sampling.draw import draw_by_sums, draw_gumbel
-from tallystick.sampling.edges import ABSOLUTE, RELATIVE, SWING_MAX, Edges
+from tallystick.sampling.edges import ABSOLUTE, RELATIVE, SWING_MAX, FilterEdges
 from tallystick.sampling.filters import Keys, Logits, filtered, keys_at, relative_logits
 from tallystick.sampling.glance import EVERY_TOKEN, chosen_at_a_glance
 from tallystick.sampling.plain import ARRAYS
@@ -85,7 +85,7 @@ def _drawn(x: Reals, token: int, sampler: Sampler, position: int) -> float:
     left = filtered(keys, sampler)
     if sampler.form == "cdf":
         word = int(position_words(sampler.seed, position, 1)[0])
-        return 0.0 if draw_by_sums(left, word) == token else _between_sums(Sums(x, token, sampler, word))
+        return 0.0 if draw_by_sums(left, word) == token else _between_sums(RunningSums(x, token, sampler, word))
     words = position_words(sampler.seed, position, len(keys))
     return 0.0 if draw_gumbel(left, words) == token else _largest_score(x, token, sampler, words)
 
@@ -98,7 +98,7 @@ def _largest_score(x: Reals, token: int, sampler: Sampler, words: Keys) -> float
     scores = x + (fixed.gumbel(ARRAYS, words) - ROUNDED) / logit_scale(sampler.temperature)
     leads = scores - scores[token] - ROUNDED / logit_scale(sampler.temperature)
     ranks = Ranks(x)
-    edges, own = Edges(ranks, sampler), float(x[token])
+    edges, own = FilterEdges(ranks, sampler), float(x[token])
     if not edges.is_filtering:
         return max(float(leads.max()), 0.0)
     leads[token] = -math.inf
@@ -112,7 +112,7 @@ def _largest_score(x: Reals, token: int, sampler: Sampler, words: Keys) -> float
 
 
 @dataclass(frozen=True)
-class Sums:
+class RunningSums:
     """A claimed token between running sums: `x` as of `Ranks`, and the word that was drawn."""
 
     x: Reals
@@ -121,9 +121,9 @@ class Sums:
     word: int
 
     @cached_property
-    def edges(self) -> Edges:
+    def edges(self) -> FilterEdges:
         """The filters."""
-        return Edges(Ranks(self.x), self.sampler)
+        return FilterEdges(Ranks(self.x), self.sampler)
 
     @cached_property
     def leading(self) -> float:
@@ -169,7 +169,7 @@ class Heap:
         return (float(self.others[count]) + self.own) * math.exp(min(self.largest + by, SWING_MAX))
 
 
-def _between_sums(sums: Sums) -> float:
+def _between_sums(sums: RunningSums) -> float:
     """The odds of the sum before the token may be lower, those of the sum up to it higher, by exp(m/T)."""
     edges, leading, own = sums.edges, sums.leading, float(sums.x[sums.token])
     until, since = sums.until, sums.since

@@ -17,7 +17,7 @@ import numpy as np
 from tallystick.errors import MalformedError
 from tallystick.operators.tally import fixed
 from tallystick.sampling.choose import check_rows, keys
-from tallystick.sampling.edges import Edges
+from tallystick.sampling.edges import FilterEdges
 from tallystick.sampling.filters import Keys, Logits, filtered, keys_at, relative_logits
 from tallystick.sampling.plain import ARRAYS
 from tallystick.sampling.ranks import Ranks, Reals
@@ -102,7 +102,7 @@ def _row(
         _surprise(p[token]),
         expected,
         variance,
-        _surprise(_ceiling(Edges(Ranks(x), sampler), float(x[token]), spread)),
+        _surprise(_ceiling(FilterEdges(Ranks(x), sampler), float(x[token]), spread)),
     )
 
 
@@ -113,8 +113,8 @@ def _ratios(
     own, ranks = float(x[token]), Ranks(x)
     if ranks.at(0) == -math.inf:
         raise MalformedError(NONE_LEFT)
-    p, ceiling = _of(Edges(ranks, sampler), own, spread)
-    others = {name: _of(Edges(ranks, other), own, spread) for name, other in _alternatives(sampler)}
+    p, ceiling = _of(FilterEdges(ranks, sampler), own, spread)
+    others = {name: _of(FilterEdges(ranks, other), own, spread) for name, other in _alternatives(sampler)}
     for share in FOREIGN:
         anywhere = share / len(logits)
         others[f"foreign x{share:g}"] = (1 - share) * p + anywhere, (1 - share) * ceiling + anywhere
@@ -129,7 +129,7 @@ def _alternatives(sampler: Sampler) -> Iterator[tuple[str, Sampler]]:
     yield "no filters", sampler.model_copy(update=UNFILTERED)
 
 
-def _of(edges: Edges, x: float, spread: float) -> tuple[float, float]:
+def _of(edges: FilterEdges, x: float, spread: float) -> tuple[float, float]:
     """The probability of the token of logit x, a little of which lies outside the filters, and its ceiling inside."""
     own, sums = edges.weight(x), edges.sums
     everywhere = own / float(sums[-1])
@@ -139,7 +139,7 @@ def _of(edges: Edges, x: float, spread: float) -> tuple[float, float]:
     return (1 - EDGE) * share + EDGE * everywhere, _ceiling(edges, x, spread)
 
 
-def _ceiling(edges: Edges, x: float, spread: float) -> float:
+def _ceiling(edges: FilterEdges, x: float, spread: float) -> float:
     """The share of the token of logit x in what is surely kept, with it; 0 where it is surely out."""
     own = edges.weight(x)
     if not edges.is_filtering:

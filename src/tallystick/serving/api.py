@@ -27,14 +27,14 @@ from tallystick.serving.events import EVENT_HEADERS, ClosingStream
 from tallystick.serving.jobs import Failed, Piece
 from tallystick.serving.refusals import Refusal, invalid
 from tallystick.serving.requests import (
-    Challenge,
+    ChallengeBody,
     ChatRequest,
     CompletionRequest,
     TextRequest,
     read_request,
 )
-from tallystick.serving.responses import Choice, Form, receipts_of
-from tallystick.serving.service import Answering, ModelService, Order
+from tallystick.serving.responses import ChoiceSoFar, ResponseForm, receipts_of
+from tallystick.serving.service import Answering, GenerationRequest, ModelService
 from tallystick.serving.streaming import stream_events
 
 TEXT_TOKENS: Final = 16
@@ -64,7 +64,9 @@ def create_app(service: ModelService, options: ServerOptions, clock: Callable[[]
 def _add_completions(app: FastAPI, service: ModelService, options: ServerOptions, clock: Callable[[], float]) -> None:
     async def respond(request: Request, asked: CompletionRequest, prompt: tuple[int, ...], form: str) -> Response:
         order = _order(asked, prompt, form, service)
-        written = Form("chat" if form == "chatcmpl" else "text", asked.model, service.issuer.model, int(clock()), order)
+        written = ResponseForm(
+            "chat" if form == "chatcmpl" else "text", asked.model, service.issuer.model, int(clock()), order
+        )
         answering = service.order(order)
         if asked.stream:
             has_usage = bool(asked.stream_options and asked.stream_options.include_usage)
@@ -125,7 +127,7 @@ def _add_challenges(app: FastAPI, service: ModelService, options: ServerOptions)
     async def challenge(request: Request, request_id: str) -> Response:
         check_customer(request, options)
         body = await read_json(request, options.body_bytes_max, options.body_seconds_max)
-        asked = read_request(Challenge, body)
+        asked = read_request(ChallengeBody, body)
         try:
             opening = await service.challenge(request_id, bytes.fromhex(asked.nonce), asked.count)
         except UnavailableError as error:
@@ -137,7 +139,7 @@ def _add_challenges(app: FastAPI, service: ModelService, options: ServerOptions)
         return Response(opening, media_type="application/json")
 
 
-async def _whole(request: Request, answering: Answering, form: Form) -> Response:
+async def _whole(request: Request, answering: Answering, form: ResponseForm) -> Response:
     """A response in one piece; a client that leaves ends the generation."""
     collecting = asyncio.ensure_future(_collect(answering))
     leaving = asyncio.ensure_future(until_left(request))
@@ -153,8 +155,8 @@ async def _whole(request: Request, answering: Answering, form: Form) -> Response
     return JSONResponse(form.whole(choices), headers=receipt_headers(form.order.id, receipts_of(choices)))
 
 
-async def _collect(answering: Answering) -> list[Choice]:
-    choices = [Choice() for _ in answering.order.samplers]
+async def _collect(answering: Answering) -> list[ChoiceSoFar]:
+    choices = [ChoiceSoFar() for _ in answering.order.samplers]
     async for number, event in answering.events():
         if isinstance(event, Failed):
             raise Refusal(500, event.reason, None, "internal_error")
@@ -172,7 +174,7 @@ async def _read(request: Request, kind: type[Asks], options: ServerOptions, serv
     return asked
 
 
-def _order(asked: CompletionRequest, prompt: tuple[int, ...], form: str, service: ModelService) -> Order:
+def _order(asked: CompletionRequest, prompt: tuple[int, ...], form: str, service: ModelService) -> GenerationRequest:
     field = "messages" if form == "chatcmpl" else "prompt"
     vocabulary = service.language_model.card.vocabulary
     if not prompt:
@@ -181,7 +183,7 @@ def _order(asked: CompletionRequest, prompt: tuple[int, ...], form: str, service
         raise invalid(f"{field}: token {max(prompt)} is outside the vocabulary of {vocabulary}", field)
     first = asked.sampler(secrets.randbelow(SEEDS))
     seeds = [(first.seed + choice) % (SAFE_INTEGER_MAX + 1) for choice in range(asked.choices)]
-    return Order(
+    return GenerationRequest(
         id=f"{form}-{secrets.token_hex(16)}",
         prompt=prompt,
         samplers=tuple(first.model_copy(update={"seed": seed}) for seed in seeds),

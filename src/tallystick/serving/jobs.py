@@ -10,7 +10,7 @@ import torch
 
 from tallystick.errors import UnavailableError
 from tallystick.recorders.receipts import batch_composition
-from tallystick.transcripts.receipt import Batch
+from tallystick.transcripts.receipt import BatchStatement
 from tallystick.transcripts.sampler import Sampler
 
 Finish = Literal["end", "stop", "length", "cancelled"]
@@ -43,7 +43,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Generated:
+class JobResult:
     """A finished answer: its tokens, the hidden rows F [tokens, width] of each recorded layer, and its company.
 
     `prompt_rows` are F [P − 1, width], of the prompt's tokens but the last, where prompts are recorded too.
@@ -57,9 +57,9 @@ class Generated:
     runs: tuple[Run, ...]
 
     @property
-    def batch(self) -> Batch:
+    def batch(self) -> BatchStatement:
         """The largest batch it was in, and the digest of the runs."""
-        return Batch(largest=max(len(ids) for _, ids in self.runs), composition=batch_composition(self.runs))
+        return BatchStatement(largest=max(len(ids) for _, ids in self.runs), composition=batch_composition(self.runs))
 
 
 @dataclass(frozen=True)
@@ -69,4 +69,4 @@ class Failed:
     reason: str
 
 
-Event: TypeAlias = Piece | Generated | Failed
+Event: TypeAlias = Piece | JobResult | Failed

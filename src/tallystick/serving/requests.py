@@ -28,23 +28,23 @@ Nothing = Annotated[list[Any] | dict[str, Any], Field(max_length=0)]
 Zero = Annotated[float, Field(ge=0, le=0)]
 
 
-class Asked(BaseModel):
+class RequestBody(BaseModel):
     """A JSON object from a client."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-Kind = TypeVar("Kind", bound=Asked)
+Kind = TypeVar("Kind", bound=RequestBody)
 
 
-class TextPart(Asked):
+class TextPart(RequestBody):
     """One part of a message's content; only text is offered."""
 
     type: Literal["text"]
     text: str
 
 
-class Message(Asked):
+class Message(RequestBody):
     """One message. The empty fields are those that clients send back from an answer."""
 
     role: Literal["system", "developer", "user", "assistant"]
@@ -61,20 +61,20 @@ class Message(Asked):
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
 
 
-class StreamOptions(Asked):
+class StreamOptions(RequestBody):
     """What a stream carries besides text."""
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
 
 
-class ResponseFormat(Asked):
+class ResponseFormat(RequestBody):
     """The form of the answer; only text is offered."""
 
     type: Literal["text"] = "text"
 
 
-class CompletionRequest(Asked):
+class CompletionRequest(RequestBody):
     """The fields that chat and text completions share."""
 
     model: Annotated[str, Field(max_length=256)]
@@ -180,7 +180,7 @@ class TextRequest(CompletionRequest):
         return tuple(self.prompt) if isinstance(first, int) else first  # type: ignore[arg-type]
 
 
-class Challenge(Asked):
+class ChallengeBody(RequestBody):
     """A request to open committed hidden states."""
 
     nonce: Nonce

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from tallystick.serving.jobs import Piece
-from tallystick.serving.service import Answered, Order
+from tallystick.serving.service import FinishedAnswer, GenerationRequest
 from tallystick.transcripts.receipt import SignedReceipt
 
 FINISH: Final = {"end": "stop", "stop": "stop", "length": "length", "cancelled": "stop"}
@@ -15,12 +15,12 @@ Object = dict[str, Any]
 
 
 @dataclass
-class Choice:
+class ChoiceSoFar:
     """One answer as far as it has come."""
 
     text: str = ""
     ids: list[int] = field(default_factory=list)
-    answered: Answered | None = None
+    answered: FinishedAnswer | None = None
 
     def add(self, piece: Piece) -> None:
         """Take in more."""
@@ -29,23 +29,23 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Form:
+class ResponseForm:
     """How chat and text completions are written."""
 
     kind: Literal["chat", "text"]
     model: str
     root: str
     created: int
-    order: Order
+    order: GenerationRequest
 
-    def whole(self, choices: Sequence[Choice]) -> Object:
+    def whole(self, choices: Sequence[ChoiceSoFar]) -> Object:
         """A whole response."""
         body = self._frame(is_chunk=False)
         body["choices"] = [self._choice(number, choice) for number, choice in enumerate(choices)]
         body["prompt_token_ids"] = list(self.order.prompt)
         return body | self.closing(choices)
 
-    def closing(self, choices: Sequence[Choice], *, usage: bool = True) -> Object:
+    def closing(self, choices: Sequence[ChoiceSoFar], *, usage: bool = True) -> Object:
         """Usage and receipts: the last fields of a response, or of the last chunk of a stream."""
         receipts = [each.to_json() for each in receipts_of(choices)]
         body: Object = {"usage": usage_of(self.order, choices)} if usage else {}
@@ -73,7 +73,7 @@ class Form:
         choice = {"index": number, **content, "logprobs": None, "finish_reason": finish, "token_ids": list(ids)}
         return self._frame(is_chunk=True) | {"choices": [choice]}
 
-    def _choice(self, number: int, choice: Choice) -> Object:
+    def _choice(self, number: int, choice: ChoiceSoFar) -> Object:
         assert choice.answered is not None
         message = {"role": "assistant", "content": choice.text, "refusal": None}
         content: Object = {"message": message} if self.kind == "chat" else {"text": choice.text}
@@ -91,7 +91,7 @@ class Form:
         }
 
 
-def usage_of(order: Order, choices: Sequence[Choice]) -> Object:
+def usage_of(order: GenerationRequest, choices: Sequence[ChoiceSoFar]) -> Object:
     """How many tokens were fed and generated; the prompt counts once."""
     answer = sum(len(choice.ids) for choice in choices)
     return {
@@ -101,6 +101,6 @@ def usage_of(order: Order, choices: Sequence[Choice]) -> Object:
     }
 
 
-def receipts_of(choices: Sequence[Choice]) -> list[SignedReceipt]:
+def receipts_of(choices: Sequence[ChoiceSoFar]) -> list[SignedReceipt]:
     """The receipts of the finished choices, in order."""
     return [choice.answered.signed for choice in choices if choice.answered is not None]

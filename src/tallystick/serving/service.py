@@ -17,7 +17,7 @@ from tallystick.frameworks.torch.generation.language_models import TorchLanguage
 from tallystick.frameworks.torch.models import REFUSALS
 from tallystick.recorders.receipts import ReceiptIssuer
 from tallystick.serving.batching import BatchingEngine
-from tallystick.serving.jobs import BusyError, Event, Failed, Generated, Job, Piece
+from tallystick.serving.jobs import BusyError, Event, Failed, Job, JobResult, Piece
 from tallystick.serving.receipts import ReceiptBook
 from tallystick.serving.refusals import Refusal, invalid
 from tallystick.serving.slots import Slot
@@ -31,7 +31,7 @@ LOG: Final = logging.getLogger("tallystick.serving")
 
 
 @dataclass(frozen=True)
-class Order:
+class GenerationRequest:
     """What one HTTP request asks of the model: a prompt, and a sampler for each choice."""
 
     id: str
@@ -47,7 +47,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Answered:
+class FinishedAnswer:
     """A finished answer with its receipt."""
 
     ids: tuple[int, ...]
@@ -55,7 +55,7 @@ class Answered:
     signed: SignedReceipt
 
 
-Told: TypeAlias = tuple[int, Piece | Answered | Failed]
+Told: TypeAlias = tuple[int, Piece | FinishedAnswer | Failed]
 """An event, and which choice it belongs to."""
 
 
@@ -94,7 +94,7 @@ class ModelService:
         """The prompt of a text."""
         return await asyncio.to_thread(self._encode, "prompt", lambda: self.language_model.encode_text(text))
 
-    def order(self, order: Order) -> Answering:
+    def order(self, order: GenerationRequest) -> Answering:
         """Begin to answer; raises `Refusal` with status 429 if the queue is full, 503 if the engine has stopped."""
         return Answering(self, order)
 
@@ -111,7 +111,7 @@ class ModelService:
             return False
         return SignedReceipt.from_bytes(line, "receipt").receipt.states is not None
 
-    def issue(self, order: Order, choice: int, generated: Generated) -> SignedReceipt:
+    def issue(self, order: GenerationRequest, choice: int, generated: JobResult) -> SignedReceipt:
         """Sign and keep the receipt of one choice."""
         request = Request(
             id=order.choice_id(choice),
@@ -144,7 +144,7 @@ class ModelService:
 class Answering:
     """One order being answered. Close it when nobody listens any more: its rows go to others."""
 
-    def __init__(self, service: ModelService, order: Order) -> None:
+    def __init__(self, service: ModelService, order: GenerationRequest) -> None:
         self.order = order
         self._service = service
         self._loop = asyncio.get_running_loop()
@@ -162,7 +162,7 @@ class Answering:
         open_choices = len(self._slots)
         while open_choices:
             choice, event = await self._told.get()
-            open_choices = 0 if isinstance(event, Failed) else open_choices - isinstance(event, Answered)
+            open_choices = 0 if isinstance(event, Failed) else open_choices - isinstance(event, FinishedAnswer)
             yield choice, event
 
     def close(self) -> None:
@@ -175,20 +175,20 @@ class Answering:
         return Job(order.choice_id(choice), order.prompt, order.max_tokens, sampler, deliver, order.stops)
 
     def _deliver(self, choice: int, event: Event) -> None:
-        if isinstance(event, Generated):
+        if isinstance(event, JobResult):
             self._service.write_receipt(partial(self._finish, choice, event))
         else:
             self._tell(choice, event)
 
-    def _finish(self, choice: int, generated: Generated) -> None:
+    def _finish(self, choice: int, generated: JobResult) -> None:
         try:
             signed = self._service.issue(self.order, choice, generated)
         except (TallyError, OSError, *REFUSALS) as error:
             LOG.exception("the receipt of %s", generated.job.id)
             self._tell(choice, Failed(f"the receipt could not be issued: {type(error).__name__}"))
         else:
-            self._tell(choice, Answered(generated.ids, generated.finish, signed))
+            self._tell(choice, FinishedAnswer(generated.ids, generated.finish, signed))
 
-    def _tell(self, choice: int, event: Piece | Answered | Failed) -> None:
+    def _tell(self, choice: int, event: Piece | FinishedAnswer | Failed) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody listens
             self._loop.call_soon_threadsafe(self._told.put_nowait, (choice, event))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from tallystick.serving.answer_text import AnswerText
-from tallystick.serving.jobs import Event, Failed, Finish, Generated, Job, Piece, Run
+from tallystick.serving.jobs import Event, Failed, Finish, Job, JobResult, Piece, Run
 
 if TYPE_CHECKING:
     from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
@@ -62,7 +62,7 @@ class Slot:
         if self.is_over:
             return
         finish, runs = self.finish or "cancelled", tuple(self._runs)
-        self.tell(Generated(self.job, tuple(self.ids), finish, *self._let_go(), runs))
+        self.tell(JobResult(self.job, tuple(self.ids), finish, *self._let_go(), runs))
 
     def fail(self, error: BaseException) -> None:
         """Tell that there will be no answer."""

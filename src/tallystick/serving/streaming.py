@@ -7,17 +7,17 @@ from collections.abc import AsyncGenerator
 from tallystick.serving.events import DONE, event_of
 from tallystick.serving.jobs import Failed, Piece
 from tallystick.serving.refusals import Refusal
-from tallystick.serving.responses import Choice, Form
+from tallystick.serving.responses import ChoiceSoFar, ResponseForm
 from tallystick.serving.service import Answering
 
 
-async def stream_events(answering: Answering, form: Form, has_usage: bool) -> AsyncGenerator[bytes, None]:
+async def stream_events(answering: Answering, form: ResponseForm, has_usage: bool) -> AsyncGenerator[bytes, None]:
     """The chunks of an answer.
 
     Receipts come in the last chunk: the one with `usage` and no choices if the client asked for usage, and otherwise
     the one with the last `finish_reason`, since clients that did not ask do not expect a chunk without choices.
     """
-    choices = [Choice() for _ in answering.order.samplers]
+    choices = [ChoiceSoFar() for _ in answering.order.samplers]
     no_usage = {"usage": None} if has_usage else {}
     for number in range(len(choices)):
         yield event_of(form.first_chunk(number) | no_usage)

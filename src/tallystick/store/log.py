@@ -122,7 +122,7 @@ def read_lines(path: Path, bytes_max: int = LINE_BYTES_MAX) -> Iterator[bytes]:
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedLine:
     """One line of a log with the proof that it stands at `index`."""
 
     index: int
@@ -134,12 +134,12 @@ class Opened:
         check_inclusion(list(self.proof), leaf_hash(self.line), self.index, log.size, Hash(digest_bytes(log.root)))
 
 
-def open_line(path: Path, index: int, size: int) -> Opened:
+def open_line(path: Path, index: int, size: int) -> OpenedLine:
     """Line `index` of a log of `size` lines, with its inclusion proof from the tiles."""
     if not 0 <= index < size:
         raise ProofError(f"record {index} lies outside a log of {size} records")
     proof = prove_inclusion(TileReader(_tiles_folder(path), size), index, size)
-    return Opened(index, _line_at(path, _offset(path, index)), tuple(proof))
+    return OpenedLine(index, _line_at(path, _offset(path, index)), tuple(proof))
 
 
 def _offset(path: Path, index: int) -> int:

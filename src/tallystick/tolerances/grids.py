@@ -26,7 +26,7 @@ GRID_TOP: Final = 2.0**51  # below it float64 still resolves a quarter of a grid
 
 
 @dataclass(frozen=True)
-class Edges:
+class NearestEdges:
     """For each value the rounding edge nearest to it: between bucket `lower` and bucket `lower + 1`.
 
     `offset` is the distance from the edge in gaps, within ±½; -0.5 and +0.5 lie on a grid point.
@@ -59,18 +59,18 @@ def in_range(values: npt.NDArray[Any], mode: Mode, eps: float = 1e-6) -> npt.NDA
     return np.asarray(np.abs(_scaled(values, eps)) <= GRID_TOP)
 
 
-def nearest_edges(values: npt.NDArray[Any], mode: Mode, eps: float = 1e-6) -> Edges:
+def nearest_edges(values: npt.NDArray[Any], mode: Mode, eps: float = 1e-6) -> NearestEdges:
     """The rounding edge nearest to each value in range; exact within a quarter of a gap of the edge."""
     if mode == "grid":
         scaled = _scaled(values, eps)
         below = np.floor(scaled)
-        return Edges(below.astype(np.int64), scaled - below - 0.5)
+        return NearestEdges(below.astype(np.int64), scaled - below - 0.5)
     wide = values.astype(np.float64)
     codes = _float16_codes(values)
     lower = codes - (_float16_points(codes) > wide)
     low, high = _float16_points(lower), _float16_points(lower + 1)
     outermost = (lower == FLOAT16_TOP) | (lower == -FLOAT16_TOP - 1)  # beyond this edge there is no bucket
-    return Edges(lower, np.where(outermost, np.nan, (wide - (low + high) / 2) / (high - low)))
+    return NearestEdges(lower, np.where(outermost, np.nan, (wide - (low + high) / 2) / (high - low)))
 
 
 def _float16_codes(values: npt.NDArray[Any]) -> Codes:

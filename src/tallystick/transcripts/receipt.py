@@ -96,7 +96,7 @@ class EngineStatement(Document):
     graph: DigestText | None = None
 
 
-class Batch(Document):
+class BatchStatement(Document):
     """With how many others the answer was computed, at most, and a digest of which row was whose at which step."""
 
     largest: Positive = 1
@@ -149,7 +149,7 @@ class Receipt(Document):
     answer: Answer
     sampler: Sampler
     engine: EngineStatement
-    batch: Batch = Batch()
+    batch: BatchStatement = BatchStatement()
     fingerprints: Annotated[tuple[Fingerprint, ...], Field(max_length=FINGERPRINTS_MAX)] = ()
     states: StatesCommitment | None = None
     sequence: Positive

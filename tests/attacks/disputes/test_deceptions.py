@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tallystick.disputes.evidence.doubting import doubter_for  # noqa: E402
-from tallystick.disputes.evidence.judging import Judge  # noqa: E402
+from tallystick.disputes.evidence.judging import DisputeJudge  # noqa: E402
 from tallystick.disputes.evidence.traces import torch_engine  # noqa: E402
 from tallystick.disputes.game.fault import Fault  # noqa: E402
 from tests.support.attacks.disputes.catalogue import DECEPTIONS  # noqa: E402
@@ -40,7 +40,7 @@ def played(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Play:
     def play(name: str) -> Outcome:
         staged = DECEPTIONS[name].stage(scene, folder / name)
         rehearsal = Rehearsal(staged.statement, folder / name / "board")
-        outcome = rehearsal.play(staged.trace, doubter_for(), Judge(), staged.doubt)
+        outcome = rehearsal.play(staged.trace, doubter_for(), DisputeJudge(), staged.doubt)
         assert outcome is not None, "the challenger finds nothing to contest"
         return outcome
 
@@ -56,7 +56,7 @@ def test_a_referee_rules_as_expected(name: str, played: Play) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_member_of_a_committee_finds_who_is_at_fault(name: str, played: Play) -> None:
-    fault, reason = Judge(torch_engine()).rule(played(name).answered)
+    fault, reason = DisputeJudge(torch_engine()).rule(played(name).answered)
     assert fault is DECEPTIONS[name].member, reason
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tallystick.calibration.operators.workload import Workload, run_values
+from tallystick.calibration.operators.workload import StudyWorkload, run_values
 from tallystick.graphs.root import graph_root
 from tallystick.graphs.values import float_results, operands_of
 from tallystick.operators.bound import bound
@@ -20,7 +20,7 @@ UNIT = 2.0**-24
 
 
 @pytest.fixture(scope="session")
-def workload() -> Workload:
+def workload() -> StudyWorkload:
     import torch
     from torch import nn
 
@@ -40,11 +40,11 @@ def workload() -> Workload:
     found = capture(Block().eval(), (), {"x": torch.zeros(4, 48)})
     x = np.random.default_rng(1).standard_normal((4, 48)).astype("<f4")
     bindings = {**found.constants, **found.weights, "inputs.x": Tensor.of(x)}
-    return Workload("block", found.graph, bindings, TorchEngine(), found.graph.outputs[0].name)
+    return StudyWorkload("block", found.graph, bindings, TorchEngine(), found.graph.outputs[0].name)
 
 
 @pytest.fixture(scope="session")
-def profile(workload: Workload) -> Profile:
+def profile(workload: StudyWorkload) -> Profile:
     """What one honest stack shows on a few inputs."""
     nodes: dict[str, Calibrated] = {}
     kinds: dict[str, Calibrated] = {}
@@ -66,14 +66,14 @@ def profile(workload: Workload) -> Profile:
 
 
 @pytest.fixture(scope="session")
-def near_tie(workload: Workload) -> Workload:
+def near_tie(workload: StudyWorkload) -> StudyWorkload:
     """The same model with an input whose two best answers are as close as bisection between two inputs gets them."""
     from tallystick.calibration.operators.workload import answer
 
     low, high = (workload.bindings["inputs.x"].array().copy() for _ in range(2))
     random = np.random.default_rng(2)
 
-    def bound_to(x: object) -> Workload:
+    def bound_to(x: object) -> StudyWorkload:
         return workload.with_bindings({"inputs.x": Tensor.of(np.asarray(x, "<f4"))})
 
     def answer_of(x: object) -> int:

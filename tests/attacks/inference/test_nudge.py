@@ -9,7 +9,7 @@ import pytest
 
 from research.operators.attacks import Region, objections, regions, search
 from research.operators.workloads import Model
-from tallystick.calibration.operators.workload import Workload, answer, run_values
+from tallystick.calibration.operators.workload import StudyWorkload, answer, run_values
 from tallystick.operators.rounding import DETERMINISTIC
 from tallystick.tolerances.threshold import NO_ERRORS, QUANTILES, Errors, Threshold, percentiles
 from tallystick.transcripts.profile import Profile
@@ -23,13 +23,13 @@ def whole(_: str, elements: int) -> Ranks:
     return ranks_of(None, elements)
 
 
-def attacked(workload: Workload, region: Region, ranks: Callable[[str, int], Ranks] = whole) -> Nudged:
+def attacked(workload: StudyWorkload, region: Region, ranks: Callable[[str, int], Ranks] = whole) -> Nudged:
     radii = radii_of(workload.graph, run_values(workload), region.model)
     target = Target(region.model, radii, ranks, lambda values: not objections(workload.graph, values, region))
     return nudge(workload, target, EFFORT, 3)
 
 
-def test_a_near_tie_is_flipped_within_the_deterministic_bound(near_tie: Workload, profile: Profile) -> None:
+def test_a_near_tie_is_flipped_within_the_deterministic_bound(near_tie: StudyWorkload, profile: Profile) -> None:
     deterministic, *_ = regions(profile)
     found = attacked(near_tie, deterministic)
     assert found.gained > 1
@@ -39,14 +39,14 @@ def test_a_near_tie_is_flipped_within_the_deterministic_bound(near_tie: Workload
     assert objections(near_tie.graph, found.values, deterministic) == ()
 
 
-def test_a_clear_answer_is_not(workload: Workload, profile: Profile) -> None:
+def test_a_clear_answer_is_not(workload: StudyWorkload, profile: Profile) -> None:
     for region in regions(profile):
         found = attacked(workload, region)
         assert 0 < found.gained < 1
         assert not found.flipped
 
 
-def test_narrower_regions_gain_less(workload: Workload, profile: Profile) -> None:
+def test_narrower_regions_gain_less(workload: StudyWorkload, profile: Profile) -> None:
     tried = Model("block", workload.graph, {}, workload.bindings, ({},), workload.decision)
     rows = list(search(tried, regions(profile), EFFORT, lambda _: None))
     deterministic, _, variance, calibrated = (row.gained[0] for row in rows)
@@ -55,7 +55,7 @@ def test_narrower_regions_gain_less(workload: Workload, profile: Profile) -> Non
     assert all(row.succeeded == 0 for row in rows)
 
 
-def test_a_tie_is_counted_apart(near_tie: Workload, workload: Workload, profile: Profile) -> None:
+def test_a_tie_is_counted_apart(near_tie: StudyWorkload, workload: StudyWorkload, profile: Profile) -> None:
     tried = Model("block", workload.graph, {}, workload.bindings, ({}, near_tie.bindings), workload.decision)
     deterministic, *_ = regions(profile)
     (row,) = search(tried, [deterministic], EFFORT, lambda _: None)
@@ -64,7 +64,7 @@ def test_a_tie_is_counted_apart(near_tie: Workload, workload: Workload, profile:
 
 
 @pytest.mark.parametrize("share", [0.9, -0.4])
-def test_what_is_placed_lies_where_it_was_placed(workload: Workload, share: float) -> None:
+def test_what_is_placed_lies_where_it_was_placed(workload: StudyWorkload, share: float) -> None:
     radii = radii_of(workload.graph, run_values(workload), DETERMINISTIC)
     placed = place(workload, {ref: np.full(radius.shape, share) for ref, radius in radii.items()}, DETERMINISTIC)
     first = workload.graph.nodes[0]

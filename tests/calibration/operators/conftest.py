@@ -10,7 +10,7 @@ import pytest
 from tallystick.calibration.operators import calibrate
 from tallystick.calibration.operators.stacks import OperatorStack, stack_named
 from tallystick.graphs.files import save_program
-from tallystick.graphs.graph import Form, Graph, Input, Node, Output, Role
+from tallystick.graphs.graph import Graph, GraphForm, Input, Node, Output, Role
 from tallystick.tensors.safetensors import write_state
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
@@ -27,7 +27,7 @@ def graph() -> Graph:
         Node(2, "aten.relu.default", {"self": "n0"}, {}, (y,)),
     )
     inputs = (Input("inputs.x", Role.INPUT, x), Input("weights.w", Role.WEIGHT, w))
-    return Graph("aten", Form.LOGICAL, inputs, (), nodes, (Output("outputs.0", "n1"), Output("outputs.1", "n2")))
+    return Graph("aten", GraphForm.LOGICAL, inputs, (), nodes, (Output("outputs.0", "n1"), Output("outputs.1", "n2")))
 
 
 @pytest.fixture

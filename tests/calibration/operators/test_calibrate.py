@@ -11,7 +11,7 @@ import pytest
 
 from research.operators.page import render_calibration
 from tallystick.calibration.operators import calibrate, traces
-from tallystick.calibration.operators.calibrate import Measured, calibrate_graph, leave_out, one_rounding
+from tallystick.calibration.operators.calibrate import StackMeasurement, calibrate_graph, leave_out, one_rounding
 from tallystick.calibration.operators.figures import figures_of
 from tallystick.errors import MalformedError, UsageError
 from tallystick.graphs.graph import Graph
@@ -26,17 +26,17 @@ def silent(_: str) -> None:
     pass
 
 
-def measured(stack: str, scale: float, runs: int = 8, seed: int = 0) -> Measured:
+def measured(stack: str, scale: float, runs: int = 8, seed: int = 0) -> StackMeasurement:
     """A stack whose one result lies up to `scale` of its bound from exact."""
     random = np.random.default_rng(seed)
     tables = np.zeros((runs, 20))
     tables[:, :4] = scale * np.array([0.3, 0.6, 0.8, 1.0]) * random.uniform(0.9, 1.0, (runs, 1))
     tables[:, 17] = 5000
-    return Measured(stack, {"0": tables}, {}, {})
+    return StackMeasurement(stack, {"0": tables}, {}, {})
 
 
-def rounding(runs: int = 8) -> Measured:
-    return Measured("one rounding", {"0": np.zeros((runs, 20))}, {}, {})
+def rounding(runs: int = 8) -> StackMeasurement:
+    return StackMeasurement("one rounding", {"0": np.zeros((runs, 20))}, {}, {})
 
 
 def test_a_study_measures_every_result_on_every_stack(

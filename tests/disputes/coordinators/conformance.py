@@ -19,7 +19,7 @@ import pytest
 from tallystick.commitments.digest import Digest
 from tallystick.commitments.encoding import encode
 from tallystick.commitments.tree import LeafHashes, leaf_hash, prove_inclusion, tree_root
-from tallystick.disputes.coordinators.coordinator import Board, Coordinator, Entry, replayed
+from tallystick.disputes.coordinators.coordinator import Board, Coordinator, MoveEntry, replayed
 from tallystick.disputes.game import committee
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.invariants import broken
@@ -37,7 +37,7 @@ from tallystick.disputes.game.moves import (
 )
 from tallystick.disputes.game.partition import cut_places
 from tallystick.disputes.game.rules import Rules
-from tallystick.disputes.game.state import Claim, Dispute, Phase, State
+from tallystick.disputes.game.state import Dispute, Phase, PostedClaim, State
 from tallystick.errors import RuleError
 
 MEMBERS: Final = tuple(f"member{number}" for number in range(5))
@@ -150,7 +150,7 @@ class Play:
         self.data = self.publish("prover")
 
     @property
-    def entries(self) -> Sequence[Entry]:
+    def entries(self) -> Sequence[MoveEntry]:
         return self.world.connect("bystander").entries()
 
     @property
@@ -166,7 +166,7 @@ class Play:
     def dispute(self, number: int = 0) -> Dispute:
         return self.state.disputes[number]
 
-    def claim(self, number: int = 0) -> Claim:
+    def claim(self, number: int = 0) -> PostedClaim:
         return self.state.claims[number]
 
     def party(self, name: str) -> str:
@@ -266,11 +266,11 @@ class Play:
     def tree_of(self, dispute: Dispute) -> Tree:
         return RECORDS if dispute.root == RECORDS.root else OPERATORS
 
-    def _as_kept(self, move: Move, added: Sequence[Entry]) -> Move:
+    def _as_kept(self, move: Move, added: Sequence[MoveEntry]) -> Move:
         """The move as the coordinator keeps it: a chain draws the nonce itself."""
         return added[0].move if move.kind == "draw" and added else move
 
 
-def paid_by(entries: Sequence[Entry], party: str) -> int:
+def paid_by(entries: Sequence[MoveEntry], party: str) -> int:
     """What a party's moves paid in."""
     return sum(value_of(entry.move) for entry in entries if entry.move.actor == party)

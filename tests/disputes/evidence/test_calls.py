@@ -13,8 +13,8 @@ torch = pytest.importorskip("torch")
 
 from tallystick.attacks.disputes.swapped_layer import seal  # noqa: E402
 from tallystick.disputes.evidence.calls import doubt_calls  # noqa: E402
-from tallystick.disputes.evidence.held import HeldCalls  # noqa: E402
-from tallystick.disputes.evidence.locate import Work  # noqa: E402
+from tallystick.disputes.evidence.held import ClaimedCalls  # noqa: E402
+from tallystick.disputes.evidence.locate import ChallengerWork  # noqa: E402
 from tallystick.disputes.evidence.subjects import whole_calls  # noqa: E402
 from tallystick.disputes.evidence.traces import torch_engine  # noqa: E402
 from tallystick.disputes.game.protocols import Doubt  # noqa: E402
@@ -38,7 +38,7 @@ NOT_TAKEN: dict[str, Change] = {
 
 
 def doubted(run: Path, engine: Engine | None = None) -> Doubt | None:
-    return doubt_calls(HeldCalls(whole_calls(InferenceDirectory(run))), engine or torch_engine(), Work())
+    return doubt_calls(ClaimedCalls(whole_calls(InferenceDirectory(run))), engine or torch_engine(), ChallengerWork())
 
 
 def with_inputs(run: Path, out: Path, change: Change, numbers: tuple[int, ...] = (CALL,)) -> Path:

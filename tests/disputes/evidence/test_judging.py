@@ -17,14 +17,14 @@ torch = pytest.importorskip("torch")
 
 from tallystick.attacks.fabricated import forge_tiny_rate  # noqa: E402
 from tallystick.disputes.evidence.doubting import doubter_for  # noqa: E402
-from tallystick.disputes.evidence.judging import Judge  # noqa: E402
+from tallystick.disputes.evidence.judging import DisputeJudge  # noqa: E402
 from tallystick.disputes.evidence.traces import RecordTrace, torch_engine, trace_for  # noqa: E402
 from tallystick.disputes.game.fault import Fault  # noqa: E402
-from tallystick.disputes.game.protocols import Answered, Descent, Doubt, Opened, Trace  # noqa: E402
+from tallystick.disputes.game.protocols import Descent, DisputeView, Doubt, OpenedLeaves, Trace  # noqa: E402
 from tallystick.disputes.game.state import Clocks, Dispute, Phase  # noqa: E402
 from tallystick.errors import UnavailableError  # noqa: E402
 from tallystick.graphs.graph import Graph, Input, Node, Role  # noqa: E402
-from tallystick.judging.leaf.question import Limits  # noqa: E402
+from tallystick.judging.leaf.question import LeafLimits  # noqa: E402
 from tallystick.judging.opening import OPERATORS  # noqa: E402
 from tallystick.operators.values import Value  # noqa: E402
 from tallystick.tensors.spec import TensorSpec  # noqa: E402
@@ -47,24 +47,24 @@ class Undescending:
     def __init__(self, honest: RecordTrace) -> None:
         self.honest = honest
 
-    def partition(self, dispute: Dispute, places: Sequence[int]) -> Opened:
+    def partition(self, dispute: Dispute, places: Sequence[int]) -> OpenedLeaves:
         return self.honest.partition(dispute, places)
 
     def descend(self, dispute: Dispute) -> Descent | None:
         return None
 
-    def reveal(self, dispute: Dispute) -> Opened:
+    def reveal(self, dispute: Dispute) -> OpenedLeaves:
         return self.honest.reveal(dispute)
 
 
 def play(statement: Path, trace: Trace, board: Path, doubt: Doubt, protest: int = -1) -> Outcome:
-    outcome = Rehearsal(statement, board).play(trace, StubbornDoubter(1, protest), Judge(), doubt)
+    outcome = Rehearsal(statement, board).play(trace, StubbornDoubter(1, protest), DisputeJudge(), doubt)
     assert outcome is not None
     return outcome
 
 
 def member(outcome: Outcome) -> Fault | None:
-    return Judge(torch_engine()).rule(outcome.answered)[0]
+    return DisputeJudge(torch_engine()).rule(outcome.answered)[0]
 
 
 def test_a_step_or_call_that_was_not_descended_from_is_the_provers_fault(scene: Scene, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_statement_that_is_not_whole_is_the_provers_fault(file: str, scene: Sc
     rehearsal = Rehearsal(broken, tmp_path / "board")
     doubt = doubter_for().doubt(rehearsal.state.claims[0], broken)
     assert doubt is not None
-    outcome = rehearsal.play(scene.call_trace(tmp_path / "work"), doubter_for(), Judge(), doubt)
+    outcome = rehearsal.play(scene.call_trace(tmp_path / "work"), doubter_for(), DisputeJudge(), doubt)
     assert outcome is not None
     assert (outcome.fault, outcome.dispute.ground) == (Fault.PROVER, "structure"), outcome.reason
 
@@ -110,7 +110,7 @@ def test_a_statement_that_is_not_whole_is_the_provers_fault(file: str, scene: Sc
 def test_all_records_can_be_contested_and_are_bisected_to_the_wrong_one(scene: Scene, tmp_path: Path) -> None:
     staged = DECEPTIONS["wrong-rate"].stage(scene, tmp_path)
     doubter, rehearsal = doubter_for(contests_all=True), Rehearsal(staged.statement, tmp_path / "board")
-    outcome = rehearsal.play(staged.trace, doubter, Judge())
+    outcome = rehearsal.play(staged.trace, doubter, DisputeJudge())
     assert outcome is not None
     assert outcome.fault is Fault.PROVER
     descent = next(move for move in outcome.moves if move.kind == "descend")
@@ -121,7 +121,7 @@ def test_all_records_can_be_contested_and_are_bisected_to_the_wrong_one(scene: S
 def test_a_judge_without_a_budget_leaves_aligned_errors_to_others(scene: Scene, tmp_path: Path, board: Path) -> None:
     outcome = play(scene.calls, scene.call_trace(tmp_path / "work"), board, contested_call(), protest=0)
     answered = replace(outcome.answered, dispute=replace(outcome.dispute, ground="budget"))
-    assert Judge().rule(answered)[0] is None
+    assert DisputeJudge().rule(answered)[0] is None
 
 
 def scene_leaf(trace: object, place: int) -> str:
@@ -133,13 +133,13 @@ def test_a_second_claim_over_the_same_files_is_looked_at_anew(scene: Scene, boar
     """The files of a statement may be named by several claims; only those of whose tree they are hang together."""
     first = Rehearsal(scene.calls, board).state.claims[0]
     second = replace(first, root="ab" * 32)
-    doubter, judge = doubter_for(), Judge(torch_engine())
+    doubter, judge = doubter_for(), DisputeJudge(torch_engine())
     assert doubter.doubt(first, scene.calls) is None
     assert doubter.doubt(second, scene.calls) is not None
     dispute = Dispute(0, "1" * 64, 2, first.root, first.size, 0, 1, Phase.RULING, Clocks(1, 1, 0), 1, 0)
     dispute = replace(dispute, ground="structure")
     for claim, fault in ((first, Fault.CHALLENGER), (second, Fault.PROVER), (first, Fault.CHALLENGER)):
-        assert judge.rule(Answered(claim, 0, dispute, scene.calls, (board,)))[0] is fault
+        assert judge.rule(DisputeView(claim, 0, dispute, scene.calls, (board,)))[0] is fault
 
 
 @pytest.mark.parametrize("is_honest", [True, False], ids=["honest", "almost not trained"])
@@ -159,7 +159,7 @@ def test_a_step_without_operators_is_audited_by_a_member(tmp_path: Path, one_thr
 # ---- operators that a member looks at with a kernel of its own
 
 
-LARGE = Limits(whole_flops=1, whole_bytes=1, elements=8)
+LARGE = LeafLimits(whole_flops=1, whole_bytes=1, elements=8)
 NONCES = [bytes([number] * 32).hex() for number in range(20)]
 
 
@@ -188,7 +188,7 @@ def softmax() -> Graph:
     return alone(one, Input("inputs.x", Role.INPUT, TensorSpec("F32", (64, 64))))
 
 
-def revealed(folder: Path, board: Path, low: int = 0) -> Answered:
+def revealed(folder: Path, board: Path, low: int = 0) -> DisputeView:
     """A dispute over one operator of an opening, up to its ruling."""
     return play(folder, trace_for(folder, board / "work"), board, Doubt(low, low + 1, "")).answered
 
@@ -202,9 +202,9 @@ def test_a_member_finds_the_one_wrong_element_of_a_large_operator(
     given = {"inputs.x": Tensor.of(np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32))}
     opened(tmp_path / "calls", {} if is_honest else {0: shifted(1e-4, place=777)}, softmax(), given)
     answered = revealed(tmp_path / "calls", tmp_path / "board")
-    drawn = [Judge(limits=LARGE).rule(answered, nonce)[0] for nonce in NONCES]
+    drawn = [DisputeJudge(limits=LARGE).rule(answered, nonce)[0] for nonce in NONCES]
     assert drawn.count(Fault.CHALLENGER) > 15
-    found = {Judge(kernel, limits=LARGE).rule(answered, nonce)[0] for nonce in NONCES}
+    found = {DisputeJudge(kernel, limits=LARGE).rule(answered, nonce)[0] for nonce in NONCES}
     assert found == {Fault.CHALLENGER if is_honest else Fault.PROVER}
 
 
@@ -213,12 +213,12 @@ def test_operands_that_neither_definition_nor_kernel_takes_are_the_provers_fault
     given = {"inputs.x": Tensor.of(np.array([0, 9])), "weights.w": table}
     opened(tmp_path / "wrong", graph=lookup(), given=given, engine=Lenient())
     wrong = revealed(tmp_path / "wrong", tmp_path / "a")
-    for limits in (Limits(), LARGE):
-        assert Judge(limits=limits).rule(wrong, NONCES[0])[0] is None
-        assert Judge(torch_engine(), limits=limits).rule(wrong, NONCES[0])[0] is Fault.PROVER
+    for limits in (LeafLimits(), LARGE):
+        assert DisputeJudge(limits=limits).rule(wrong, NONCES[0])[0] is None
+        assert DisputeJudge(torch_engine(), limits=limits).rule(wrong, NONCES[0])[0] is Fault.PROVER
     opened(tmp_path / "right", graph=lookup(), given=given | {"inputs.x": Tensor.of(np.array([0, 3]))})
     right = revealed(tmp_path / "right", tmp_path / "b")
-    assert Judge(torch_engine()).rule(right, NONCES[0])[0] is Fault.CHALLENGER
+    assert DisputeJudge(torch_engine()).rule(right, NONCES[0])[0] is Fault.CHALLENGER
 
 
 def test_operands_that_only_a_kernel_takes_convict_nobody_whose_results_are_its(tmp_path: Path) -> None:
@@ -227,8 +227,8 @@ def test_operands_that_only_a_kernel_takes_convict_nobody_whose_results_are_its(
     opened(tmp_path / "calls", graph=lookup(), given=given, engine=Lenient())
     answered, other = revealed(tmp_path / "calls", tmp_path / "board"), Lenient()
     other.given = 5.0
-    assert Judge(Lenient()).rule(answered, NONCES[0])[0] is None
-    assert Judge(other).rule(answered, NONCES[0])[0] is Fault.PROVER
+    assert DisputeJudge(Lenient()).rule(answered, NONCES[0])[0] is None
+    assert DisputeJudge(other).rule(answered, NONCES[0])[0] is Fault.PROVER
 
 
 @pytest.mark.parametrize("is_short", [False, True], ids=["whole", "cut short"])
@@ -238,5 +238,5 @@ def test_records_that_are_not_those_of_the_posted_tree_are_the_provers_fault(tmp
     shutil.copytree(tmp_path / "calls", tmp_path / "again")
     lines = (tmp_path / "again" / OPERATORS).read_bytes().splitlines(keepends=True)
     (tmp_path / "again" / OPERATORS).write_bytes(b"".join(lines[: 3 if is_short else None]))
-    fault, reason = Judge().rule(replace(answered, statement=tmp_path / "again"))
+    fault, reason = DisputeJudge().rule(replace(answered, statement=tmp_path / "again"))
     assert fault is (Fault.PROVER if is_short else Fault.CHALLENGER), reason

@@ -12,7 +12,7 @@ from tallystick.disputes.game.fault import Fault
 from tallystick.errors import UsageError
 from tallystick.graphs.graph import Graph, Input, Role
 from tallystick.judging.leaf.judge import rule_leaf
-from tallystick.judging.leaf.question import Ground, Question
+from tallystick.judging.leaf.question import Ground, LeafRequest
 from tallystick.operators.engines import outside
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
@@ -32,7 +32,7 @@ def opened_by(name: str, folder: Path, by: float) -> Path:
     given = {"inputs.x": Tensor.of(np.linspace(-3, 3, 8, dtype=np.float32))}
     engine = NumpyEngine({0: shifted(by)}, name)
     whole = opened(folder, graph=cosine(), given=given, engine=engine).whole
-    ruling = rule_leaf(whole.bundle(0), Question())
+    ruling = rule_leaf(whole.bundle(0), LeafRequest())
     assert ruling.fault is (Fault.PROVER if by else Fault.CHALLENGER)
     assert ruling.ground is (Ground.BOUND if by else Ground.HOLDS)
     return folder

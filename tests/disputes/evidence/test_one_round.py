@@ -11,11 +11,11 @@ torch = pytest.importorskip("torch")
 from tallystick.attacks.disputes.dishonest import Change, ChangingEngine  # noqa: E402
 from tallystick.disputes.evidence.doubting import doubter_for  # noqa: E402
 from tallystick.disputes.evidence.doubts import CONFIRMED_MAX  # noqa: E402
-from tallystick.disputes.evidence.judging import Judge  # noqa: E402
-from tallystick.disputes.evidence.locate import Work, deviation_of, deviations  # noqa: E402
+from tallystick.disputes.evidence.judging import DisputeJudge  # noqa: E402
+from tallystick.disputes.evidence.locate import ChallengerWork, deviation_of, deviations  # noqa: E402
 from tallystick.disputes.evidence.subjects import subject_of_call, whole_calls  # noqa: E402
 from tallystick.disputes.evidence.traces import trace_for  # noqa: E402
-from tallystick.disputes.evidence.view import View  # noqa: E402
+from tallystick.disputes.evidence.view import OpeningView  # noqa: E402
 from tallystick.disputes.evidence.whole import read_operators  # noqa: E402
 from tallystick.disputes.game.fault import Fault  # noqa: E402
 from tallystick.disputes.game.protocols import Doubt  # noqa: E402
@@ -33,7 +33,7 @@ from tests.support.rehearsal import Outcome, Rehearsal  # noqa: E402
 
 
 def play(statement: Path, folder: Path, budget: Budget | None = None, doubt: Doubt | None = None) -> Outcome | None:
-    trace, judge = trace_for(statement, folder / "work"), Judge(budget=budget)
+    trace, judge = trace_for(statement, folder / "work"), DisputeJudge(budget=budget)
     return Rehearsal(statement, folder / "board").play(trace, doubter_for(budget=budget), judge, doubt)
 
 
@@ -71,21 +71,25 @@ def test_a_wrong_operator_is_found_behind_more_decoys_than_are_asked_about_at_le
 def test_each_operator_is_compared_from_its_claimed_operands(scene: Scene, tmp_path: Path) -> None:
     number = next(node.number for node in scene.recorded.graph.nodes if "linear" in node.operator)
     open_one_round(scene, tmp_path / "claim", changing(number, moved_by(2.0)))
-    view, engine, work = View(read_operators(tmp_path / "claim"), (tmp_path / "claim",)), TorchEngine(), Work()
+    view, engine, work = (
+        OpeningView(read_operators(tmp_path / "claim"), (tmp_path / "claim",)),
+        TorchEngine(),
+        ChallengerWork(),
+    )
     far = list(deviations(view, engine, work))
     place = view.whole.places[number]
     assert [each for each, distance in enumerate(far) if distance] == [place]
-    assert far[place] == deviation_of(view, place, place + 1, engine, Work())
+    assert far[place] == deviation_of(view, place, place + 1, engine, ChallengerWork())
     assert work.operators == sum(view.cuts.crossing(each, each) != () for each in range(len(far)))
 
 
 def test_a_value_that_is_not_opened_is_missed(scene: Scene, tmp_path: Path) -> None:
     open_one_round(scene, tmp_path / "claim")
-    view = View(read_operators(tmp_path / "claim"), (tmp_path / "claim",))
+    view = OpeningView(read_operators(tmp_path / "claim"), (tmp_path / "claim",))
     ref = next(ref for ref, place in view.cuts.given.items() if view.cuts.last_read.get(ref, -1) > place)
     (tmp_path / "claim" / value_file(view.digests[ref])).unlink()
     with pytest.raises(ProofError, match=f"{ref} is not opened"):
-        list(deviations(view, TorchEngine(), Work()))
+        list(deviations(view, TorchEngine(), ChallengerWork()))
 
 
 def test_honest_operators_are_not_contested_and_hold_where_they_are(scene: Scene, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from tallystick.attacks.disputes.swapped_layer import forge_swapped_layer, swapped_layer_trace  # noqa: E402
 from tallystick.disputes.evidence.doubting import doubter_for  # noqa: E402
-from tallystick.disputes.evidence.judging import Judge  # noqa: E402
+from tallystick.disputes.evidence.judging import DisputeJudge  # noqa: E402
 from tallystick.disputes.evidence.traces import RecordTrace, torch_engine  # noqa: E402
 from tallystick.disputes.game.fault import Fault  # noqa: E402
 from tallystick.disputes.game.protocols import Doubt  # noqa: E402
@@ -48,20 +48,20 @@ def test_the_replay_has_other_bits(contested: Contested, scene: Scene, tmp_path:
 @pytest.mark.parametrize("seed", range(len(PROTESTS)))
 def test_no_path_of_choices_convicts_an_honest_prover(seed: int, contested: Contested, board: Path) -> None:
     statement, trace, doubt = contested
-    outcome = Rehearsal(statement, board).play(trace, StubbornDoubter(seed, PROTESTS[seed]), Judge(), doubt)
+    outcome = Rehearsal(statement, board).play(trace, StubbornDoubter(seed, PROTESTS[seed]), DisputeJudge(), doubt)
     assert outcome is not None
     assert outcome.fault in (Fault.CHALLENGER, Fault.NOBODY, None), outcome.reason
-    fault, reason = Judge(torch_engine()).rule(outcome.answered)
+    fault, reason = DisputeJudge(torch_engine()).rule(outcome.answered)
     assert fault in (Fault.CHALLENGER, Fault.NOBODY, None), reason
 
 
 def test_honest_calls_are_not_doubted_on_other_kernels_and_a_swapped_layer_is(scene: Scene, tmp_path: Path) -> None:
     play: Callable[[Path], Rehearsal] = lambda path: Rehearsal(path, tmp_path / f"board-{path.name}")  # noqa: E731
     doubter = doubter_for(other_kernels(3))
-    assert play(scene.calls).play(scene.call_trace(tmp_path / "work"), doubter, Judge()) is None
+    assert play(scene.calls).play(scene.call_trace(tmp_path / "work"), doubter, DisputeJudge()) is None
     forge_swapped_layer(scene.calls, tmp_path / "forged", WEIGHT)
     trace = swapped_layer_trace(tmp_path / "forged", tmp_path / "forger", WEIGHT)
-    outcome = play(tmp_path / "forged").play(trace, doubter, Judge())
+    outcome = play(tmp_path / "forged").play(trace, doubter, DisputeJudge())
     assert outcome is not None
     assert outcome.fault is Fault.PROVER
     assert "aten.linear.default" in outcome.reason

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from tallystick.audits.calibration import shipped_calibration  # noqa: E402
 from tallystick.disputes.evidence import replays  # noqa: E402
-from tallystick.disputes.evidence.held import HeldTraining  # noqa: E402
+from tallystick.disputes.evidence.held import ClaimedTraining  # noqa: E402
 from tallystick.disputes.evidence.limits import limits_of  # noqa: E402
 from tallystick.disputes.evidence.replays import Replays, objection  # noqa: E402
 from tallystick.disputes.evidence.subjects import graph_replayer, replay_to  # noqa: E402
@@ -20,9 +20,9 @@ ADAM = ("language", "adamw", "fp32")
 
 
 @pytest.fixture
-def held(scene: Scene) -> HeldTraining:
+def held(scene: Scene) -> ClaimedTraining:
     """A training of a kind that nothing was calibrated for."""
-    return HeldTraining(scene.evidence, shipped_calibration().model_copy(update={"entries": ()}))
+    return ClaimedTraining(scene.evidence, shipped_calibration().model_copy(update={"entries": ()}))
 
 
 @pytest.fixture
@@ -45,22 +45,22 @@ def times(opened: State, factor: float, ending: str) -> State:
     return {**opened, **moved}
 
 
-def said(held: HeldTraining, opened: State) -> str:
+def said(held: ClaimedTraining, opened: State) -> str:
     return objection(Replays(held).check_before(opened, STEP))
 
 
-def test_at_home_every_bit_counts(held: HeldTraining, opened: State) -> None:
+def test_at_home_every_bit_counts(held: ClaimedTraining, opened: State) -> None:
     assert said(held, opened) == ""
     assert "state" in said(held, times(opened, 1 + 2.0**-20, ".exp_avg"))
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_elsewhere_a_state_may_drift_and_no_more(held: HeldTraining, opened: State) -> None:
+def test_elsewhere_a_state_may_drift_and_no_more(held: ClaimedTraining, opened: State) -> None:
     assert said(held, times(opened, 1 + 2.0**-20, ".exp_avg")) == ""
     assert "state drift" in said(held, times(opened, 1.5, ".exp_avg"))
 
 
-def test_an_anchor_is_that_of_a_replay_at_home(held: HeldTraining) -> None:
+def test_an_anchor_is_that_of_a_replay_at_home(held: ClaimedTraining) -> None:
     assert objection(Replays(held).check_anchor(3)) == ""
 
 

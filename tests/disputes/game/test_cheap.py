@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tallystick.commitments.digest import digest
 from tallystick.commitments.tree import LeafHashes, leaf_hash, prove_inclusion, tree_root
 from tallystick.disputes.game.cheap import CAST, NAME_MAX, PRODUCT, convict, record_bytes
-from tallystick.disputes.game.moves import Evidence, RecordForm, TensorForm, Writer
+from tallystick.disputes.game.moves import Evidence, RecordForm, TensorForm, ValueWriter
 from tallystick.disputes.game.state import Clocks, Dispute, Phase
 from tallystick.errors import RuleError
 from tallystick.tensors.digest import tensor_digest
@@ -192,7 +192,7 @@ def test_zero_subnormal_infinite_and_huge_numbers_are_left_to_a_committee(source
 
 SURPLUS = {
     "edge": {"tensors": (form_of([1.0], "F32"),)},
-    "cast": {"writer": Writer(record=RecordForm(node=0, operator=CAST, inputs=(), outputs=()), index=0, proof=())},
+    "cast": {"writer": ValueWriter(record=RecordForm(node=0, operator=CAST, inputs=(), outputs=()), index=0, proof=())},
 }
 
 
@@ -261,7 +261,7 @@ def edge(records: list[RecordForm], place: int, writer: int) -> tuple[Dispute, E
     leaves = [leaf_hash(record_bytes(each)) for each in records]
     proof = tuple(each.hex() for each in prove_inclusion(LeafHashes(leaves), writer, len(leaves)))
     dispute = replace(opened(records[place]), root=tree_root(leaves).hex(), size=len(leaves), low=place, high=place + 1)
-    shown = Writer(record=records[writer], index=writer, proof=proof)
+    shown = ValueWriter(record=records[writer], index=writer, proof=proof)
     return dispute, Evidence(ground="edge", record=records[place], writer=shown)
 
 
@@ -347,7 +347,7 @@ def test_a_record_whose_names_need_escaping_is_left_to_a_committee(name: str, ex
     leaf = leaf_hash(OperatorRecord(node=1, operator="aten.add.Tensor", **named).to_bytes())
     leaves = [leaf_hash(record_bytes(records[0])), leaf]
     dispute = replace(opened(records[0]), leaf=leaf.hex(), root=tree_root(leaves).hex(), size=2, low=1, high=2)
-    writer = Writer(record=records[0], index=0, proof=(leaf.hex(),))
+    writer = ValueWriter(record=records[0], index=0, proof=(leaf.hex(),))
     assert expected in verdict(dispute, Evidence(ground="edge", record=records[1], writer=writer))
 
 
@@ -410,7 +410,7 @@ EVIDENCE = st.builds(
     ground=st.sampled_from(["edge", "cast", "product"]),
     record=RECORDS,
     writer=st.none()
-    | st.builds(Writer, record=RECORDS, index=st.integers(0, 2**32), proof=st.just(()) | st.just(("00" * 32,))),
+    | st.builds(ValueWriter, record=RECORDS, index=st.integers(0, 2**32), proof=st.just(()) | st.just(("00" * 32,))),
     tensors=st.lists(TENSORS, max_size=3).map(tuple),
     element=st.sampled_from([0, 1, 5, 2**53 - 1]),
 )

@@ -7,11 +7,21 @@ from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
 import pytest
 
 from tallystick.disputes.game.fault import Fault
-from tallystick.disputes.game.state import Appealed, Claim, Clocks, Credit, Dispute, Member, Pausing, Round, State
+from tallystick.disputes.game.state import (
+    Appealed,
+    Clocks,
+    Credit,
+    Dispute,
+    MemberStake,
+    Pausing,
+    PostedClaim,
+    Round,
+    State,
+)
 from tests.disputes.playing import PROVER, RULES, Play
 
 
-@pytest.mark.parametrize("kind", [State, Claim, Dispute, Clocks, Round, Member, Credit, Pausing])
+@pytest.mark.parametrize("kind", [State, PostedClaim, Dispute, Clocks, Round, MemberStake, Credit, Pausing])
 def test_nothing_in_a_state_can_be_changed_in_place(kind: type) -> None:
     assert is_dataclass(kind)
     assert kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
@@ -32,7 +42,7 @@ def test_an_empty_state_holds_nothing() -> None:
     assert (state.claims, state.disputes, dict(state.members), dict(state.owed)) == ((), (), {}, {})
     assert (state.balance, state.paid_out) == (0, 0)
     with pytest.raises(TypeError):
-        state.members[PROVER] = Member(1)  # type: ignore[index]
+        state.members[PROVER] = MemberStake(1)  # type: ignore[index]
 
 
 def test_a_dispute_holds_its_bond_its_deposit_and_the_bonds_of_appeals() -> None:

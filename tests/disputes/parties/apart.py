@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tallystick.disputes.game.protocols import Answered, Doubt, Ground
-from tallystick.disputes.game.state import Claim
-from tallystick.disputes.parties.apart import Apart
+from tallystick.disputes.game.protocols import DisputeView, Doubt, Ground
+from tallystick.disputes.game.state import PostedClaim
+from tallystick.disputes.parties.apart import AuditProcess
 from tallystick.disputes.parties.watch import claim_name
 from tallystick.disputes.parties.workspace import Workspace
 from tests.support.toy_game import CountingDoubter
@@ -21,15 +21,15 @@ ENDLESS = 5
 """The size of a claim whose audit never ends."""
 
 
-def claim_of(size: int) -> Claim:
+def claim_of(size: int) -> PostedClaim:
     """A claim of `size` leaves, of which nothing lies anywhere."""
-    return Claim("1" * 64, "2" * 64, size, 2, "sha256:" + "3" * 64, "4" * 64, 1000, 1)
+    return PostedClaim("1" * 64, "2" * 64, size, 2, "sha256:" + "3" * 64, "4" * 64, 1000, 1)
 
 
 class Slow(CountingDoubter):
     """Comes to no end over some claims."""
 
-    def doubt(self, claim: Claim, statement: Path) -> Doubt | None:
+    def doubt(self, claim: PostedClaim, statement: Path) -> Doubt | None:
         if claim.size == ENDLESS:
             assert signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())  # Ctrl-C is not for this process
             print("auditing", flush=True)
@@ -40,7 +40,7 @@ class Slow(CountingDoubter):
 class Killed(CountingDoubter):
     """Is killed from outside."""
 
-    def doubt(self, claim: Claim, statement: Path) -> Doubt | None:
+    def doubt(self, claim: PostedClaim, statement: Path) -> Doubt | None:
         os.kill(os.getpid(), signal.SIGKILL)
         return None
 
@@ -48,7 +48,7 @@ class Killed(CountingDoubter):
 class Mistaken(CountingDoubter):
     """Has a mistake of its own."""
 
-    def doubt(self, claim: Claim, statement: Path) -> Doubt | None:
+    def doubt(self, claim: PostedClaim, statement: Path) -> Doubt | None:
         raise IndexError("list index out of range")
 
 
@@ -58,19 +58,19 @@ class Recaller:
 
     found: dict[str, Doubt | None] = field(default_factory=dict)
 
-    def recall(self, claim: Claim, statement: Path, found: Doubt | None) -> None:
+    def recall(self, claim: PostedClaim, statement: Path, found: Doubt | None) -> None:
         self.found[claim_name(claim)] = found
 
-    def doubt(self, claim: Claim, statement: Path) -> Doubt | None:
+    def doubt(self, claim: PostedClaim, statement: Path) -> Doubt | None:
         return self.found[claim_name(claim)]
 
-    def choose(self, answered: Answered, children: Sequence[tuple[int, int]]) -> int | Ground:
+    def choose(self, answered: DisputeView, children: Sequence[tuple[int, int]]) -> int | Ground:
         return CountingDoubter().choose(answered, children)
 
 
 def main(folder: str) -> None:
     """Audit without end."""
-    auditor = Apart(Workspace(Path(folder)), Slow, Recaller())
+    auditor = AuditProcess(Workspace(Path(folder)), Slow, Recaller())
     assert auditor.find(claim_of(ENDLESS), Path(folder)) is None
     time.sleep(3600)
 

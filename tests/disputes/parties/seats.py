@@ -12,16 +12,16 @@ from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.game import apply
 from tallystick.disputes.game.invariants import broken
 from tallystick.disputes.game.moves import value_of
-from tallystick.disputes.game.protocols import Answered, Doubt, Doubter, Judge, Trace
+from tallystick.disputes.game.protocols import DisputeView, Doubt, Doubter, Judge, Trace
 from tallystick.disputes.game.rules import Rules
-from tallystick.disputes.game.state import Claim, State
+from tallystick.disputes.game.state import PostedClaim, State
 from tallystick.disputes.parties import programs
-from tallystick.disputes.parties.keeper import Keeper
+from tallystick.disputes.parties.keeper import DueMoves
 from tallystick.disputes.parties.player import Player
-from tallystick.disputes.parties.prover import Offer
-from tallystick.disputes.parties.shelf import Shelf
+from tallystick.disputes.parties.prover import ClaimOffer
+from tallystick.disputes.parties.shelf import BoardCache
 from tallystick.disputes.parties.table import MemoryBoard, Table, play_out
-from tallystick.disputes.parties.task import Role
+from tallystick.disputes.parties.task import PartyRole
 from tallystick.disputes.parties.workspace import Workspace
 from tests.support.toy_game import Cheat, Counting, CountingDoubter, CountingJudge, CountingTrace
 
@@ -63,7 +63,7 @@ def plain(thing: Any) -> Any:
 class Accuser(CountingDoubter):
     """Contests every claim, whatever it says."""
 
-    def doubt(self, claim: Claim, statement: Path) -> Doubt:
+    def doubt(self, claim: PostedClaim, statement: Path) -> Doubt:
         return Doubt(0, claim.size, "I say so")
 
 
@@ -80,17 +80,17 @@ class Seats:
     def player(
         self,
         name: str,
-        roles: Callable[[Shelf, Workspace], Sequence[Role]],
+        roles: Callable[[BoardCache, Workspace], Sequence[PartyRole]],
         wrap: Callable[[Coordinator], Coordinator] = plain,
         wrap_board: Callable[[Board], Board] = plain,
     ) -> Player:
         workspace = Workspace(self.folder / name[-6:])
-        shelf = Shelf(wrap_board(self.board), workspace.folder / "data")
+        shelf = BoardCache(wrap_board(self.board), workspace.folder / "data")
         self.places.append(workspace)
         return Player(wrap(self.table.seat(name)), workspace, roles(shelf, workspace), say=self.said.append)
 
     def prover(self, counting: Counting, levels: int = 2, trace: Trace | None = None, **wraps: Wrap) -> Player:
-        offer = Offer(counting.root(levels), len(counting.leaves(levels)), counting.statement(levels), levels)
+        offer = ClaimOffer(counting.root(levels), len(counting.leaves(levels)), counting.statement(levels), levels)
         own = trace or CountingTrace(counting, levels)
         return self.player(PROVER, lambda shelf, work: programs.prover(shelf, work, lambda _: own, offer), **wraps)
 
@@ -99,7 +99,7 @@ class Seats:
         doubter: Doubter | None = None,
         judge: Judge | None = None,
         name: str = CHALLENGER,
-        naming: Callable[[Answered], tuple[int, int] | None] | None = None,
+        naming: Callable[[DisputeView], tuple[int, int] | None] | None = None,
         **wraps: Wrap,
     ) -> Player:
         own = doubter or CountingDoubter()
@@ -120,7 +120,7 @@ class Seats:
         return [self.member(name, liar if i < lying else None) for i, name in enumerate(MEMBERS[:of])]
 
     def beacon(self, **keeping: Any) -> Player:
-        return self.player(BEACON, lambda *_: (Keeper(everybody=True, **keeping),))
+        return self.player(BEACON, lambda *_: (DueMoves(everybody=True, **keeping),))
 
     def play(self, *players: Player) -> None:
         play_out(players, self.table.clock.advance, lambda: self.check())

@@ -14,7 +14,7 @@ from tallystick.disputes.evidence.doubting import OpenedDoubter
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.protocols import Doubt, Doubter
 from tallystick.disputes.parties import programs
-from tallystick.disputes.parties.apart import Apart
+from tallystick.disputes.parties.apart import AuditProcess
 from tallystick.disputes.parties.player import Pace, Player
 from tallystick.disputes.parties.table import play_out
 from tallystick.disputes.parties.workspace import Workspace
@@ -31,15 +31,15 @@ ROOT = Path(__file__).parents[3]
 class Game(Seats):
     """A table at which the challenger audits apart."""
 
-    auditor: Apart
+    auditor: AuditProcess
 
     def apart(self, make: Callable[[], Doubter]) -> Player:
         """The challenger's program."""
         self.leave()
         return self.player(CHALLENGER, lambda *at: programs.challenger(*at, self._auditor(at[1], make)))
 
-    def _auditor(self, workspace: Workspace, make: Callable[[], Doubter]) -> Apart:
-        self.auditor = Apart(workspace, make, Recaller())
+    def _auditor(self, workspace: Workspace, make: Callable[[], Doubter]) -> AuditProcess:
+        self.auditor = AuditProcess(workspace, make, Recaller())
         return self.auditor
 
     def post(self, *runs: Counting) -> None:

@@ -12,8 +12,8 @@ from tallystick.commitments.digest import digest
 from tallystick.commitments.tree import LeafHashes, leaf_hash, tree_root
 from tallystick.disputes.game.cheap import CAST, PRODUCT
 from tallystick.disputes.game.moves import Evidence
-from tallystick.disputes.game.protocols import Answered
-from tallystick.disputes.game.state import Claim, Clocks, Dispute, Phase
+from tallystick.disputes.game.protocols import DisputeView
+from tallystick.disputes.game.state import Clocks, Dispute, Phase, PostedClaim
 from tallystick.disputes.parties import evidence as module
 from tallystick.disputes.parties.evidence import find_evidence
 from tallystick.errors import ProofError
@@ -51,12 +51,12 @@ class Opened:
         assert place == self.place
         return self
 
-    def answered(self, ground: str = "leaf", level: int = 1) -> Answered:
+    def answered(self, ground: str = "leaf", level: int = 1) -> DisputeView:
         leaves = [leaf_hash(each.to_bytes()) for each in self.records]
         root, leaf = tree_root(leaves).hex(), LeafHashes(leaves).leaves[self.place].hex()
-        clocks, claim = Clocks(1, 1, 0), Claim("0" * 64, root, len(leaves), 1, NAME, "0" * 64, 9, 1)
+        clocks, claim = Clocks(1, 1, 0), PostedClaim("0" * 64, root, len(leaves), 1, NAME, "0" * 64, 9, 1)
         dispute = Dispute(0, "1" * 64, level, root, len(leaves), self.place, self.place + 1, Phase.RULING, clocks, 1, 0)
-        return Answered(claim, 0, replace(dispute, leaf=leaf, ground=ground), Path("/nowhere"))
+        return DisputeView(claim, 0, replace(dispute, leaf=leaf, ground=ground), Path("/nowhere"))
 
 
 def record(node: int, operator: str, inputs: Arrays, outputs: Arrays) -> OperatorRecord:
@@ -145,7 +145,7 @@ def test_only_the_last_operator_is_evidence(monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_cannot_be_read_is_no_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = one(PRODUCT, {"a": floats(2), "b": floats(3)}, {"c": floats(7)})
 
-    def unreadable(answered: Answered) -> None:
+    def unreadable(answered: DisputeView) -> None:
         raise ProofError("no operators were opened")
 
     monkeypatch.setattr(module, "view_of", unreadable)

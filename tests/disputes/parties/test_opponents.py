@@ -11,7 +11,7 @@ import pytest
 from tallystick.commitments.digest import Digest
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Cut, Partition
-from tallystick.disputes.game.protocols import Answered, Descent, Files, Ground, Opened
+from tallystick.disputes.game.protocols import Descent, DisputeView, Files, Ground, OpenedLeaves
 from tallystick.disputes.game.state import Dispute, Status
 from tallystick.disputes.parties.table import MemoryBoard, Table
 from tallystick.errors import UnavailableError
@@ -28,7 +28,7 @@ class Spoiling(CountingTrace):
 
     spoil: Spoil = dict
 
-    def partition(self, dispute: Dispute, places: Sequence[int]) -> Opened:
+    def partition(self, dispute: Dispute, places: Sequence[int]) -> OpenedLeaves:
         opened = super().partition(dispute, places)
         return replace(opened, files=self.spoil(opened.files))
 
@@ -84,7 +84,7 @@ def test_a_prover_that_opens_what_it_should_is_not_protested_against(tmp_path: P
 
 def test_a_protest_without_ground_loses(tmp_path: Path) -> None:
     class Protester(Accuser):
-        def choose(self, answered: Answered, children: Sequence[tuple[int, int]]) -> Ground:
+        def choose(self, answered: DisputeView, children: Sequence[tuple[int, int]]) -> Ground:
             return "structure"
 
     game = Seats(tmp_path)
@@ -95,7 +95,7 @@ def test_a_protest_without_ground_loses(tmp_path: Path) -> None:
 class Silent:
     """A prover that has lost its run."""
 
-    def partition(self, dispute: Dispute, places: Sequence[int]) -> Opened:
+    def partition(self, dispute: Dispute, places: Sequence[int]) -> OpenedLeaves:
         raise UnavailableError("the run is gone")
 
     descend = reveal = partition
@@ -222,7 +222,7 @@ def test_a_statement_that_is_none_is_contested_and_convicted(tmp_path: Path, spo
 class Crashing(CountingDoubter):
     """A doubter with a mistake of its own, that some files trigger."""
 
-    def choose(self, answered: Answered, children: Sequence[tuple[int, int]]) -> int | Ground:
+    def choose(self, answered: DisputeView, children: Sequence[tuple[int, int]]) -> int | Ground:
         raise IndexError("list index out of range")
 
 
@@ -254,9 +254,9 @@ def test_members_vote_against_a_prover_whose_files_are_no_files(tmp_path: Path) 
 
 def test_leaves_with_wrong_proofs_are_refused_and_the_clock_goes_on(tmp_path: Path) -> None:
     class Unproven(CountingTrace):
-        def partition(self, dispute: Dispute, places: Sequence[int]) -> Opened:
+        def partition(self, dispute: Dispute, places: Sequence[int]) -> OpenedLeaves:
             opened = super().partition(dispute, places)
-            return Opened(tuple(Cut(leaf=each.leaf, proof=()) for each in opened.cuts), opened.files)
+            return OpenedLeaves(tuple(Cut(leaf=each.leaf, proof=()) for each in opened.cuts), opened.files)
 
     game = Seats(tmp_path)
     game.play(game.prover(CHEATING, trace=Unproven(CHEATING)), game.challenger(), game.referee())

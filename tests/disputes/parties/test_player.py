@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.disputes.coordinators.coordinator import Entry
+from tallystick.disputes.coordinators.coordinator import MoveEntry
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Contest, Move, Withdraw, value_of
-from tallystick.disputes.game.protocols import Doubt, Opened
-from tallystick.disputes.game.state import Claim, Dispute, Status
+from tallystick.disputes.game.protocols import Doubt, OpenedLeaves
+from tallystick.disputes.game.state import Dispute, PostedClaim, Status
 from tallystick.disputes.parties.player import Pace
 from tallystick.disputes.parties.table import Seat, Table
-from tallystick.disputes.parties.task import Task
-from tallystick.disputes.parties.watch import View
+from tallystick.disputes.parties.task import PartyTask
+from tallystick.disputes.parties.watch import GameView
 from tallystick.errors import ProofError, RuleError, UnavailableError
 from tests.disputes.parties.seats import CHALLENGER, CHEAT, PROVER, Accuser, Seats, party
 from tests.support.toy_game import Cheat, Counting, CountingDoubter, CountingTrace
@@ -32,10 +32,10 @@ class Listed:
     seconds: dict[str, int | None]
     done: list[str] = field(default_factory=list)
 
-    def tasks(self, view: View) -> Iterator[Task]:
+    def tasks(self, view: GameView) -> Iterator[PartyTask]:
         for name, left in self.seconds.items():
             if name not in self.done:
-                yield Task(name, left, lambda name=name: self.done.append(name))  # type: ignore[misc,func-returns-value]
+                yield PartyTask(name, left, lambda name=name: self.done.append(name))  # type: ignore[misc,func-returns-value]
 
 
 def test_the_most_urgent_comes_first_and_what_has_no_clock_last(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_hundred_disputes_at_once_are_all_answered(tmp_path: Path) -> None:
 class Stubborn(CountingTrace):
     """Cannot answer the disputes of one challenger."""
 
-    def partition(self, dispute: Dispute, places: Sequence[int]) -> Opened:
+    def partition(self, dispute: Dispute, places: Sequence[int]) -> OpenedLeaves:
         if dispute.challenger == party(1000):
             raise ZeroDivisionError("a mistake")
         return super().partition(dispute, places)
@@ -128,7 +128,7 @@ class Counted(CountingDoubter):
     def __init__(self) -> None:
         object.__setattr__(self, "doubts", 0)
 
-    def doubt(self, claim: Claim, statement: Path) -> Doubt | None:
+    def doubt(self, claim: PostedClaim, statement: Path) -> Doubt | None:
         object.__setattr__(self, "doubts", self.doubts + 1)
         return super().doubt(claim, statement)
 
@@ -167,7 +167,7 @@ class Uncertain:
     def now(self) -> int:
         return self.inner.now()
 
-    def entries(self, start: int = 0) -> Sequence[Entry]:
+    def entries(self, start: int = 0) -> Sequence[MoveEntry]:
         return self.inner.entries(start)
 
     def submit(self, move: Move) -> None:
@@ -286,10 +286,10 @@ def test_what_was_undone_during_an_outage_is_forgotten(tmp_path: Path) -> None:
 def test_a_coordinator_that_breaks_its_own_rules_is_left(tmp_path: Path) -> None:
     game = Seats(tmp_path)
     prover = game.prover(HONEST)
-    game.table.entries.append(Entry(0, game.table.clock(), Withdraw(actor=party(9))))
+    game.table.entries.append(MoveEntry(0, game.table.clock(), Withdraw(actor=party(9))))
     with pytest.raises(ProofError, match="against its rules"):
         prover.step()
-    game.table.entries[0] = Entry(3, game.table.clock(), Withdraw(actor=party(9)))
+    game.table.entries[0] = MoveEntry(3, game.table.clock(), Withdraw(actor=party(9)))
     with pytest.raises(ProofError, match="gave move 3 where 0 comes next"):
         prover.step()
 
@@ -313,7 +313,7 @@ def test_one_party_may_have_several_claims(tmp_path: Path) -> None:
     """Each is answered from its own run; disputes over a claim that is not known here are left to another program."""
     runs = [Counting(3, 3), Counting(3, 3, cheat=Cheat(1, 1))]
 
-    def trace_of(claim: Claim) -> CountingTrace | None:
+    def trace_of(claim: PostedClaim) -> CountingTrace | None:
         return next((CountingTrace(run) for run in runs if run.root() == claim.root), None)
 
     game = Seats(tmp_path)

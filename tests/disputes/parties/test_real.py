@@ -15,22 +15,22 @@ from tallystick.attestation.signing import SigningKey  # noqa: E402
 from tallystick.disputes.coordinators.local.place import LocalCoordinator  # noqa: E402
 from tallystick.disputes.coordinators.manifest import fetch  # noqa: E402
 from tallystick.disputes.evidence.doubting import doubter_for  # noqa: E402
-from tallystick.disputes.evidence.judging import Judge  # noqa: E402
+from tallystick.disputes.evidence.judging import DisputeJudge  # noqa: E402
 from tallystick.disputes.evidence.traces import torch_engine  # noqa: E402
 from tallystick.disputes.game.fault import Fault  # noqa: E402
 from tallystick.disputes.game.moves import Prove, Rule  # noqa: E402
-from tallystick.disputes.game.protocols import Answered, Doubt, Doubter, Ground  # noqa: E402
+from tallystick.disputes.game.protocols import DisputeView, Doubt, Doubter, Ground  # noqa: E402
 from tallystick.disputes.game.rules import Rules  # noqa: E402
-from tallystick.disputes.game.state import Claim, Status  # noqa: E402
+from tallystick.disputes.game.state import PostedClaim, Status  # noqa: E402
 from tallystick.disputes.parties import programs  # noqa: E402
 from tallystick.disputes.parties.evidence import find_evidence  # noqa: E402
-from tallystick.disputes.parties.keeper import Keeper  # noqa: E402
+from tallystick.disputes.parties.keeper import DueMoves  # noqa: E402
 from tallystick.disputes.parties.offers import offer_of  # noqa: E402
 from tallystick.disputes.parties.player import Player  # noqa: E402
 from tallystick.disputes.parties.referee import REASON  # noqa: E402
-from tallystick.disputes.parties.shelf import Shelf  # noqa: E402
+from tallystick.disputes.parties.shelf import BoardCache  # noqa: E402
 from tallystick.disputes.parties.table import Clock, play_out  # noqa: E402
-from tallystick.disputes.parties.task import Role  # noqa: E402
+from tallystick.disputes.parties.task import PartyRole  # noqa: E402
 from tallystick.disputes.parties.workspace import Workspace  # noqa: E402
 from tests.support.attacks.disputes.catalogue import DECEPTIONS  # noqa: E402
 from tests.support.attacks.disputes.scene import Scene  # noqa: E402
@@ -51,10 +51,10 @@ class Told:
     doubter: Doubter
     told: Doubt | None
 
-    def doubt(self, claim: Claim, statement: Path) -> Doubt | None:
+    def doubt(self, claim: PostedClaim, statement: Path) -> Doubt | None:
         return self.told or self.doubter.doubt(claim, statement)
 
-    def choose(self, answered: Answered, children: Sequence[tuple[int, int]]) -> int | Ground:
+    def choose(self, answered: DisputeView, children: Sequence[tuple[int, int]]) -> int | Ground:
         return self.doubter.choose(answered, children)
 
 
@@ -75,22 +75,24 @@ class Court:
         )
         self.place = LocalCoordinator.create(folder / "court.db", rules, self.own, self.clock)
 
-    def player(self, roles: Callable[[Shelf, Workspace], Sequence[Role]], key: SigningKey | None = None) -> Player:
+    def player(
+        self, roles: Callable[[BoardCache, Workspace], Sequence[PartyRole]], key: SigningKey | None = None
+    ) -> Player:
         key = key or SigningKey.generate()
         self.place.grant(key.public, PURSE)
         workspace = Workspace(self.folder / key.public[:8])
-        shelf = Shelf(self.place.board(key), workspace.folder / "data")
+        shelf = BoardCache(self.place.board(key), workspace.folder / "data")
         return Player(self.place.connect(key), workspace, roles(shelf, workspace))
 
     def referee(self) -> Player:
-        return self.player(lambda shelf, _: programs.referee(shelf, Judge()), self.referee_key)
+        return self.player(lambda shelf, _: programs.referee(shelf, DisputeJudge()), self.referee_key)
 
     def members(self) -> list[Player]:
-        judge = Judge(torch_engine())
+        judge = DisputeJudge(torch_engine())
         return [self.player(lambda *at: programs.member(*at, judge), key) for key in self.member_keys]
 
     def beacon(self) -> Player:
-        return self.player(lambda *_: (Keeper(everybody=True, nonce=self.place.next_nonce),), self.own)
+        return self.player(lambda *_: (DueMoves(everybody=True, nonce=self.place.next_nonce),), self.own)
 
     def reason(self) -> str:
         """What the referee put at the board with its ruling."""
@@ -101,7 +103,7 @@ class Court:
         """One deception of the catalogue, defended by its prover."""
         staged = DECEPTIONS[name].stage(scene, self.folder / name)
         doubter, offer = Told(doubter_for(contests_all=True), staged.doubt), offer_of(staged.statement)
-        brings = {"judge": Judge(), "evidence": find_evidence} if evidence else {}
+        brings = {"judge": DisputeJudge(), "evidence": find_evidence} if evidence else {}
         prover = self.player(lambda *at: programs.prover(*at, lambda _: staged.trace, offer))
         challenger = self.player(lambda *at: programs.challenger(*at, lambda _: doubter, **brings))  # type: ignore[arg-type]
         play_out([prover, challenger, *judges], self.clock.advance)

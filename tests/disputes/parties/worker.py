@@ -15,8 +15,8 @@ from tallystick.attestation.signing import SigningKey
 from tallystick.disputes.coordinators.local.place import LocalCoordinator
 from tallystick.disputes.parties import programs, workspace
 from tallystick.disputes.parties.player import Player
-from tallystick.disputes.parties.prover import Offer
-from tallystick.disputes.parties.shelf import Shelf
+from tallystick.disputes.parties.prover import ClaimOffer
+from tallystick.disputes.parties.shelf import BoardCache
 from tallystick.disputes.parties.workspace import Workspace
 from tests.disputes.parties.kills import Reaper, Watched
 from tests.support.toy_game import Cheat, Counting, CountingDoubter, CountingTrace
@@ -36,8 +36,8 @@ class Executioner(Reaper):
 def player(database: Path, key: SigningKey, folder: Path, role: str, reaper: Reaper) -> Player:
     place = LocalCoordinator.open(database)
     space = Workspace(folder)
-    shelf = Shelf(Watched(place.board(key), reaper), folder / "data")
-    offer = Offer(CHEATING.root(), CHEATING.steps, CHEATING.statement())
+    shelf = BoardCache(Watched(place.board(key), reaper), folder / "data")
+    offer = ClaimOffer(CHEATING.root(), CHEATING.steps, CHEATING.statement())
     roles = {
         "prover": lambda: programs.prover(shelf, space, lambda _: CountingTrace(CHEATING), offer),
         "challenger": lambda: programs.challenger(shelf, space, lambda _: CountingDoubter()),

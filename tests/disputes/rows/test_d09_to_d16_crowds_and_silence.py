@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from tallystick.disputes.coordinators.coordinator import Entry, replayed
-from tallystick.disputes.economics.workload import Workload
+from tallystick.disputes.coordinators.coordinator import MoveEntry, replayed
+from tallystick.disputes.economics.workload import ClaimKind
 from tallystick.disputes.game import committee, moves
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.state import Phase, State, Status
@@ -30,7 +30,7 @@ from tests.support.simulator.trees import NOTHING, Run
 
 P, C, N = Fault.PROVER, Fault.CHALLENGER, Fault.NOBODY
 SYBILS = [party(10_000 + number) for number in range(100)]
-ANSWERING = Workload().answering
+ANSWERING = ClaimKind().answering
 """What all answers of one dispute cost a prover, as `docs/economics.md` assumes it."""
 
 
@@ -117,13 +117,13 @@ def test_d10_silent_members_a_silent_referee_and_a_silent_beacon_stop_nothing() 
 # ---- D-11
 def test_d11_a_coordinator_killed_at_each_transition_comes_to_the_same_verdict_and_bonds() -> None:
     play = Play()
-    log: list[Entry] = []
+    log: list[MoveEntry] = []
 
     def do(move: moves.Move) -> None:
         """Make a move at a coordinator that has just been started again from its log."""
         play.state = replayed(RULES, log)
         play.do(move)
-        log.append(Entry(len(log), play.now, move))
+        log.append(MoveEntry(len(log), play.now, move))
 
     for member in MEMBERS:
         do(moves.Enlist(actor=member, value=RULES.stake))

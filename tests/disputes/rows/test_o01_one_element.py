@@ -9,21 +9,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tallystick.disputes.evidence.judging import Judge
+from tallystick.disputes.evidence.judging import DisputeJudge
 from tallystick.disputes.evidence.traces import trace_for
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Pinpoint
-from tallystick.disputes.game.protocols import Answered, Doubt, Ground
-from tallystick.disputes.game.state import Claim
+from tallystick.disputes.game.protocols import DisputeView, Doubt, Ground
+from tallystick.disputes.game.state import PostedClaim
 from tallystick.disputes.parties import programs
-from tallystick.disputes.parties.keeper import Keeper
+from tallystick.disputes.parties.keeper import DueMoves
 from tallystick.disputes.parties.offers import offer_of
 from tallystick.disputes.parties.player import Player
 from tallystick.disputes.parties.table import Table, play_out
 from tallystick.graphs.door import read_graph
 from tallystick.graphs.encoding import graph_bytes
-from tallystick.graphs.graph import Form, Graph, Input, Output, Role
-from tallystick.judging.leaf.question import Limits, Ruling
+from tallystick.graphs.graph import Graph, GraphForm, Input, Output, Role
+from tallystick.judging.leaf.question import LeafLimits, Ruling
 from tallystick.operators.bound import bound
 from tallystick.operators.registry import operator
 from tallystick.tensors.spec import TensorSpec
@@ -43,7 +43,7 @@ def convolution() -> Graph:
     operands = {"input": "inputs.x", "weight": "weights.w", "bias": None}
     one = node(0, "convolution.default", operands, [["F32", *image.shape]], transposed=False, groups=1, **said)
     inputs = (Input("inputs.x", Role.INPUT, image), Input("weights.w", Role.WEIGHT, kernel))
-    return read_graph(graph_bytes(Graph("aten", Form.LOGICAL, inputs, (), (one,), (Output("outputs.y", "n0"),))))
+    return read_graph(graph_bytes(Graph("aten", GraphForm.LOGICAL, inputs, (), (one,), (Output("outputs.y", "n0"),))))
 
 
 @dataclass(frozen=True)
@@ -80,12 +80,12 @@ def radius(graph: Graph, given: Mapping[str, Tensor]) -> float:
 
 
 @dataclass
-class Counting(Judge):
+class Counting(DisputeJudge):
     """A judge that notes how many elements it looked at each time."""
 
     judged: list[int] = field(default_factory=list)
 
-    def ruling(self, answered: Answered, nonce: str | None = None) -> Ruling:
+    def ruling(self, answered: DisputeView, nonce: str | None = None) -> Ruling:
         found = super().ruling(answered, nonce)
         self.judged.append(found.work.judged)
         return found
@@ -94,14 +94,14 @@ class Counting(Judge):
 class Accuser:
     """Contests the operator of every claim."""
 
-    def doubt(self, claim: Claim, statement: Path) -> Doubt:
+    def doubt(self, claim: PostedClaim, statement: Path) -> Doubt:
         return Doubt(0, 1, "I say so")
 
-    def choose(self, answered: Answered, children: Sequence[tuple[int, int]]) -> int | Ground:
+    def choose(self, answered: DisputeView, children: Sequence[tuple[int, int]]) -> int | Ground:
         raise AssertionError("one leaf needs no choice")
 
 
-Naming = Callable[[Answered], tuple[int, int] | None]
+Naming = Callable[[DisputeView], tuple[int, int] | None]
 
 
 @dataclass
@@ -112,7 +112,7 @@ class Court:
     claim: Path
     naming: Naming | None
     has_referee: bool
-    pleads: Judge | None = None
+    pleads: DisputeJudge | None = None
     judges: list[Counting] = field(default_factory=list)
     table: Table = field(init=False)
 
@@ -128,7 +128,7 @@ class Court:
             CHALLENGER, lambda *at: programs.challenger(*at, lambda _: doubter, self.pleads, naming=self.naming)
         )
         judges = [self._judge(seats)] if self.has_referee else [self._member(seats, name) for name in MEMBERS[:3]]
-        keeper = Keeper(everybody=True, nonce=lambda: NONCE)
+        keeper = DueMoves(everybody=True, nonce=lambda: NONCE)
         play_out([prover, accuser, *judges, seats.player(BEACON, lambda *_: (keeper,))], self.table.clock.advance)
         seats.leave()
         return self.table.state.disputes[0].fault
@@ -160,14 +160,14 @@ class Court:
 def test_o01_a_wrong_element_is_named_once_and_the_referee_looks_at_nothing_else(
     tmp_path: Path, claims: Claims
 ) -> None:
-    court = Court(tmp_path, claims.wrong, Judge().worst, has_referee=True, pleads=Judge())
+    court = Court(tmp_path, claims.wrong, DisputeJudge().worst, has_referee=True, pleads=DisputeJudge())
     assert court.play() is Fault.PROVER
     assert court.named == [(0, PLACE)]
     assert court.judged == {1}
 
 
 def test_o01_a_committee_looks_at_it_besides_what_the_nonce_draws(tmp_path: Path, claims: Claims) -> None:
-    court = Court(tmp_path / "named", claims.wrong, Judge().worst, has_referee=False)
+    court = Court(tmp_path / "named", claims.wrong, DisputeJudge().worst, has_referee=False)
     assert court.play() is Fault.PROVER
     (drawn_and_named,) = court.judged
     blind = Court(tmp_path / "blind", claims.wrong, None, has_referee=False)
@@ -189,7 +189,7 @@ def test_o01_twin_an_honest_operator_stands_whatever_is_named(
 
 
 def test_o01_twin_an_honest_challenger_has_nothing_to_name(tmp_path: Path, claims: Claims) -> None:
-    court = Court(tmp_path, claims.honest, Judge().worst, has_referee=True)
+    court = Court(tmp_path, claims.honest, DisputeJudge().worst, has_referee=True)
     assert court.play() is Fault.CHALLENGER
     assert court.named == []
     assert court.judged == {CHANNELS * SIDE * SIDE}, "the referee looked for itself, when half of its window was over"
@@ -200,7 +200,7 @@ def test_o01_twin_an_honest_challenger_has_nothing_to_name(tmp_path: Path, claim
 
 def test_a_judge_that_computes_the_whole_anyway_has_nothing_named(tmp_path: Path, claims: Claims) -> None:
     """Naming would cost a move, and tell nobody anything."""
-    large = Judge(limits=Limits(whole_flops=1 << 30))
+    large = DisputeJudge(limits=LeafLimits(whole_flops=1 << 30))
     court = Court(tmp_path, claims.wrong, large.worst, has_referee=True)
     assert court.play() is Fault.PROVER
     assert court.named == []

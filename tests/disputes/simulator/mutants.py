@@ -29,7 +29,7 @@ from tallystick.disputes.game import (
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.ledger import credit
 from tallystick.disputes.game.rules import Rules
-from tallystick.disputes.game.state import Member, Phase, Status
+from tallystick.disputes.game.state import MemberStake, Phase, Status
 
 GUARDED: tuple[ModuleType, ...] = (bisection, claims, context, game, ledger, pausing, ruling, voting)
 Patch = Callable[[], Any]
@@ -223,7 +223,7 @@ def _retired_and_kept(held: Any, at: Any, move: Any) -> Any:
 
 def _came_back_free(held: Any, at: Any, move: Any) -> Any:
     after = held(at, move)
-    return replace(after, members={**after.members, move.actor: Member(move.value)})
+    return replace(after, members={**after.members, move.actor: MemberStake(move.value)})
 
 
 def _reappealed(held: Any, dispute: Any) -> int:

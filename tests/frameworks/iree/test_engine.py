@@ -15,11 +15,11 @@ import jax.numpy as jnp
 from tallystick.errors import UnavailableError
 from tallystick.frameworks.iree.engine import IreeEngine
 from tallystick.frameworks.iree.programs import compiled
-from tallystick.frameworks.jax.capture import Captured, capture
+from tallystick.frameworks.jax.capture import CapturedFunction, capture
 from tallystick.frameworks.jax.emission import graph_function, module_text
 from tallystick.frameworks.jax.engine import JaxEngine
 from tallystick.graphs.execute import execute
-from tallystick.graphs.graph import Form, Graph, Input, Node, Output, Role
+from tallystick.graphs.graph import Graph, GraphForm, Input, Node, Output, Role
 from tallystick.graphs.reference import Reference
 from tallystick.operators.registry import operator
 from tallystick.operators.types import Types
@@ -29,7 +29,7 @@ from tests.frameworks.jax.programs import RESULTS, ROLES, step_arguments, traini
 
 
 @pytest.fixture(scope="module")
-def step() -> Captured:
+def step() -> CapturedFunction:
     return capture(training_step, *step_arguments(), roles=ROLES, results=RESULTS)
 
 
@@ -39,12 +39,12 @@ def check_agree(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance
         np.testing.assert_allclose(tensor.values(), expected[name].array(), rtol=1e-4, atol=tolerance, err_msg=name)
 
 
-def test_a_training_step_as_one_program_agrees_with_the_reference(step: Captured) -> None:
+def test_a_training_step_as_one_program_agrees_with_the_reference(step: CapturedFunction) -> None:
     check_agree(IreeEngine().run(step.graph, step.bindings), execute(step.graph, step.bindings, Reference()))
 
 
 @pytest.mark.slow
-def test_a_training_step_node_by_node_agrees_with_the_reference(step: Captured) -> None:
+def test_a_training_step_node_by_node_agrees_with_the_reference(step: CapturedFunction) -> None:
     engine = IreeEngine()
     engine.compile(step.graph)
     check_agree(execute(step.graph, step.bindings, engine), execute(step.graph, step.bindings, Reference()))
@@ -56,7 +56,7 @@ def test_a_forward_pass_as_one_program_agrees_with_the_reference() -> None:
     check_agree(found, execute(captured.graph, captured.bindings, Reference()))
 
 
-def test_the_same_text_gives_the_same_bytes(step: Captured) -> None:
+def test_the_same_text_gives_the_same_bytes(step: CapturedFunction) -> None:
     captured = capture(lambda x: x + 1, jnp.ones(3))
     text = module_text([graph_function(captured.graph)])
     assert compiled(text, "it") is compiled(text, "it")
@@ -99,7 +99,7 @@ def perceptron() -> tuple[Graph, dict[str, Tensor]]:
         nodes.append(Node(number, name, operands, attributes, results))
         specs[f"n{number}"] = results[0]
     inputs = tuple(Input(name, Role.INPUT, specs[name]) for name in sorted(bindings))
-    return Graph("aten", Form.LOGICAL, inputs, (), tuple(nodes), (Output("outputs.0", "n3"),)), bindings
+    return Graph("aten", GraphForm.LOGICAL, inputs, (), tuple(nodes), (Output("outputs.0", "n3"),)), bindings
 
 
 def test_an_aten_graph_agrees_on_all_engines() -> None:

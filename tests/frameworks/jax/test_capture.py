@@ -17,7 +17,7 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
 
 from tallystick.errors import UnavailableError, UsageError  # noqa: E402
-from tallystick.frameworks.jax.capture import Captured, capture, to_tensor  # noqa: E402
+from tallystick.frameworks.jax.capture import CapturedFunction, capture, to_tensor  # noqa: E402
 from tallystick.frameworks.jax.emission import graph_function, module_text  # noqa: E402
 from tallystick.frameworks.jax.engine import JaxEngine  # noqa: E402
 from tallystick.frameworks.jax.lowering import lower  # noqa: E402
@@ -33,7 +33,7 @@ TESTS = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
-def step() -> Captured:
+def step() -> CapturedFunction:
     return capture(training_step, *step_arguments(), roles=ROLES, results=RESULTS)
 
 
@@ -46,7 +46,7 @@ def native() -> dict[str, np.ndarray[Any, Any]]:
     return {name: np.asarray(value) for name, value in (named | {"loss": loss}).items()}
 
 
-def test_a_step_is_named_by_its_pytrees(step: Captured) -> None:
+def test_a_step_is_named_by_its_pytrees(step: CapturedFunction) -> None:
     inputs = {each.name: each.role for each in step.graph.inputs}
     assert inputs["weights.qkv"] is Role.WEIGHT
     assert inputs["optimizer.momentum.qkv"] is Role.OPTIMIZER
@@ -55,13 +55,13 @@ def test_a_step_is_named_by_its_pytrees(step: Captured) -> None:
     assert {each.name for each in step.graph.outputs} == inputs.keys() - {"schedule.rate", "inputs.ids"} | {"loss"}
 
 
-def test_a_captured_step_passes_the_door(step: Captured) -> None:
+def test_a_captured_step_passes_the_door(step: CapturedFunction) -> None:
     data = graph_bytes(step.graph)
     assert graph_bytes(read_graph(data)) == data
 
 
 def test_a_captured_step_compiles_back_to_the_bits_of_jit(
-    step: Captured, native: dict[str, np.ndarray[Any, Any]]
+    step: CapturedFunction, native: dict[str, np.ndarray[Any, Any]]
 ) -> None:
     found = JaxEngine().run(step.graph, step.bindings)
     assert found.keys() == native.keys()
@@ -69,20 +69,22 @@ def test_a_captured_step_compiles_back_to_the_bits_of_jit(
         np.testing.assert_array_equal(tensor.array(), native[name], err_msg=name)
 
 
-def test_a_step_run_node_by_node_agrees_with_jit(step: Captured, native: dict[str, np.ndarray[Any, Any]]) -> None:
+def test_a_step_run_node_by_node_agrees_with_jit(
+    step: CapturedFunction, native: dict[str, np.ndarray[Any, Any]]
+) -> None:
     for engine in (Reference(), JaxEngine()):
         for name, tensor in execute(step.graph, step.bindings, engine).items():
             np.testing.assert_allclose(tensor.array(), native[name], rtol=1e-4, atol=2e-6, err_msg=name)
 
 
-def test_the_emitted_module_is_captured_as_the_same_graph(step: Captured) -> None:
+def test_the_emitted_module_is_captured_as_the_same_graph(step: CapturedFunction) -> None:
     graph = step.graph
     text = module_text([graph_function(graph)])
     again = lower(text, graph.inputs, [each.name for each in graph.outputs]).graph
     assert graph_bytes(again) == graph_bytes(graph)
 
 
-def test_bytes_are_the_same_in_another_process_and_folder(step: Captured, tmp_path: Path) -> None:
+def test_bytes_are_the_same_in_another_process_and_folder(step: CapturedFunction, tmp_path: Path) -> None:
     source = TESTS / "tests" / "frameworks" / "jax" / "programs.py"
     (tmp_path / "elsewhere.py").write_text("\n\n" + source.read_text())
     code = (

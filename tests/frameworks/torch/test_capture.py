@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from tallystick.errors import UnavailableError
-from tallystick.frameworks.torch.capture.model import Captured, capture
+from tallystick.frameworks.torch.capture.model import CapturedModel, capture
 from tallystick.frameworks.torch.capture.training_step import capture_training_step
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.graphs.root import graph_root
@@ -29,7 +29,7 @@ def built(name: str) -> tuple[nn.Module, dict[str, Any]]:
     return model.eval(), example
 
 
-def run(captured: Captured, given: dict[str, Any]) -> dict[str, torch.Tensor]:
+def run(captured: CapturedModel, given: dict[str, Any]) -> dict[str, torch.Tensor]:
     engine = TorchEngine()
     inputs = {f"inputs.{name}": value for name, value in given.items() if isinstance(value, torch.Tensor)}
     bound = {name: engine.load(tensor) for name, tensor in captured.bindings.items()}

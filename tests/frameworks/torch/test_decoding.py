@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from tallystick.errors import MalformedError, UnavailableError, UsageError
-from tallystick.frameworks.torch.capture.model import Captured
+from tallystick.frameworks.torch.capture.model import CapturedModel
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.generation.decode_template import capture_decode_template, verification_binding
-from tallystick.frameworks.torch.generation.decoding import DecodeStep, capture_decode, capture_prefill
+from tallystick.frameworks.torch.generation.decoding import DecodeModule, capture_decode, capture_prefill
 from tallystick.frameworks.torch.state import from_tensor
 from tallystick.graphs.batching import slice_batch
 from tallystick.graphs.decode_interface import decode_sizes
@@ -31,7 +31,7 @@ RANGES = {"length": (1, 12), "past": (0, 12)}
 LAYERS = (0, 2)
 
 
-def drawn(captured: Captured) -> dict[str, Tensor]:
+def drawn(captured: CapturedModel) -> dict[str, Tensor]:
     return draw_step(captured.graph, np.random.default_rng(0), DECODERS["PLACES"])
 
 
@@ -61,7 +61,7 @@ def test_a_captured_step_has_the_bits_of_the_models_own(
     given = drawn(captured)
     found = execute(captured.graph, {**captured.bindings, **given}, TorchEngine())
     with torch.inference_mode():
-        native = DecodeStep(model, LAYERS)(**arguments(given))
+        native = DecodeModule(model, LAYERS)(**arguments(given))
     assert torch.equal(from_tensor(found["outputs.logits"]), native["logits"])
     for layer, parts in native["cache"].items():
         for part, value in parts.items():

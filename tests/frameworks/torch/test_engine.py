@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from tallystick.errors import MalformedError, UnavailableError
-from tallystick.frameworks.torch.capture.model import Captured, capture
+from tallystick.frameworks.torch.capture.model import CapturedModel, capture
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.reuse import in_place_nodes
 from tallystick.graphs.execute import execute
-from tallystick.graphs.graph import Form, Graph, Input, Node, Output, Role
+from tallystick.graphs.graph import Graph, GraphForm, Input, Node, Output, Role
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
 
@@ -34,14 +34,14 @@ class Network(nn.Module):
         return torch.cat([halves[1] * 2, halves[0] + torch.arange(2)], dim=1).softmax(-1)
 
 
-def captured_network() -> tuple[Network, Captured, np.ndarray]:
+def captured_network() -> tuple[Network, CapturedModel, np.ndarray]:
     model = Network().eval()
     x = np.random.default_rng(0).standard_normal((2, 3), np.float32)
     return model, capture(model, torch.from_numpy(x)), x
 
 
 def graph_of(*nodes: Node, outputs: tuple[Output, ...], inputs: tuple[Input, ...] | None = None) -> Graph:
-    return Graph("aten", Form.LOGICAL, inputs or (Input("inputs.x", Role.INPUT, X),), (), nodes, outputs)
+    return Graph("aten", GraphForm.LOGICAL, inputs or (Input("inputs.x", Role.INPUT, X),), (), nodes, outputs)
 
 
 def scaled(number: int, ref: str, factor: float, spec: TensorSpec = X) -> Node:

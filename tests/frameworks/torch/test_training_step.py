@@ -19,7 +19,7 @@ from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.randomness import SEED, explicit_randomness, seed_tensor
 from tallystick.frameworks.torch.state import from_tensor, live_tensors
 from tallystick.frameworks.torch.training.trainer import Trainer
-from tallystick.graphs.graph import Form, Graph
+from tallystick.graphs.graph import Graph, GraphForm
 from tallystick.transcripts.optimizer import UpdateRule
 from tallystick.transcripts.schedule import learning_rate
 
@@ -270,7 +270,7 @@ def test_a_batch_is_tensors_by_name() -> None:
 
 
 def test_a_schedule_has_a_step_and_a_rate_for_each_group() -> None:
-    captured = CapturedStep(Graph("aten", Form.VERIFICATION, (), (), (), ()), {}, (UpdateRule("sgd"),) * 2)
+    captured = CapturedStep(Graph("aten", GraphForm.VERIFICATION, (), (), (), ()), {}, (UpdateRule("sgd"),) * 2)
     for step, rates, reason in ((0, (0.1, 0.1), "counted from 1"), (1, (0.1,), "2 learning rates")):
         with pytest.raises(UsageError, match=reason):
             captured.schedule(step, *rates)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tallystick.commitments.encoding import decode
-from tallystick.frameworks.torch.capture.model import Captured, capture
+from tallystick.frameworks.torch.capture.model import CapturedModel, capture
 from tallystick.frameworks.torch.generation.decoding import renamed
 from tallystick.graphs.decode_interface import cache_specs, decode_sizes
 from tallystick.graphs.door import read_graph
@@ -72,12 +72,12 @@ def example(past: int = PAST, batch: int = 1) -> dict[str, Any]:
     return {"input_ids": tokens, "position_ids": tokens + past, "cache": {"0": {"key": empty, "value": empty.clone()}}}
 
 
-def captured_attention(module: nn.Module, past: int = PAST, batch: int = 1) -> Captured:
+def captured_attention(module: nn.Module, past: int = PAST, batch: int = 1) -> CapturedModel:
     """The graph of a step of it."""
     return named(capture(module.eval(), (), example(past, batch)))
 
 
-def captured_step(module: nn.Module, like: Graph, past: int) -> Captured:
+def captured_step(module: nn.Module, like: Graph, past: int) -> CapturedModel:
     """The graph of a step that reads no places, with the caches of another."""
     held: dict[str, dict[str, torch.Tensor]] = {}
     for name, spec in cache_specs(like).items():
@@ -88,7 +88,7 @@ def captured_step(module: nn.Module, like: Graph, past: int) -> Captured:
     return replace(found, weights={name.replace(".model.", ".", 1): x for name, x in found.weights.items()})
 
 
-def named(captured: Captured) -> Captured:
+def named(captured: CapturedModel) -> CapturedModel:
     """With the names of the interface of decode graphs."""
     document = decode(graph_bytes(captured.graph), "graph")
     assert isinstance(document, dict)

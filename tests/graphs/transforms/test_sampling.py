@@ -15,7 +15,7 @@ from tallystick.graphs.decode_interface import cache_specs, fed
 from tallystick.graphs.door import read_graph
 from tallystick.graphs.encoding import graph_bytes
 from tallystick.graphs.execute import execute
-from tallystick.graphs.graph import Form, Graph, Input, Node, Output, Role
+from tallystick.graphs.graph import Graph, GraphForm, Input, Node, Output, Role
 from tallystick.graphs.reference import Reference
 from tallystick.graphs.root import graph_root
 from tallystick.graphs.transforms.sampling import with_sampler
@@ -44,7 +44,7 @@ def doubling(shape: tuple[int, ...], dialect: str = "aten", dtype: str = "F32") 
         "stablehlo": Node(3, "stablehlo.add", {"lhs": "inputs.x", "rhs": "inputs.x"}, {}, (spec,)),
     }
     output = Output("outputs.logits", "n3")
-    return Graph(dialect, Form.LOGICAL, (Input("inputs.x", Role.INPUT, spec),), (), (nodes[dialect],), (output,))
+    return Graph(dialect, GraphForm.LOGICAL, (Input("inputs.x", Role.INPUT, spec),), (), (nodes[dialect],), (output,))
 
 
 def given(x: Any, seed: int, position: int, seen: Any) -> dict[str, Tensor]:

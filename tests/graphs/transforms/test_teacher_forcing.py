@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from tallystick.errors import UnavailableError, UsageError
-from tallystick.frameworks.torch.capture.model import Captured
+from tallystick.frameworks.torch.capture.model import CapturedModel
 from tallystick.frameworks.torch.engine import TorchEngine
-from tallystick.frameworks.torch.generation.decoding import DecodeStep, capture_decode, capture_prefill
+from tallystick.frameworks.torch.generation.decoding import DecodeModule, capture_decode, capture_prefill
 from tallystick.frameworks.torch.generation.language_models import load_language_model
 from tallystick.graphs.decode_interface import LOGITS, PLACES, TOKENS
 from tallystick.graphs.door import read_graph
@@ -35,13 +35,13 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @cache
-def captured(name: str, attention: str = "eager", batch: int = 1, layers: tuple[int, ...] = ()) -> Captured:
+def captured(name: str, attention: str = "eager", batch: int = 1, layers: tuple[int, ...] = ()) -> CapturedModel:
     return capture_decode(build(name, attention), PAST, batch, layers=layers)
 
 
 def token_by_token(model: Any, tokens: npt.NDArray[np.int64], layers: tuple[int, ...] = ()) -> dict[str, Any]:
     """The model's own generation: logits and hidden states of every step, and the last cache, by output."""
-    step, held, rows = DecodeStep(model, layers), {}, []
+    step, held, rows = DecodeModule(model, layers), {}, []
     with torch.inference_mode():
         for place in range(tokens.shape[1]):
             fed = torch.from_numpy(tokens[:, place : place + 1])
@@ -131,7 +131,7 @@ class Placeless(torch.nn.Module):
         self.model = model
 
     def forward(self, input_ids: torch.Tensor, cache: Any) -> Mapping[str, Any]:
-        found = DecodeStep(self.model)(input_ids, None, cache)  # type: ignore[arg-type]
+        found = DecodeModule(self.model)(input_ids, None, cache)  # type: ignore[arg-type]
         return {"logits": found["logits"], "cache": found["cache"]}
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from research.decoding.jax_decoding import capture_jax_decode
 from tallystick.errors import UnavailableError
-from tallystick.frameworks.jax.capture import Captured, capture
+from tallystick.frameworks.jax.capture import CapturedFunction, capture
 from tallystick.frameworks.jax.engine import JaxEngine
 from tallystick.graphs.comparison import cast
 from tallystick.graphs.decode_interface import LOGITS, PLACES, TOKENS
@@ -76,12 +76,12 @@ def empty(places: int, batch: int) -> dict[str, Any]:
     return {str(layer): {"key": none, "value": none} for layer in range(LAYERS)}
 
 
-def captured(function: Any = step, past: int = PAST, batch: int = 1) -> Captured:
+def captured(function: Any = step, past: int = PAST, batch: int = 1) -> CapturedFunction:
     tokens = jnp.zeros((batch, 1), jnp.int32)
     return capture(function, weights(), tokens, tokens, empty(past, batch), roles={0: "weights"})
 
 
-def study(past: int, batch: int) -> Captured:
+def study(past: int, batch: int) -> CapturedFunction:
     """The transformer of the architectures' study: a mask of its own, and no places."""
     return capture_jax_decode(past, batch)
 
@@ -160,7 +160,7 @@ def slotted(masked: Masking = usual, written: Callable[[Any], Any] = lambda plac
     return function
 
 
-def captured_slots(function: Any, batch: int = 1) -> Captured:
+def captured_slots(function: Any, batch: int = 1) -> CapturedFunction:
     tokens = jnp.zeros((batch, 1), jnp.int32)
     return capture(function, weights(), tokens, jnp.int32(0), empty(SLOTS, batch), roles={0: "weights"})
 

@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from tallystick.errors import MalformedError, UnavailableError
-from tallystick.frameworks.torch.capture.model import Captured, capture
+from tallystick.frameworks.torch.capture.model import CapturedModel, capture
 from tallystick.graphs.decode_interface import LOGITS, PLACES, TOKENS
 from tallystick.graphs.execute import execute
 from tallystick.graphs.graph import Graph
@@ -41,7 +41,7 @@ def token_by_token(module: Attention, tokens: Any) -> Any:
     return torch.cat(rows, 1).numpy(), held["0"]["key"].numpy()
 
 
-def assert_right(module: Attention, step: Captured, batch: int = 1) -> Graph:
+def assert_right(module: Attention, step: CapturedModel, batch: int = 1) -> Graph:
     """The pass is right for every token, on tokens that no step was captured with."""
     whole = to_teacher_forcing(step.graph, PAST + 1, step.constants)
     tokens = np.random.default_rng(batch).integers(VOCABULARY, size=(batch, PAST + 1))

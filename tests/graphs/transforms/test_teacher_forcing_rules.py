@@ -12,9 +12,9 @@ import pytest
 
 from tallystick.errors import MalformedError
 from tallystick.graphs.graph import Node
-from tallystick.graphs.transforms.axes import Sizes, choose_marks, regrouped
+from tallystick.graphs.transforms.axes import StepSizes, choose_marks, regrouped
 from tallystick.graphs.transforms.later import REFERENCE
-from tallystick.graphs.transforms.reading import Reader, Reading, Scale
+from tallystick.graphs.transforms.reading import NodeReader, Reading, Scale
 from tallystick.graphs.transforms.steps import Mixed, Stacked, Steps, replace_later
 from tallystick.operators.operator import Operator
 from tallystick.operators.registry import OPERATORS, operator
@@ -71,7 +71,7 @@ class Case:
         numbers = [side for value in self.operands.values() if value is not None for side in value.shape]
         self.marks = choose_marks([*numbers, *range(1, 64)])
         length = self.length
-        self.scale = Scale(Sizes(1, 1, length - 1, length), self.marks, Sizes(1, length, 0, length), False)
+        self.scale = Scale(StepSizes(1, 1, length - 1, length), self.marks, StepSizes(1, length, 0, length), False)
 
     def stacked(self, name: str) -> Stacked | None:
         value = self.operands[name]
@@ -85,7 +85,7 @@ class Case:
     def reading(self) -> Reading:
         arguments = {name: self.stacked(name) for name in self.operands}
         node = Node(0, self.described.name, {name: name for name in self.operands}, self.attributes, ())
-        return Reader(self.scale).best(node, arguments)
+        return NodeReader(self.scale).best(node, arguments)
 
     def whole(self) -> dict[str, Any]:
         """Operands of all tokens: rows of the example in random order, and what is said of later keys."""
@@ -121,7 +121,7 @@ class Case:
         operands = self.whole()
         whole = self.values(operands, reading.whole)
         for token in range(self.length):
-            sizes = Sizes(1, 1, token, token + 1)
+            sizes = StepSizes(1, 1, token, token + 1)
             attributes = {name: self.scale.at(value, sizes) for name, value in reading.attributes.items()}
             single = self.values(self.step(operands, token), attributes)
             for result, together, apart in zip(reading.results, whole, single, strict=True):
@@ -187,7 +187,7 @@ SHOWN = {
 
 # ---- views, by what their sides count
 
-MARKS = Sizes(101, 103, 107, 109)
+MARKS = StepSizes(101, 103, 107, 109)
 B, T, K = MARKS.batch, MARKS.tokens, MARKS.keys
 
 
@@ -214,7 +214,7 @@ def test_marks_divide_no_number_and_are_translated_within_products() -> None:
     marks = choose_marks([1009, 2 * 1013, 0, -7])
     assert not {1009, 1013} & set(marks.all)
     assert len(set(marks.all)) == 4
-    sizes = Sizes(3, 1, 7, 8)
+    sizes = StepSizes(3, 1, 7, 8)
     assert marks.translate(marks.batch * marks.tokens * 4, sizes) == 12
     assert [marks.translate(number, sizes) for number in (0, -1, 5, marks.keys)] == [0, -1, 5, 8]
     assert marks.factors(marks.keys * 6) == (marks.keys, 6)

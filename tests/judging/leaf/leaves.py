@@ -14,13 +14,13 @@ from tallystick.commitments.tree import leaf_hash, tree_root
 from tallystick.graphs.door import read_graph
 from tallystick.graphs.encoding import canonical, graph_bytes, node_json
 from tallystick.graphs.engine import Engine
-from tallystick.graphs.graph import Constant, Form, Graph, Input, Node, Output, Role
+from tallystick.graphs.graph import Constant, Graph, GraphForm, Input, Node, Output, Role
 from tallystick.judging.leaf.bundling import WholeOpening
 from tallystick.operators.arrays import library
 from tallystick.operators.registry import operator
 from tallystick.operators.values import Value, Values
-from tallystick.recorders.step_opening import Subject, open_operators
-from tallystick.store.log import Opened
+from tallystick.recorders.step_opening import OpeningSource, open_operators
+from tallystick.store.log import OpenedLine
 from tallystick.tensors.digest import state_digest, tensor_digest
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
@@ -102,7 +102,7 @@ def classifier() -> Graph:
     )
     outputs = (Output("outputs.class", "n7"), Output("outputs.sum", "n10"), Output("outputs.x", "inputs.x"))
     constants = (Constant("c0", TensorSpec(F32, (CLASSES,)), tensor_digest(scale)),)
-    return read_graph(graph_bytes(Graph("aten", Form.LOGICAL, inputs, constants, nodes, outputs)))
+    return read_graph(graph_bytes(Graph("aten", GraphForm.LOGICAL, inputs, constants, nodes, outputs)))
 
 
 def bindings(seed: int = 0) -> dict[str, Tensor]:
@@ -149,14 +149,14 @@ def opened(
     claim = InferenceClaim(
         graph=graph_root(graph), weights=state_digest(weights), environment=environment, transcript=log
     )
-    subject = Subject(claim.identity, log, Opened(0, line, ()), graph, given)
+    subject = OpeningSource(claim.identity, log, OpenedLine(0, line, ()), graph, given)
     open_operators(subject, folder, engine, with_tensors=with_tensors)
     return Leaves(folder, WholeOpening.read(folder), claim)
 
 
 def alone(one: Node, *inputs: Input) -> Graph:
     """A graph of one operator; its result is the graph's."""
-    return read_graph(graph_bytes(Graph("aten", Form.LOGICAL, inputs, (), (one,), (Output("outputs.z", "n0"),))))
+    return read_graph(graph_bytes(Graph("aten", GraphForm.LOGICAL, inputs, (), (one,), (Output("outputs.z", "n0"),))))
 
 
 def lookup() -> Graph:

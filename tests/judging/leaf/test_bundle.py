@@ -15,10 +15,10 @@ import pytest
 
 from tallystick.commitments.encoding import decode, encode
 from tallystick.errors import MalformedError, ProofError, TallyError, UnavailableError, UsageError
-from tallystick.judging.leaf.bundle import Asked, Element, LeafBundle, read_bundle, write_bundle
+from tallystick.judging.leaf.bundle import Element, LeafBundle, LeafChallenge, read_bundle, write_bundle
 from tallystick.judging.leaf.bundling import WholeOpening, make_bundle
 from tallystick.judging.leaf.judge import rule_leaf
-from tallystick.judging.leaf.question import Question
+from tallystick.judging.leaf.question import LeafRequest
 from tallystick.tensors.safetensors import read_state, write_state
 from tallystick.tensors.tensor import Tensor
 from tests.judging.leaf.leaves import Leaves, classifier, opened
@@ -34,7 +34,7 @@ def leaves(tmp_path_factory: pytest.TempPathFactory) -> Leaves:
 @pytest.fixture(scope="module")
 def written(leaves: Leaves, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("bundle") / "n3.leaf"
-    write_bundle(path, leaves.whole.bundle(3, Asked(nonce="00ff", element=Element(ref="n3", index=4))))
+    write_bundle(path, leaves.whole.bundle(3, LeafChallenge(nonce="00ff", element=Element(ref="n3", index=4))))
     return path
 
 
@@ -53,7 +53,7 @@ def document(path: Path, name: str) -> Any:
 
 
 def test_a_bundle_comes_back_from_its_file_and_from_its_bytes(leaves: Leaves, written: Path) -> None:
-    made = leaves.whole.bundle(3, Asked(nonce="00ff", element=Element(ref="n3", index=4)))
+    made = leaves.whole.bundle(3, LeafChallenge(nonce="00ff", element=Element(ref="n3", index=4)))
     for found in (read_bundle(written), read_bundle(written.read_bytes())):
         assert found.documents == made.documents
         assert {ref: bytes(value.data) for ref, value in found.values.items()} == {
@@ -64,7 +64,9 @@ def test_a_bundle_comes_back_from_its_file_and_from_its_bytes(leaves: Leaves, wr
 
 def test_everybody_makes_the_same_bytes(leaves: Leaves, written: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(leaves.folder, tmp_path / "copy"))
-    write_bundle(tmp_path / "again", make_bundle(copy, 3, Asked(nonce="00ff", element=Element(ref="n3", index=4))))
+    write_bundle(
+        tmp_path / "again", make_bundle(copy, 3, LeafChallenge(nonce="00ff", element=Element(ref="n3", index=4)))
+    )
     assert (tmp_path / "again").read_bytes() == written.read_bytes()
 
 
@@ -167,7 +169,7 @@ def survives(source: bytes | LeafBundle) -> bool:
     """Whether bytes are read as a bundle and ruled on; nothing but a typed error may come of them."""
     try:
         bundle = source if isinstance(source, LeafBundle) else read_bundle(source)
-        rule_leaf(bundle, Question(nonce=b"n"))
+        rule_leaf(bundle, LeafRequest(nonce=b"n"))
     except TallyError:
         return False
     return True
@@ -227,7 +229,7 @@ RULINGS, REFUSED = (json.loads((VECTORS / f"{name}.json").read_text()) for name 
 def test_vectors_are_ruled_on_as_they_say(case: dict[str, str]) -> None:
     data = bytes.fromhex(case["file"])
     bundle = read_bundle(data)
-    ruling = rule_leaf(bundle, Question())
+    ruling = rule_leaf(bundle, LeafRequest())
     assert (str(ruling.fault), str(ruling.ground)) == (case["fault"], case["ground"]), ruling.reason
     assert bundle.identity == case["identity"]
 

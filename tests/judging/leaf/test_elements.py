@@ -10,7 +10,7 @@ import pytest
 
 from tallystick.errors import MalformedError
 from tallystick.judging.leaf.elements import bound_at, chosen_places
-from tallystick.operators.bound import Bound, bound
+from tallystick.operators.bound import ResultBound, bound
 from tallystick.operators.operator import Operator
 from tallystick.operators.precision import BFLOAT_PRODUCTS, PLAIN, STEPWISE, Precision
 from tallystick.operators.registry import operator
@@ -25,7 +25,7 @@ def tensor_arguments(arguments: Any) -> dict[str, Any]:
     return mapped(arguments, lambda tensor: tensor)
 
 
-def check_equal(whole: Bound | None, found: Bound | None, places: Any) -> None:
+def check_equal(whole: ResultBound | None, found: ResultBound | None, places: Any) -> None:
     if whole is None:
         assert found is None
         return

@@ -18,12 +18,12 @@ from tallystick.disputes.game.fault import Fault
 from tallystick.errors import ProofError
 from tallystick.graphs.door import read_graph
 from tallystick.graphs.encoding import graph_bytes
-from tallystick.graphs.graph import Form, Graph, Input, Node, Output, Role
+from tallystick.graphs.graph import Graph, GraphForm, Input, Node, Output, Role
 from tallystick.judging.findings import Findings
-from tallystick.judging.leaf.bundle import Edges, GraphHeader, LeafBundle, read_bundle, write_bundle
+from tallystick.judging.leaf.bundle import GraphHeader, LeafBundle, OperandEdges, read_bundle, write_bundle
 from tallystick.judging.leaf.judge import rule_leaf
-from tallystick.judging.leaf.question import Ground, Limits, Question, Ruling
-from tallystick.judging.leaf.weighing import Weights, weigh
+from tallystick.judging.leaf.question import Ground, LeafLimits, LeafRequest, Ruling
+from tallystick.judging.leaf.weighing import JudgeSettings, compare_results
 from tallystick.judging.operator_judge import OperatorJudge
 from tallystick.judging.published import Published
 from tallystick.operators.bound import bound
@@ -51,7 +51,7 @@ ROUNDING = [
     for each in classifier().nodes
     if operator(each.operator).exactness not in {Exactness.MOVES, Exactness.EXACT}
 ]
-SAMPLED = Question(nonce=b"drawn later", limits=Limits(whole_flops=0, whole_bytes=0, elements=8))
+SAMPLED = LeafRequest(nonce=b"drawn later", limits=LeafLimits(whole_flops=0, whole_bytes=0, elements=8))
 Arrays = tuple[np.ndarray[Any, Any], ...]
 
 
@@ -66,8 +66,8 @@ def forged(tmp_path: Path) -> Callable[[Mapping[int, Change]], Leaves]:
     return lambda changes: opened(tmp_path / "forged", changes)
 
 
-def outcome(bundle: LeafBundle, question: Question | None = None) -> tuple[Fault | None, Ground]:
-    ruling = rule_leaf(bundle, question or Question())
+def outcome(bundle: LeafBundle, question: LeafRequest | None = None) -> tuple[Fault | None, Ground]:
+    ruling = rule_leaf(bundle, question or LeafRequest())
     return ruling.fault, ruling.ground
 
 
@@ -75,8 +75,8 @@ def outcome(bundle: LeafBundle, question: Question | None = None) -> tuple[Fault
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-@pytest.mark.parametrize("question", [Question(), SAMPLED], ids=["whole", "sampled"])
-def test_an_honest_operator_holds(honest: Leaves, number: int, question: Question) -> None:
+@pytest.mark.parametrize("question", [LeafRequest(), SAMPLED], ids=["whole", "sampled"])
+def test_an_honest_operator_holds(honest: Leaves, number: int, question: LeafRequest) -> None:
     asked = replace(question, published=Published(honest.claim))
     assert outcome(honest.whole.bundle(number), asked) == (Fault.CHALLENGER, Ground.HOLDS)
 
@@ -123,7 +123,7 @@ def test_other_bits_within_the_bound_never_cost_the_prover(
     changed = leaves.whole.record(leaves.whole.places[number]).outputs
     assert changed != honest.whole.record(honest.whole.places[number]).outputs or stack is not jittered
     for each in NUMBERS:
-        for question in (Question(), SAMPLED):
+        for question in (LeafRequest(), SAMPLED):
             assert outcome(leaves.whole.bundle(each), question)[0] is Fault.CHALLENGER
 
 
@@ -150,7 +150,7 @@ def test_an_element_beyond_its_bound_convicts(forged: Callable[..., Leaves], hon
 @pytest.mark.parametrize("number", ROUNDING)
 def test_so_does_one_that_the_challenger_names(forged: Callable[..., Leaves], honest: Leaves, number: int) -> None:
     leaves = forged({number: shifted(3.0 * radius(honest, number))})
-    few = replace(SAMPLED, limits=Limits(whole_flops=0, whole_bytes=0, elements=1, vectors=1))
+    few = replace(SAMPLED, limits=LeafLimits(whole_flops=0, whole_bytes=0, elements=1, vectors=1))
     named = replace(few, element=(f"n{number}", 0))
     assert outcome(leaves.whole.bundle(number), named) == (Fault.PROVER, Ground.BOUND)
     assert outcome(honest.whole.bundle(number), named) == (Fault.CHALLENGER, Ground.HOLDS)
@@ -160,7 +160,7 @@ def test_so_does_one_that_the_challenger_names(forged: Callable[..., Leaves], ho
 def test_a_referee_judges_a_named_element_alone(honest: Leaves, number: int) -> None:
     bundle = honest.whole.bundle(number)
     for ref in bundle.operator.record.outputs:
-        ruling = rule_leaf(bundle, Question(element=(ref, 0)))
+        ruling = rule_leaf(bundle, LeafRequest(element=(ref, 0)))
         assert (ruling.fault, ruling.ground, ruling.work.judged) == (Fault.CHALLENGER, Ground.HOLDS, 1)
         assert "judged alone" in ruling.reason or ruling.work.elements == 1
 
@@ -168,10 +168,10 @@ def test_a_referee_judges_a_named_element_alone(honest: Leaves, number: int) -> 
 @pytest.mark.parametrize("number", ROUNDING)
 def test_only_the_named_element_convicts(forged: Callable[..., Leaves], honest: Leaves, number: int) -> None:
     leaves = forged({number: shifted(3.0 * radius(honest, number))})
-    whole = rule_leaf(leaves.whole.bundle(number), Question())
+    whole = rule_leaf(leaves.whole.bundle(number), LeafRequest())
     assert whole.worst == (f"n{number}", 0)
     named, beside = (
-        rule_leaf(leaves.whole.bundle(number), Question(element=(f"n{number}", place))) for place in (0, 1)
+        rule_leaf(leaves.whole.bundle(number), LeafRequest(element=(f"n{number}", place))) for place in (0, 1)
     )
     assert (named.fault, named.ground, named.work.judged) == (Fault.PROVER, Ground.BOUND, 1)
     assert (beside.fault, beside.ground, beside.work.judged) == (Fault.CHALLENGER, Ground.HOLDS, 1)
@@ -179,21 +179,21 @@ def test_only_the_named_element_convicts(forged: Callable[..., Leaves], honest: 
 
 def test_a_named_element_of_a_choice_is_tied_or_wrong(tmp_path: Path) -> None:
     near, far = (choices(tmp_path / str(i), step) for i, step in enumerate((1, 9)))
-    assert outcome(near.whole.bundle(1), Question(element=("n1", 0))) == (Fault.NOBODY, Ground.TIE)
-    assert outcome(far.whole.bundle(1), Question(element=("n1", 0))) == (Fault.PROVER, Ground.BOUND)
-    assert rule_leaf(far.whole.bundle(1), Question()).worst == ("n1", 0)
+    assert outcome(near.whole.bundle(1), LeafRequest(element=("n1", 0))) == (Fault.NOBODY, Ground.TIE)
+    assert outcome(far.whole.bundle(1), LeafRequest(element=("n1", 0))) == (Fault.PROVER, Ground.BOUND)
+    assert rule_leaf(far.whole.bundle(1), LeafRequest()).worst == ("n1", 0)
 
 
 def test_a_named_element_about_which_the_bound_says_nothing_goes_to_a_committee(tmp_path: Path) -> None:
     large = {"inputs.x": Tensor.of(np.full((6, 16), 1e38, np.float32))}
     leaves = opened(tmp_path / "opening", given=bindings() | large)
-    assert outcome(leaves.whole.bundle(0), Question(element=("n0", 0))) == (None, Ground.UNDECIDED)
+    assert outcome(leaves.whole.bundle(0), LeafRequest(element=("n0", 0))) == (None, Ground.UNDECIDED)
 
 
-@pytest.mark.parametrize("asked", [Question(), SAMPLED], ids=["referee", "committee"])
+@pytest.mark.parametrize("asked", [LeafRequest(), SAMPLED], ids=["referee", "committee"])
 @pytest.mark.parametrize("element", [("n0", 96), ("n0", -1), ("n77", 0), ("", 0)])
 def test_an_element_that_does_not_exist_is_the_challengers_fault(
-    forged: Callable[..., Leaves], element: tuple[str, int], asked: Question
+    forged: Callable[..., Leaves], element: tuple[str, int], asked: LeafRequest
 ) -> None:
     """Even of an operator that is wrong somewhere; but not of one whose opening does not hang together."""
     bundle = forged({0: shifted(1e6)}).whole.bundle(0)
@@ -202,14 +202,14 @@ def test_an_element_that_does_not_exist_is_the_challengers_fault(
     ruling = rule_leaf(bundle, replace(asked, element=element))
     assert ruling.verdict.outcome == "inconclusive"  # the challenger is at fault, and the operator was not judged
     assert ruling.verdict.unavailable == ("node 0: nothing of it was judged",)
-    broken = replace(bundle, edges=Edges(producers=bundle.edges.producers[1:]), values={})
+    broken = replace(bundle, edges=OperandEdges(producers=bundle.edges.producers[1:]), values={})
     assert outcome(broken, replace(asked, element=element))[0] is Fault.PROVER
 
 
 @pytest.mark.parametrize("number", [0, 3])
 def test_an_element_that_nobody_chose_is_found_by_signs(forged: Callable[..., Leaves], number: int) -> None:
     leaves = forged({number: shifted(1.0, place=7)})
-    blind = Limits(whole_flops=0, whole_bytes=0, elements=1, vectors=20)
+    blind = LeafLimits(whole_flops=0, whole_bytes=0, elements=1, vectors=20)
     nonce = next(n for n in range(99) if 7 not in places_of(leaves, number, bytes([n])))
     ruling = rule_leaf(leaves.whole.bundle(number), replace(SAMPLED, nonce=bytes([nonce]), limits=blind))
     assert (ruling.fault, ruling.ground) == (Fault.PROVER, Ground.BOUND)
@@ -237,7 +237,7 @@ def test_a_coarser_precision_has_to_be_stated(forged: Callable[..., Leaves]) -> 
 
     bundle = forged({0: coarse}).whole.bundle(0)
     assert outcome(bundle) == (Fault.PROVER, Ground.BOUND)
-    assert outcome(bundle, Question(precision=TENSOR_FLOAT)) == (Fault.CHALLENGER, Ground.HOLDS)
+    assert outcome(bundle, LeafRequest(precision=TENSOR_FLOAT)) == (Fault.CHALLENGER, Ground.HOLDS)
 
 
 # ---- what a committee decides
@@ -252,9 +252,9 @@ def profile(leaves: Leaves, number: int, widest: float) -> Profile:
     )
 
 
-@pytest.mark.parametrize("question", [Question(), SAMPLED], ids=["whole", "sampled"])
+@pytest.mark.parametrize("question", [LeafRequest(), SAMPLED], ids=["whole", "sampled"])
 def test_between_threshold_and_bound_a_committee_decides(
-    forged: Callable[..., Leaves], honest: Leaves, question: Question
+    forged: Callable[..., Leaves], honest: Leaves, question: LeafRequest
 ) -> None:
     leaves = forged({0: shifted(0.5 * radius(honest, 0))})
     asked = replace(question, element=("n0", 0))
@@ -266,7 +266,7 @@ def test_between_threshold_and_bound_a_committee_decides(
 
 
 def test_an_operator_that_the_profile_does_not_know_is_undecided(honest: Leaves) -> None:
-    known = Question(profile=profile(honest, 0, 0.9))
+    known = LeafRequest(profile=profile(honest, 0, 0.9))
     assert outcome(honest.whole.bundle(0), known) == (Fault.CHALLENGER, Ground.HOLDS)
     assert outcome(honest.whole.bundle(5), known) == (None, Ground.UNDECIDED)
 
@@ -294,11 +294,11 @@ def division() -> Graph:
     sides = TensorSpec("F32", (1, 4))
     inputs = (Input("inputs.x", Role.INPUT, sides), Input("inputs.y", Role.INPUT, sides))
     nodes = (node(0, "div.Tensor", {"self": "inputs.x", "other": "inputs.y"}, [["F32", 1, 4]]),)
-    return read_graph(graph_bytes(Graph("aten", Form.LOGICAL, inputs, (), nodes, (Output("outputs.z", "n0"),))))
+    return read_graph(graph_bytes(Graph("aten", GraphForm.LOGICAL, inputs, (), nodes, (Output("outputs.z", "n0"),))))
 
 
 def test_an_operator_that_is_too_large_for_a_referee_goes_to_a_committee(honest: Leaves) -> None:
-    assert outcome(honest.whole.bundle(0), Question(limits=Limits(memory_bytes=100))) == (None, Ground.UNDECIDED)
+    assert outcome(honest.whole.bundle(0), LeafRequest(limits=LeafLimits(memory_bytes=100))) == (None, Ground.UNDECIDED)
 
 
 def test_operands_that_the_operator_does_not_take_are_left_to_a_committee(tmp_path: Path) -> None:
@@ -344,11 +344,11 @@ def reopened(bundle: LeafBundle, record: OperatorRecord, values: Mapping[str, Te
 
 def test_a_choice_within_the_margin_is_nobodys_fault(tmp_path: Path) -> None:
     near, far = (choices(tmp_path / str(i), step) for i, step in enumerate((1, 9)))
-    ruling = rule_leaf(near.whole.bundle(1), Question())
+    ruling = rule_leaf(near.whole.bundle(1), LeafRequest())
     assert (ruling.fault, ruling.ground) == (Fault.NOBODY, Ground.TIE)
     assert ruling.verdict.outcome == "inconclusive"
     assert outcome(far.whole.bundle(1)) == (Fault.PROVER, Ground.BOUND)
-    assert outcome(far.whole.bundle(1), Question(bands=100.0)) == (Fault.NOBODY, Ground.TIE)
+    assert outcome(far.whole.bundle(1), LeafRequest(bands=100.0)) == (Fault.NOBODY, Ground.TIE)
     assert outcome(near.whole.bundle(1), replace(SAMPLED, element=("n1", 0))) == (Fault.NOBODY, Ground.TIE)
 
 
@@ -359,7 +359,7 @@ def choices(folder: Path, steps: int) -> Leaves:
         node(0, "neg.default", {"self": "inputs.x"}, [["F32", 1, 3]]),
         node(1, "argmax.default", {"self": "n0"}, [["I64", 1]], dim=1, keepdim=False),
     )
-    graph = read_graph(graph_bytes(Graph("aten", Form.LOGICAL, inputs, (), nodes, (Output("outputs.z", "n1"),))))
+    graph = read_graph(graph_bytes(Graph("aten", GraphForm.LOGICAL, inputs, (), nodes, (Output("outputs.z", "n1"),))))
     x = np.array([[-1.0, -1.0 - steps * 2.0**-23, 5.0]], np.float32)
     changes = {1: lambda results, _: (np.array([0]),)}
     return opened(folder, changes, graph, {"inputs.x": Tensor.of(x)})
@@ -400,7 +400,7 @@ def test_whether_a_subnormal_number_is_zero_depends_on_the_device(tmp_path: Path
 
 def objected(bundle: LeafBundle, **asked: Any) -> str:
     """The check that objects, of a ruling that convicts by structure."""
-    ruling = rule_leaf(bundle, Question(**asked))
+    ruling = rule_leaf(bundle, LeafRequest(**asked))
     assert (ruling.fault, ruling.ground) == (Fault.PROVER, Ground.STRUCTURE), ruling.reason
     return ruling.verdict.objections[0].name
 
@@ -432,9 +432,9 @@ def test_an_edge_that_is_cut_or_leads_elsewhere(honest: Leaves) -> None:
         (first, second, honest.whole.bundle(5).edges.producers[0]),
     ):
         if producers != (first, second):
-            assert objected(replace(bundle, edges=Edges(producers=producers))) in {"edges"}
+            assert objected(replace(bundle, edges=OperandEdges(producers=producers))) in {"edges"}
     other = edited(first, record=edited(first.record, outputs={"n3": second.record.outputs["n5"]}))
-    assert objected(replace(bundle, edges=Edges(producers=(other, second)))) == "edges"
+    assert objected(replace(bundle, edges=OperandEdges(producers=(other, second)))) == "edges"
 
 
 def test_an_edge_with_a_proof_of_another_length_or_place(honest: Leaves) -> None:
@@ -444,7 +444,7 @@ def test_an_edge_with_a_proof_of_another_length_or_place(honest: Leaves) -> None
         *(edited(first, proof=first.proof[:-1]), edited(first, proof=(*first.proof, first.proof[0]))),
         *(edited(first, index=first.index + 1), edited(first, index=10**9)),
     ):
-        assert objected(replace(bundle, edges=Edges(producers=(changed, second)))) == "edges"
+        assert objected(replace(bundle, edges=OperandEdges(producers=(changed, second)))) == "edges"
 
 
 def test_an_operator_at_another_place_than_its_node(honest: Leaves) -> None:
@@ -480,7 +480,7 @@ def test_other_weights_than_the_claimed_ones(honest: Leaves, tmp_path: Path) -> 
     given = bindings() | {"weights.first": bindings(9)["weights.first"]}
     swapped = opened(tmp_path / "forged", given=given)
     bundle = swapped.whole.bundle(0)
-    assert outcome(bundle, Question(published=Published(swapped.claim)))[0] is Fault.CHALLENGER
+    assert outcome(bundle, LeafRequest(published=Published(swapped.claim)))[0] is Fault.CHALLENGER
     kept = edited(swapped.claim, weights=honest.claim.weights)
     opening = edited(bundle.opening, claim=kept.identity)
     assert objected(replace(bundle, opening=opening), published=Published(kept)) == "model"
@@ -551,7 +551,7 @@ def relogged(honest: Leaves, bundle: LeafBundle, lines: list[bytes], record: Ope
     by_digest = {str(tensor_digest(value)): value for value in bundle.values.values()}
     values = {ref: by_digest[found] for ref, found in {**record.inputs, **record.outputs}.items()}
     opening = edited(bundle.opening, operators=log)
-    return replace(bundle, opening=opening, operator=held, edges=Edges(producers=edges), values=values)
+    return replace(bundle, opening=opening, operator=held, edges=OperandEdges(producers=edges), values=values)
 
 
 def test_values_of_other_types_than_the_node_gives(honest: Leaves) -> None:
@@ -571,14 +571,14 @@ def test_a_replay_with_other_bits_is_bound_by_its_inputs_alone(honest: Leaves, t
     changes = {name: getattr(honest.whole.opening, name) for name in ("record", "transcript", "index", "proof")}
     replayed = replace(bundle, opening=edited(bundle.opening, **changes))
     assert objected(replayed) == "opened record"
-    assert outcome(replayed, Question(bits=False))[0] is Fault.CHALLENGER
+    assert outcome(replayed, LeafRequest(bits=False))[0] is Fault.CHALLENGER
 
 
 def test_a_bundle_about_another_leaf_is_no_ground_for_a_ruling(honest: Leaves) -> None:
     bundle = honest.whole.bundle(14)
-    mine = Question(opening=bundle.opening.identity, index=bundle.operator.index)
+    mine = LeafRequest(opening=bundle.opening.identity, index=bundle.operator.index)
     assert outcome(bundle, mine)[0] is Fault.CHALLENGER
-    for asked in (Question(opening=digest("opening", b"")), replace(mine, index=0)):
+    for asked in (LeafRequest(opening=digest("opening", b"")), replace(mine, index=0)):
         with pytest.raises(ProofError, match="another one than is contested"):
             rule_leaf(bundle, asked)
 
@@ -598,7 +598,7 @@ def test_the_same_bytes_and_question_give_the_same_ruling(honest: Leaves, tmp_pa
 
 
 def test_a_ruling_on_some_elements_says_what_it_may_have_missed(honest: Leaves) -> None:
-    whole, some = (rule_leaf(honest.whole.bundle(0), question) for question in (Question(), SAMPLED))
+    whole, some = (rule_leaf(honest.whole.bundle(0), question) for question in (LeafRequest(), SAMPLED))
     assert (whole.work.judged, whole.work.elements) == (96, 96)
     assert "missed" not in whole.reason
     assert 0 < some.work.drawn <= 8 < some.work.judged < 96
@@ -625,13 +625,13 @@ def test_the_stated_probability_to_miss_is_that_of_a_single_result(tmp_path: Pat
         return results
 
     bundle = opened(tmp_path / "a", {0: change}, normalisation(), given).whole.bundle(0)
-    few = Limits(whole_flops=1, whole_bytes=1, elements=64)
-    rulings = [rule_leaf(bundle, Question(nonce=bytes([n >> 8, n & 255]), limits=few)) for n in range(400)]
+    few = LeafLimits(whole_flops=1, whole_bytes=1, elements=64)
+    rulings = [rule_leaf(bundle, LeafRequest(nonce=bytes([n >> 8, n & 255]), limits=few)) for n in range(400)]
     missed = [ruling for ruling in rulings if ruling.fault is Fault.CHALLENGER]
     stated = (1 - 0.01) ** missed[0].work.drawn
     assert f"at most {stated:.2g} if 1.0% are" in missed[0].reason
     assert abs(len(missed) / 400 - stated) < 4 * np.sqrt(stated * (1 - stated) / 400)
-    named = rule_leaf(bundle, Question(nonce=b"\0\0", limits=few, element=("n0", int(wrong[0]))))
+    named = rule_leaf(bundle, LeafRequest(nonce=b"\0\0", limits=few, element=("n0", int(wrong[0]))))
     assert named.fault is Fault.PROVER
 
 
@@ -644,8 +644,8 @@ def test_rows_without_a_tolerance_are_told_apart(tmp_path: Path) -> None:
     x[2] *= np.float32(5e37)
     leaves = opened(tmp_path / "b", given=bindings() | {"inputs.x": Tensor.of(x)})
     nonce = next(n for n in range(99) if not {p // 16 for p in places_of(leaves, 0, bytes([n]))} & {2})
-    blind = Limits(whole_flops=0, whole_bytes=0, elements=1)
-    some = rule_leaf(leaves.whole.bundle(0), Question(nonce=bytes([nonce]), limits=blind))
+    blind = LeafLimits(whole_flops=0, whole_bytes=0, elements=1)
+    some = rule_leaf(leaves.whole.bundle(0), LeafRequest(nonce=bytes([nonce]), limits=blind))
     assert (some.work.rows, some.work.unbounded) == (5, 1)
     assert "in 5 of 6 rows an element beyond" in some.reason
 
@@ -655,9 +655,9 @@ def test_suspects_are_judged_besides_those_that_are_drawn(
     forged: Callable[..., Leaves], honest: Leaves, number: int
 ) -> None:
     leaves, ref = forged({number: shifted(3.0 * radius(honest, number))}), f"n{number}"
-    few = Limits(whole_flops=0, whole_bytes=0, elements=1)
+    few = LeafLimits(whole_flops=0, whole_bytes=0, elements=1)
     nonce = next(bytes([n]) for n in range(99) if 0 not in places_of(leaves, number, bytes([n])))
-    blind = Question(nonce=nonce, limits=few)
+    blind = LeafRequest(nonce=nonce, limits=few)
     looking = replace(blind, suspects={ref: np.array([0, 3])})
     assert outcome(leaves.whole.bundle(number), blind) == (Fault.CHALLENGER, Ground.HOLDS)
     assert outcome(leaves.whole.bundle(number), looking) == (Fault.PROVER, Ground.BOUND)
@@ -673,15 +673,15 @@ def test_a_large_product_costs_a_small_part_of_it(tmp_path: Path) -> None:
     side = 512
     inputs = tuple(Input(f"inputs.{name}", Role.INPUT, TensorSpec("F32", (side, side))) for name in "xy")
     nodes = (node(0, "mm.default", {"self": "inputs.x", "mat2": "inputs.y"}, [["F32", side, side]]),)
-    graph = read_graph(graph_bytes(Graph("aten", Form.LOGICAL, inputs, (), nodes, (Output("outputs.z", "n0"),))))
+    graph = read_graph(graph_bytes(Graph("aten", GraphForm.LOGICAL, inputs, (), nodes, (Output("outputs.z", "n0"),))))
     rng = np.random.default_rng(0)
     given = {each.name: Tensor.of(rng.normal(size=(side, side)).astype(np.float32)) for each in inputs}
-    ruling = rule_leaf(opened(tmp_path / "a", graph=graph, given=given).whole.bundle(0), Question(nonce=b"n"))
+    ruling = rule_leaf(opened(tmp_path / "a", graph=graph, given=given).whole.bundle(0), LeafRequest(nonce=b"n"))
     assert (ruling.fault, ruling.work.vectors) == (Fault.CHALLENGER, 20)
     assert ruling.work.flops == 2 * side**3
     assert ruling.work.drawn <= 1024 < ruling.work.judged <= 1024 + 64
     wrong = opened(tmp_path / "b", {0: shifted(0.5, place=777)}, graph, given)
-    assert outcome(wrong.whole.bundle(0), Question(nonce=b"n")) == (Fault.PROVER, Ground.BOUND)
+    assert outcome(wrong.whole.bundle(0), LeafRequest(nonce=b"n")) == (Fault.PROVER, Ground.BOUND)
 
 
 EXAMPLES = {name: calls[0] for name, calls in collected("EXAMPLES").items() if name.startswith(("aten.", "tally."))}
@@ -706,7 +706,7 @@ def test_it_weighs_as_the_judge_of_whole_openings_does(name: str) -> None:
     values |= {ref: each for ref, each in zip(where.outputs, results, strict=True) if ref and each}
     notes, found = Findings(), Findings()
     line = OperatorJudge(digest("graph", b"")).judge(notes, where, values)
-    weighed = weigh(found, where, values, Weights(digest("graph", b"")))
+    weighed = compare_results(found, where, values, JudgeSettings(digest("graph", b"")))
     assert bool(weighed.wrong) is notes.rejected
     assert bool(weighed.undecided) is bool(line)
 
@@ -721,10 +721,10 @@ def rounded(value: np.ndarray[Any, Any], dtype: str) -> Tensor:
 
 
 def test_rulings_are_printed_as_json(honest: Leaves) -> None:
-    ruling = rule_leaf(honest.whole.bundle(0), Question())
+    ruling = rule_leaf(honest.whole.bundle(0), LeafRequest())
     assert isinstance(ruling, Ruling)
     written = json.loads(encode(ruling.to_json()))
     assert (written["fault"], written["ground"], written["verdict"]) == ("challenger", "holds", "accepted")
     assert written["work"]["proof_hash_bytes"] == ruling.work.sizes.hashes  # type: ignore[union-attr]
-    undecided = rule_leaf(honest.whole.bundle(0), Question(limits=Limits(memory_bytes=1)))
+    undecided = rule_leaf(honest.whole.bundle(0), LeafRequest(limits=LeafLimits(memory_bytes=1)))
     assert undecided.to_json()["fault"] == "committee"

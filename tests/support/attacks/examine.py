@@ -11,7 +11,7 @@ from tallystick.audits.evidence import gather_evidence
 from tallystick.audits.policy import Policy
 from tallystick.audits.report import Report
 from tallystick.audits.screens import screen_anchors
-from tallystick.audits.training import Workplace, audit_training
+from tallystick.audits.training import VerifierStack, audit_training
 from tallystick.commitments.digest import Digest
 from tallystick.errors import MalformedError, ProofError, UnavailableError
 from tallystick.judging.verdict import Verdict
@@ -34,7 +34,7 @@ class Answer:
         return self.outcome == expected.outcome and set(expected.checks) <= set(self.checks)
 
 
-def examine(run: Path, audit: Audit, policy: Policy, kept: Digest, nonce: bytes, workplace: Workplace) -> Answer:
+def examine(run: Path, audit: Audit, policy: Policy, kept: Digest, nonce: bytes, workplace: VerifierStack) -> Answer:
     """Ask one audit about a run; `policy` holds what all audits share, `kept` is the digest of the honest claim."""
     try:
         if audit == "screens":

@@ -10,7 +10,7 @@ from typing import Any
 from tallystick.attacks.attack import Reference
 from tallystick.attacks.loop_reference import train_loop
 from tallystick.audits.policy import Policy
-from tallystick.audits.training import Workplace
+from tallystick.audits.training import VerifierStack
 from tallystick.commitments.digest import Digest
 from tallystick.errors import UnavailableError
 from tallystick.frameworks.tokenizers import train_bpe
@@ -87,7 +87,7 @@ def reference_policy(samples: int = HITTING) -> Policy:
     return Policy(samples=samples, window=STRIDE)
 
 
-def this_workplace() -> Workplace:
+def this_workplace() -> VerifierStack:
     """The auditor's own stack: this process. The step of one recipe is captured once."""
     captured: dict[tuple[bytes, int], Digest] = {}
 
@@ -98,7 +98,7 @@ def this_workplace() -> Workplace:
             captured[name] = recipe_graph_root(spec)
         return captured[name]
 
-    return Workplace(describe_environment("cpu"), TorchReplayer, GraphReplayer, root, train_bpe)
+    return VerifierStack(describe_environment("cpu"), TorchReplayer, GraphReplayer, root, train_bpe)
 
 
 def _refuse(reason: str) -> None:

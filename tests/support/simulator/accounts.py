@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Set
 from typing import Final
 
-from tallystick.disputes.coordinators.coordinator import Entry
+from tallystick.disputes.coordinators.coordinator import MoveEntry
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Appeal, Disclose, Move, Vote, value_of
 from tallystick.disputes.game.pausing import game_time
@@ -33,7 +33,7 @@ class Accounts:
         self._gone: set[str] = set()
         self._counted: set[tuple[int, int]] = set()
 
-    def book(self, entry: Entry, before: State, after: State, honest: Set[str], delays: Delays) -> None:
+    def book(self, entry: MoveEntry, before: State, after: State, honest: Set[str], delays: Delays) -> None:
         """Enter one final move."""
         move, time = entry.move, game_time(before, entry.time)
         self.paid[move.actor] += value_of(move)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from tallystick.disputes.game.moves import Move
 from tallystick.disputes.game.rules import Rules
-from tallystick.disputes.game.state import Claim, Dispute, Phase, State
+from tallystick.disputes.game.state import Dispute, Phase, PostedClaim, State
 from tests.support.simulator.setting import Delays
 from tests.support.simulator.trees import Run, Truth
 
@@ -75,7 +75,7 @@ class Actor:
         elif self.decide(number, dispute, self.world.view.claims[dispute.claim]):
             self._decided.add(turn)
 
-    def decide(self, number: int, dispute: Dispute, claim: Claim) -> bool:
+    def decide(self, number: int, dispute: Dispute, claim: PostedClaim) -> bool:
         """Send what there is to send; whether this turn is dealt with."""
         raise NotImplementedError
 

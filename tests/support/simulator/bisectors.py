@@ -10,7 +10,7 @@ from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.game import BISECTING
 from tallystick.disputes.game.moves import Appeal, Choose, Concede, Descend, Move, Partition, Reveal
 from tallystick.disputes.game.rules import WAYS_MAX
-from tallystick.disputes.game.state import Claim, Dispute, Phase, Status
+from tallystick.disputes.game.state import Dispute, Phase, PostedClaim, Status
 from tallystick.disputes.game.voting import next_seats
 from tests.support.simulator.actors import Actor, Surroundings
 from tests.support.simulator.trees import FORGED
@@ -29,7 +29,7 @@ class Bisector(Actor):
         self.gives_up = not is_honest and chance.random() < 0.06
         self.is_stubborn = not is_honest and chance.random() < 0.5
 
-    def decide(self, number: int, dispute: Dispute, claim: Claim) -> bool:
+    def decide(self, number: int, dispute: Dispute, claim: PostedClaim) -> bool:
         """One answer a turn, at once or as late as it dares."""
         if claim.status is not Status.OPEN:
             return True
@@ -48,7 +48,7 @@ class Bisector(Actor):
             self.world.send(move, delay)
         return True
 
-    def answer(self, number: int, dispute: Dispute, claim: Claim) -> Move | None:
+    def answer(self, number: int, dispute: Dispute, claim: PostedClaim) -> Move | None:
         """The move of this turn, if it is this party's."""
         raise NotImplementedError
 
@@ -58,7 +58,7 @@ class Bisector(Actor):
             return time_left(dispute, self.world.time) - (delays.answer if delays.is_chain else 1)
         return self.world.chance.randint(0, delays.patience)
 
-    def _too_late(self, number: int, dispute: Dispute, claim: Claim) -> bool:
+    def _too_late(self, number: int, dispute: Dispute, claim: PostedClaim) -> bool:
         """Silent until the clock has run out, then an answer as if nothing had happened."""
         move = self.answer(number, dispute, claim)
         if move is not None and dispute.phase in BISECTING:

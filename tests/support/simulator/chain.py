@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from tallystick.disputes.coordinators.coordinator import Entry
+from tallystick.disputes.coordinators.coordinator import MoveEntry
 from tallystick.disputes.game.game import apply
 from tallystick.disputes.game.moves import Move
 from tallystick.disputes.game.rules import Rules
@@ -49,7 +49,7 @@ class Chain:
         )
         self._pool: list[Sent] = []
         self._blocks: list[Mined] = []
-        self._log: list[Entry] = []
+        self._log: list[MoveEntry] = []
         self._is_due = False
         self._censored: tuple[str, int] = ("", 0)
         self._quiet_until = self._settled_until = 0
@@ -59,7 +59,7 @@ class Chain:
         self._pool.append(Sent(move))
         self._mine_soon()
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[MoveEntry]:
         """The moves of final blocks."""
         return self._log
 
@@ -136,7 +136,7 @@ class Chain:
         while self._blocks and self._blocks[0].time + self._delays.finality <= now:
             block = self._blocks.pop(0)
             for old, move, new in block.effects:
-                self._log.append(Entry(len(self._log), block.time, move))
+                self._log.append(MoveEntry(len(self._log), block.time, move))
                 self._witness.final(self._log[-1], old, new)
                 self.final = new
         if self.final is not before:

@@ -6,7 +6,7 @@ from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Choose, Contest, Move, Pinpoint, Protest, Prove
 from tallystick.disputes.game.partition import bounds
 from tallystick.disputes.game.protocols import Ground
-from tallystick.disputes.game.state import Claim, Dispute, Phase
+from tallystick.disputes.game.state import Dispute, Phase, PostedClaim
 from tests.support.simulator.actors import Surroundings
 from tests.support.simulator.bisectors import Bisector
 from tests.support.simulator.trees import BAD, ELEMENTS, Run, Tree
@@ -37,7 +37,7 @@ class Challenger(Bisector):
         move = Contest(actor=self.name, value=value, claim=number, low=low, high=high)
         self.world.send(move, self.world.chance.randint(0, self.world.delays.patience))
 
-    def answer(self, number: int, dispute: Dispute, claim: Claim) -> Move | None:
+    def answer(self, number: int, dispute: Dispute, claim: PostedClaim) -> Move | None:
         """A choice; the honest one where the first wrong leaf lies."""
         tree = self.world.truth.tree_of(dispute)
         if dispute.phase is Phase.RULING and (proof := self._proof(number, dispute, tree)):
@@ -78,7 +78,7 @@ class Challenger(Bisector):
             return Pinpoint(actor=self.name, dispute=number, result=named[0], element=named[1])
         return None
 
-    def _range(self, claim: Claim, run: Run | None) -> tuple[int, int]:
+    def _range(self, claim: PostedClaim, run: Run | None) -> tuple[int, int]:
         chance = self.world.chance
         if run is not None and self.way == "honest" and run.fault is not None:
             place = run.fault[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from tallystick.disputes.coordinators.coordinator import Entry, replayed
+from tallystick.disputes.coordinators.coordinator import MoveEntry, replayed
 from tallystick.disputes.game.game import apply
 from tallystick.disputes.game.moves import Move
 from tallystick.disputes.game.rules import Rules
@@ -31,7 +31,7 @@ class Desk:
             published,
             kills,
         )
-        self._log: list[Entry] = []
+        self._log: list[MoveEntry] = []
 
     def submit(self, move: Move) -> None:
         """Try a move; a coordinator that is killed before keeping it is asked again by the party."""
@@ -47,7 +47,7 @@ class Desk:
             return
         self._witness.accepted(before, move, now, after)
         self.head = after
-        self._log.append(Entry(len(self._log), now, move))
+        self._log.append(MoveEntry(len(self._log), now, move))
         self._witness.final(self._log[-1], before, after)
         if self._chance.random() < self._kills:
             self._restart()
@@ -55,7 +55,7 @@ class Desk:
                 self._agenda.after(0, lambda: self.submit(move))
         self._published(before, self.head)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[MoveEntry]:
         """All accepted moves."""
         return self._log
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tallystick.disputes.game import committee
 from tallystick.disputes.game.context import mover, time_left
 from tallystick.disputes.game.moves import Convene, Dismiss, Draw, Finalise, Move, Settle, Tally, Timeout
-from tallystick.disputes.game.state import Claim, Dispute, Phase, Status
+from tallystick.disputes.game.state import Dispute, Phase, PostedClaim, Status
 from tests.support.simulator.actors import Actor, Surroundings
 
 
@@ -16,7 +16,7 @@ class Keeper(Actor):
         super().__init__(world, name, is_honest)
         self._closing: dict[int, int] = {}
 
-    def decide(self, number: int, dispute: Dispute, claim: Claim) -> bool:
+    def decide(self, number: int, dispute: Dispute, claim: PostedClaim) -> bool:
         """The move that is due, or another look when it will be."""
         world = self.world
         if claim.status is not Status.OPEN:
@@ -52,7 +52,7 @@ class Keeper(Actor):
 
         self.world.after(seconds, ring)
 
-    def _due(self, number: int, dispute: Dispute, claim: Claim) -> tuple[int, Move]:
+    def _due(self, number: int, dispute: Dispute, claim: PostedClaim) -> tuple[int, Move]:
         world = self.world
         if mover(claim, dispute) is not None:
             return world.time + time_left(dispute, world.time), Timeout(actor=self.name, dispute=number)

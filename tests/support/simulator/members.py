@@ -7,7 +7,7 @@ import hashlib
 from tallystick.disputes.game import committee
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Disclose, Vote
-from tallystick.disputes.game.state import Claim, Dispute, Phase, Status
+from tallystick.disputes.game.state import Dispute, Phase, PostedClaim, Status
 from tests.support.simulator.actors import Actor, Surroundings
 
 
@@ -20,7 +20,7 @@ class Member(Actor):
         super().__init__(world, name, is_honest)
         self._voted: set[tuple[int, int]] = set()
 
-    def decide(self, number: int, dispute: Dispute, claim: Claim) -> bool:
+    def decide(self, number: int, dispute: Dispute, claim: PostedClaim) -> bool:
         """A commitment, and the vote once it can be disclosed."""
         is_asked = dispute.phase in (Phase.COMMITTING, Phase.REVEALING) and self.name in dispute.rounds[-1].drawn
         if claim.status is not Status.OPEN or not is_asked or self.way == "absent":

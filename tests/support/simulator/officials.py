@@ -6,7 +6,7 @@ from typing import Final
 
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Convene, Draw, Move, Pause, Resume, Rule, Unseal
-from tallystick.disputes.game.state import Claim, Dispute, Phase, Status
+from tallystick.disputes.game.state import Dispute, Phase, PostedClaim, Status
 from tests.support.simulator.actors import Actor, Surroundings
 from tests.support.simulator.trees import NOTHING
 
@@ -18,7 +18,7 @@ class Referee(Actor):
 
     way = "honest"
 
-    def decide(self, number: int, dispute: Dispute, claim: Claim) -> bool:
+    def decide(self, number: int, dispute: Dispute, claim: PostedClaim) -> bool:
         """A ruling, while a ruling is asked."""
         if dispute.phase is Phase.RULING and claim.status is Status.OPEN and self.way != "absent":
             self.world.send(self._move(number, dispute), self.world.chance.randint(0, self.world.delays.patience))
@@ -36,7 +36,7 @@ class Referee(Actor):
 class Beacon(Actor):
     """Brings nonces; one that is not honest does not always."""
 
-    def decide(self, number: int, dispute: Dispute, claim: Claim) -> bool:
+    def decide(self, number: int, dispute: Dispute, claim: PostedClaim) -> bool:
         """A nonce, once a committee is called."""
         world = self.world
         if dispute.phase is Phase.DRAWING and claim.status is Status.OPEN:
@@ -65,7 +65,7 @@ class Planter(Actor):
             for each in (answer, self.world.chance.choice((answer, *FINDINGS)))[:: self.world.chance.choice((1, -1))]:
                 self.world.send(Unseal(actor=self.name, dispute=number, answer=each, salt=self.salt))
 
-    def decide(self, number: int, dispute: Dispute, claim: Claim) -> bool:
+    def decide(self, number: int, dispute: Dispute, claim: PostedClaim) -> bool:
         """Nothing while a dispute goes on."""
         return True
 
@@ -83,6 +83,6 @@ class Guardian(Actor):
             again = world.chance.choice((1, world.rules.pause_max, world.rules.pause_max + world.rules.pause_rest))
             world.after(again, lambda: self.roam(left - 1))
 
-    def decide(self, number: int, dispute: Dispute, claim: Claim) -> bool:
+    def decide(self, number: int, dispute: Dispute, claim: PostedClaim) -> bool:
         """Nothing about single disputes."""
         return True

@@ -6,7 +6,7 @@ from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Cut, Descend, Move, Partition, Post, Reveal
 from tallystick.disputes.game.partition import cut_places
 from tallystick.disputes.game.rules import LEAVES_MAX
-from tallystick.disputes.game.state import Claim, Dispute, Phase
+from tallystick.disputes.game.state import Dispute, Phase, PostedClaim
 from tests.support.simulator.actors import Surroundings
 from tests.support.simulator.bisectors import Bisector
 from tests.support.simulator.trees import FORGED, NOTHING, Run
@@ -36,7 +36,7 @@ class Prover(Bisector):
             seal=seal,
         )
 
-    def answer(self, number: int, dispute: Dispute, claim: Claim) -> Move | None:
+    def answer(self, number: int, dispute: Dispute, claim: PostedClaim) -> Move | None:
         """Cuts, a descent or the leaf."""
         tree = self.world.truth.tree_of(dispute)
         turn = dispute.turn

@@ -11,7 +11,7 @@ from tallystick.commitments.digest import Digest, digest
 from tallystick.commitments.tree import Hash, LeafHashes, leaf_hash, prove_inclusion, tree_root
 from tallystick.disputes.game.cheap import record_bytes
 from tallystick.disputes.game.fault import Fault
-from tallystick.disputes.game.moves import Cut, Evidence, RecordForm, Writer
+from tallystick.disputes.game.moves import Cut, Evidence, RecordForm, ValueWriter
 from tallystick.disputes.game.state import Dispute
 
 SIZES: Final = (1, 1, 2, 2, 3, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 65)
@@ -73,7 +73,7 @@ class Tree:
 
     def evidence(self, place: int) -> Evidence:
         """That the operator at `place` read something other than the one before it gave; honest ones did not."""
-        writer = Writer(record=self.form(place - 1), index=place - 1, proof=self.cut(place - 1).proof)
+        writer = ValueWriter(record=self.form(place - 1), index=place - 1, proof=self.cut(place - 1).proof)
         return Evidence(ground="edge", record=self.form(place), writer=writer)
 
     def _course(self, place: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from tallystick.disputes.coordinators.coordinator import Entry, replayed
+from tallystick.disputes.coordinators.coordinator import MoveEntry, replayed
 from tallystick.disputes.game.moves import Move
 from tallystick.disputes.game.rules import Rules
 from tallystick.disputes.game.state import State
@@ -28,7 +28,7 @@ class Witness(Protocol):
         """A move was refused."""
         ...
 
-    def final(self, entry: Entry, before: State, after: State) -> None:
+    def final(self, entry: MoveEntry, before: State, after: State) -> None:
         """A move took effect for good."""
         ...
 
@@ -46,12 +46,12 @@ class Place(Protocol):
         """Send a move; nobody answers."""
         ...
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[MoveEntry]:
         """The accepted moves that can no longer be undone."""
         ...
 
 
-def accepted_again(rules: Rules, entries: Sequence[Entry], final: State) -> None:
+def accepted_again(rules: Rules, entries: Sequence[MoveEntry], final: State) -> None:
     """Raise `BrokenError` unless the accepted moves lead to this very state."""
     if replayed(rules, entries) != final:
         raise BrokenError("the accepted moves lead to another state")

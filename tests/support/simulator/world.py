@@ -8,7 +8,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
-from tallystick.disputes.coordinators.coordinator import Entry
+from tallystick.disputes.coordinators.coordinator import MoveEntry
 from tallystick.disputes.game import committee
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.invariants import broken
@@ -138,7 +138,7 @@ class World:
         if len(self._stalled) == 1:
             self.agenda.after(since + self.rules.pause_max - now, self._flush)
 
-    def final(self, entry: Entry, before: State, after: State) -> None:
+    def final(self, entry: MoveEntry, before: State, after: State) -> None:
         """Money and endings count once they are final."""
         self.accounts.book(entry, before, after, self.honest, self.delays)
 

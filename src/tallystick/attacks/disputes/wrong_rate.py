@@ -14,13 +14,13 @@ from tallystick.attacks.dishonest import Batches, DishonestTrainer, train_on
 from tallystick.attacks.disputes.dishonest import SubstitutingEngine
 from tallystick.attacks.forging import read_records
 from tallystick.attacks.wrong_recipe import with_optimizer
-from tallystick.audits.evidence import Evidence
+from tallystick.audits.evidence import CheckedRun
 from tallystick.disputes.evidence.records import Records
 from tallystick.disputes.evidence.subjects import graph_replayer
 from tallystick.disputes.evidence.traces import RecordTrace, TrainingSource, torch_engine
 from tallystick.errors import UsageError
 from tallystick.frameworks.torch.training.trainer import Observation
-from tallystick.recorders.step_opening import Subject, open_operators
+from tallystick.recorders.step_opening import OpeningSource, open_operators
 from tallystick.store.run import RunDirectory
 from tallystick.transcripts.recipe import Recipe
 from tallystick.transcripts.record import AnchorRecord, StepRecord, read_record
@@ -71,7 +71,7 @@ class _WrongRateTrace(RecordTrace):
     source: TrainingSource
     step: int
 
-    def open(self, subject: Subject, out: Path) -> None:
+    def open(self, subject: OpeningSource, out: Path) -> None:
         record = read_record(subject.record.line, "record")
         if not isinstance(record, StepRecord) or record.index != self.step:
             return super().open(subject, out)
@@ -84,7 +84,7 @@ class _WrongRateTrace(RecordTrace):
         return None
 
 
-def _practised(evidence: Evidence, step: int, factor: float) -> Evidence:
+def _practised(evidence: CheckedRun, step: int, factor: float) -> CheckedRun:
     """The evidence of a run whose steps are replayed as they were really taken."""
     program = evidence.program
     if program is None:

@@ -13,7 +13,7 @@ from tallystick.calibration.operators.errors import DIFFERS, Table
 from tallystick.calibration.operators.stacks import base_engine, stacks_here
 from tallystick.calibration.operators.traces import Block, input_sets, write_traces
 from tallystick.calibration.training.calibrate import machine
-from tallystick.calibration.training.processes import Task, run_all
+from tallystick.calibration.training.processes import StackJob, run_all
 from tallystick.commitments.digest import Digest
 from tallystick.graphs.files import load_program
 from tallystick.graphs.graph import Graph
@@ -28,7 +28,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Measured:
+class StackMeasurement:
     """How far one stack lay from the exact results: for each result F64[runs, 20] (see `calibration.operators.errors`).
 
     `skipped` names the results that the stack could not compute, with the reason. Results that left the proven bound
@@ -81,8 +81,8 @@ class OperatorStudy:
     graph: Graph
     root: Digest
     runs: int
-    measured: tuple[Measured, ...]
-    rounding: Measured
+    measured: tuple[StackMeasurement, ...]
+    rounding: StackMeasurement
     profile: Profile
     left_out: tuple[LeftOut, ...]
 
@@ -107,7 +107,7 @@ def calibrate_graph(program: Path, inputs: Path, folder: Path, tell: Tell = prin
     traces = folder / "traces"
     blocks = list(write_traces(graph, shared, sets, engine, traces))
     job = {"program": str(program.resolve()), "traces": str(traces), "blocks": [str(block) for block in blocks]}
-    tasks = [Task("operators.errors", stack, f"{stack.name} errors", job) for stack in stacks_here()]
+    tasks = [StackJob("operators.errors", stack, f"{stack.name} errors", job) for stack in stacks_here()]
     tell(f"every value kept; now {len(tasks)} stacks")
     measured = tuple(
         _measured(task.stack.name, found) for task, (found,) in zip(tasks, run_all(folder, tasks), strict=True)
@@ -118,7 +118,7 @@ def calibrate_graph(program: Path, inputs: Path, folder: Path, tell: Tell = prin
     return OperatorStudy(graph, graph_root(graph), len(sets), measured, rounding, profile, left_out)
 
 
-def one_rounding(graph: Graph, blocks: Iterable[Path]) -> Measured:
+def one_rounding(graph: Graph, blocks: Iterable[Path]) -> StackMeasurement:
     """What results would be that are exact but for their own rounding: no threshold is narrower than that."""
     tables: dict[str, list[Table]] = {}
     for block in map(Block, blocks):
@@ -127,11 +127,11 @@ def one_rounding(graph: Graph, blocks: Iterable[Path]) -> Measured:
                 unit = FORMATS[spec.dtype].unit
                 rows = [rounding_errors(*reference, unit).row() for reference in block.references(ref)]
                 tables.setdefault(ref[1:], []).append(np.array(rows))
-    return Measured("one rounding", {result: np.concatenate(rows) for result, rows in tables.items()}, {}, {})
+    return StackMeasurement("one rounding", {result: np.concatenate(rows) for result, rows in tables.items()}, {}, {})
 
 
 def profile_of(
-    graph: Graph, measured: tuple[Measured, ...], rounding: Measured, runs: int, safety: float = SAFETY
+    graph: Graph, measured: tuple[StackMeasurement, ...], rounding: StackMeasurement, runs: int, safety: float = SAFETY
 ) -> Profile:
     """The profile that all measurements together give."""
     root, kinds = graph_root(graph), _kinds(graph)
@@ -152,7 +152,7 @@ def profile_of(
 
 
 def leave_out(
-    graph: Graph, measured: Iterable[Measured], rounding: Measured, safety: float = SAFETY
+    graph: Graph, measured: Iterable[StackMeasurement], rounding: StackMeasurement, safety: float = SAFETY
 ) -> Iterator[LeftOut]:
     """For each stack: calibrate on the others with every second set of inputs, judge it on the remaining sets."""
     kinds = _kinds(graph)
@@ -183,16 +183,16 @@ KNOWN: Final = slice(0, None, 2)
 UNSEEN: Final = slice(1, None, 2)
 
 
-def _alike(measured: Iterable[Measured]) -> list[list[Measured]]:
+def _alike(measured: Iterable[StackMeasurement]) -> list[list[StackMeasurement]]:
     """Stacks in groups with equal errors almost everywhere: one that repeats another was not left out without it."""
-    groups: list[list[Measured]] = []
+    groups: list[list[StackMeasurement]] = []
     for one in measured:
         home = next((group for group in groups if _repeats(one, group[0])), None)
         groups.append([one]) if home is None else home.append(one)
     return groups
 
 
-def _repeats(one: Measured, other: Measured) -> bool:
+def _repeats(one: StackMeasurement, other: StackMeasurement) -> bool:
     """The same kernels may still give other bits now and then, because memory lies elsewhere."""
     if one.tables.keys() != other.tables.keys():
         return False
@@ -200,11 +200,11 @@ def _repeats(one: Measured, other: Measured) -> bool:
     return bool(np.concatenate(same).mean() >= REPEATS)
 
 
-def _calibrated(result: str, measured: Iterable[Measured], runs: slice) -> Errors:
+def _calibrated(result: str, measured: Iterable[StackMeasurement], runs: slice) -> Errors:
     return _joined(one.errors(result, runs) for one in measured if result in one.tables)
 
 
-def _used(left: Measured, thresholds: Mapping[str, Threshold]) -> dict[str, Table]:
+def _used(left: StackMeasurement, thresholds: Mapping[str, Threshold]) -> dict[str, Table]:
     """For each result, the share of its threshold that it took in each unseen run."""
     return {
         result: np.array([threshold.judge(Errors.of(row[:DIFFERS])).distance for row in left.tables[result][UNSEEN]])
@@ -226,9 +226,9 @@ def _joined(errors: Iterable[Errors]) -> Errors:
     return Errors.of(np.max(rows, axis=0)) if rows else NO_ERRORS
 
 
-def _measured(stack: str, found: Mapping[str, Any]) -> Measured:
+def _measured(stack: str, found: Mapping[str, Any]) -> StackMeasurement:
     tables = {result: tensor.array() for result, tensor in read_state(Path(found["tables"])).items()}
     largest = {result: float(table[:, LARGEST].max()) for result, table in tables.items()}
     beyond = {result: share for result, share in largest.items() if not share <= 1.0}
     within = {result: table for result, table in tables.items() if result not in beyond}
-    return Measured(stack, within, found["skipped"], beyond)
+    return StackMeasurement(stack, within, found["skipped"], beyond)

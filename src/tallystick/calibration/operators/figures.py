@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from tallystick.calibration.operators.calibrate import LeftOut, Measured, OperatorStudy, leave_out
+from tallystick.calibration.operators.calibrate import LeftOut, OperatorStudy, StackMeasurement, leave_out
 from tallystick.commitments.encoding import Json
 from tallystick.tolerances.confidence import clopper_pearson
 from tallystick.tolerances.threshold import QUANTILES, Threshold
@@ -34,7 +34,7 @@ def figures_of(study: OperatorStudy) -> dict[str, Json]:
     }
 
 
-def _stack(one: Measured) -> Json:
+def _stack(one: StackMeasurement) -> Json:
     """How much of a stack is its own, and what it does not compute as it should."""
     return {
         "stack": one.stack,

@@ -19,7 +19,7 @@ Values = dict[Ref, Tensor]
 
 
 @dataclass(frozen=True)
-class Workload:
+class StudyWorkload:
     """A graph with everything bound that it needs, and the output that a decision is read from.
 
     `decision` names an output whose last axis are scores: the largest one is the answer.
@@ -31,7 +31,7 @@ class Workload:
     engine: Engine
     decision: str
 
-    def with_bindings(self, bindings: State) -> Workload:
+    def with_bindings(self, bindings: State) -> StudyWorkload:
         """The same graph on other values."""
         return replace(self, bindings={**self.bindings, **bindings})
 
@@ -41,7 +41,7 @@ class Workload:
         return next(output.value for output in self.graph.outputs if output.name == self.decision)
 
 
-def run_values(workload: Workload, change: Callable[[Node, Arguments, Any], Any] | None = None) -> Values:
+def run_values(workload: StudyWorkload, change: Callable[[Node, Arguments, Any], Any] | None = None) -> Values:
     """Every value of an honest run; `change` may replace the results of a node before they are passed on."""
     engine = workload.engine if change is None else _Changed(workload.engine, change)
     return all_values(workload.graph, workload.bindings, engine)
@@ -59,7 +59,7 @@ def all_values(graph: Graph, bindings: State, engine: Engine) -> Values:
     return values
 
 
-def answer(workload: Workload, values: Mapping[Ref, Tensor]) -> int:
+def answer(workload: StudyWorkload, values: Mapping[Ref, Tensor]) -> int:
     """The index of the largest score, at the last position."""
     scores = values[workload.decision_ref].values()
     return int(np.argmax(scores.reshape(-1, scores.shape[-1])[-1]))

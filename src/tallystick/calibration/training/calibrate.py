@@ -9,7 +9,7 @@ from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 
-from tallystick.audits.calibration import Calibration, Entry, Family
+from tallystick.audits.calibration import Calibration, Family, LimitsEntry
 from tallystick.calibration.training.honest import Sample, Tell, measure_honest, record
 from tallystick.calibration.training.limits import CLAIM_MARGIN, as_limits, largest, largest_of, limits_over, round_up
 from tallystick.calibration.training.power import ClaimTrial, Climb, climb_ladders, furthest_by_cheat, try_claims
@@ -22,7 +22,7 @@ FROM_STEPS = (0, 8)
 
 
 @dataclass(frozen=True)
-class Effort:
+class StudySize:
     """How much of the study is done: seeds to calibrate on, every how many states a step is replayed, trials a size."""
 
     seeds: int
@@ -31,8 +31,8 @@ class Effort:
     trials: int
 
 
-FULL = Effort(seeds=2, long_seeds=12, stride=1, trials=300)
-QUICK = Effort(seeds=1, long_seeds=4, stride=8, trials=0)
+FULL = StudySize(seeds=2, long_seeds=12, stride=1, trials=300)
+QUICK = StudySize(seeds=1, long_seeds=4, stride=8, trials=0)
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Study:
 
 
 def calibrate(
-    folder: Path, effort: Effort = FULL, also: Calibration | None = None, tell: Tell = lambda _: None
+    folder: Path, effort: StudySize = FULL, also: Calibration | None = None, tell: Tell = lambda _: None
 ) -> Study:
     """Run the whole study in `folder`; limits hold for this machine and for those that `also` was measured on.
 
@@ -86,7 +86,7 @@ class Group:
         """The samples that the limits of this group have to let pass."""
         return [s for s in samples if self.holds(s.case) and s.steps <= self.window and s.start >= self.from_step]
 
-    def entry_of(self, table: Calibration) -> Entry:
+    def entry_of(self, table: Calibration) -> LimitsEntry:
         """The entry for this group in another table."""
         wanted = (self.family, self.optimizer, self.dtype, self.window, self.from_step)
         return next(e for e in table.entries if (e.family, e.optimizer, e.dtype, e.window, e.from_step) == wanted)
@@ -104,14 +104,14 @@ def table(samples: list[Sample], claims: list[ClaimTrial], also: Calibration | N
     )
 
 
-def _entry(group: Group, samples: list[Sample], claims: list[ClaimTrial], also: Entry | None) -> Entry:
+def _entry(group: Group, samples: list[Sample], claims: list[ClaimTrial], also: LimitsEntry | None) -> LimitsEntry:
     fitting = group.samples(samples)
     kept, held_out = [s for s in fitting if not is_held_out(s)], [s for s in fitting if is_held_out(s)]
     honest = largest_of([largest(kept), *((also.honest_max, also.held_out_max) if also else ())])
     limits = limits_over(honest, group.window)
     tried = [trial for trial in claims if group.holds(trial.case) and trial.steps == group.window]
     furthest = furthest_by_cheat(tried, limits)
-    return Entry(
+    return LimitsEntry(
         family=group.family,
         optimizer=group.optimizer,
         dtype=group.dtype,

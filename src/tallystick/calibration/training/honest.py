@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tallystick.calibration.training.drift import Drift
-from tallystick.calibration.training.processes import Task, deal, run_all, workers
+from tallystick.calibration.training.processes import StackJob, deal, run_all, workers
 from tallystick.calibration.training.recipes import CORPUS_FILE, STEPS, Case, corpus
 from tallystick.calibration.training.stacks import BASE, Stack, stack_named, stacks_for, stacks_here
 from tallystick.documents.files import write_atomically
@@ -49,7 +49,7 @@ def record(folder: Path, cases: list[Case]) -> None:
     run_all(
         folder,
         (
-            Task("recording", BASE, f"record {place}", {"folder": str(folder), "cases": hand})
+            StackJob("recording", BASE, f"record {place}", {"folder": str(folder), "cases": hand})
             for place, hand in enumerate(hands)
         ),
     )
@@ -89,7 +89,7 @@ def _samples(found: list[dict[str, Any]], cases: list[Case]) -> Iterator[Sample]
         )
 
 
-def _task(folder: Path, cases: list[Case], stack: Stack, name: str, stride: int) -> Task:
+def _task(folder: Path, cases: list[Case], stack: Stack, name: str, stride: int) -> StackJob:
     runs = [
         {
             "path": str(folder / case.name),
@@ -100,7 +100,7 @@ def _task(folder: Path, cases: list[Case], stack: Stack, name: str, stride: int)
         for case in cases
         if _takes(stack, case)
     ]
-    return Task("segments", stack, name, {"runs": runs})
+    return StackJob("segments", stack, name, {"runs": runs})
 
 
 def _takes(stack: Stack, case: Case) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tallystick.audits.calibration import MARGIN, Entry, Limits
+from tallystick.audits.calibration import MARGIN, LimitsEntry, StateLimits
 from tallystick.calibration.training.drift import Drift
 from tallystick.calibration.training.honest import Sample
 
@@ -54,7 +54,7 @@ def limits_over(honest: Mapping[str, float], window: int) -> dict[str, float]:
     return {name: max(margin * value, LEAST[name.split(".")[-1]]) for name, value in honest.items()}
 
 
-def limits_of(entry: Entry) -> dict[str, float]:
+def limits_of(entry: LimitsEntry) -> dict[str, float]:
     """The limits of an entry by the paths of `distances`."""
     named: dict[str, float] = {"projection": entry.projection, "loss": entry.loss_band}
     for group in ("weights", "memory"):
@@ -69,10 +69,10 @@ def excess(drift: Drift, limits: Mapping[str, float]) -> tuple[float, str]:
     return max((found[name] / limit, name) for name, limit in limits.items() if name in found)
 
 
-def as_limits(named: Mapping[str, float], group: str) -> Limits:
+def as_limits(named: Mapping[str, float], group: str) -> StateLimits:
     """The limits of one group as a calibration holds them, rounded up to three digits."""
     fields = {path.split(".")[1]: round_up(value) for path, value in named.items() if path.startswith(f"{group}.")}
-    return Limits(**fields)
+    return StateLimits(**fields)
 
 
 def round_up(value: float) -> float:

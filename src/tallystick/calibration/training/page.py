@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
-from tallystick.audits.calibration import Calibration, Entry
+from tallystick.audits.calibration import Calibration, LimitsEntry
 
 FAMILIES = {"language": "Language models", "image": "The image classifier"}
 CHECKS = (
@@ -99,17 +99,17 @@ def _limits(calibration: Calibration) -> Iterator[str]:
         )
 
 
-def _key(entry: Entry) -> list[str]:
+def _key(entry: LimitsEntry) -> list[str]:
     segments = f"{entry.honest_segments} ({entry.held_out_segments})"
     return [entry.optimizer, entry.dtype, str(entry.window), str(entry.from_step), segments]
 
 
-def _cell(entry: Entry, path: str) -> str:
+def _cell(entry: LimitsEntry, path: str) -> str:
     limit = entry.loss_band if path == "loss" else _limit(entry, path)
     return f"{entry.honest_max[path]:.1e} ({entry.held_out_max.get(path, 0.0):.1e}) → {limit:.1e}"
 
 
-def _limit(entry: Entry, path: str) -> float:
+def _limit(entry: LimitsEntry, path: str) -> float:
     group, name = path.split(".")
     limits: dict[str, float] = getattr(entry, group).model_dump()
     return limits[name]

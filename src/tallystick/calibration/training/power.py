@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tallystick.audits.calibration import Calibration, Entry
+from tallystick.audits.calibration import Calibration, LimitsEntry
 from tallystick.calibration.training.drift import Drift
 from tallystick.calibration.training.honest import ends_folder
 from tallystick.calibration.training.limits import excess, limits_of
-from tallystick.calibration.training.processes import Task, deal, run_all, workers
+from tallystick.calibration.training.processes import StackJob, deal, run_all, workers
 from tallystick.calibration.training.recipes import Case
 from tallystick.calibration.training.stacks import BASE, stacks_for, stacks_here
 from tallystick.commitments.encoding import Json
@@ -97,7 +97,7 @@ class Climb:
 def try_claims(folder: Path, cases: list[Case]) -> list[ClaimTrial]:
     """Every named cheat on every run, held against the stacks that kept their end states."""
     hands = deal([_with_references(folder, case) for case in cases], workers())
-    tasks = [Task("trials", BASE, f"claims {place}", {"runs": hand}) for place, hand in enumerate(hands)]
+    tasks = [StackJob("trials", BASE, f"claims {place}", {"runs": hand}) for place, hand in enumerate(hands)]
     named = {case.name: case for case in cases}
     return [_claim_trial(found, named) for part in run_all(folder, tasks) for found in part]
 
@@ -137,7 +137,7 @@ def _ladders(trials: int) -> list[Ladder]:
     ]
 
 
-def _climb_task(folder: Path, cases: list[Case], calibration: Calibration, ladder: Ladder) -> Task:
+def _climb_task(folder: Path, cases: list[Case], calibration: Calibration, ladder: Ladder) -> StackJob:
     key = (cases[0].optimizer, cases[0].dtype)
     job = {
         "group": list(key),
@@ -145,10 +145,10 @@ def _climb_task(folder: Path, cases: list[Case], calibration: Calibration, ladde
         "limits": {str(entry.from_step): limits_of(entry) for entry in _entries(calibration, key, ladder.window)},
         "runs": [_with_references(folder, case) for case in cases],
     }
-    return Task("trials", BASE, f"climb {'-'.join(key)} {ladder.kind} {ladder.window}", job)
+    return StackJob("trials", BASE, f"climb {'-'.join(key)} {ladder.kind} {ladder.window}", job)
 
 
-def _entries(calibration: Calibration, key: tuple[str, str], window: int) -> Iterator[Entry]:
+def _entries(calibration: Calibration, key: tuple[str, str], window: int) -> Iterator[LimitsEntry]:
     for entry in calibration.entries:
         if entry.family == "language" and (entry.optimizer, entry.dtype) == key and entry.window == window:
             yield entry

@@ -19,7 +19,7 @@ Module = Literal["recording", "segments", "trials", "operators.errors", "fingerp
 
 
 @dataclass(frozen=True)
-class Task:
+class StackJob:
     """One module of the study, the stack it runs on, and what it is to do."""
 
     module: Module
@@ -28,7 +28,7 @@ class Task:
     job: dict[str, Any]
 
 
-def run_all(folder: Path, tasks: Iterable[Task]) -> list[list[dict[str, Any]]]:
+def run_all(folder: Path, tasks: Iterable[StackJob]) -> list[list[dict[str, Any]]]:
     """What every task found, in the order of the tasks; raises `UnavailableError` where one failed."""
     with ThreadPoolExecutor(workers()) as pool:
         return list(pool.map(lambda task: _run(folder, task), tasks))
@@ -44,7 +44,7 @@ def deal(items: list[Any], hands: int) -> list[list[Any]]:
     return [hand for hand in (items[place::hands] for place in range(hands)) if hand]
 
 
-def _run(folder: Path, task: Task) -> list[dict[str, Any]]:
+def _run(folder: Path, task: StackJob) -> list[dict[str, Any]]:
     job = folder / "jobs" / f"{task.name.replace(' ', '_').replace(',', '')}.json"
     job.parent.mkdir(parents=True, exist_ok=True)
     job.write_text(json.dumps(task.job))

@@ -17,7 +17,7 @@ from tallystick.disputes.game.state import State
 
 
 @dataclass(frozen=True)
-class Entry:
+class MoveEntry:
     """An accepted move: its number in the coordinator's order, and the second at which it took effect."""
 
     number: int
@@ -42,7 +42,7 @@ class Coordinator(Protocol):
         """The coordinator's time, in seconds; parties never act on a clock of their own."""
         ...
 
-    def entries(self, start: int = 0) -> Sequence[Entry]:
+    def entries(self, start: int = 0) -> Sequence[MoveEntry]:
         """The accepted moves from number `start` on that can no longer be undone."""
         ...
 
@@ -68,7 +68,7 @@ class Board(Protocol):
         ...
 
 
-def replayed(rules: Rules, entries: Iterable[Entry]) -> State:
+def replayed(rules: Rules, entries: Iterable[MoveEntry]) -> State:
     """The state to which accepted moves lead."""
     state = State(rules)
     for entry in entries:

@@ -13,7 +13,7 @@ from tallystick.errors import UnavailableError
 REMEMBERED_MAX: Final = 4096
 
 
-class Keeper(Protocol):
+class BlobIndex(Protocol):
     """A board that can say what it lacks without reading what it has."""
 
     def get(self, name: Digest) -> bytes:
@@ -28,7 +28,7 @@ class Keeper(Protocol):
 class WholeManifests:
     """The manifests of one board that are whole; the last that were found so are remembered."""
 
-    def __init__(self, keeper: Keeper) -> None:
+    def __init__(self, keeper: BlobIndex) -> None:
         self._keeper = keeper
         self._remembered = lru_cache(REMEMBERED_MAX)(self._look)
 

@@ -16,7 +16,7 @@ PROBABILITIES: Final = frozenset(
 
 
 @dataclass(frozen=True)
-class Workload:
+class ClaimKind:
     """One kind of claim, in the coordinator's unit of money; the defaults are the reference workload.
 
     Money: `revenue` is what a customer pays once the claim is final; `cost_honest` and `cost_cheat` are two ways of
@@ -95,4 +95,4 @@ class Economy:
     """The rules of a coordinator, and the workload that is claimed there."""
 
     rules: Rules = DEFAULT_RULES
-    workload: Workload = field(default_factory=Workload)
+    workload: ClaimKind = field(default_factory=ClaimKind)

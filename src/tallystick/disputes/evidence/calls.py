@@ -14,8 +14,8 @@ from typing import Any
 from tallystick.audits.inference import Calls
 from tallystick.disputes.evidence.doubts import MARGIN
 from tallystick.disputes.evidence.drift import Leeway, deviation
-from tallystick.disputes.evidence.held import HeldCalls
-from tallystick.disputes.evidence.locate import Work
+from tallystick.disputes.evidence.held import ClaimedCalls
+from tallystick.disputes.evidence.locate import ChallengerWork
 from tallystick.disputes.game.protocols import Doubt
 from tallystick.errors import MalformedError, UnavailableError, UsageError
 from tallystick.graphs.derive import Deriver, operand_of
@@ -23,14 +23,14 @@ from tallystick.graphs.engine import Arguments, Engine
 from tallystick.graphs.execute import execute
 from tallystick.graphs.graph import Node, Ref
 from tallystick.graphs.reference import Reference
-from tallystick.judging.leaf.question import Limits
+from tallystick.judging.leaf.question import LeafLimits
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import State, Tensor
 from tallystick.transcripts.record import CallRecord
 from tallystick.workloads.program import BATCH
 
 
-def doubt_calls(held: HeldCalls, engine: Engine, work: Work) -> Doubt | None:
+def doubt_calls(held: ClaimedCalls, engine: Engine, work: ChallengerWork) -> Doubt | None:
     """The first call that is wrong; `None` where none is.
 
     A call that does not run here is doubted where the definition of an operator refuses its operands, or where other
@@ -153,7 +153,7 @@ class _Defined:
         return guarded
 
     def _define(self, node: Node, arguments: Arguments) -> None:
-        if Limits().are_passed_by(Deriver()(node, self.specs)):
+        if LeafLimits().are_passed_by(Deriver()(node, self.specs)):
             return
         reference = Reference()
         values = {

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from tallystick.graphs.graph import Constant, Form, Graph, Input, Node, Output, Ref, Role
+from tallystick.graphs.graph import Constant, Graph, GraphForm, Input, Node, Output, Ref, Role
 from tallystick.tensors.spec import TensorSpec
 
 
@@ -67,7 +67,7 @@ class Cuts:
         sources = [self._sources.get(ref) or Input(ref, Role.CUT, self.specs[ref]) for ref in read]
         return Graph(
             dialect=self.graph.dialect,
-            form=Form.VERIFICATION,
+            form=GraphForm.VERIFICATION,
             inputs=tuple(each for each in sources if isinstance(each, Input)),
             constants=tuple(each for each in sources if isinstance(each, Constant)),
             nodes=nodes,

@@ -6,24 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tallystick.audits.training import Workplace
+from tallystick.audits.training import VerifierStack
 from tallystick.commitments.digest import Digest
 from tallystick.disputes.evidence.calls import doubt_calls
 from tallystick.disputes.evidence.doubts import MARGIN, audit_whole, doubt_operators, doubt_training
-from tallystick.disputes.evidence.held import Held, HeldCalls, HeldTraining, Holdings
-from tallystick.disputes.evidence.locate import Work, locate
+from tallystick.disputes.evidence.held import ClaimCache, ClaimedCalls, ClaimedRun, ClaimedTraining
+from tallystick.disputes.evidence.locate import ChallengerWork, locate
 from tallystick.disputes.evidence.replays import Replays, objection
 from tallystick.disputes.evidence.structure import check_descent, check_turn
 from tallystick.disputes.evidence.subjects import THREADS_MAX
 from tallystick.disputes.evidence.traces import torch_engine
-from tallystick.disputes.evidence.view import View, supplied, view_of
+from tallystick.disputes.evidence.view import OpeningView, supplied, view_of
 from tallystick.disputes.evidence.whole import read_operators
-from tallystick.disputes.game.protocols import Answered, Doubt, Ground
-from tallystick.disputes.game.state import Claim, Tree
+from tallystick.disputes.game.protocols import DisputeView, Doubt, Ground
+from tallystick.disputes.game.state import PostedClaim, Tree
 from tallystick.errors import MalformedError, ProofError
 from tallystick.graphs.engine import Engine
 from tallystick.judging.budget import Budget, judge_budget
-from tallystick.judging.leaf.question import Question
+from tallystick.judging.leaf.question import LeafRequest
 from tallystick.transcripts.spec import Spec
 from tallystick.workloads.program import STATE_PREFIXES
 
@@ -51,20 +51,20 @@ class OpenedDoubter:
     device: str = "cpu"
     contests_all: bool = False
     budget: Budget | None = None
-    work: Work = field(default_factory=Work)
+    work: ChallengerWork = field(default_factory=ChallengerWork)
     _found: dict[tuple[Path, Tree], Doubt | None] = field(default_factory=dict)
-    _held: Holdings = field(default_factory=Holdings)
+    _held: ClaimCache = field(default_factory=ClaimCache)
 
-    def doubt(self, claim: Claim, statement: Path) -> Doubt | None:
+    def doubt(self, claim: PostedClaim, statement: Path) -> Doubt | None:
         """The first leaf of a claim that is wrong; `None` where nothing is, or nothing can be said."""
         found = self._suspicion(claim, statement)
         return Doubt(0, claim.size, found.reason) if found is not None and self.contests_all else found
 
-    def recall(self, claim: Claim, statement: Path, found: Doubt | None) -> None:
+    def recall(self, claim: PostedClaim, statement: Path, found: Doubt | None) -> None:
         """Take over what another doubter found of a claim, so that it is not computed again."""
         self._found[(statement, claim.tree)] = found
 
-    def choose(self, answered: Answered, children: Sequence[tuple[int, int]]) -> int | Ground:
+    def choose(self, answered: DisputeView, children: Sequence[tuple[int, int]]) -> int | Ground:
         """The child with the first wrong record, or the first whose outputs leave the tolerance."""
         try:
             held = self._held.of(answered.statement, answered.claim)
@@ -75,13 +75,15 @@ class OpenedDoubter:
         except (ProofError, MalformedError):  # all that is read here was supplied by the prover
             return "structure"
 
-    def _child_of_records(self, answered: Answered, children: Sequence[tuple[int, int]]) -> int | Ground:
+    def _child_of_records(self, answered: DisputeView, children: Sequence[tuple[int, int]]) -> int | Ground:
         found = self._suspicion(answered.claim, answered.statement)
         if found is None or found.high - found.low > 1:
             return "structure"
         return next(number for number, (low, high) in enumerate(children) if low <= found.low < high)
 
-    def _child_of_operators(self, answered: Answered, held: Held, children: Sequence[tuple[int, int]]) -> int | Ground:
+    def _child_of_operators(
+        self, answered: DisputeView, held: ClaimedRun, children: Sequence[tuple[int, int]]
+    ) -> int | Ground:
         view, dispute = view_of(answered), answered.dispute
         is_whole = (dispute.low, dispute.high) == (0, dispute.size)
         if is_whole:
@@ -91,16 +93,16 @@ class OpenedDoubter:
             return "budget"
         return found.child
 
-    def _is_aligned(self, view: View) -> bool:
+    def _is_aligned(self, view: OpeningView) -> bool:
         """Whether errors that no operator shows add up; costs a run of the reference, and is asked last."""
         return self.budget is not None and judge_budget(view.graph, view.opened, self.budget).outcome == "rejected"
 
-    def _check_descent(self, answered: Answered, held: Held, view: View) -> None:
+    def _check_descent(self, answered: DisputeView, held: ClaimedRun, view: OpeningView) -> None:
         """Raise `ProofError` where the opening is not that of this step, by its looks or by a replay."""
-        if check_descent(answered, held, view) and isinstance(held, HeldTraining):
+        if check_descent(answered, held, view) and isinstance(held, ClaimedTraining):
             self._check_before(held, view)
 
-    def _check_before(self, held: HeldTraining, view: View) -> None:
+    def _check_before(self, held: ClaimedTraining, view: OpeningView) -> None:
         replays = Replays(held, self.device)
         names = [each.name for each in view.graph.inputs if each.name.startswith(STATE_PREFIXES)]
         step = int(view.value("position.step").values()) + 1
@@ -109,35 +111,35 @@ class OpenedDoubter:
         if found := objection(notes, MARGIN):
             raise ProofError(f"the operators start from another state: {found}")
 
-    def _suspicion(self, claim: Claim, statement: Path) -> Doubt | None:
+    def _suspicion(self, claim: PostedClaim, statement: Path) -> Doubt | None:
         key = (statement, claim.tree)
         if key not in self._found:
             self._found[key] = self._examined(claim, statement)
         return self._found[key]
 
-    def _examined(self, claim: Claim, statement: Path) -> Doubt | None:
+    def _examined(self, claim: PostedClaim, statement: Path) -> Doubt | None:
         try:
             held = self._held.of(statement, claim)
-            if isinstance(held, HeldTraining):
+            if isinstance(held, ClaimedTraining):
                 replays = Replays(held, self.device)
                 report = audit_whole(held.evidence, workplace(held, self.device))
                 found = doubt_training(held, replays, report)
                 self.work.replayed += held.evidence.steps + replays.steps
                 return found
-            if isinstance(held, HeldCalls):
+            if isinstance(held, ClaimedCalls):
                 return doubt_calls(held, self.engine, self.work)
             return self._examined_operators(claim, _whole(statement))
         except (ProofError, MalformedError) as error:
             return Doubt(0, claim.size, str(error))
 
-    def _examined_operators(self, claim: Claim, view: View) -> Doubt | None:
-        found = doubt_operators(view, self.engine, self.work, Question())
+    def _examined_operators(self, claim: PostedClaim, view: OpeningView) -> Doubt | None:
+        found = doubt_operators(view, self.engine, self.work, LeafRequest())
         if found is None and self._is_aligned(view):
             return Doubt(0, claim.size, "the errors of all operators add up")
         return found
 
 
-def workplace(held: HeldTraining, device: str) -> Workplace:
+def workplace(held: ClaimedTraining, device: str) -> VerifierStack:
     """This machine, with as many threads as the run states."""
     import torch
 
@@ -147,7 +149,7 @@ def workplace(held: HeldTraining, device: str) -> Workplace:
     from tallystick.frameworks.torch.training.replayer import TorchReplayer
 
     torch.set_num_threads(min(held.evidence.environment.threads, THREADS_MAX))
-    return Workplace(
+    return VerifierStack(
         describe_environment("cuda" if device.startswith("cuda") else "cpu"),
         lambda spec, dataset, plan: TorchReplayer(spec, dataset, plan, device),
         lambda spec, program: GraphReplayer(spec, program, device),
@@ -168,8 +170,8 @@ def _captured_root(spec: Spec) -> Digest:
 _CAPTURED: dict[Digest, Digest] = {}
 
 
-def _whole(statement: Path) -> View:
+def _whole(statement: Path) -> OpeningView:
     with supplied():
-        view = View(read_operators(statement), (statement,))
+        view = OpeningView(read_operators(statement), (statement,))
     assert view.digests is not None  # raises where operators do not follow from one another
     return view

@@ -10,21 +10,21 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from tallystick.audits.evidence import Evidence
+from tallystick.audits.evidence import CheckedRun
 from tallystick.audits.policy import Policy
 from tallystick.audits.replay import TRAJECTORY
 from tallystick.audits.report import Report
-from tallystick.audits.training import Workplace, audit_training
-from tallystick.disputes.evidence.held import PROJECTION, STEP_FACTOR, HeldTraining
-from tallystick.disputes.evidence.locate import Work, deviations
+from tallystick.audits.training import VerifierStack, audit_training
+from tallystick.disputes.evidence.held import PROJECTION, STEP_FACTOR, ClaimedTraining
+from tallystick.disputes.evidence.locate import ChallengerWork, deviations
 from tallystick.disputes.evidence.replays import Replays
 from tallystick.disputes.evidence.subjects import place_of_step
-from tallystick.disputes.evidence.view import View
+from tallystick.disputes.evidence.view import OpeningView
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.protocols import Doubt
 from tallystick.graphs.engine import Engine
 from tallystick.judging.leaf.judge import rule_leaf
-from tallystick.judging.leaf.question import Question
+from tallystick.judging.leaf.question import LeafRequest
 from tallystick.store.log import read_lines
 from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.record import AnchorRecord, read_record
@@ -39,7 +39,7 @@ UNRULED: Final = frozenset({"tokenizer of the source"})
 _STEP: Final = re.compile(r"\bsteps? (\d+)")
 
 
-def doubt_training(held: HeldTraining, replays: Replays, report: Report) -> Doubt | None:
+def doubt_training(held: ClaimedTraining, replays: Replays, report: Report) -> Doubt | None:
     """The step or anchor at which a training first goes wrong, by the report of a full audit and then step by step."""
     decisive = (each for each in report.verdict.findings if not each.advisory and each.name not in UNRULED)
     bad = [each for each in decisive if not _is_within(each)]
@@ -51,7 +51,7 @@ def doubt_training(held: HeldTraining, replays: Replays, report: Report) -> Doub
     return _located(held, replays, bad[0], step)
 
 
-def doubt_operators(view: View, engine: Engine, work: Work, question: Question) -> Doubt | None:
+def doubt_operators(view: OpeningView, engine: Engine, work: ChallengerWork, question: LeafRequest) -> Doubt | None:
     """The operator that a referee would convict, of those that are furthest from what their own operands give.
 
     It is asked about all that leave the tolerance, however many, and about `CONFIRMED_MAX` of those within it.
@@ -66,7 +66,7 @@ def doubt_operators(view: View, engine: Engine, work: Work, question: Question) 
     return None
 
 
-def audit_whole(evidence: Evidence, workplace: Workplace) -> Report:
+def audit_whole(evidence: CheckedRun, workplace: VerifierStack) -> Report:
     """A full audit: within calibrated limits; where none are calibrated, bit by bit on the same stack."""
     report = audit_training(evidence.run, Policy(mode="tolerant", full=True), bytes(32), workplace)
     if not report.verdict.unavailable or workplace.environment.differences(evidence.environment):
@@ -74,7 +74,7 @@ def audit_whole(evidence: Evidence, workplace: Workplace) -> Report:
     return audit_training(evidence.run, Policy(mode="exact", full=True), bytes(32), workplace)
 
 
-def _located(held: HeldTraining, replays: Replays, bad: Finding, step: int) -> Doubt:
+def _located(held: ClaimedTraining, replays: Replays, bad: Finding, step: int) -> Doubt:
     """The first step of the segment whose own update is wrong; else what the finding is about."""
     evidence = held.evidence
     start = held.anchor_before(step - 1) if step else 0
@@ -89,19 +89,19 @@ def _located(held: HeldTraining, replays: Replays, bad: Finding, step: int) -> D
     return Doubt(place, place + 1, _sentence(bad))
 
 
-def _wrong_steps(held: HeldTraining, replays: Replays, start: int, end: int) -> Iterator[tuple[int, str]]:
+def _wrong_steps(held: ClaimedTraining, replays: Replays, start: int, end: int) -> Iterator[tuple[int, str]]:
     allowed = MARGIN * STEP_FACTOR * held.limit(start, 1, PROJECTION)
     for step, distance in replays.step_distances(start, end):
         if distance > allowed:
             yield step, f"the update of step {step} is {distance:.3g} of itself off, of {allowed:.3g}"
 
 
-def _doubt_step(evidence: Evidence, step: int, reason: str) -> Doubt:
+def _doubt_step(evidence: CheckedRun, step: int, reason: str) -> Doubt:
     place = place_of_step(evidence.run, evidence.claim.transcript.size, step)
     return Doubt(place, place + 1, reason)
 
 
-def _place_of_anchor(evidence: Evidence, mark: int) -> int:
+def _place_of_anchor(evidence: CheckedRun, mark: int) -> int:
     lines = enumerate(read_lines(evidence.run.transcript_path))
     records = ((place, read_record(line, f"record {place}")) for place, line in lines)
     return next(place for place, each in records if isinstance(each, AnchorRecord) and each.index == mark)

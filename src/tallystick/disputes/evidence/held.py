@@ -20,8 +20,8 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from tallystick.audits.calibration import Calibration, Entry, shipped_calibration
-from tallystick.audits.evidence import Evidence
+from tallystick.audits.calibration import Calibration, LimitsEntry, shipped_calibration
+from tallystick.audits.evidence import CheckedRun
 from tallystick.audits.inference import Calls
 from tallystick.audits.replay import as_float
 from tallystick.audits.tolerant import part
@@ -31,8 +31,8 @@ from tallystick.commitments.digest import Digest, digest_bytes
 from tallystick.disputes.evidence.drift import Leeway, deviation
 from tallystick.disputes.evidence.limits import Kind, kinds_in, limits_of
 from tallystick.disputes.evidence.subjects import whole_calls, whole_evidence
-from tallystick.disputes.evidence.view import View, supplied
-from tallystick.disputes.game.state import Claim, Tree
+from tallystick.disputes.evidence.view import OpeningView, supplied
+from tallystick.disputes.game.state import PostedClaim, Tree
 from tallystick.documents.files import read_document
 from tallystick.errors import ProofError, UnavailableError
 from tallystick.judging.findings import Findings, require
@@ -58,10 +58,10 @@ STEP_FACTOR: Final = 2.0
 """A step's own update may differ by this many times the limit of a single step: it starts from a drifted state."""
 
 
-class Held(Protocol):
+class ClaimedRun(Protocol):
     """A statement that hangs together."""
 
-    def check(self, view: View) -> tuple[str, ...]:
+    def check(self, view: OpeningView) -> tuple[str, ...]:
         """Raise `ProofError` unless the opened operators belong to this claim; returns what takes a replay to tell."""
         ...
 
@@ -71,23 +71,23 @@ class Held(Protocol):
         ...
 
 
-def hold(statement: Path, claim: Claim) -> Held:
+def hold(statement: Path, claim: PostedClaim) -> ClaimedRun:
     """Read the statement of a claim; raises `ProofError` where it is not whole, or not what was claimed."""
     with supplied():
         if claim.levels == 1:
-            return HeldOperators.of(statement, claim)
+            return ClaimedOperators.of(statement, claim)
         if claims_inference(statement):
-            return HeldCalls.of(statement, claim)
-        return HeldTraining.of(statement, claim)
+            return ClaimedCalls.of(statement, claim)
+        return ClaimedTraining.of(statement, claim)
 
 
 @dataclass(frozen=True)
-class Holdings:
+class ClaimCache:
     """Statements that were read before, each for a claim about one tree: another claim may name the same files."""
 
-    _read: dict[tuple[Path, Tree], Held] = field(default_factory=dict)
+    _read: dict[tuple[Path, Tree], ClaimedRun] = field(default_factory=dict)
 
-    def of(self, statement: Path, claim: Claim) -> Held:
+    def of(self, statement: Path, claim: PostedClaim) -> ClaimedRun:
         """As `hold`."""
         key = (statement, claim.tree)
         if key not in self._read:
@@ -96,14 +96,14 @@ class Holdings:
 
 
 @dataclass(frozen=True)
-class HeldTraining:
+class ClaimedTraining:
     """A training: `calibration` holds how far honest stacks lie apart."""
 
-    evidence: Evidence
+    evidence: CheckedRun
     calibration: Calibration
 
     @classmethod
-    def of(cls, statement: Path, claim: Claim, calibration: Calibration | None = None) -> HeldTraining:
+    def of(cls, statement: Path, claim: PostedClaim, calibration: Calibration | None = None) -> ClaimedTraining:
         """Raises `ProofError` where something does not hang together."""
         evidence = whole_evidence(RunDirectory(statement))
         _require_claimed(evidence.claim.transcript, claim)
@@ -114,8 +114,8 @@ class HeldTraining:
         """Claim and spec."""
         return Published(self.evidence.claim, self.evidence.spec)
 
-    def check(self, view: View) -> tuple[str, ...]:
-        """As `Held.check`."""
+    def check(self, view: OpeningView) -> tuple[str, ...]:
+        """As `ClaimedRun.check`."""
         opening, evidence = view.opening, self.evidence
         record = _step_of(opening)
         _require_same(opening, evidence.claim.identity, evidence.claim.transcript, evidence.spec.graph)
@@ -126,7 +126,7 @@ class HeldTraining:
         self._check_rest(opening, record.index)
         return self._check_states(view, record)
 
-    def entry(self, start: int, steps: int) -> Entry:
+    def entry(self, start: int, steps: int) -> LimitsEntry:
         """The limits for a segment; raises `UnavailableError` where none are calibrated."""
         kind = self._kind
         found = self.calibration.entry_at(kind, start, steps)
@@ -134,14 +134,14 @@ class HeldTraining:
             raise UnavailableError(f"no limits are calibrated for {' '.join(kind)} over {steps} steps")
         return found
 
-    def limits(self, start: int, steps: int) -> Entry:
+    def limits(self, start: int, steps: int) -> LimitsEntry:
         """As `entry`; a somewhat longer window than any calibrated one has the limits of the longest, stretched."""
         found = limits_of(self.calibration, self._kind, start, steps)
         if found is None:
             raise UnavailableError(f"no limits are calibrated near {' '.join(self._kind)} over {steps} steps")
         return found
 
-    def limit(self, start: int, steps: int, read: Callable[[Entry], float]) -> float:
+    def limit(self, start: int, steps: int, read: Callable[[LimitsEntry], float]) -> float:
         """One of the limits; the loosest of all kinds of training where this kind has none, infinite where none has."""
         try:
             return read(self.limits(start, steps))
@@ -180,7 +180,7 @@ class HeldTraining:
         found = {name: named for name, named in opening.sources.items() if name.startswith(BATCH)}
         require(found.items() <= wanted.items(), f"the operators read another batch than step {step}")
 
-    def _check_rates(self, view: View, record: StepRecord) -> None:
+    def _check_rates(self, view: OpeningView, record: StepRecord) -> None:
         notes = Findings()
 
         def read(names: Mapping[str, Digest]) -> dict[str, Tensor]:
@@ -190,7 +190,7 @@ class HeldTraining:
         bad = [finding for finding in notes.seen if not finding.agrees]
         require(not bad, f"{bad[0].where}: {bad[0].detail}" if bad else "")
 
-    def _check_loss(self, view: View, record: StepRecord) -> None:
+    def _check_loss(self, view: OpeningView, record: StepRecord) -> None:
         """The record's loss is that of the opened step, within a band where one is calibrated."""
         loss = float(view.results(["loss"])["loss"].values())
         band = LossBand(self.evidence.spec.recorded.loss_decimals, self._slack(record), permits_non_finite=True)
@@ -211,7 +211,7 @@ class HeldTraining:
         same = opening.rest_before == opening.rest_after == carried
         require(same, f"the rest of the state around step {step} is not that of the anchor before it")
 
-    def _check_states(self, view: View, record: StepRecord) -> tuple[str, ...]:
+    def _check_states(self, view: OpeningView, record: StepRecord) -> tuple[str, ...]:
         before, after = states_around(view.opening)
         start = self.anchor_before(record.index - 1)
         anchor, opened = self.evidence.state(start), self._states(view)
@@ -249,7 +249,7 @@ class HeldTraining:
     def _room(self, start: State, end: State) -> float:
         return share_of_update(start, end, self.undetermined(start, end))
 
-    def _states(self, view: View) -> tuple[State, State]:
+    def _states(self, view: OpeningView) -> tuple[State, State]:
         """The opened states before and after the step, without what is carried along."""
         names = [each.name for each in view.graph.inputs if each.name.startswith(STATE_PREFIXES)]
         return view.values(names), view.results(names)
@@ -261,13 +261,13 @@ class HeldTraining:
 
 
 @dataclass(frozen=True)
-class HeldCalls:
+class ClaimedCalls:
     """Calls of a model."""
 
     calls: Calls
 
     @classmethod
-    def of(cls, statement: Path, claim: Claim) -> HeldCalls:
+    def of(cls, statement: Path, claim: PostedClaim) -> ClaimedCalls:
         """Raises `ProofError` where something does not hang together, weights and calls included."""
         calls = whole_calls(InferenceDirectory(statement))
         _require_claimed(calls.claim.transcript, claim)
@@ -282,8 +282,8 @@ class HeldCalls:
         """The claim."""
         return Published(self.calls.claim)
 
-    def check(self, view: View) -> tuple[str, ...]:
-        """As `Held.check`; nothing is left open."""
+    def check(self, view: OpeningView) -> tuple[str, ...]:
+        """As `ClaimedRun.check`; nothing is left open."""
         opening, claim = view.opening, self.calls.claim
         record = opening.opened_record()
         if not isinstance(record, CallRecord):
@@ -297,7 +297,7 @@ class HeldCalls:
             self._check_outputs(view, record)
         return ()
 
-    def _check_outputs(self, view: View, record: CallRecord) -> None:
+    def _check_outputs(self, view: OpeningView, record: CallRecord) -> None:
         recorded = self.calls.outputs(record)
         require(recorded.keys() == view.opening.results.keys(), "the operators give other outputs than were recorded")
         leeway = Leeway.of(view.graph.nodes, view.cuts.specs)
@@ -308,13 +308,13 @@ class HeldCalls:
 
 
 @dataclass(frozen=True)
-class HeldOperators:
+class ClaimedOperators:
     """Operators that were all committed to beforehand."""
 
     opening: Opening
 
     @classmethod
-    def of(cls, statement: Path, claim: Claim) -> HeldOperators:
+    def of(cls, statement: Path, claim: PostedClaim) -> ClaimedOperators:
         """Raises `ProofError` where the operators are not those of the claim."""
         opening = Opening.from_bytes(read_document(statement / OPENING), OPENING)
         _require_claimed(opening.operators, claim)
@@ -325,8 +325,8 @@ class HeldOperators:
         """There is nothing above the operators."""
         return None
 
-    def check(self, view: View) -> tuple[str, ...]:
-        """As `Held.check`; nothing is left open."""
+    def check(self, view: OpeningView) -> tuple[str, ...]:
+        """As `ClaimedRun.check`; nothing is left open."""
         require(view.opening == self.opening, "another opening than the claimed one")
         check_binding(view.opening)
         return ()
@@ -351,7 +351,7 @@ def _step_of(opening: Opening) -> StepRecord:
     return record
 
 
-def _require_claimed(log: Log, claim: Claim) -> None:
+def _require_claimed(log: Log, claim: PostedClaim) -> None:
     found = (digest_bytes(log.root).hex(), log.size)
     require(found == (claim.root, claim.size), "the statement is about another tree than the claim")
 

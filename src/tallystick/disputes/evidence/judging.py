@@ -17,14 +17,14 @@ from tallystick.commitments.tree import leaf_hash
 from tallystick.disputes.evidence.doubting import workplace
 from tallystick.disputes.evidence.doubts import audit_whole, doubt_training
 from tallystick.disputes.evidence.drift import Leeway, deviation
-from tallystick.disputes.evidence.held import HeldCalls, HeldTraining, Holdings
+from tallystick.disputes.evidence.held import ClaimCache, ClaimedCalls, ClaimedTraining
 from tallystick.disputes.evidence.members import own_results, within_own
 from tallystick.disputes.evidence.records import record_file
 from tallystick.disputes.evidence.replays import Replays, objection
 from tallystick.disputes.evidence.structure import check_turn
-from tallystick.disputes.evidence.view import View, revealed_operator, supplied, view_of
+from tallystick.disputes.evidence.view import OpeningView, revealed_operator, supplied, view_of
 from tallystick.disputes.game.fault import Fault
-from tallystick.disputes.game.protocols import Answered
+from tallystick.disputes.game.protocols import DisputeView
 from tallystick.disputes.game.state import Dispute
 from tallystick.documents.files import read_document
 from tallystick.errors import MalformedError, ProofError, UnavailableError
@@ -37,7 +37,7 @@ from tallystick.judging.findings import Findings, require
 from tallystick.judging.leaf.bundle import LeafBundle
 from tallystick.judging.leaf.judge import rule_leaf
 from tallystick.judging.leaf.parts import Places
-from tallystick.judging.leaf.question import Ground, Limits, Question, Ruling
+from tallystick.judging.leaf.question import Ground, LeafLimits, LeafRequest, Ruling
 from tallystick.judging.leaf.suspects import suspicious
 from tallystick.judging.leaf.weighing import MISFITS
 from tallystick.operators.precision import UNSTATED, Precision
@@ -51,7 +51,7 @@ Found = tuple[Fault | None, str]
 
 
 @dataclass
-class Judge:
+class DisputeJudge:
     """Judges disputes over what was opened; implements `parties.Judge`. With an `engine` it is a member's.
 
     `profile` holds calibrated thresholds of operators, `budget` what the errors of a whole step may add up to. `limits`
@@ -62,16 +62,16 @@ class Judge:
     device: str = "cpu"
     profile: Profile | None = None
     precision: Precision = UNSTATED
-    limits: Limits = field(default_factory=Limits)
+    limits: LeafLimits = field(default_factory=LeafLimits)
     budget: Budget | None = None
-    _held: Holdings = field(default_factory=Holdings)
+    _held: ClaimCache = field(default_factory=ClaimCache)
 
     @property
     def is_member(self) -> bool:
         """Whether it computes and replays natively."""
         return self.engine is not None
 
-    def rule(self, answered: Answered, nonce: str | None = None) -> Found:
+    def rule(self, answered: DisputeView, nonce: str | None = None) -> Found:
         """Who is at fault and why; `None` where a committee has to decide, or a member cannot tell."""
         try:
             if answered.dispute.ground == "leaf":
@@ -84,7 +84,7 @@ class Judge:
         except UnavailableError as error:
             return None, str(error)
 
-    def _leaf(self, answered: Answered, nonce: str | None) -> Found:
+    def _leaf(self, answered: DisputeView, nonce: str | None) -> Found:
         """By the operator; of a single one by its structure too, since nobody had a move to protest against it."""
         found = self._operator(answered, nonce)
         if found[0] is Fault.PROVER or answered.dispute.size > 1:
@@ -92,7 +92,7 @@ class Judge:
         structure = self._structure(answered)
         return found if structure[0] is Fault.CHALLENGER else structure
 
-    def _operator(self, answered: Answered, nonce: str | None) -> Found:
+    def _operator(self, answered: DisputeView, nonce: str | None) -> Found:
         ruling = self.ruling(answered, nonce)
         if ruling.fault is not None or self.engine is None:
             return ruling.fault, ruling.reason
@@ -100,7 +100,7 @@ class Judge:
             return self._refusing(answered, ruling, self.engine)
         return self._member(answered, ruling, self.engine)
 
-    def ruling(self, answered: Answered, nonce: str | None = None) -> Ruling:
+    def ruling(self, answered: DisputeView, nonce: str | None = None) -> Ruling:
         """The referee's ruling on the operator that was revealed; raises `ProofError` where nothing readable was.
 
         A member with a nonce has it ruled on where its own kernel differs, too.
@@ -112,7 +112,7 @@ class Judge:
             line = revealed.record.to_bytes()
         require(leaf_hash(line).hex() == dispute.leaf, "operator.json is not the record under the posted leaf")
         bundle = replace(view.bundle(dispute.low), operator=revealed)
-        question = Question(
+        question = LeafRequest(
             precision=self.precision,
             profile=self.profile,
             nonce=bytes.fromhex(nonce or ""),
@@ -123,7 +123,7 @@ class Judge:
         )
         return rule_leaf(bundle, replace(question, suspects=self._suspects(view, dispute.low, bundle, question.nonce)))
 
-    def _suspects(self, view: View, place: int, bundle: LeafBundle, nonce: bytes) -> Mapping[Ref, Places]:
+    def _suspects(self, view: OpeningView, place: int, bundle: LeafBundle, nonce: bytes) -> Mapping[Ref, Places]:
         """Where a member's kernel gives other elements of a large operator; all elements where it does not run."""
         node, specs = view.graph.nodes[place], view.operators.specs
         refs = [ref for ref in (*node.refs, *node.outputs) if ref is not None]
@@ -136,7 +136,7 @@ class Judge:
             return {ref: np.arange(specs[ref].size) for ref in node.outputs if ref is not None}
         return {ref: suspicious(bundle.values[ref], result, nonce) for ref, result in own.items()}
 
-    def worst(self, answered: Answered) -> Element | None:
+    def worst(self, answered: DisputeView) -> Element | None:
         """The element that convicts the prover of a large operator when it is named, as a move names it.
 
         It is the one farthest beyond its bound, judged once more alone, as a referee will. `None` where every judge
@@ -155,7 +155,7 @@ class Judge:
             return None
         return named if alone.fault is Fault.PROVER else None
 
-    def is_large(self, answered: Answered) -> bool:
+    def is_large(self, answered: DisputeView) -> bool:
         """Whether the contested operator is more than `limits` let a judge compute as a whole, as its graph says."""
         dispute = answered.dispute
         if dispute.level != 1 or dispute.ground != "leaf":
@@ -168,7 +168,7 @@ class Judge:
             return False
         return self.limits.are_passed_by(derived)
 
-    def _member(self, answered: Answered, ruling: Ruling, engine: Engine) -> Found:
+    def _member(self, answered: DisputeView, ruling: Ruling, engine: Engine) -> Found:
         view, place = view_of(answered), answered.dispute.low
         try:
             holds, why = within_own(view.graph.nodes[place], view.bundle(place).values, engine, self.precision)
@@ -178,7 +178,7 @@ class Judge:
             return None, f"the definition fails over its operands ({type(error).__name__}; {ruling.reason})"
         return (Fault.CHALLENGER if holds else Fault.PROVER), f"{why} ({ruling.reason})"
 
-    def _refusing(self, answered: Answered, ruling: Ruling, engine: Engine) -> Found:
+    def _refusing(self, answered: DisputeView, ruling: Ruling, engine: Engine) -> Found:
         """Over operands that the definition refuses: wrong where one's own kernel refuses too, or gives another result.
 
         A kernel that takes them, and gives what is claimed, may be right: then the definition is too narrow.
@@ -195,15 +195,15 @@ class Judge:
             return Fault.PROVER, f"{ruling.reason}; and a kernel of one's own that does gives another result"
         return None, f"{ruling.reason}; a kernel of one's own does, and gives what is claimed"
 
-    def _record(self, answered: Answered) -> Found:
+    def _record(self, answered: DisputeView) -> Found:
         """A record that was revealed and not descended from."""
         dispute, held = answered.dispute, self._held.of(answered.statement, answered.claim)
         with supplied():
             line = read_document(answered.turns[-1] / record_file(dispute.low))
         require(leaf_hash(line).hex() == dispute.leaf, "the revealed record is not the one under the posted leaf")
-        if isinstance(held, HeldCalls):
+        if isinstance(held, ClaimedCalls):
             return Fault.PROVER, "a call has operators, and the prover did not open them"
-        assert isinstance(held, HeldTraining)
+        assert isinstance(held, ClaimedTraining)
         record = read_record(line, "record")
         if not isinstance(record, StepRecord | AnchorRecord):
             return Fault.CHALLENGER, f"the {record.kind} record is what claim and spec say"
@@ -213,12 +213,12 @@ class Judge:
             return self._anchor(held, record.index)
         return Fault.PROVER, "a step has operators, and the prover did not open them"
 
-    def _without_graph(self, held: HeldTraining) -> Found:
+    def _without_graph(self, held: ClaimedTraining) -> Found:
         if self.is_member:
             return self._audited(held)
         return None, "the run has no step graph; only a replay of its recipe can tell"
 
-    def _anchor(self, held: HeldTraining, mark: int) -> Found:
+    def _anchor(self, held: ClaimedTraining, mark: int) -> Found:
         """An anchor by its own summaries and what a step can reach, and for a member by a replay."""
         screened = replace(held.evidence, findings=Findings())
         screen_anchors(screened)
@@ -230,16 +230,16 @@ class Judge:
         wrong = objection(Replays(held, self.device).check_anchor(mark))
         return (Fault.PROVER, wrong) if wrong else (Fault.CHALLENGER, f"anchor {mark} is that of a replay")
 
-    def _structure(self, answered: Answered) -> Found:
+    def _structure(self, answered: DisputeView) -> Found:
         held = self._held.of(answered.statement, answered.claim)
         open_questions = check_turn(answered, held)
-        if not isinstance(held, HeldTraining) or not (open_questions or answered.dispute.level > 1):
+        if not isinstance(held, ClaimedTraining) or not (open_questions or answered.dispute.level > 1):
             return Fault.CHALLENGER, "what was opened hangs together and belongs to the claim"
         if not self.is_member:
             return None, open_questions[0] if open_questions else "whether the run is that of its spec takes an audit"
         return self._audited(held) if answered.dispute.level > 1 else self._before(answered, held)
 
-    def _before(self, answered: Answered, held: HeldTraining) -> Found:
+    def _before(self, answered: DisputeView, held: ClaimedTraining) -> Found:
         view = view_of(answered)
         names = [each.name for each in view.graph.inputs if each.name.startswith(STATE_PREFIXES)]
         step = int(view.value("position.step").values()) + 1
@@ -247,7 +247,7 @@ class Judge:
         reason = f"the state before step {step} is that of a replay"
         return (Fault.PROVER, wrong) if wrong else (Fault.CHALLENGER, reason)
 
-    def _audited(self, held: HeldTraining) -> Found:
+    def _audited(self, held: ClaimedTraining) -> Found:
         report = audit_whole(held.evidence, workplace(held, self.device))
         found = doubt_training(held, Replays(held, self.device), report)
         if found is not None:
@@ -256,7 +256,7 @@ class Judge:
             return None, report.verdict.unavailable[0]
         return Fault.CHALLENGER, "an audit of the whole run finds nothing"
 
-    def _budget(self, answered: Answered) -> Found:
+    def _budget(self, answered: DisputeView) -> Found:
         """Whether errors are aligned, as far as values are opened: all of them in one-round mode, else both ends."""
         if self.budget is None:
             return None, "this judge has no budget for the graph"
@@ -270,7 +270,7 @@ class Judge:
         return None, verdict.unavailable[0] if verdict.unavailable else "nothing to weigh is opened"
 
 
-def _naming(answered: Answered, element: Element | None) -> Answered:
+def _naming(answered: DisputeView, element: Element | None) -> DisputeView:
     """The same dispute, with this element named."""
     return replace(answered, dispute=replace(answered.dispute, element=element))
 

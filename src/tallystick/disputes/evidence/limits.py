@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias
 
-from tallystick.audits.calibration import Calibration, Entry, Limits
+from tallystick.audits.calibration import Calibration, LimitsEntry, StateLimits
 
 Kind: TypeAlias = tuple[str, str, str]
 """Family, optimizer and precision."""
@@ -17,7 +17,7 @@ STRETCHED_MAX: Final = 2.0
 GROWTH: Final = 3.0
 
 
-def limits_of(calibration: Calibration, kind: Kind, start: int, steps: int) -> Entry | None:
+def limits_of(calibration: Calibration, kind: Kind, start: int, steps: int) -> LimitsEntry | None:
     """The limits for `steps` from state `start`, stretched where need be; `None` where nothing is near enough."""
     found = calibration.entry_at(kind, start, steps)
     if found is not None:
@@ -34,7 +34,7 @@ def kinds_in(calibration: Calibration) -> tuple[Kind, ...]:
     return tuple(sorted({_kind_of(each) for each in calibration.entries}))
 
 
-def stretched(entry: Entry, steps: int) -> Entry:
+def stretched(entry: LimitsEntry, steps: int) -> LimitsEntry:
     """An entry for a longer window: its limits times (steps ÷ window)³."""
     factor = (steps / entry.window) ** GROWTH
     changed = {
@@ -47,10 +47,10 @@ def stretched(entry: Entry, steps: int) -> Entry:
     return entry.model_copy(update=changed)
 
 
-def _times(limits: Limits, factor: float) -> Limits:
+def _times(limits: StateLimits, factor: float) -> StateLimits:
     values = {name: value for name, value in limits.model_dump().items() if isinstance(value, float)}
     return limits.model_copy(update={name: value * factor for name, value in values.items()})
 
 
-def _kind_of(entry: Entry) -> Kind:
+def _kind_of(entry: LimitsEntry) -> Kind:
     return entry.family, entry.optimizer, entry.dtype

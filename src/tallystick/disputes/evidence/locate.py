@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tallystick.disputes.evidence.drift import Leeway, deviation, is_same
-from tallystick.disputes.evidence.view import View
+from tallystick.disputes.evidence.view import OpeningView
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.graphs.costs import last_readers
 from tallystick.graphs.engine import Engine
@@ -33,7 +33,7 @@ one sign 2); in 16 bits, where sums are F32, it stays within the tolerance. Choi
 
 
 @dataclass
-class Work:
+class ChallengerWork:
     """What a challenger computed: operators executed in choosing, and steps or calls replayed in doubting."""
 
     operators: int = 0
@@ -53,7 +53,7 @@ class Located:
         return not any(each > 1.0 for each in self.deviations)
 
 
-def locate(view: View, children: Sequence[tuple[int, int]], engine: Engine, work: Work) -> Located:
+def locate(view: OpeningView, children: Sequence[tuple[int, int]], engine: Engine, work: ChallengerWork) -> Located:
     """The first child whose outputs leave the tolerance decisively, or the one with the largest deviation.
 
     Raises `ProofError` where a value that a child reads or gives is not opened.
@@ -68,7 +68,7 @@ def locate(view: View, children: Sequence[tuple[int, int]], engine: Engine, work
     return Located(max(range(len(found)), key=found.__getitem__), tuple(found))
 
 
-def deviation_of(view: View, low: int, high: int, engine: Engine, work: Work) -> float:
+def deviation_of(view: OpeningView, low: int, high: int, engine: Engine, work: ChallengerWork) -> float:
     """The largest deviation of what operators [low, high) give and the cut behind them cuts."""
     graph = view.cuts.child(low, high)
     if graph is None:
@@ -83,7 +83,7 @@ def deviation_of(view: View, low: int, high: int, engine: Engine, work: Work) ->
     return max(deviation(view.value(ref), tensor, leeway, ref) for ref, tensor in own.items())
 
 
-def deviations(view: View, engine: Engine, work: Work) -> Iterator[float]:
+def deviations(view: OpeningView, engine: Engine, work: ChallengerWork) -> Iterator[float]:
     """By how much the results of each operator deviate from what the engine makes of its claimed operands, in order.
 
     Every value is read once, and held until its last reader ran. Raises `ProofError` where one is not opened.
@@ -99,9 +99,9 @@ def deviations(view: View, engine: Engine, work: Work) -> Iterator[float]:
 class _Walk:
     """Runs operators one by one over `held`, claimed values as arrays of the engine."""
 
-    view: View
+    view: OpeningView
     engine: Engine
-    work: Work
+    work: ChallengerWork
     held: dict[Ref, Any] = field(default_factory=dict)
 
     def deviation(self, place: int, node: Node) -> float:

@@ -16,7 +16,7 @@ from tallystick.disputes.evidence.drift import Leeway, deviation
 from tallystick.graphs.derive import operand_of
 from tallystick.graphs.engine import Engine
 from tallystick.graphs.graph import Node, Ref
-from tallystick.operators.bound import Bound, bound
+from tallystick.operators.bound import ResultBound, bound
 from tallystick.operators.precision import FORMATS, Precision
 from tallystick.operators.registry import operator
 from tallystick.tensors.spec import TensorSpec
@@ -59,7 +59,7 @@ def own_results(node: Node, values: Mapping[Ref, Tensor], engine: Engine) -> dic
     }
 
 
-def _holds(ref: Ref, claimed: Tensor, own: Tensor, limit: Bound, leeway: Leeway) -> bool:
+def _holds(ref: Ref, claimed: Tensor, own: Tensor, limit: ResultBound, leeway: Leeway) -> bool:
     if claimed.dtype not in FORMATS or not np.isfinite(limit.radius).all():
         return deviation(claimed, own, leeway, ref) <= 1.0
     unit, reference = FORMATS[claimed.dtype].unit, limit.value.astype(np.float64)

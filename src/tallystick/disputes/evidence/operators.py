@@ -16,7 +16,7 @@ from tallystick.commitments.digest import Digest, digest_bytes
 from tallystick.commitments.tree import leaf_hash, prove_inclusion
 from tallystick.disputes.evidence.whole import Operators, read_operators
 from tallystick.disputes.game.moves import Cut
-from tallystick.disputes.game.protocols import Descent, Opened
+from tallystick.disputes.game.protocols import Descent, OpenedLeaves
 from tallystick.documents.files import read_document
 from tallystick.errors import UnavailableError
 from tallystick.graphs.files import constants_path
@@ -56,10 +56,10 @@ class KeptOperators:
         """How many operators there are."""
         return len(self.whole.lines)
 
-    def partition(self, low: int, places: Sequence[int]) -> Opened:
+    def partition(self, low: int, places: Sequence[int]) -> OpenedLeaves:
         """The leaves at `places`, with the values that cross the cuts after them."""
         refs = self.operators.cuts.opened_at(low, places)
-        return Opened(tuple(map(self.cut, places)), self._values(self._names(low, places[-1], refs)))
+        return OpenedLeaves(tuple(map(self.cut, places)), self._values(self._names(low, places[-1], refs)))
 
     def descent(self, record: Cut) -> Descent:
         """The tree of the operators, with the opening, the graph, and the values at both ends of the step."""
@@ -70,11 +70,11 @@ class KeptOperators:
         ends = self._values((*opening.sources.values(), *opening.results.values()))
         return Descent(record, self.root, self.size, {name: folder / name for name in names} | ends)
 
-    def reveal(self, place: int) -> Opened:
+    def reveal(self, place: int) -> OpenedLeaves:
         """One operator with the values that it read and gave."""
         operator = self.whole.operator(place)
         named = (*operator.record.inputs.values(), *operator.record.outputs.values())
-        return Opened((self.cut(place),), {OPERATOR: operator.to_bytes(), **self._values(named)})
+        return OpenedLeaves((self.cut(place),), {OPERATOR: operator.to_bytes(), **self._values(named)})
 
     def cut(self, place: int) -> Cut:
         """The leaf of one operator, with its proof."""

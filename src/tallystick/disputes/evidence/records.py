@@ -8,9 +8,9 @@ from pathlib import Path
 
 from tallystick.commitments.tree import leaf_hash
 from tallystick.disputes.game.moves import Cut
-from tallystick.disputes.game.protocols import Opened
+from tallystick.disputes.game.protocols import OpenedLeaves
 from tallystick.errors import UnavailableError
-from tallystick.store.log import Opened as OpenedLine
+from tallystick.store.log import OpenedLine as OpenedLine
 from tallystick.store.log import open_line, read_lines
 
 
@@ -21,10 +21,10 @@ class Records:
     path: Path
     size: int
 
-    def partition(self, places: Sequence[int]) -> Opened:
+    def partition(self, places: Sequence[int]) -> OpenedLeaves:
         """The records at `places`."""
         lines = [self.line(place) for place in places]
-        return Opened(tuple(map(_cut, lines)), {record_file(each.index): each.line for each in lines})
+        return OpenedLeaves(tuple(map(_cut, lines)), {record_file(each.index): each.line for each in lines})
 
     def cut(self, place: int) -> Cut:
         """One record as a leaf."""

@@ -23,7 +23,7 @@ from tallystick.audits.tolerant import TolerantJudge, part
 from tallystick.audits.undetermined import settle
 from tallystick.audits.workload import workload_of
 from tallystick.disputes.evidence.drift import Leeway, deviation
-from tallystick.disputes.evidence.held import HeldTraining, step_distance
+from tallystick.disputes.evidence.held import ClaimedTraining, step_distance
 from tallystick.disputes.evidence.subjects import graph_replayer, replay_to
 from tallystick.errors import UnavailableError
 from tallystick.judging.findings import Findings
@@ -44,7 +44,7 @@ UPDATE_FLOOR: Final = Policy().update_floor
 class Replays:
     """Replays of one training on this machine; `steps` counts those that were taken."""
 
-    held: HeldTraining
+    held: ClaimedTraining
     device: str = "cpu"
     steps: int = 0
 
@@ -152,4 +152,4 @@ def _weights(replayer: GraphReplayer) -> dict[str, Tensor]:
     return {name: tensor.copy() for name, tensor in part(replayer.state(), "weights").items()}
 
 
-MakeReplays = Callable[[HeldTraining], Replays]
+MakeReplays = Callable[[ClaimedTraining], Replays]

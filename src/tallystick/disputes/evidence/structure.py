@@ -7,15 +7,15 @@ the record that was opened and to the statement of the claim, and everything tha
 from __future__ import annotations
 
 from tallystick.commitments.tree import leaf_hash
-from tallystick.disputes.evidence.held import Held
+from tallystick.disputes.evidence.held import ClaimedRun
 from tallystick.disputes.evidence.records import record_file
-from tallystick.disputes.evidence.view import View, places_of, supplied, view_of
-from tallystick.disputes.game.protocols import Answered
+from tallystick.disputes.evidence.view import OpeningView, places_of, supplied, view_of
+from tallystick.disputes.game.protocols import DisputeView
 from tallystick.documents.files import read_document
 from tallystick.judging.findings import require
 
 
-def check_turn(answered: Answered, held: Held) -> tuple[str, ...]:
+def check_turn(answered: DisputeView, held: ClaimedRun) -> tuple[str, ...]:
     """Raise `ProofError` unless the last answer hangs together; returns what only a replay can tell.
 
     Raises `UnavailableError` where no limits are known by which a state could be compared.
@@ -29,7 +29,7 @@ def check_turn(answered: Answered, held: Held) -> tuple[str, ...]:
     return open_questions
 
 
-def check_descent(answered: Answered, held: Held, view: View) -> tuple[str, ...]:
+def check_descent(answered: DisputeView, held: ClaimedRun, view: OpeningView) -> tuple[str, ...]:
     """As `check_turn`, for the operators as a whole and the values at both ends of the step."""
     view.check(answered.dispute)
     if answered.descended is not None:
@@ -39,7 +39,7 @@ def check_descent(answered: Answered, held: Held, view: View) -> tuple[str, ...]
     return held.check(view)
 
 
-def check_records(answered: Answered) -> None:
+def check_records(answered: DisputeView) -> None:
     """Raise `ProofError` unless the records of the last partition are there and are those under its leaves."""
     dispute = answered.dispute
     require(bool(answered.turns), "no records were opened")

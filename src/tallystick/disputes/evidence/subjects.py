@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from tallystick.audits.evidence import Evidence, gather_evidence
+from tallystick.audits.evidence import CheckedRun, gather_evidence
 from tallystick.audits.inference import Calls, gather_calls
 from tallystick.audits.policy import Policy
 from tallystick.errors import ProofError, UsageError
@@ -21,13 +21,13 @@ from tallystick.workloads.program import BATCH
 
 if TYPE_CHECKING:
     from tallystick.frameworks.torch.training.graph_replayer import GraphReplayer
-    from tallystick.recorders.step_opening import Subject
+    from tallystick.recorders.step_opening import OpeningSource
 
 THREADS_MAX: Final = 256
-MakeReplayer = Callable[[Evidence], "GraphReplayer"]
+MakeReplayer = Callable[[CheckedRun], "GraphReplayer"]
 
 
-def graph_replayer(evidence: Evidence, device: str = "cpu") -> GraphReplayer:
+def graph_replayer(evidence: CheckedRun, device: str = "cpu") -> GraphReplayer:
     """A replayer of the run's step graph on this machine, with as many threads as the run states.
 
     Raises `UsageError` where the run has no step graph, `UnavailableError` where the device is not there.
@@ -42,7 +42,7 @@ def graph_replayer(evidence: Evidence, device: str = "cpu") -> GraphReplayer:
     return GraphReplayer(evidence.spec, evidence.program, device)
 
 
-def whole_evidence(run: RunDirectory) -> Evidence:
+def whole_evidence(run: RunDirectory) -> CheckedRun:
     """A run directory whose bytes hang together; raises `ProofError` with the first thing that does not."""
     evidence = gather_evidence(run, Policy())
     _require_whole(str(run.path), evidence.findings)
@@ -56,12 +56,12 @@ def whole_calls(run: InferenceDirectory) -> Calls:
     return calls
 
 
-def subject_of_step(evidence: Evidence, step: int, make: MakeReplayer = graph_replayer) -> Subject:
+def subject_of_step(evidence: CheckedRun, step: int, make: MakeReplayer = graph_replayer) -> OpeningSource:
     """Step `step` of a training, after a replay from the anchor before it.
 
     Raises `UsageError` where the run has no such step or no step graph, and what a replay raises.
     """
-    from tallystick.recorders.step_opening import Subject
+    from tallystick.recorders.step_opening import OpeningSource
 
     log = evidence.claim.transcript
     place = place_of_step(evidence.run, log.size, step)
@@ -70,10 +70,10 @@ def subject_of_step(evidence: Evidence, step: int, make: MakeReplayer = graph_re
     assert evidence.program is not None  # asked by `make`
     record = open_line(evidence.run.transcript_path, place, log.size)
     bindings = replayer.bindings(step)
-    return Subject(evidence.claim.identity, log, record, evidence.program.graph, bindings, replayer.carried)
+    return OpeningSource(evidence.claim.identity, log, record, evidence.program.graph, bindings, replayer.carried)
 
 
-def replay_to(evidence: Evidence, replayer: GraphReplayer, step: int) -> int:
+def replay_to(evidence: CheckedRun, replayer: GraphReplayer, step: int) -> int:
     """Bring a replayer to the state after `step`, from the last anchor up to there; returns that anchor."""
     start = max(anchor for anchor in evidence.anchors if anchor <= step)
     replayer.restore(evidence.state(start))
@@ -82,9 +82,9 @@ def replay_to(evidence: Evidence, replayer: GraphReplayer, step: int) -> int:
     return start
 
 
-def subject_of_call(calls: Calls, number: int) -> Subject:
+def subject_of_call(calls: Calls, number: int) -> OpeningSource:
     """Call `number` of a model, counted from 1; raises `UsageError` where there is none."""
-    from tallystick.recorders.step_opening import Subject
+    from tallystick.recorders.step_opening import OpeningSource
 
     if not 1 <= number <= len(calls.records):
         raise UsageError(f"--step {number}: {len(calls.records)} calls were recorded")
@@ -92,7 +92,7 @@ def subject_of_call(calls: Calls, number: int) -> Subject:
     bindings = {**calls.constants, **calls.weights(), **inputs}
     log = calls.claim.transcript
     record = open_line(calls.run.transcript_path, number - 1, log.size)
-    return Subject(calls.claim.identity, log, record, calls.graph, bindings)
+    return OpeningSource(calls.claim.identity, log, record, calls.graph, bindings)
 
 
 def place_of_step(run: RunDirectory, size: int, step: int) -> int:

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tallystick.audits.evidence import Evidence
+from tallystick.audits.evidence import CheckedRun
 from tallystick.audits.inference import Calls
 from tallystick.disputes.evidence.operators import KeptOperators, keep, require_posted, root_of
 from tallystick.disputes.evidence.records import Records, record_file
@@ -24,7 +24,7 @@ from tallystick.disputes.evidence.subjects import (
     whole_calls,
     whole_evidence,
 )
-from tallystick.disputes.game.protocols import Descent, Opened, Trace
+from tallystick.disputes.game.protocols import Descent, OpenedLeaves, Trace
 from tallystick.disputes.game.state import Dispute
 from tallystick.documents.files import read_document
 from tallystick.errors import UsageError
@@ -37,9 +37,9 @@ from tallystick.transcripts.opening import Opening
 from tallystick.transcripts.record import StepRecord, read_record
 
 if TYPE_CHECKING:
-    from tallystick.recorders.step_opening import Subject
+    from tallystick.recorders.step_opening import OpeningSource
 
-SubjectOf = Callable[[bytes], "Subject | None"]
+SubjectOf = Callable[[bytes], "OpeningSource | None"]
 """What is opened below a record; `None` for one that has no operators. Takes its line."""
 
 
@@ -82,7 +82,7 @@ class RecordTrace:
     engine: Engine
     subject: SubjectOf
 
-    def partition(self, dispute: Dispute, places: Sequence[int]) -> Opened:
+    def partition(self, dispute: Dispute, places: Sequence[int]) -> OpenedLeaves:
         """The leaves at `places`, with their records, or with what crosses the cuts after them."""
         if dispute.level > 1:
             return self.records.partition(places)
@@ -93,12 +93,12 @@ class RecordTrace:
         kept = self.operators(dispute.low)
         return None if kept is None else kept.descent(self.records.cut(dispute.low))
 
-    def reveal(self, dispute: Dispute) -> Opened:
+    def reveal(self, dispute: Dispute) -> OpenedLeaves:
         """The operator that is left, or a record that has no operators."""
         if dispute.level == 1:
             return self._posted(dispute).reveal(dispute.low)
         opened = self.records.line(dispute.low)
-        return Opened((self.records.cut(dispute.low),), {record_file(dispute.low): opened.line})
+        return OpenedLeaves((self.records.cut(dispute.low),), {record_file(dispute.low): opened.line})
 
     def operators(self, place: int) -> KeptOperators | None:
         """The operators below the record at `place`; raises what a replay raises."""
@@ -108,7 +108,7 @@ class RecordTrace:
         subject = self.subject(self.records.line(place).line)
         return None if subject is None else keep(folder, lambda out: self.open(subject, out))
 
-    def open(self, subject: Subject, out: Path) -> None:
+    def open(self, subject: OpeningSource, out: Path) -> None:
         """Write the operators of a subject, and all their values."""
         from tallystick.recorders.step_opening import open_operators
 
@@ -136,7 +136,7 @@ class OperatorTrace:
         """The opened operators."""
         return KeptOperators.read(self.folder)
 
-    def partition(self, dispute: Dispute, places: Sequence[int]) -> Opened:
+    def partition(self, dispute: Dispute, places: Sequence[int]) -> OpenedLeaves:
         """The leaves at `places`, with what crosses the cuts after them."""
         return require_posted(self.kept, dispute.root).partition(dispute.low, places)
 
@@ -144,7 +144,7 @@ class OperatorTrace:
         """`None`: there is nothing below an operator."""
         return None
 
-    def reveal(self, dispute: Dispute) -> Opened:
+    def reveal(self, dispute: Dispute) -> OpenedLeaves:
         """The operator that is left, with what it read and gave."""
         return require_posted(self.kept, dispute.root).reveal(dispute.low)
 
@@ -157,11 +157,11 @@ class TrainingSource:
     make: MakeReplayer = graph_replayer
 
     @cached_property
-    def evidence(self) -> Evidence:
+    def evidence(self) -> CheckedRun:
         """The run, rechecked."""
         return whole_evidence(self.run)
 
-    def __call__(self, line: bytes) -> Subject | None:
+    def __call__(self, line: bytes) -> OpeningSource | None:
         """The step of this record; `None` for a header, an anchor, a failure, or a run without a step graph."""
         record = read_record(line, "record")
         if not isinstance(record, StepRecord) or self.evidence.program is None:
@@ -180,7 +180,7 @@ class CallSource:
         """The directory, rechecked."""
         return whole_calls(self.run)
 
-    def __call__(self, line: bytes) -> Subject | None:
+    def __call__(self, line: bytes) -> OpeningSource | None:
         """The call of this record."""
         from tallystick.transcripts.record import CallRecord
 

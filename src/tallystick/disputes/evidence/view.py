@@ -18,13 +18,13 @@ from tallystick.commitments.tree import tree_root
 from tallystick.disputes.evidence.cuts import Cuts
 from tallystick.disputes.evidence.whole import Operators, read_operators
 from tallystick.disputes.game.partition import cut_places
-from tallystick.disputes.game.protocols import Answered
+from tallystick.disputes.game.protocols import DisputeView
 from tallystick.disputes.game.state import Dispute
 from tallystick.documents.files import read_document
 from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
 from tallystick.graphs.graph import Graph, Ref
 from tallystick.judging.findings import require
-from tallystick.judging.leaf.bundle import Asked, LeafBundle
+from tallystick.judging.leaf.bundle import LeafBundle, LeafChallenge
 from tallystick.judging.leaf.bundling import WholeOpening
 from tallystick.judging.opening import OPERATOR, VALUES, read_value, value_file
 from tallystick.tensors.spec import TensorSpec
@@ -33,7 +33,7 @@ from tallystick.transcripts.opening import OpenedOperator, Opening
 
 
 @dataclass(frozen=True)
-class View:
+class OpeningView:
     """An opening of all operators without inner values, and the folders in which values were opened since.
 
     It is one answer's: what lies in the folders is listed once, and a value that was read stays in memory.
@@ -122,7 +122,7 @@ class View:
         for ref in self.cuts.opened_at(dispute.low, places_of(dispute)):
             self.value(ref)
 
-    def bundle(self, place: int, asked: Asked | None = None) -> LeafBundle:
+    def bundle(self, place: int, asked: LeafChallenge | None = None) -> LeafBundle:
         """The leaf bundle of one operator, with the values that are opened anywhere."""
         with supplied():
             bare, small = self.whole.bare(self.graph.nodes[place].number, asked), self.whole.small
@@ -143,16 +143,16 @@ class View:
         return {file: folder for folder in reversed(self.folders) for file in _value_files(folder)}
 
 
-def view_of(answered: Answered) -> View:
+def view_of(answered: DisputeView) -> OpeningView:
     """What the prover opened at the level of operators; raises `ProofError` where that is not readable."""
     folders = operator_folders(answered)
     if not folders:
         raise ProofError("no operators were opened")
     with supplied():
-        return View(read_operators(folders[0]), folders)
+        return OpeningView(read_operators(folders[0]), folders)
 
 
-def operator_folders(answered: Answered) -> tuple[Path, ...]:
+def operator_folders(answered: DisputeView) -> tuple[Path, ...]:
     """The folders of the moves at the level of operators, the descent first; in one-round mode the statement."""
     if answered.claim.levels == 1:
         return (answered.statement, *answered.turns)

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from tallystick.commitments.digest import Digest
 from tallystick.commitments.tree import Hash, check_inclusion, leaf_hash
-from tallystick.disputes.game.moves import Evidence, RecordForm, TensorForm, Writer
+from tallystick.disputes.game.moves import Evidence, RecordForm, TensorForm, ValueWriter
 from tallystick.disputes.game.state import Dispute
 from tallystick.errors import ProofError, RuleError
 from tallystick.tensors.digest import tensor_digest
@@ -38,7 +38,7 @@ class Float(NamedTuple):
     exponent: int
 
 
-class Layout(NamedTuple):
+class FloatLayout(NamedTuple):
     """Bytes, fraction bits and exponent bias of a binary format (IEEE 754-2019 §3.4)."""
 
     bytes: int
@@ -46,7 +46,7 @@ class Layout(NamedTuple):
     bias: int
 
 
-LAYOUTS: Final = {"F32": Layout(4, 23, 127), "F64": Layout(8, 52, 1023)}
+LAYOUTS: Final = {"F32": FloatLayout(4, 23, 127), "F64": FloatLayout(8, 52, 1023)}
 
 
 def convict(dispute: Dispute, evidence: Evidence) -> None:
@@ -107,7 +107,7 @@ def _place(tensor: TensorForm, evidence: Evidence) -> int:
     return 0 if tensor.shape == () else evidence.element
 
 
-def _is_far(exact: Float, found: Float, layout: Layout) -> bool:
+def _is_far(exact: Float, found: Float, layout: FloatLayout) -> bool:
     """Whether `found` is more than `ULPS` of its own last places away from `exact`."""
     width = exact.mantissa.bit_length() - 1 + exact.exponent
     normal = 1 - layout.bias < width < layout.bias
@@ -137,7 +137,7 @@ def _digest(form: TensorForm) -> Digest:
     return tensor_digest(Tensor(form.dtype, form.shape, data))
 
 
-def _stands(dispute: Dispute, writer: Writer) -> None:
+def _stands(dispute: Dispute, writer: ValueWriter) -> None:
     leaf, root = Hash(bytes.fromhex(_leaf(writer.record))), Hash(bytes.fromhex(dispute.root))
     try:
         check_inclusion([Hash(bytes.fromhex(each)) for each in writer.proof], leaf, writer.index, dispute.size, root)

@@ -7,12 +7,12 @@ from dataclasses import replace
 from tallystick.disputes.game.context import Context, allow
 from tallystick.disputes.game.ledger import credit
 from tallystick.disputes.game.moves import Contest, Finalise, Post
-from tallystick.disputes.game.state import Claim, Clocks, Dispute, Phase, State, Status
+from tallystick.disputes.game.state import Clocks, Dispute, Phase, PostedClaim, State, Status
 
 
 def post(at: Context, move: Post) -> State:
     """A new claim, open for one window."""
-    claim = Claim(
+    claim = PostedClaim(
         prover=move.actor,
         root=move.root,
         size=move.size,

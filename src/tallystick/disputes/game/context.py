@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tallystick.disputes.game.rules import Rules
-from tallystick.disputes.game.state import Claim, Dispute, Phase, State
+from tallystick.disputes.game.state import Dispute, Phase, PostedClaim, State
 from tallystick.errors import RuleError
 
 
@@ -27,7 +27,7 @@ class Context:
         """The same moment, after something happened."""
         return replace(self, state=state)
 
-    def claim(self, number: int) -> Claim:
+    def claim(self, number: int) -> PostedClaim:
         """Claim `number`; refused where there is none."""
         allow(number < len(self.state.claims), "unknown", f"there is no claim {number}")
         return self.state.claims[number]
@@ -52,7 +52,7 @@ def allow(condition: bool, code: str, sentence: str) -> None:
         raise RuleError(code, sentence)
 
 
-def mover(claim: Claim, dispute: Dispute) -> str | None:
+def mover(claim: PostedClaim, dispute: Dispute) -> str | None:
     """The party whose clock runs; nobody's in the phases of referee and committee."""
     if dispute.phase in (Phase.PARTITION, Phase.LEAF):
         return claim.prover

@@ -104,7 +104,7 @@ def apply(state: State, move: Move, now: int) -> State:
     return transition.happens(at.with_state(receive(at.state, value_of(move))), move)
 
 
-def next_moves(state: State, party: str, now: int) -> tuple[Option, ...]:
+def next_moves(state: State, party: str, now: int) -> tuple[MoveOption, ...]:
     """The moves inside open disputes that `party` may make at `now`, each with the time until which it may.
 
     Moves that wait for a window to end (`convene`, `tally`, `settle`) are offered before it ends too.
@@ -118,7 +118,7 @@ def next_moves(state: State, party: str, now: int) -> tuple[Option, ...]:
 
 
 @dataclass(frozen=True)
-class Option:
+class MoveOption:
     """A kind of move that a party may make in a dispute; `seconds` are left for it, `None` if no clock runs."""
 
     kind: str
@@ -126,18 +126,18 @@ class Option:
     seconds: int | None
 
 
-def _options(at: Context, number: int, party: str) -> Iterator[Option]:
+def _options(at: Context, number: int, party: str) -> Iterator[MoveOption]:
     dispute = at.state.disputes[number]
     claim = at.claim(dispute.claim)
     if claim.status is not Status.OPEN:
-        yield Option("dismiss", number, None)
+        yield MoveOption("dismiss", number, None)
         return
     left = None if mover(claim, dispute) is None else time_left(dispute, at.time)
     is_late = at.time >= dispute.deadline if left is None else left <= 0
     for kind, transition in DISPUTE_MOVES.items():
         in_time = is_late if kind == "timeout" else not (is_late and transition.is_timed)
         if dispute.phase in transition.phases and in_time and _is_one(at, transition.who, party, dispute):
-            yield Option(kind, number, left if transition.is_timed else None)
+            yield MoveOption(kind, number, left if transition.is_timed else None)
 
 
 def _fits_the_dispute(at: Context, transition: Transition, move: Any) -> None:

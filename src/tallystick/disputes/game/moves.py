@@ -168,7 +168,7 @@ class TensorForm(Document):
     data: Annotated[str, Field(pattern=r"^([0-9a-f]{2})*$", max_length=8192)]
 
 
-class Writer(Document):
+class ValueWriter(Document):
     """The leaf that gave a value, and its place."""
 
     record: RecordForm
@@ -181,7 +181,7 @@ class Evidence(Document):
 
     ground: Literal["edge", "cast", "product"]
     record: RecordForm
-    writer: Writer | None = None
+    writer: ValueWriter | None = None
     tensors: Annotated[tuple[TensorForm, ...], Field(max_length=3)] = ()
     element: Count = 0
 

@@ -13,13 +13,13 @@ from typing import Literal, Protocol
 
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Cut
-from tallystick.disputes.game.state import Claim, Dispute
+from tallystick.disputes.game.state import Dispute, PostedClaim
 
 Files = Mapping[str, bytes | Path]
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedLeaves:
     """The prover's answer to a partition or to the last leaf: leaves with proofs, and the files behind them."""
 
     cuts: tuple[Cut, ...]
@@ -45,14 +45,14 @@ class Descended:
 
 
 @dataclass(frozen=True)
-class Answered:
+class DisputeView:
     """A dispute as a party sees it: the claim's files in `statement`, those of the prover's moves in `turns`.
 
     Each is a folder; `turns` stand in the order of the moves. Which of them opened the operators says the move that
     did, `descended`: what files are in a folder is the prover's choice.
     """
 
-    claim: Claim
+    claim: PostedClaim
     number: int
     dispute: Dispute
     statement: Path
@@ -63,7 +63,7 @@ class Answered:
 class Trace(Protocol):
     """What a prover can open of one claim, from its run directory, by replaying no more than is asked."""
 
-    def partition(self, dispute: Dispute, places: Sequence[int]) -> Opened:
+    def partition(self, dispute: Dispute, places: Sequence[int]) -> OpenedLeaves:
         """The leaves at `places`, and what crosses the cuts after them."""
         ...
 
@@ -71,7 +71,7 @@ class Trace(Protocol):
         """The operators below the record that is left; `None` if this record has none and is to be revealed."""
         ...
 
-    def reveal(self, dispute: Dispute) -> Opened:
+    def reveal(self, dispute: Dispute) -> OpenedLeaves:
         """The leaf that is left, with the values that it read and gave."""
         ...
 
@@ -91,11 +91,11 @@ Ground = Literal["structure", "budget"]
 class Doubter(Protocol):
     """How a challenger finds where a claim goes wrong."""
 
-    def doubt(self, claim: Claim, statement: Path) -> Doubt | None:
+    def doubt(self, claim: PostedClaim, statement: Path) -> Doubt | None:
         """What to contest of a claim, by recomputing it; `None` for nothing."""
         ...
 
-    def choose(self, answered: Answered, children: Sequence[tuple[int, int]]) -> int | Ground:
+    def choose(self, answered: DisputeView, children: Sequence[tuple[int, int]]) -> int | Ground:
         """The first child whose inputs agree and whose outputs leave the tolerance, or the ground of a protest."""
         ...
 
@@ -103,6 +103,6 @@ class Doubter(Protocol):
 class Judge(Protocol):
     """What a referee or a member of a committee finds."""
 
-    def rule(self, answered: Answered, nonce: str | None = None) -> tuple[Fault | None, str]:
+    def rule(self, answered: DisputeView, nonce: str | None = None) -> tuple[Fault | None, str]:
         """Who is at fault and why; `None` where a committee has to decide, or a member cannot tell."""
         ...

@@ -39,7 +39,7 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True)
-class Claim:
+class PostedClaim:
     """A tree of records that somebody answers for with `bond`; `disputes` are open on it."""
 
     prover: str
@@ -127,7 +127,7 @@ class Dispute:
 
 
 @dataclass(frozen=True)
-class Member:
+class MemberStake:
     """A member's stake, and how it stands: drawn in `serving` committees now, and bound until `bound_until`."""
 
     stake: int
@@ -156,7 +156,7 @@ class Pausing:
 Owed: TypeAlias = Mapping[str, tuple[Credit, ...]]
 
 
-def _empty() -> Mapping[str, Member]:
+def _empty() -> Mapping[str, MemberStake]:
     return MappingProxyType({})
 
 
@@ -169,9 +169,9 @@ class State:
     """All of it. `balance` is the money that came in and has not gone out."""
 
     rules: Rules
-    claims: tuple[Claim, ...] = ()
+    claims: tuple[PostedClaim, ...] = ()
     disputes: tuple[Dispute, ...] = ()
-    members: Mapping[str, Member] = field(default_factory=_empty)
+    members: Mapping[str, MemberStake] = field(default_factory=_empty)
     owed: Owed = field(default_factory=_nothing)
     pausing: Pausing = Pausing()
     balance: int = 0

@@ -13,7 +13,7 @@ from tallystick.disputes.game.ledger import credit
 from tallystick.disputes.game.moves import Appeal, Disclose, Dismiss, Draw, Enlist, Retire, Settle, Tally, Unseal, Vote
 from tallystick.disputes.game.settlement import dismiss as dismissed
 from tallystick.disputes.game.settlement import settle as settled
-from tallystick.disputes.game.state import Appealed, Dispute, Member, Phase, Round, State
+from tallystick.disputes.game.state import Appealed, Dispute, MemberStake, Phase, Round, State
 
 Entry = TypeVar("Entry")
 
@@ -23,13 +23,13 @@ def enlist(at: Context, move: Enlist) -> State:
     allow(move.actor in at.rules.members, "actor", "the rules do not list this member")
     held = at.state.members.get(move.actor)
     allow(held is None or not held.stake, "enlisted", "this member has a stake already")
-    staked = replace(held or Member(stake=0), stake=move.value, is_active=True)
+    staked = replace(held or MemberStake(stake=0), stake=move.value, is_active=True)
     return _with_member(at, move.actor, staked).state
 
 
 def retire(at: Context, move: Retire) -> State:
     """A member that sits in no committee gets its stake back, once no planted case can show any more."""
-    held = at.state.members.get(move.actor, Member(stake=0))
+    held = at.state.members.get(move.actor, MemberStake(stake=0))
     allow(held.stake > 0, "actor", "this member has no stake")
     allow(held.serving == 0, "serving", "this member sits in a committee")
     allow(at.time >= held.bound_until, "early", "this member's last votes can still be held against it")
@@ -191,7 +191,7 @@ def _fined(at: Context, name: str, fine: int) -> Context:
     return at.with_state(credit(at.state, at.rules.treasury, taken, at.now))
 
 
-def _with_member(at: Context, name: str, member: Member) -> Context:
+def _with_member(at: Context, name: str, member: MemberStake) -> Context:
     return at.with_state(replace(at.state, members={**at.state.members, name: member}))
 
 

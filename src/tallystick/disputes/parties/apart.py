@@ -18,9 +18,9 @@ from threading import Thread
 from typing import Any, Final, Protocol, Self, cast
 
 from tallystick.commitments.encoding import Json, decode, encode
-from tallystick.disputes.game.protocols import Answered, Doubt, Doubter, Ground
-from tallystick.disputes.game.state import Claim, Status
-from tallystick.disputes.parties.auditing import Finding, doubt_form, read_doubt
+from tallystick.disputes.game.protocols import DisputeView, Doubt, Doubter, Ground
+from tallystick.disputes.game.state import PostedClaim, Status
+from tallystick.disputes.parties.auditing import AuditFinding, doubt_form, read_doubt
 from tallystick.disputes.parties.task import FAILURES
 from tallystick.disputes.parties.watch import claim_name
 from tallystick.disputes.parties.workspace import Workspace
@@ -33,7 +33,7 @@ REASON_MAX: Final = 4096
 class Recalling(Doubter, Protocol):
     """A doubter that takes the finding of another one of its kind for its own."""
 
-    def recall(self, claim: Claim, statement: Path, found: Doubt | None) -> None:
+    def recall(self, claim: PostedClaim, statement: Path, found: Doubt | None) -> None:
         """Take over what was found of a claim, so that it is not computed again."""
         ...
 
@@ -47,7 +47,7 @@ class Worker:
 
 
 @dataclass
-class Apart:
+class AuditProcess:
     """Audits claims in a process of their own, one at a time; implements `Auditor`.
 
     `make` makes the doubter of that process there: a function or class of a module, or a `partial` of one, that takes
@@ -75,37 +75,37 @@ class Apart:
         self.worker = None
         self.asked.clear()
 
-    def find(self, claim: Claim, statement: Path) -> Finding | None:
+    def find(self, claim: PostedClaim, statement: Path) -> AuditFinding | None:
         """What was found of a claim; otherwise its audit begins, or waits until the one that is going on has ended.
 
         Raises `UnavailableError` where the audit failed; asked again, it begins anew.
         """
         self._let_go()
         if self._recall(claim, statement):
-            return Finding(self.doubter.doubt(claim, statement))
+            return AuditFinding(self.doubter.doubt(claim, statement))
         self._raise_failure(claim)
         self.asked.add(_note(claim))
         if self.worker is None:
             self.worker = self._begun(claim, statement)
         return None
 
-    def is_elsewhere(self, claim: Claim) -> bool:
+    def is_elsewhere(self, claim: PostedClaim) -> bool:
         """See `Auditor`."""
         self._let_go()
         is_asked = self.worker is not None and _note(claim) in self.asked
         return is_asked and self.workspace.note(_note(claim)) is None
 
-    def keep(self, claims: Collection[Claim]) -> None:
+    def keep(self, claims: Collection[PostedClaim]) -> None:
         """See `Auditor`."""
         if self.worker is not None and self.worker.note not in map(_note, claims):
             self.close()
 
-    def choose(self, answered: Answered, children: Sequence[tuple[int, int]]) -> int | Ground:
+    def choose(self, answered: DisputeView, children: Sequence[tuple[int, int]]) -> int | Ground:
         """See `Auditor`."""
         self._recall(answered.claim, answered.statement)
         return self.doubter.choose(answered, children)
 
-    def _recall(self, claim: Claim, statement: Path) -> bool:
+    def _recall(self, claim: PostedClaim, statement: Path) -> bool:
         """Whether there is a finding, which the doubter of this process now has too."""
         noted = self.workspace.note(_note(claim)) or {}
         doubt = read_doubt(noted.get("doubt"))
@@ -126,14 +126,14 @@ class Apart:
             self.workspace.put_note(self.worker.note, {"failed": sentence})
         self.close()
 
-    def _raise_failure(self, claim: Claim) -> None:
+    def _raise_failure(self, claim: PostedClaim) -> None:
         """Raise what an audit failed by, once."""
         noted = self.workspace.note(_note(claim))
         if noted is not None:
             self.workspace.drop_note(_note(claim))
             raise UnavailableError(str(noted.get("failed", "what the audit wrote down cannot be read")))
 
-    def _begun(self, claim: Claim, statement: Path) -> Worker:
+    def _begun(self, claim: PostedClaim, statement: Path) -> Worker:
         form = encode(cast(Json, asdict(claim) | {"status": claim.status.value}))
         arguments = (self.make, form, str(statement), str(self.workspace.path(_note(claim))))
         process = get_context("spawn").Process(target=audit, args=arguments, daemon=True)
@@ -151,7 +151,7 @@ def audit(make: Callable[[], Doubter], claim: bytes, statement: str, note: str) 
     write_atomically(Path(note), encode(_audited(make, _claim(claim), Path(statement))))
 
 
-def _audited(make: Callable[[], Doubter], claim: Claim, statement: Path) -> Json:
+def _audited(make: Callable[[], Doubter], claim: PostedClaim, statement: Path) -> Json:
     try:
         return {"doubt": doubt_form(make().doubt(claim, statement))}
     except (MalformedError, ProofError) as error:
@@ -173,9 +173,9 @@ def _uninterrupted() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
-def _claim(form: bytes) -> Claim:
+def _claim(form: bytes) -> PostedClaim:
     fields = cast(dict[str, Any], decode(form, "claim"))
-    return Claim(**fields | {"status": Status(fields["status"])})
+    return PostedClaim(**fields | {"status": Status(fields["status"])})
 
 
 def _end_with_parent() -> None:
@@ -186,5 +186,5 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _note(claim: Claim) -> str:
+def _note(claim: PostedClaim) -> str:
     return f"audits/{claim_name(claim)}"

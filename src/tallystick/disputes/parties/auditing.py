@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Protocol
 
 from tallystick.commitments.encoding import Json
-from tallystick.disputes.game.protocols import Answered, Doubt, Doubter, Ground
-from tallystick.disputes.game.state import Claim
+from tallystick.disputes.game.protocols import DisputeView, Doubt, Doubter, Ground
+from tallystick.disputes.game.state import PostedClaim
 
 
 @dataclass(frozen=True)
-class Finding:
+class AuditFinding:
     """What an audit found: something to contest, or nothing."""
 
     doubt: Doubt | None
@@ -22,19 +22,19 @@ class Finding:
 class Auditor(Protocol):
     """A challenger's audits of claims, and its choices in disputes over them."""
 
-    def find(self, claim: Claim, statement: Path) -> Finding | None:
+    def find(self, claim: PostedClaim, statement: Path) -> AuditFinding | None:
         """What an audit of a claim found; `None` if it goes on in another process. Raises what it failed by."""
         ...
 
-    def is_elsewhere(self, claim: Claim) -> bool:
+    def is_elsewhere(self, claim: PostedClaim) -> bool:
         """Whether an audit of a claim that was asked for goes on in another process, or waits for one."""
         ...
 
-    def keep(self, claims: Collection[Claim]) -> None:
+    def keep(self, claims: Collection[PostedClaim]) -> None:
         """End the audits of all other claims: what they find is of no use any more."""
         ...
 
-    def choose(self, answered: Answered, children: Sequence[tuple[int, int]]) -> int | Ground:
+    def choose(self, answered: DisputeView, children: Sequence[tuple[int, int]]) -> int | Ground:
         """As `Doubter.choose`."""
         ...
 
@@ -43,20 +43,20 @@ class Auditor(Protocol):
 class Inline:
     """Audits in the process of the challenger, which makes no move until they end."""
 
-    doubters: Callable[[Claim], Doubter]
+    doubters: Callable[[PostedClaim], Doubter]
 
-    def find(self, claim: Claim, statement: Path) -> Finding:
+    def find(self, claim: PostedClaim, statement: Path) -> AuditFinding:
         """See `Auditor`."""
-        return Finding(self.doubters(claim).doubt(claim, statement))
+        return AuditFinding(self.doubters(claim).doubt(claim, statement))
 
-    def is_elsewhere(self, claim: Claim) -> bool:
+    def is_elsewhere(self, claim: PostedClaim) -> bool:
         """Never."""
         return False
 
-    def keep(self, claims: Collection[Claim]) -> None:
+    def keep(self, claims: Collection[PostedClaim]) -> None:
         """There are none."""
 
-    def choose(self, answered: Answered, children: Sequence[tuple[int, int]]) -> int | Ground:
+    def choose(self, answered: DisputeView, children: Sequence[tuple[int, int]]) -> int | Ground:
         """See `Auditor`."""
         return self.doubters(answered.claim).choose(answered, children)
 

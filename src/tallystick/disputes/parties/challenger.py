@@ -10,11 +10,11 @@ from itertools import pairwise
 from tallystick.disputes.game.moves import Choose, Contest, Move, Protest
 from tallystick.disputes.game.partition import bounds
 from tallystick.disputes.game.protocols import Doubt, Ground
-from tallystick.disputes.game.state import Claim, Phase, Status
-from tallystick.disputes.parties.auditing import Auditor, Finding, doubt_form, read_doubt
-from tallystick.disputes.parties.shelf import Shelf
-from tallystick.disputes.parties.task import FAILURES, Elsewhere, Task, is_pressing
-from tallystick.disputes.parties.watch import View, claim_name
+from tallystick.disputes.game.state import Phase, PostedClaim, Status
+from tallystick.disputes.parties.auditing import AuditFinding, Auditor, doubt_form, read_doubt
+from tallystick.disputes.parties.shelf import BoardCache
+from tallystick.disputes.parties.task import FAILURES, Elsewhere, PartyTask, is_pressing
+from tallystick.disputes.parties.watch import GameView, claim_name
 from tallystick.disputes.parties.workspace import Workspace
 from tallystick.errors import MalformedError, ProofError, UnavailableError
 
@@ -26,13 +26,13 @@ class Challenger:
     Where its files and clock run out it protests rather than be silent.
     """
 
-    shelf: Shelf
+    shelf: BoardCache
     workspace: Workspace
     auditor: Auditor
     claims: Collection[int] | None = None
     contests: bool = True
 
-    def tasks(self, view: View) -> Iterator[Task]:
+    def tasks(self, view: GameView) -> Iterator[PartyTask]:
         """Claims that were not looked at yet, and disputes in which the challenger's clock runs."""
         if self.contests:
             yield from self._claims(view)
@@ -40,9 +40,9 @@ class Challenger:
             dispute = view.state.disputes[number]
             if dispute.phase is Phase.CHOOSE:
                 key = f"choice-{view.name_of(number)}-{dispute.turn}"
-                yield Task(key, seconds, partial(self._choice, view, number, seconds), kept=True)
+                yield PartyTask(key, seconds, partial(self._choice, view, number, seconds), kept=True)
 
-    def _claims(self, view: View) -> Iterator[Task]:
+    def _claims(self, view: GameView) -> Iterator[PartyTask]:
         contested = {dispute.claim for dispute in view.state.disputes if dispute.challenger == view.party}
         self.auditor.keep(_of_use(view, contested))
         for number, claim in enumerate(view.state.claims):
@@ -52,16 +52,16 @@ class Challenger:
             if is_open and is_mine_to_ask and not self._is_believed(claim):
                 key = f"contest-{number}-{claim_name(claim)}"
                 answer = partial(self._contest, view, number, left)
-                yield Task(key, left, answer, True, True, partial(self._is_elsewhere, claim))
+                yield PartyTask(key, left, answer, True, True, partial(self._is_elsewhere, claim))
 
-    def _is_believed(self, claim: Claim) -> bool:
+    def _is_believed(self, claim: PostedClaim) -> bool:
         noted = self.workspace.note(_note(claim))
         return noted is not None and noted.get("doubt") is None
 
-    def _is_elsewhere(self, claim: Claim) -> bool:
+    def _is_elsewhere(self, claim: PostedClaim) -> bool:
         return self.auditor.is_elsewhere(claim) and self._noted(claim) is None
 
-    def _contest(self, view: View, number: int, left: int) -> Move | None:
+    def _contest(self, view: GameView, number: int, left: int) -> Move | None:
         claim = view.state.claims[number]
         doubt = self._noted(claim)
         if doubt is None:
@@ -75,22 +75,22 @@ class Challenger:
         price = view.rules.challenger_bond + view.rules.deposit
         return Contest(actor=view.party, value=price, claim=number, low=doubt.low, high=doubt.high)
 
-    def _noted(self, claim: Claim) -> Doubt | None:
+    def _noted(self, claim: PostedClaim) -> Doubt | None:
         """What was found before, where the contest could not be made then."""
         return read_doubt((self.workspace.note(_note(claim)) or {}).get("doubt"))
 
-    def _find(self, claim: Claim, is_pressing: bool) -> Finding | None:
+    def _find(self, claim: PostedClaim, is_pressing: bool) -> AuditFinding | None:
         """What to contest: everything, where the statement is no statement or is withheld until the window ends."""
         try:
             return self.auditor.find(claim, self.shelf.folder_of(claim.statement))
         except (MalformedError, ProofError) as error:
-            return Finding(Doubt(0, claim.size, str(error)))
+            return AuditFinding(Doubt(0, claim.size, str(error)))
         except UnavailableError as error:
             if is_pressing and self.shelf.is_missing(claim.statement):
-                return Finding(Doubt(0, claim.size, str(error)))
+                return AuditFinding(Doubt(0, claim.size, str(error)))
             raise
 
-    def _choice(self, view: View, number: int, seconds: int) -> Move:
+    def _choice(self, view: GameView, number: int, seconds: int) -> Move:
         """A child, or a protest; near the end of the clock a protest is better than silence, whatever went wrong."""
         dispute = view.state.disputes[number]
         chosen: int | Ground
@@ -106,18 +106,18 @@ class Challenger:
             return Choose(actor=view.party, dispute=number, turn=dispute.turn, child=chosen)
         return Protest(actor=view.party, dispute=number, turn=dispute.turn, ground=chosen)
 
-    def _chosen(self, view: View, number: int) -> int | Ground:
+    def _chosen(self, view: GameView, number: int) -> int | Ground:
         dispute = view.state.disputes[number]
         ends = bounds(dispute.low, dispute.high, view.rules.ways)
         return self.auditor.choose(self.shelf.answered(view, number), list(pairwise(ends)))
 
 
-def _of_use(view: View, contested: Collection[int]) -> list[Claim]:
+def _of_use(view: GameView, contested: Collection[int]) -> list[PostedClaim]:
     """The claims of which a finding is of use: those that may be contested, or are by this party."""
     claims = enumerate(view.state.claims)
     is_open = (claim for number, claim in claims if claim.deadline > view.time or number in contested)
     return [claim for claim in is_open if claim.status is Status.OPEN]
 
 
-def _note(claim: Claim) -> str:
+def _note(claim: PostedClaim) -> str:
     return f"claims/{claim_name(claim)}"

@@ -24,7 +24,7 @@ ETHEREUM_PATIENCE: Final = 1800
 
 
 @dataclass(frozen=True)
-class Place:
+class CoordinatorConnection:
     """A coordinator and its board as one party is connected to them; `identity` tells coordinators apart."""
 
     coordinator: Coordinator
@@ -60,7 +60,7 @@ class NoBoard:
 @contextmanager
 def connected(
     text: str, key: Path | None = None, board: str | None = None, board_key: Path | None = None
-) -> Iterator[Place]:
+) -> Iterator[CoordinatorConnection]:
     """Connect to the coordinator that `text` names, as the party with `key`; without a key one can only look.
 
     `board` says where data lies: at another coordinator, where one is known by `board_key`, or in a folder that the
@@ -79,7 +79,7 @@ def connected(
 
 
 @contextmanager
-def _opened(text: str, key: Path | None) -> Iterator[Place]:
+def _opened(text: str, key: Path | None) -> Iterator[CoordinatorConnection]:
     if text.startswith(ETHEREUM):
         yield _contract(text, key)
         return
@@ -88,12 +88,12 @@ def _opened(text: str, key: Path | None) -> Iterator[Place]:
         from tallystick.disputes.coordinators.local.client import RemoteCoordinator
 
         with closing(RemoteCoordinator(text)) as remote:
-            yield Place(remote.connect(signing), remote.board(signing), remote.identity, remote=remote)
+            yield CoordinatorConnection(remote.connect(signing), remote.board(signing), remote.identity, remote=remote)
         return
     from tallystick.disputes.coordinators.local.place import LocalCoordinator
 
     with closing(LocalCoordinator.open(text)) as found:
-        yield Place(found.connect(signing), found.board(signing), found.identity)
+        yield CoordinatorConnection(found.connect(signing), found.board(signing), found.identity)
 
 
 @contextmanager
@@ -107,13 +107,13 @@ def _board_at(text: str, key: Path | None) -> Iterator[Board]:
         yield place.board
 
 
-def _contract(text: str, key: Path | None) -> Place:
+def _contract(text: str, key: Path | None) -> CoordinatorConnection:
     from tallystick.disputes.coordinators.ethereum.client import connect
     from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
 
     found = connect(text, EthereumKey.read(key) if key else None)
     identity = digest("coordinator", f"{found.chain_id}:{found.contract}".encode())
-    return Place(found, NoBoard(), identity, ETHEREUM_PATIENCE)
+    return CoordinatorConnection(found, NoBoard(), identity, ETHEREUM_PATIENCE)
 
 
 def _signing_key(key: Path | None) -> SigningKey:

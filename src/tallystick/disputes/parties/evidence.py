@@ -14,8 +14,8 @@ import numpy as np
 from tallystick.commitments.tree import prove_inclusion
 from tallystick.disputes.evidence.view import view_of
 from tallystick.disputes.game.cheap import CAST, PRODUCT, convict
-from tallystick.disputes.game.moves import Evidence, RecordForm, TensorForm, Writer
-from tallystick.disputes.game.protocols import Answered
+from tallystick.disputes.game.moves import Evidence, RecordForm, TensorForm, ValueWriter
+from tallystick.disputes.game.protocols import DisputeView
 from tallystick.disputes.game.state import Dispute
 from tallystick.errors import ProofError, RuleError
 from tallystick.judging.leaf.bundling import WholeOpening
@@ -28,7 +28,7 @@ BYTES_MAX, SIDES_MAX, INPUTS_MAX, OUTPUTS_MAX = 4096, 8, 16, 4
 ELEMENTS_TRIED: Final = 8
 
 
-def find_evidence(answered: Answered) -> Evidence | None:
+def find_evidence(answered: DisputeView) -> Evidence | None:
     """Evidence about the operator that was opened; `None` where there is none that a coordinator would check."""
     dispute = answered.dispute
     if dispute.level != 1 or dispute.ground != "leaf":
@@ -51,7 +51,7 @@ def _edges(whole: WholeOpening, place: int, record: OperatorRecord) -> Iterator[
         is_small = _fits(writer) and _fits(record)
         if is_small and any(writer.outputs[ref] != record.inputs[ref] or index >= place for ref in shared):
             proof = tuple(each.hex() for each in prove_inclusion(whole.leaves, index, len(whole.lines)))
-            written = Writer(record=_form(writer), index=index, proof=proof)
+            written = ValueWriter(record=_form(writer), index=index, proof=proof)
             yield Evidence(ground="edge", record=_form(record), writer=written)
 
 

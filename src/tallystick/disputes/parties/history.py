@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tallystick.commitments.encoding import Json
-from tallystick.disputes.coordinators.coordinator import Entry
+from tallystick.disputes.coordinators.coordinator import MoveEntry
 from tallystick.disputes.game.game import apply
 from tallystick.disputes.game.moves import (
     Choose,
@@ -22,17 +22,17 @@ from tallystick.disputes.game.moves import (
 )
 from tallystick.disputes.game.rules import Rules
 from tallystick.disputes.game.state import State
-from tallystick.disputes.parties.progress import Standing, standing
+from tallystick.disputes.parties.progress import DisputeProgress, standing
 
 
 @dataclass(frozen=True)
-class Told:
+class HistoryEntry:
     """A move, who made it, what it said, and where the dispute stood then."""
 
-    entry: Entry
+    entry: MoveEntry
     role: str
     said: str
-    after: Standing
+    after: DisputeProgress
 
     def to_json(self) -> dict[str, Json]:
         """The move as data, and the standing after it."""
@@ -45,15 +45,15 @@ class Told:
         }
 
 
-def tell(rules: Rules, entries: Iterable[Entry], number: int) -> list[Told]:
+def tell(rules: Rules, entries: Iterable[MoveEntry], number: int) -> list[HistoryEntry]:
     """The moves of dispute `number`, the contest that opened it first."""
-    state, found = State(rules), list[Told]()
+    state, found = State(rules), list[HistoryEntry]()
     for entry in entries:
         before, state = state, apply(state, entry.move, entry.time)
         opens = isinstance(entry.move, Contest) and len(before.disputes) == number
         if opens or getattr(entry.move, "dispute", None) == number:
             role = role_of(state, number, entry.move.actor)
-            found.append(Told(entry, role, said(entry.move), standing(state, number, entry.time)))
+            found.append(HistoryEntry(entry, role, said(entry.move), standing(state, number, entry.time)))
     return found
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from tallystick.disputes.game.context import mover
-from tallystick.disputes.game.game import Option
+from tallystick.disputes.game.game import MoveOption
 from tallystick.disputes.game.ledger import withdrawable
 from tallystick.disputes.game.moves import Convene, Dismiss, Draw, Finalise, Move, Settle, Tally, Timeout, Withdraw
-from tallystick.disputes.parties.task import Task
-from tallystick.disputes.parties.watch import View
+from tallystick.disputes.parties.task import PartyTask
+from tallystick.disputes.parties.watch import GameView
 
 DUE: Final[dict[str, Callable[..., Move]]] = {
     "timeout": Timeout,
@@ -24,7 +24,7 @@ DUE: Final[dict[str, Callable[..., Move]]] = {
 
 
 @dataclass
-class Keeper:
+class DueMoves:
     """Makes due moves in this party's claims and disputes, or in everybody's; takes out what is owed to it.
 
     It draws a nonce only where the rules name this party, or nobody, as the beacon.
@@ -35,7 +35,7 @@ class Keeper:
     finalises: bool = True
     nonce: Callable[[], str] = lambda: secrets.token_hex(32)
 
-    def tasks(self, view: View) -> Iterator[Task]:
+    def tasks(self, view: GameView) -> Iterator[PartyTask]:
         """What is due now."""
         for option in view.options:
             if self.everybody or view.is_in(option.dispute):
@@ -47,13 +47,13 @@ class Keeper:
         if self.withdraws and withdrawable(view.state, view.party, view.now):
             yield self._task("all", Withdraw(actor=view.party))
 
-    def about(self, view: View, number: int) -> Iterator[Task]:
+    def about(self, view: GameView, number: int) -> Iterator[PartyTask]:
         """What is due in one dispute and over its claim, and what this party is owed."""
         claim = view.state.disputes[number].claim
         wanted = (view.name_of(number), f"finalise-{claim}", "withdraw-all")
         yield from (task for task in self.tasks(view) if task.key.endswith(wanted))
 
-    def _due(self, view: View, option: Option) -> Move | None:
+    def _due(self, view: GameView, option: MoveOption) -> Move | None:
         """The move of an option, if it is one that anybody makes once its time has come."""
         if option.kind == "draw":
             return Draw(actor=view.party, dispute=option.dispute, nonce=self.nonce())
@@ -63,11 +63,11 @@ class Keeper:
         is_own_defeat = option.kind == "timeout" and mover(view.claim_of(dispute), dispute) == view.party
         return None if is_own_defeat else DUE[option.kind](actor=view.party, dispute=option.dispute)
 
-    def _closings(self, view: View) -> Iterator[Task]:
+    def _closings(self, view: GameView) -> Iterator[PartyTask]:
         for number, claim in enumerate(view.state.claims):
             move = Finalise(actor=view.party, claim=number)
             if (self.everybody or claim.prover == view.party) and view.allows(move):
                 yield self._task(f"{number}", move)
 
-    def _task(self, name: str, move: Move) -> Task:
-        return Task(f"{move.kind}-{name}", None, lambda: move)
+    def _task(self, name: str, move: Move) -> PartyTask:
+        return PartyTask(f"{move.kind}-{name}", None, lambda: move)

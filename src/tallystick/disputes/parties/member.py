@@ -13,9 +13,9 @@ from tallystick.disputes.game.moves import Disclose, Draw, Enlist, Move, Vote
 from tallystick.disputes.game.protocols import Judge
 from tallystick.disputes.game.state import Phase
 from tallystick.disputes.parties.ruling import find
-from tallystick.disputes.parties.shelf import Shelf
-from tallystick.disputes.parties.task import Task, is_pressing
-from tallystick.disputes.parties.watch import View
+from tallystick.disputes.parties.shelf import BoardCache
+from tallystick.disputes.parties.task import PartyTask, is_pressing
+from tallystick.disputes.parties.watch import GameView
 from tallystick.disputes.parties.workspace import Workspace
 
 
@@ -28,27 +28,27 @@ class Cast:
 
 
 @dataclass
-class Member:
+class CommitteeMember:
     """Votes on what its judge finds, and for nobody's fault where it cannot tell.
 
     Vote and salt are on disk before the commitment is made: a member that forgot them could never disclose, and pay.
     """
 
-    shelf: Shelf
+    shelf: BoardCache
     workspace: Workspace
     judge: Judge
     enlists: bool = True
 
-    def tasks(self, view: View) -> Iterator[Task]:
+    def tasks(self, view: GameView) -> Iterator[PartyTask]:
         """To enlist, to commit to votes, and to disclose them."""
         member = view.state.members.get(view.party)
         if self.enlists and view.party in view.rules.members and (member is None or not member.stake):
             enlist = Enlist(actor=view.party, value=view.rules.stake)
-            yield Task("enlist", None, lambda: enlist, kept=True, single=True)
+            yield PartyTask("enlist", None, lambda: enlist, kept=True, single=True)
         for number in dict.fromkeys(option.dispute for option in view.options if option.kind == "disclose"):
             yield from self._sitting(view, number)
 
-    def _sitting(self, view: View, number: int) -> Iterator[Task]:
+    def _sitting(self, view: GameView, number: int) -> Iterator[PartyTask]:
         """What is left to do in a committee that this member sits in."""
         dispute = view.state.disputes[number]
         sitting, left = dispute.rounds[-1], dispute.deadline - view.time
@@ -57,14 +57,14 @@ class Member:
         seat = sitting.drawn.index(view.party)
         if not sitting.commitments[seat] and dispute.phase is Phase.COMMITTING and left > 0:
             key = f"vote-{view.name_of(number)}-{len(dispute.rounds)}"
-            yield Task(key, left, partial(self._commit, view, number, left))
+            yield PartyTask(key, left, partial(self._commit, view, number, left))
         cast = self._cast(view, number)
         if cast and sitting.commitments[seat] and sitting.votes[seat] is None:
             move = Disclose(actor=view.party, dispute=number, vote=cast.vote, salt=cast.salt)
             if view.allows(move):
-                yield Task(f"disclose-{view.name_of(number)}-{len(dispute.rounds)}", max(left, 0), lambda: move)
+                yield PartyTask(f"disclose-{view.name_of(number)}-{len(dispute.rounds)}", max(left, 0), lambda: move)
 
-    def _commit(self, view: View, number: int, left: int) -> Move:
+    def _commit(self, view: GameView, number: int, left: int) -> Move:
         cast = self._cast(view, number)
         if cast is None:
             cast = Cast(self._found(view, number, left), secrets.token_hex(32))
@@ -73,16 +73,16 @@ class Member:
         hidden = commitment(number, sitting, view.party, cast.vote, cast.salt)
         return Vote(actor=view.party, dispute=number, commitment=hidden)
 
-    def _found(self, view: View, number: int, left: int) -> Fault:
+    def _found(self, view: GameView, number: int, left: int) -> Fault:
         nonces = [entry.move.nonce for entry in view.moves.get(number, ()) if isinstance(entry.move, Draw)]
         is_last_call = is_pressing(left, view.rules.vote_window)
         return find(view, number, self.shelf, self.judge, is_last_call, nonces[-1])[0] or Fault.NOBODY
 
-    def _cast(self, view: View, number: int) -> Cast | None:
+    def _cast(self, view: GameView, number: int) -> Cast | None:
         noted = self.workspace.note(self._note(view, number))
         if noted is None:
             return None
         return Cast(Fault(str(noted.get("vote"))), str(noted.get("salt")))
 
-    def _note(self, view: View, number: int) -> str:
+    def _note(self, view: GameView, number: int) -> str:
         return f"votes/{view.name_of(number)}-{len(view.state.disputes[number].rounds)}"

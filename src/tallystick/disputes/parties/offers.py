@@ -8,7 +8,7 @@ from tallystick.audits.inference import gather_calls
 from tallystick.audits.policy import Policy
 from tallystick.disputes.coordinators.manifest import files_of
 from tallystick.disputes.evidence.calls import require_disputable
-from tallystick.disputes.parties.prover import Offer
+from tallystick.disputes.parties.prover import ClaimOffer
 from tallystick.documents.files import read_document
 from tallystick.judging.opening import OPENING
 from tallystick.store.inference import InferenceDirectory, claims_inference
@@ -17,7 +17,7 @@ from tallystick.transcripts.claim import Log
 from tallystick.transcripts.opening import Opening
 
 
-def offer_of(folder: Path) -> Offer:
+def offer_of(folder: Path) -> ClaimOffer:
     """The offer of a finished run, of recorded calls of a model, or of an opening of all operators.
 
     Raises `UnavailableError` where there is none, `MalformedError` where its claim is not readable, and `UsageError`
@@ -27,7 +27,7 @@ def offer_of(folder: Path) -> Offer:
         log, levels = Opening.from_bytes(read_document(folder / OPENING), OPENING).operators, 1
     else:
         log, levels = _transcript(folder), 2
-    return Offer(log.root.removeprefix("sha256:"), log.size, files_of(folder), levels)
+    return ClaimOffer(log.root.removeprefix("sha256:"), log.size, files_of(folder), levels)
 
 
 def _transcript(folder: Path) -> Log:

@@ -10,8 +10,8 @@ from typing import Final
 from tallystick.disputes.coordinators.coordinator import Coordinator
 from tallystick.disputes.game.moves import Move
 from tallystick.disputes.parties.calendar import next_instant
-from tallystick.disputes.parties.task import FAILURES, MISTAKES, Elsewhere, Role, Task
-from tallystick.disputes.parties.watch import View, Watch
+from tallystick.disputes.parties.task import FAILURES, MISTAKES, Elsewhere, PartyRole, PartyTask
+from tallystick.disputes.parties.watch import GameView, Watch
 from tallystick.disputes.parties.workspace import Sent, Workspace
 from tallystick.errors import RuleError, UnavailableError
 
@@ -51,11 +51,11 @@ class Player:
 
     coordinator: Coordinator
     workspace: Workspace
-    roles: Sequence[Role]
+    roles: Sequence[PartyRole]
     say: Callable[[str], None] = quiet
     patience: int = PATIENCE
     watch: Watch = field(init=False)
-    view: View | None = None
+    view: GameView | None = None
     rests: dict[str, Rest] = field(default_factory=dict)
     is_waiting: bool = False
     """Whether at the last look another process was thinking something out for this party."""
@@ -91,8 +91,11 @@ class Player:
         return min(filter(None, [next_instant(self.view.state, self.view.now), *rests]), default=None)
 
     def run(
-        self, until: Callable[[View], bool], pace: Pace | None = None, after: Callable[[View], None] | None = None
-    ) -> View:
+        self,
+        until: Callable[[GameView], bool],
+        pace: Pace | None = None,
+        after: Callable[[GameView], None] | None = None,
+    ) -> GameView:
         """Play until nothing is left to do and `until` holds; `after` sees every look. Outages are waited out."""
         pace, outages = pace or Pace(), 0
         while True:
@@ -111,16 +114,16 @@ class Player:
             if not is_moving:
                 pace.sleep(pace.poll)
 
-    def _tasks(self, view: View) -> list[Task]:
+    def _tasks(self, view: GameView) -> list[PartyTask]:
         """What is open, the least time left first; what has no clock comes last."""
         tasks = [task for role in self.roles for task in role.tasks(view)]
         return sorted(tasks, key=lambda task: (task.seconds is None, task.seconds or 0))
 
-    def _is_awake(self, task: Task, view: View) -> bool:
+    def _is_awake(self, task: PartyTask, view: GameView) -> bool:
         rest = self.rests.get(task.key)
         return (rest is None or view.now >= rest.until) and not task.is_elsewhere()
 
-    def _does(self, task: Task, view: View) -> bool:
+    def _does(self, task: PartyTask, view: GameView) -> bool:
         """Whether the task was done; a failure costs this task time, and no other."""
         try:
             self._make(task, view)
@@ -135,7 +138,7 @@ class Player:
         self._rest(task, view.now)
         return False
 
-    def _make(self, task: Task, view: View) -> None:
+    def _make(self, task: PartyTask, view: GameView) -> None:
         """Think the move out, look again, and make it if the rules still allow it."""
         sent = self._written_down(task, view) if task.kept else None
         if task.single and sent is not None and (arrives := sent.time + self.patience) > view.now:
@@ -153,7 +156,7 @@ class Player:
             self.workspace.send(task.key, move, view.now)
         self._submit(task, move, view.now)
 
-    def _written_down(self, task: Task, view: View) -> Sent | None:
+    def _written_down(self, task: PartyTask, view: GameView) -> Sent | None:
         """The move that an earlier program thought out; forgotten where the rules do not take it."""
         sent = self.workspace.sent(task.key)
         if sent is not None and not view.allows(sent.move):
@@ -161,7 +164,7 @@ class Player:
             return None
         return sent
 
-    def _submit(self, task: Task, move: Move, now: int) -> None:
+    def _submit(self, task: PartyTask, move: Move, now: int) -> None:
         """Make a move. Where its fate is unknown, the coordinator's moves will tell; a refused one never arrives."""
         try:
             self.coordinator.submit(move)
@@ -171,7 +174,7 @@ class Player:
             raise
         self.rests[task.key] = Rest(0, now + self.patience)
 
-    def _rest(self, task: Task, now: int) -> None:
+    def _rest(self, task: PartyTask, now: int) -> None:
         """Wait before the next try: twice as long each time, and never past most of what is left."""
         failures = self.rests[task.key].failures + 1 if task.key in self.rests else 0
         longest = REST_MAX if task.seconds is None else min(REST_MAX, max(1, task.seconds // 8))

@@ -8,21 +8,21 @@ from functools import partial
 
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Concede, Evidence, Move, Prove
-from tallystick.disputes.game.protocols import Answered, Judge
+from tallystick.disputes.game.protocols import DisputeView, Judge
 from tallystick.disputes.game.state import Phase, Status
-from tallystick.disputes.parties.shelf import Shelf
-from tallystick.disputes.parties.task import Task
-from tallystick.disputes.parties.watch import View
+from tallystick.disputes.parties.shelf import BoardCache
+from tallystick.disputes.parties.task import PartyTask
+from tallystick.disputes.parties.watch import GameView
 from tallystick.disputes.parties.workspace import Workspace
 
 
-def no_evidence(answered: Answered) -> Evidence | None:
+def no_evidence(answered: DisputeView) -> Evidence | None:
     """Bring none."""
     return None
 
 
 @dataclass
-class Pleader:
+class EvidenceRole:
     """Judges an open leaf once, for the party on `side`.
 
     A challenger brings what convicts the prover. Whoever finds itself at fault concedes: its bond is lost either way,
@@ -30,12 +30,12 @@ class Pleader:
     """
 
     side: Fault
-    shelf: Shelf
+    shelf: BoardCache
     workspace: Workspace
     judge: Judge
-    evidence: Callable[[Answered], Evidence | None] = no_evidence
+    evidence: Callable[[DisputeView], Evidence | None] = no_evidence
 
-    def tasks(self, view: View) -> Iterator[Task]:
+    def tasks(self, view: GameView) -> Iterator[PartyTask]:
         """The disputes of this party that wait for a ruling, and were not judged yet."""
         for number, dispute in enumerate(view.state.disputes):
             claim = view.claim_of(dispute)
@@ -44,9 +44,9 @@ class Pleader:
             if is_open and party == view.party and self._unread(view, number):
                 left = max(dispute.deadline - view.time, 0)
                 key = f"plea-{view.name_of(number)}"
-                yield Task(key, left, partial(self._plea, view, number), kept=True)
+                yield PartyTask(key, left, partial(self._plea, view, number), kept=True)
 
-    def _plea(self, view: View, number: int) -> Move | None:
+    def _plea(self, view: GameView, number: int) -> Move | None:
         answered = self.shelf.answered(view, number)
         evidence = self.evidence(answered) if self.side is Fault.CHALLENGER else None
         if evidence is not None:
@@ -57,8 +57,8 @@ class Pleader:
         self.workspace.put_note(self._note(view, number), {"reason": reason})
         return None
 
-    def _unread(self, view: View, number: int) -> bool:
+    def _unread(self, view: GameView, number: int) -> bool:
         return self.workspace.note(self._note(view, number)) is None
 
-    def _note(self, view: View, number: int) -> str:
+    def _note(self, view: GameView, number: int) -> str:
         return f"pleas/{view.name_of(number)}"

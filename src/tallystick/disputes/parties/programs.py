@@ -7,68 +7,70 @@ from dataclasses import dataclass
 
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Evidence
-from tallystick.disputes.game.protocols import Answered, Doubter, Judge, Trace
-from tallystick.disputes.game.state import Claim
+from tallystick.disputes.game.protocols import DisputeView, Doubter, Judge, Trace
+from tallystick.disputes.game.state import PostedClaim
 from tallystick.disputes.parties.appealing import Appellant
 from tallystick.disputes.parties.auditing import Auditor, Inline
 from tallystick.disputes.parties.challenger import Challenger
-from tallystick.disputes.parties.keeper import Keeper
-from tallystick.disputes.parties.member import Member
-from tallystick.disputes.parties.naming import Namer
-from tallystick.disputes.parties.pleading import Pleader, no_evidence
-from tallystick.disputes.parties.prover import Offer, Poster, Prover
+from tallystick.disputes.parties.keeper import DueMoves
+from tallystick.disputes.parties.member import CommitteeMember
+from tallystick.disputes.parties.naming import PinpointRole
+from tallystick.disputes.parties.pleading import EvidenceRole, no_evidence
+from tallystick.disputes.parties.prover import ClaimOffer, Poster, Prover
 from tallystick.disputes.parties.referee import Referee, waits_never
-from tallystick.disputes.parties.shelf import Shelf
-from tallystick.disputes.parties.task import Role, Task
-from tallystick.disputes.parties.watch import View
+from tallystick.disputes.parties.shelf import BoardCache
+from tallystick.disputes.parties.task import PartyRole, PartyTask
+from tallystick.disputes.parties.watch import GameView
 from tallystick.disputes.parties.workspace import Workspace
 
 
 def prover(
-    shelf: Shelf,
+    shelf: BoardCache,
     workspace: Workspace,
-    traces: Callable[[Claim], Trace | None],
-    offer: Offer | None = None,
+    traces: Callable[[PostedClaim], Trace | None],
+    offer: ClaimOffer | None = None,
     conceding: Judge | None = None,
-) -> tuple[Role, ...]:
+) -> tuple[PartyRole, ...]:
     """Posts its offer, answers, appeals; concedes only with a judge to find it at fault."""
-    posting: tuple[Role, ...] = (Poster(offer, shelf),) if offer else ()
-    pleading: tuple[Role, ...] = (Pleader(Fault.PROVER, shelf, workspace, conceding),) if conceding else ()
-    return (*posting, Prover(shelf, traces, concedes=conceding is not None), *pleading, Appellant(), Keeper())
+    posting: tuple[PartyRole, ...] = (Poster(offer, shelf),) if offer else ()
+    pleading: tuple[PartyRole, ...] = (EvidenceRole(Fault.PROVER, shelf, workspace, conceding),) if conceding else ()
+    return (*posting, Prover(shelf, traces, concedes=conceding is not None), *pleading, Appellant(), DueMoves())
 
 
 def challenger(
-    shelf: Shelf,
+    shelf: BoardCache,
     workspace: Workspace,
-    doubters: Callable[[Claim], Doubter] | Auditor,
+    doubters: Callable[[PostedClaim], Doubter] | Auditor,
     judge: Judge | None = None,
-    evidence: Callable[[Answered], Evidence | None] = no_evidence,
+    evidence: Callable[[DisputeView], Evidence | None] = no_evidence,
     claims: Collection[int] | None = None,
-    naming: Callable[[Answered], tuple[int, int] | None] | None = None,
-) -> tuple[Role, ...]:
+    naming: Callable[[DisputeView], tuple[int, int] | None] | None = None,
+) -> tuple[PartyRole, ...]:
     """Looks at claims (all, or those of `claims`), contests, chooses, names what is wrong, pleads, appeals.
 
     Doubters are asked in this process, which makes no move meanwhile; an `Apart` lets it go on.
     """
     auditor = Inline(doubters) if callable(doubters) else doubters
-    pleading: tuple[Role, ...] = ()
+    pleading: tuple[PartyRole, ...] = ()
     if judge is not None:
-        pleading = (Pleader(Fault.CHALLENGER, shelf, workspace, judge, evidence),)
-    names: tuple[Role, ...] = (Namer(shelf, workspace, naming),) if naming else ()
-    return (Challenger(shelf, workspace, auditor, claims), *names, *pleading, Appellant(), Keeper())
+        pleading = (EvidenceRole(Fault.CHALLENGER, shelf, workspace, judge, evidence),)
+    names: tuple[PartyRole, ...] = (PinpointRole(shelf, workspace, naming),) if naming else ()
+    return (Challenger(shelf, workspace, auditor, claims), *names, *pleading, Appellant(), DueMoves())
 
 
-def member(shelf: Shelf, workspace: Workspace, judge: Judge) -> tuple[Role, ...]:
+def member(shelf: BoardCache, workspace: Workspace, judge: Judge) -> tuple[PartyRole, ...]:
     """Enlists, votes, discloses, and moves on what its committees wait for."""
-    return (Member(shelf, workspace, judge), Keeper())
+    return (CommitteeMember(shelf, workspace, judge), DueMoves())
 
 
-def referee(shelf: Shelf, judge: Judge, waits: Callable[[Answered], bool] = waits_never) -> tuple[Role, ...]:
+def referee(
+    shelf: BoardCache, judge: Judge, waits: Callable[[DisputeView], bool] = waits_never
+) -> tuple[PartyRole, ...]:
     """Rules or convenes; where it `waits`, the challenger has half of the window to name an element first."""
-    return (Referee(shelf, judge, waits), Keeper())
+    return (Referee(shelf, judge, waits), DueMoves())
 
 
-def focused(roles: Sequence[Role], number: int) -> tuple[Role, ...]:
+def focused(roles: Sequence[PartyRole], number: int) -> tuple[PartyRole, ...]:
     """The same roles, in one dispute alone."""
     return tuple(Focused(role, number) for role in roles)
 
@@ -77,10 +79,10 @@ def focused(roles: Sequence[Role], number: int) -> tuple[Role, ...]:
 class Focused:
     """One dispute's share of a role."""
 
-    role: Role
+    role: PartyRole
     number: int
 
-    def tasks(self, view: View) -> Iterator[Task]:
+    def tasks(self, view: GameView) -> Iterator[PartyTask]:
         """The tasks that are about the dispute."""
         name = view.name_of(self.number)
         yield from (task for task in self.role.tasks(view) if name in task.key)

@@ -26,7 +26,7 @@ LEVELS: Final = {1: "operators", 2: "records"}
 
 
 @dataclass(frozen=True)
-class Standing:
+class DisputeProgress:
     """A dispute at one moment; `seconds` are left to whoever is to move, `None` where no clock or window runs.
 
     `element` is the one that the challenger named, by its result and its flat place.
@@ -62,11 +62,11 @@ class Standing:
         }
 
 
-def standing(state: State, number: int, now: int) -> Standing:
+def standing(state: State, number: int, now: int) -> DisputeProgress:
     """Where dispute `number` stands at real time `now`."""
     dispute = state.disputes[number]
     is_moot = dispute.phase is not Phase.SETTLED and state.claims[dispute.claim].status is not Status.OPEN
-    return Standing(
+    return DisputeProgress(
         number=number,
         claim=dispute.claim,
         phase="moot" if is_moot else dispute.phase.value,

@@ -9,16 +9,16 @@ from functools import cached_property, partial
 
 from tallystick.disputes.game.moves import Concede, Descend, Move, Partition, Post, Reveal
 from tallystick.disputes.game.partition import cut_places
-from tallystick.disputes.game.protocols import Descent, Files, Opened, Trace
-from tallystick.disputes.game.state import Claim, Dispute, Phase
-from tallystick.disputes.parties.shelf import Shelf
-from tallystick.disputes.parties.task import Task
-from tallystick.disputes.parties.watch import View
+from tallystick.disputes.game.protocols import Descent, Files, OpenedLeaves, Trace
+from tallystick.disputes.game.state import Dispute, Phase, PostedClaim
+from tallystick.disputes.parties.shelf import BoardCache
+from tallystick.disputes.parties.task import PartyTask
+from tallystick.disputes.parties.watch import GameView
 from tallystick.errors import ProofError
 
 
 @dataclass(frozen=True)
-class Offer:
+class ClaimOffer:
     """What a claim is to say: a tree of records, and the files of its statement."""
 
     root: str
@@ -27,7 +27,7 @@ class Offer:
     levels: int = 2
     seal: str | None = None
 
-    def is_of(self, claim: Claim) -> bool:
+    def is_of(self, claim: PostedClaim) -> bool:
         """Whether a claim is about this tree."""
         return (claim.root, claim.size, claim.levels) == (self.root, self.size, self.levels)
 
@@ -36,21 +36,21 @@ class Offer:
 class Poster:
     """Puts an offer at the board and posts it as a claim, once."""
 
-    offer: Offer
-    shelf: Shelf
+    offer: ClaimOffer
+    shelf: BoardCache
 
-    def number(self, view: View) -> int | None:
+    def number(self, view: GameView) -> int | None:
         """The number of the claim, once it stands: that of the same tree, whatever its statement listed besides."""
         found = (claim.prover == view.party and self.offer.is_of(claim) for claim in view.state.claims)
         return next((number for number, is_it in enumerate(found) if is_it), None)
 
-    def tasks(self, view: View) -> Iterator[Task]:
+    def tasks(self, view: GameView) -> Iterator[PartyTask]:
         """To post the claim, until it stands."""
         if self.number(view) is None:
             key = f"post-{self.offer.levels}-{self.offer.root}"
-            yield Task(key, None, partial(self._post, view), kept=True, single=True)
+            yield PartyTask(key, None, partial(self._post, view), kept=True, single=True)
 
-    def _post(self, view: View) -> Move:
+    def _post(self, view: GameView) -> Move:
         offer = self.offer
         return Post(
             actor=view.party,
@@ -74,7 +74,7 @@ class LazyTrace:
         """The trace."""
         return self.make()
 
-    def partition(self, dispute: Dispute, places: Sequence[int]) -> Opened:
+    def partition(self, dispute: Dispute, places: Sequence[int]) -> OpenedLeaves:
         """See `Trace`."""
         return self.trace.partition(dispute, places)
 
@@ -82,7 +82,7 @@ class LazyTrace:
         """See `Trace`."""
         return self.trace.descend(dispute)
 
-    def reveal(self, dispute: Dispute) -> Opened:
+    def reveal(self, dispute: Dispute) -> OpenedLeaves:
         """See `Trace`."""
         return self.trace.reveal(dispute)
 
@@ -94,19 +94,19 @@ class Prover:
     It gives up by itself only if it `concedes` and its own trace does not bear out what it claimed.
     """
 
-    shelf: Shelf
-    traces: Callable[[Claim], Trace | None]
+    shelf: BoardCache
+    traces: Callable[[PostedClaim], Trace | None]
     concedes: bool = False
 
-    def tasks(self, view: View) -> Iterator[Task]:
+    def tasks(self, view: GameView) -> Iterator[PartyTask]:
         """The disputes in which the prover's clock runs."""
         for number, seconds in view.turns.items():
             dispute = view.state.disputes[number]
             if dispute.phase in (Phase.PARTITION, Phase.LEAF) and self.traces(view.claim_of(dispute)):
                 key = f"answer-{view.name_of(number)}-{dispute.turn}"
-                yield Task(key, seconds, partial(self._answer, view, number), kept=True)
+                yield PartyTask(key, seconds, partial(self._answer, view, number), kept=True)
 
-    def _answer(self, view: View, number: int) -> Move:
+    def _answer(self, view: GameView, number: int) -> Move:
         dispute = view.state.disputes[number]
         trace = self.traces(view.claim_of(dispute))
         assert trace is not None  # asked by `tasks`
@@ -119,12 +119,12 @@ class Prover:
                 raise
             return Concede(actor=view.party, dispute=number)
 
-    def _partition(self, view: View, number: int, dispute: Dispute, trace: Trace) -> Move:
+    def _partition(self, view: GameView, number: int, dispute: Dispute, trace: Trace) -> Move:
         opened = trace.partition(dispute, cut_places(dispute.low, dispute.high, view.rules.ways))
         data = self.shelf.publish(opened.files)
         return Partition(actor=view.party, dispute=number, turn=dispute.turn, cuts=opened.cuts, data=data)
 
-    def _leaf(self, view: View, number: int, dispute: Dispute, trace: Trace) -> Move:
+    def _leaf(self, view: GameView, number: int, dispute: Dispute, trace: Trace) -> Move:
         descent = trace.descend(dispute) if dispute.level > 1 else None
         if descent is None:
             opened = trace.reveal(dispute)

@@ -12,13 +12,13 @@ from weakref import finalize
 
 from tallystick.disputes.coordinators.coordinator import Board, Coordinator
 from tallystick.disputes.game.moves import Convene, Move, Rule
-from tallystick.disputes.game.protocols import Answered, Judge
-from tallystick.disputes.parties.keeper import Keeper
+from tallystick.disputes.game.protocols import DisputeView, Judge
+from tallystick.disputes.parties.keeper import DueMoves
 from tallystick.disputes.parties.player import Player
 from tallystick.disputes.parties.ruling import find
-from tallystick.disputes.parties.shelf import Shelf
-from tallystick.disputes.parties.task import Task, is_pressing
-from tallystick.disputes.parties.watch import View
+from tallystick.disputes.parties.shelf import BoardCache
+from tallystick.disputes.parties.task import PartyTask, is_pressing
+from tallystick.disputes.parties.watch import GameView
 from tallystick.disputes.parties.workspace import Workspace
 from tallystick.errors import TallyError
 
@@ -26,7 +26,7 @@ REASON = "reason.txt"
 REASON_MAX = 4096
 
 
-def waits_never(answered: Answered) -> bool:
+def waits_never(answered: DisputeView) -> bool:
     """Rule at once."""
     return False
 
@@ -39,19 +39,19 @@ class Referee:
     the window to name an element.
     """
 
-    shelf: Shelf
+    shelf: BoardCache
     judge: Judge
-    waits: Callable[[Answered], bool] = waits_never
+    waits: Callable[[DisputeView], bool] = waits_never
 
-    def tasks(self, view: View) -> Iterator[Task]:
+    def tasks(self, view: GameView) -> Iterator[PartyTask]:
         """The disputes that wait for a ruling."""
         for option in view.options:
             if option.kind == "rule":
                 left = view.state.disputes[option.dispute].deadline - view.time
                 key = f"rule-{view.name_of(option.dispute)}"
-                yield Task(key, max(left, 0), partial(self._rule, view, option.dispute, left))
+                yield PartyTask(key, max(left, 0), partial(self._rule, view, option.dispute, left))
 
-    def _rule(self, view: View, number: int, left: int) -> Move | None:
+    def _rule(self, view: GameView, number: int, left: int) -> Move | None:
         if 2 * left > view.rules.referee_window and self._gives_time(view, number):
             return None
         is_last_call = is_pressing(left, view.rules.referee_window)
@@ -61,7 +61,7 @@ class Referee:
         kept = self.shelf.publish({REASON: reason[:REASON_MAX].encode()})
         return Rule(actor=view.party, dispute=number, fault=fault, reason=kept)
 
-    def _gives_time(self, view: View, number: int) -> bool:
+    def _gives_time(self, view: GameView, number: int) -> bool:
         """Whether an element could still be named, and would spare work; what cannot be read is ruled upon."""
         if view.state.disputes[number].element is not None:
             return False
@@ -73,12 +73,12 @@ class Referee:
 
 def referee_of(coordinator: Coordinator, board: Board, judge: Judge | None = None) -> Player:
     """The referee's program; `look()` rules on everything that waits. It keeps nothing when it ends."""
-    from tallystick.disputes.evidence.judging import Judge as OpenedJudge
+    from tallystick.disputes.evidence.judging import DisputeJudge as OpenedJudge
 
     workspace = Workspace(Path(mkdtemp(prefix="tallystick-referee-")))
-    shelf = Shelf(board, workspace.folder / "data")
+    shelf = BoardCache(board, workspace.folder / "data")
     own = OpenedJudge()
     role = Referee(shelf, judge) if judge else Referee(shelf, own, own.is_large)
-    player = Player(coordinator, workspace, (role, Keeper()))
+    player = Player(coordinator, workspace, (role, DueMoves()))
     finalize(player, rmtree, workspace.folder, ignore_errors=True)
     return player

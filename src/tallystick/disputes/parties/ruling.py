@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.protocols import Judge
-from tallystick.disputes.parties.shelf import Shelf
+from tallystick.disputes.parties.shelf import BoardCache
 from tallystick.disputes.parties.task import FAILURES
-from tallystick.disputes.parties.watch import View
+from tallystick.disputes.parties.watch import GameView
 from tallystick.errors import MalformedError, ProofError, UnavailableError
 
 
 def find(
-    view: View, number: int, shelf: Shelf, judge: Judge, is_last_call: bool, nonce: str | None = None
+    view: GameView, number: int, shelf: BoardCache, judge: Judge, is_last_call: bool, nonce: str | None = None
 ) -> tuple[Fault | None, str]:
     """Who is at fault and why, `None` for undecided.
 

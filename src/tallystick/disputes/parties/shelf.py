@@ -8,13 +8,13 @@ from pathlib import Path
 from tallystick.commitments.digest import Digest
 from tallystick.disputes.coordinators.coordinator import Board
 from tallystick.disputes.coordinators.manifest import fetch, publish
-from tallystick.disputes.game.protocols import Answered, Files
-from tallystick.disputes.parties.watch import View
+from tallystick.disputes.game.protocols import DisputeView, Files
+from tallystick.disputes.parties.watch import GameView
 from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
 
 
 @dataclass(frozen=True)
-class Shelf:
+class BoardCache:
     """A board, and the folder for what comes from it. All of it was put there by the prover of a claim."""
 
     board: Board
@@ -36,14 +36,14 @@ class Shelf:
         except ProofError as error:  # another's bytes under a digest are the board's fault, not the prover's
             raise UnavailableError(str(error)) from None
 
-    def answered(self, view: View, number: int) -> Answered:
+    def answered(self, view: GameView, number: int) -> DisputeView:
         """A dispute with all that the prover put at the board for it; raises as `folder_of` does."""
         dispute = view.state.disputes[number]
         claim = view.claim_of(dispute)
         turns = tuple(self.folder_of(data) for data in view.data_of(number))
-        return Answered(claim, number, dispute, self.folder_of(claim.statement), turns, view.descended(number))
+        return DisputeView(claim, number, dispute, self.folder_of(claim.statement), turns, view.descended(number))
 
-    def lacks(self, view: View, number: int) -> bool:
+    def lacks(self, view: GameView, number: int) -> bool:
         """Whether the board answers, and still has not everything of a dispute: the prover withheld it."""
         dispute = view.state.disputes[number]
         return self.is_missing(view.claim_of(dispute).statement) or any(map(self.is_missing, view.data_of(number)))

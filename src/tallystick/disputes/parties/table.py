@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tallystick.commitments.digest import Digest, digest
-from tallystick.disputes.coordinators.coordinator import Entry
+from tallystick.disputes.coordinators.coordinator import MoveEntry
 from tallystick.disputes.game.game import apply
 from tallystick.disputes.game.moves import Move
 from tallystick.disputes.game.rules import Rules
@@ -61,7 +61,7 @@ class Table:
     rules: Rules
     clock: Clock = field(default_factory=Clock)
     finality: int = 0
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[MoveEntry] = field(default_factory=list)
     state: State = field(init=False)
 
     def __post_init__(self) -> None:
@@ -74,7 +74,7 @@ class Table:
     def take(self, move: Move) -> None:
         """Accept a move or raise `RuleError`."""
         self.state = apply(self.state, move, self.clock())
-        self.entries.append(Entry(len(self.entries), self.clock(), move))
+        self.entries.append(MoveEntry(len(self.entries), self.clock(), move))
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Seat:
         """The table's clock."""
         return self.table.clock()
 
-    def entries(self, start: int = 0) -> Sequence[Entry]:
+    def entries(self, start: int = 0) -> Sequence[MoveEntry]:
         """The accepted moves that are final."""
         last = self.table.clock() - self.table.finality
         return [entry for entry in self.table.entries[start:] if entry.time <= last]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from tallystick.disputes.game.moves import Move
-from tallystick.disputes.parties.watch import View
+from tallystick.disputes.parties.watch import GameView
 from tallystick.errors import TallyError
 
 MISTAKES: Final = (
@@ -28,7 +28,7 @@ def here() -> bool:
 
 
 @dataclass(frozen=True)
-class Task:
+class PartyTask:
     """Something to do under a name that is the same after a restart.
 
     `seconds` are left for it, `None` if no clock runs; `answer` thinks out the move, `None` for no move. A task that
@@ -46,10 +46,10 @@ class Task:
     is_elsewhere: Callable[[], bool] = here
 
 
-class Role(Protocol):
+class PartyRole(Protocol):
     """What one party has to do, given what can be seen."""
 
-    def tasks(self, view: View) -> Iterable[Task]:
+    def tasks(self, view: GameView) -> Iterable[PartyTask]:
         """The tasks that are open now; thinks nothing out yet."""
         ...
 

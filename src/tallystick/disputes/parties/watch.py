@@ -9,27 +9,27 @@ from functools import cached_property
 
 from tallystick.commitments.digest import Digest, digest
 from tallystick.commitments.encoding import encode
-from tallystick.disputes.coordinators.coordinator import Coordinator, Entry
-from tallystick.disputes.game.game import Option, apply, next_moves
+from tallystick.disputes.coordinators.coordinator import Coordinator, MoveEntry
+from tallystick.disputes.game.game import MoveOption, apply, next_moves
 from tallystick.disputes.game.moves import Descend, Move, Partition, Reveal
 from tallystick.disputes.game.pausing import game_time
 from tallystick.disputes.game.protocols import Descended
 from tallystick.disputes.game.rules import Rules
-from tallystick.disputes.game.state import Claim, Dispute, State
+from tallystick.disputes.game.state import Dispute, PostedClaim, State
 from tallystick.errors import ProofError, RuleError, UnavailableError
 
 
 @dataclass(frozen=True)
-class View:
+class GameView:
     """A state at the coordinator's time `now`, as `party` sees it; `moves` are those of each dispute, in order."""
 
     party: str
     state: State
     now: int
-    moves: Mapping[int, Sequence[Entry]]
+    moves: Mapping[int, Sequence[MoveEntry]]
 
     @cached_property
-    def options(self) -> tuple[Option, ...]:
+    def options(self) -> tuple[MoveOption, ...]:
         """What this party may do in open disputes."""
         return next_moves(self.state, self.party, self.now)
 
@@ -55,7 +55,7 @@ class View:
         office = (self.rules.referee, self.rules.beacon)
         return self.party in (self.claim_of(dispute).prover, dispute.challenger, *office, *drawn)
 
-    def claim_of(self, dispute: Dispute) -> Claim:
+    def claim_of(self, dispute: Dispute) -> PostedClaim:
         """The claim that a dispute is about."""
         return self.state.claims[dispute.claim]
 
@@ -86,7 +86,7 @@ class View:
         return f"{number}-{_short([*_identity(self.claim_of(dispute)), dispute.challenger, str(number)])}"
 
 
-def claim_name(claim: Claim) -> str:
+def claim_name(claim: PostedClaim) -> str:
     """A name by which a claim is known to files that outlive a program: what it says, and who says it."""
     return _short(_identity(claim))
 
@@ -98,12 +98,12 @@ class Watch:
     coordinator: Coordinator
     state: State = field(init=False)
     count: int = 0
-    moves: dict[int, list[Entry]] = field(default_factory=lambda: defaultdict(list))
+    moves: dict[int, list[MoveEntry]] = field(default_factory=lambda: defaultdict(list))
 
     def __post_init__(self) -> None:
         self.state = State(self.coordinator.rules)
 
-    def look(self) -> View:
+    def look(self) -> GameView:
         """What can be seen now.
 
         Raises:
@@ -113,7 +113,7 @@ class Watch:
         try:
             for entry in self.coordinator.entries(self.count):
                 self._fold(entry)
-            return View(self.coordinator.party, self.state, self.coordinator.now(), self.moves)
+            return GameView(self.coordinator.party, self.state, self.coordinator.now(), self.moves)
         except UnavailableError:
             self._forget()  # what was final before an outage may have been undone since
             raise
@@ -121,7 +121,7 @@ class Watch:
     def _forget(self) -> None:
         self.state, self.count, self.moves = State(self.coordinator.rules), 0, defaultdict(list)
 
-    def _fold(self, entry: Entry) -> None:
+    def _fold(self, entry: MoveEntry) -> None:
         if entry.number != self.count:
             raise ProofError(f"the coordinator gave move {entry.number} where {self.count} comes next")
         try:
@@ -134,7 +134,7 @@ class Watch:
             self.moves[number].append(entry)
 
 
-def _identity(claim: Claim) -> list[str]:
+def _identity(claim: PostedClaim) -> list[str]:
     return [claim.prover, claim.root, str(claim.size), str(claim.levels), claim.statement, claim.seal]
 
 

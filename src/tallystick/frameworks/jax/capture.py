@@ -12,7 +12,7 @@ import numpy as np
 
 from tallystick.errors import UnavailableError, UsageError
 from tallystick.frameworks.jax.lowering import lower
-from tallystick.graphs.graph import Form, Graph, Input, Role
+from tallystick.graphs.graph import Graph, GraphForm, Input, Role
 from tallystick.tensors.dtypes import dtype_of
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
@@ -28,7 +28,7 @@ ROLES: Final = {
 
 
 @dataclass(frozen=True)
-class Captured:
+class CapturedFunction:
     """A graph, the bytes of its constants, and what the example arguments were, all by name."""
 
     graph: Graph
@@ -46,8 +46,8 @@ def capture(
     *arguments: Any,
     roles: Mapping[int, str] | None = None,
     results: Mapping[int, str] | None = None,
-    form: Form = Form.LOGICAL,
-) -> Captured:
+    form: GraphForm = GraphForm.LOGICAL,
+) -> CapturedFunction:
     """The StableHLO graph of `function` for arguments with these shapes and dtypes.
 
     Every array of an argument is an input, named by its path in the pytree: `inputs.<argument>.<path>`, or, for an
@@ -65,7 +65,7 @@ def capture(
     outputs = _output_names(exported, results or {})
     lowered = lower(exported.mlir_module(), inputs, outputs, form)
     examples = {each.name: to_tensor(value, each.spec) for each, value in zip(inputs, named.values(), strict=True)}
-    return Captured(lowered.graph, lowered.constants, examples)
+    return CapturedFunction(lowered.graph, lowered.constants, examples)
 
 
 def to_tensor(value: Any, spec: TensorSpec) -> Tensor:

@@ -16,7 +16,7 @@ from jaxlib.mlir import ir
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.frameworks.jax.reading import attributes_of, number_of, spec_of, tensor_of
 from tallystick.graphs.derive import Deriver
-from tallystick.graphs.graph import Constant, Form, Graph, Input, Node, Operand, Output, Ref, result_ref
+from tallystick.graphs.graph import Constant, Graph, GraphForm, Input, Node, Operand, Output, Ref, result_ref
 from tallystick.operators.operator import Operator
 from tallystick.operators.registry import OPERATORS
 from tallystick.tensors.digest import tensor_digest
@@ -38,7 +38,7 @@ REASONS: Final = {
 
 
 @dataclass(frozen=True)
-class Lowered:
+class LoweredModule:
     """A graph, and the bytes of its constants by name."""
 
     graph: Graph
@@ -46,7 +46,7 @@ class Lowered:
 
 
 @dataclass
-class Lowering:
+class ModuleLowering:
     """What has been read of a module so far."""
 
     functions: Mapping[str, Any]
@@ -119,7 +119,9 @@ class Lowering:
         return list(found)
 
 
-def lower(text: str, inputs: Sequence[Input], outputs: Sequence[str], form: Form = Form.LOGICAL) -> Lowered:
+def lower(
+    text: str, inputs: Sequence[Input], outputs: Sequence[str], form: GraphForm = GraphForm.LOGICAL
+) -> LoweredModule:
     """The graph of the public function of a module.
 
     Args:
@@ -136,7 +138,7 @@ def lower(text: str, inputs: Sequence[Input], outputs: Sequence[str], form: Form
         functions = {each.name.value: each for each in module.body.operations if _is_function(each)}
         main = functions["main"]
         _check_arguments(main, inputs)
-        reading = Lowering(functions, specs={each.name: each.spec for each in inputs})
+        reading = ModuleLowering(functions, specs={each.name: each.spec for each in inputs})
         results = reading.read_body(main, [each.name for each in inputs])
     return _finished(reading, inputs, dict(zip(outputs, results, strict=True)), form)
 
@@ -176,7 +178,9 @@ def _ordered(operator: Operator, attributes: Mapping[str, Any]) -> dict[str, Any
     return {name: attributes[name] for name in names}
 
 
-def _finished(reading: Lowering, inputs: Sequence[Input], outputs: Mapping[str, Ref], form: Form) -> Lowered:
+def _finished(
+    reading: ModuleLowering, inputs: Sequence[Input], outputs: Mapping[str, Ref], form: GraphForm
+) -> LoweredModule:
     nodes = list(_live(reading.nodes, outputs.values()))
     needed = {ref for node in nodes for ref in node.refs} | {*outputs.values()}
     constants = {name: tensor for name, tensor in reading.constants.items() if name in needed}
@@ -191,7 +195,7 @@ def _finished(reading: Lowering, inputs: Sequence[Input], outputs: Mapping[str, 
         nodes=tuple(_moved(number, node, renamed) for number, node in enumerate(nodes)),
         outputs=tuple(Output(name, renamed.get(ref, ref)) for name, ref in sorted(outputs.items())),
     )
-    return Lowered(graph, {renamed[name]: tensor for name, tensor in constants.items()})
+    return LoweredModule(graph, {renamed[name]: tensor for name, tensor in constants.items()})
 
 
 def _live(nodes: Sequence[Node], wanted: Iterable[Ref]) -> Iterator[Node]:

@@ -13,7 +13,7 @@ import torch
 from tallystick.errors import UnavailableError
 from tallystick.frameworks.torch.dtypes import DTYPES
 from tallystick.frameworks.torch.kernels import CRASHES, prepared, refusal, results_of
-from tallystick.frameworks.torch.program import Program
+from tallystick.frameworks.torch.program import PreparedGraph
 from tallystick.frameworks.torch.state import from_tensor, to_tensor
 from tallystick.graphs.engine import Arguments
 from tallystick.graphs.graph import Graph, Node, Ref
@@ -62,6 +62,6 @@ class TorchEngine:
 
         return run
 
-    def compile(self, graph: Graph, consumed: Collection[Ref] = ()) -> Program:
+    def compile(self, graph: Graph, consumed: Collection[Ref] = ()) -> PreparedGraph:
         """`graph` as prepared calls; the tensors of the inputs `consumed` may be written over while it runs."""
-        return Program.of(graph, self.device, consumed)
+        return PreparedGraph.of(graph, self.device, consumed)

@@ -23,7 +23,7 @@ Run: TypeAlias = Callable[[list[Any]], None]
 
 
 @dataclass(frozen=True)
-class Program:
+class PreparedGraph:
     """A graph ready to be run many times on tensors of one device."""
 
     graph: Graph
@@ -31,7 +31,7 @@ class Program:
     steps: Sequence[tuple[Run, Node]]
 
     @classmethod
-    def of(cls, graph: Graph, device: str, consumed: Collection[Ref]) -> Program:
+    def of(cls, graph: Graph, device: str, consumed: Collection[Ref]) -> PreparedGraph:
         """Prepare every node."""
         slots = {name: index for index, name in enumerate(graph.specs())}
         last, written = last_readers(graph), in_place_nodes(graph, consumed)

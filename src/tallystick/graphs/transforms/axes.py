@@ -18,7 +18,7 @@ FIRST_MARK: Final = 1009
 
 
 @dataclass(frozen=True)
-class Sizes:
+class StepSizes:
     """How many sequences, tokens fed, places in the cache and keys seen there are; or the marks for these numbers."""
 
     batch: int
@@ -31,7 +31,7 @@ class Sizes:
         """The four numbers."""
         return (self.batch, self.tokens, self.past, self.keys)
 
-    def translate(self, number: int, into: Sizes) -> int:
+    def translate(self, number: int, into: StepSizes) -> int:
         """`number`, a product of these marks and of plain numbers, with the other sizes in their place."""
         for mark, size in zip(self.all, into.all, strict=True):
             while number and number % mark == 0:
@@ -47,7 +47,7 @@ class Sizes:
         return (*found, *(() if side == 1 else (side,)))
 
 
-def choose_marks(numbers: Iterable[int]) -> Sizes:
+def choose_marks(numbers: Iterable[int]) -> StepSizes:
     """Four primes that divide none of `numbers`."""
     taken = {abs(number) for number in numbers if number}
     found: list[int] = []
@@ -56,10 +56,10 @@ def choose_marks(numbers: Iterable[int]) -> Sizes:
         if _is_prime(candidate) and all(number % candidate for number in taken):
             found.append(candidate)
         candidate += 2
-    return Sizes(*found)
+    return StepSizes(*found)
 
 
-def regrouped(axes: Sequence[Factors], shape: Sequence[int], marks: Sizes) -> tuple[Factors, ...] | None:
+def regrouped(axes: Sequence[Factors], shape: Sequence[int], marks: StepSizes) -> tuple[Factors, ...] | None:
     """What the axes of a row-major reshape to `shape` count; `None` where a mark would be cut or go out of order."""
     left = _joined([factor for axis in axes for factor in axis], marks)
     found = []
@@ -77,7 +77,7 @@ def regrouped(axes: Sequence[Factors], shape: Sequence[int], marks: Sizes) -> tu
     return None if left else tuple(found)
 
 
-def _joined(factors: Iterable[int], marks: Sizes) -> list[int]:
+def _joined(factors: Iterable[int], marks: StepSizes) -> list[int]:
     """Neighbouring plain numbers as one."""
     found: list[int] = []
     for factor in factors:

@@ -13,7 +13,7 @@ from typing import Final, Self
 from tallystick.errors import UnavailableError
 from tallystick.graphs.decode_interface import CACHE, PLACES, TOKENS
 from tallystick.graphs.graph import Constant, Graph, Input, Ref, Role
-from tallystick.graphs.transforms.axes import Sizes
+from tallystick.graphs.transforms.axes import StepSizes
 from tallystick.graphs.transforms.known import Known
 from tallystick.graphs.transforms.later import REFERENCE
 from tallystick.graphs.transforms.steps import Stacked, Steps
@@ -85,12 +85,12 @@ class DecodeStep:
         """Numbers for which another step has others: none where caches have slots, and all steps one graph."""
         return frozenset() if self.place is not None else frozenset({self.past, self.keys})
 
-    def stacked(self, marks: Sizes, marks_sequences: bool) -> dict[Ref, Stacked]:
+    def stacked(self, marks: StepSizes, marks_sequences: bool) -> dict[Ref, Stacked]:
         """What comes from outside, as values of all steps."""
         batch = marks.batch if marks_sequences else self.batch
         return {each.name: self._source(each, marks, batch) for each in self.sources}
 
-    def _source(self, source: Input | Constant, marks: Sizes, batch: int) -> Stacked:
+    def _source(self, source: Input | Constant, marks: StepSizes, batch: int) -> Stacked:
         steps, spec = Steps(marks), source.spec
         if source.name in {TOKENS, PLACES} and isinstance(source, Input):
             rows = (batch if spec.shape[0] == self.batch else 1, marks.tokens)

@@ -86,7 +86,7 @@ class Known:
 
 
 @dataclass
-class Program:
+class KnownValues:
     """Everything that a graph computes from numbers alone, found node by node.
 
     `suspects` are the numbers of places in the cache and of keys, where steps differ in them; `length` is the text's.

@@ -18,9 +18,9 @@ from tallystick.errors import MalformedError, UnavailableError
 from tallystick.graphs.graph import Node, Operand, Ref
 from tallystick.graphs.transforms.known import Known
 from tallystick.graphs.transforms.later import REFERENCE
-from tallystick.graphs.transforms.reading import Reader, Reading, Scale, marked
+from tallystick.graphs.transforms.reading import NodeReader, Reading, Scale, marked
 from tallystick.graphs.transforms.steps import Mixed, Stacked, Steps
-from tallystick.graphs.transforms.writing import Dialect, Writer
+from tallystick.graphs.transforms.writing import Dialect, GraphWriter
 from tallystick.tensors.spec import TensorSpec
 
 OPTIONS_MAX: Final = 48
@@ -29,7 +29,7 @@ DEPTH_MAX: Final = 200
 
 
 @dataclass(frozen=True)
-class Option:
+class StackedValue:
     """A value of all steps, how it is written, and how many nodes deep."""
 
     stacked: Stacked
@@ -44,12 +44,12 @@ class Options:
     `counted_places` tells whether a known number was written as that place.
     """
 
-    reader: Reader
+    reader: NodeReader
     dialect: Dialect
-    writer: Writer
+    writer: GraphWriter
     counts_places: bool
     counted_places: bool = False
-    forms: dict[Ref, list[Option]] = field(default_factory=dict)
+    forms: dict[Ref, list[StackedValue]] = field(default_factory=dict)
 
     @property
     def scale(self) -> Scale:
@@ -62,7 +62,7 @@ class Options:
         `held` are weights and constants; `known` the results that are known ahead. Raises `MalformedError` for a node
         that has no form and whose results are not known.
         """
-        copies: list[list[Option]] = [[] for _ in node.outputs]
+        copies: list[list[StackedValue]] = [[] for _ in node.outputs]
         if not any(each.counted for each in known.values()):
             with suppress(MalformedError) if known else nullcontext():
                 copies = self._copies(node, held)
@@ -74,20 +74,20 @@ class Options:
             elif ref is not None:
                 raise Mixed("has no form beside values of all steps")
 
-    def of(self, ref: Ref) -> list[Option]:
+    def of(self, ref: Ref) -> list[StackedValue]:
         """The forms of a value in the order in which they are tried; raises `Mixed` where it has none."""
         if not self.forms[ref]:
             raise Mixed(f"{ref} was computed from the number of keys or the place, and is no causal mask")
         return self.forms[ref]
 
-    def open_masks(self, dtypes: Iterable[str]) -> Iterator[list[Option]]:
+    def open_masks(self, dtypes: Iterable[str]) -> Iterator[list[StackedValue]]:
         """Masks that let a token see every key, as attention takes them."""
         keys = self.scale.step.keys
         yield self.known_forms(Known(REFERENCE.full((1, keys), 1, "BOOL")), [])
         for dtype in dtypes:
             yield self.known_forms(Known(REFERENCE.full((1, 1, 1, keys), 0, dtype)), [])
 
-    def known_forms(self, known: Known, copies: list[Option]) -> list[Option]:
+    def known_forms(self, known: Known, copies: list[StackedValue]) -> list[StackedValue]:
         """A known value as it is (`copies`), as a causal mask, spread out, or as the place of a token."""
         if known.places:
             return self._moving_forms(known) + copies
@@ -103,7 +103,7 @@ class Options:
             return [option for option in (self._places(each) for each in spread) if option is not None]
         return []
 
-    def _moving_forms(self, known: Known) -> list[Option]:
+    def _moving_forms(self, known: Known) -> list[StackedValue]:
         """A value that depends on the place: the place itself, or a mask of the keys that are later."""
         spread = list(self._spread(known))[:OPTIONS_MAX]
         if known.is_place:
@@ -121,11 +121,11 @@ class Options:
 
     # ---- the nodes of the step, copied
 
-    def _copies(self, node: Node, held: Mapping[Ref, Stacked]) -> list[list[Option]]:
+    def _copies(self, node: Node, held: Mapping[Ref, Stacked]) -> list[list[StackedValue]]:
         """For each result its forms, from the forms of the operands and the readings of the node."""
         refs = list(dict.fromkeys(node.refs))
         choices = [self.of(ref) if ref in self.forms else [source(ref, held[ref])] for ref in refs]
-        found: list[dict[Stacked, Option]] = [{} for _ in node.outputs]
+        found: list[dict[Stacked, StackedValue]] = [{} for _ in node.outputs]
         for chosen in islice(product(*choices), COMBINATIONS_MAX):
             picked = dict(zip(refs, chosen, strict=True))
             for reading in self.reader.all(node, {name: stacked_of(x, picked) for name, x in node.operands.items()}):
@@ -133,16 +133,20 @@ class Options:
         return [list(each.values())[:OPTIONS_MAX] for each in found]
 
     def _add_copies(
-        self, node: Node, picked: Mapping[Ref, Option], reading: Reading, found: Sequence[dict[Stacked, Option]]
+        self,
+        node: Node,
+        picked: Mapping[Ref, StackedValue],
+        reading: Reading,
+        found: Sequence[dict[Stacked, StackedValue]],
     ) -> None:
         depth = 1 + max((each.depth for each in picked.values()), default=0)
         if depth > DEPTH_MAX:
             raise UnavailableError(f"node {node.number}: {node.operator}: stands behind {depth} nodes of constants")
         for i, stacked in enumerate(reading.results):
             if stacked is not None and stacked not in found[i]:
-                found[i][stacked] = Option(stacked, partial(self._copy, node, picked, reading, i), depth)
+                found[i][stacked] = StackedValue(stacked, partial(self._copy, node, picked, reading, i), depth)
 
-    def _copy(self, node: Node, picked: Mapping[Ref, Option], reading: Reading, place: int) -> Ref:
+    def _copy(self, node: Node, picked: Mapping[Ref, StackedValue], reading: Reading, place: int) -> Ref:
         operands = {name: written_of(x, picked) for name, x in node.operands.items()}
         return str(self.writer.add(node.operator, operands, reading.whole, shared=True)[place])
 
@@ -160,20 +164,22 @@ class Options:
         shapes.sort(key=lambda shape: sum(a != b for a, b in zip(shape, known.spec.shape, strict=True)))
         return [TensorSpec(known.spec.dtype, shape) for shape in shapes]
 
-    def _uniform(self, known: Known, spec: TensorSpec) -> Option:
+    def _uniform(self, known: Known, spec: TensorSpec) -> StackedValue:
         number = known.number
         assert number is not None
         stacked = replace(Steps(self.scale.marks).stacked(spec), number=number)
-        return Option(stacked, partial(self.dialect.number, self.writer, number, self.scale.at(spec, self.scale.whole)))
+        return StackedValue(
+            stacked, partial(self.dialect.number, self.writer, number, self.scale.at(spec, self.scale.whole))
+        )
 
-    def _causal(self, known: Known, spec: TensorSpec) -> Option | None:
+    def _causal(self, known: Known, spec: TensorSpec) -> StackedValue | None:
         """A mask that shuts nothing out in the last step shuts out later keys in all."""
         number = known.number
         if number is None or not (spec.dtype == "BOOL" or (spec.is_float and number == 0)):
             return None
         return self._masking(spec, number, 1 - number if spec.dtype == "BOOL" else -math.inf)
 
-    def _masking(self, spec: TensorSpec, seen: float, later: float) -> Option | None:
+    def _masking(self, spec: TensorSpec, seen: float, later: float) -> StackedValue | None:
         """One number at the keys that a token sees, and another at later ones."""
         stacked = Steps(self.scale.marks).stacked(spec)
         tokens, keys = (stacked.axis_of(mark) for mark in (self.scale.marks.tokens, self.scale.marks.keys))
@@ -181,9 +187,9 @@ class Options:
             return None
         whole = self.scale.at(spec, self.scale.whole)
         write = partial(self.dialect.causal, self.writer, tokens, keys, whole, seen, later)
-        return Option(replace(stacked, later=later), write)
+        return StackedValue(replace(stacked, later=later), write)
 
-    def _places(self, spec: TensorSpec) -> Option | None:
+    def _places(self, spec: TensorSpec) -> StackedValue | None:
         """The number of places in the cache, where it stands for the place of the token."""
         stacked = Steps(self.scale.marks).stacked(spec)
         tokens = stacked.axis_of(self.scale.marks.tokens)
@@ -194,23 +200,23 @@ class Options:
             self.counted_places = True
             return self.dialect.places(self.writer, tokens, self.scale.at(spec, self.scale.whole))
 
-        return Option(stacked, write)
+        return StackedValue(stacked, write)
 
 
-def stacked_of(operand: Operand, picked: Mapping[Ref, Option]) -> Any:
+def stacked_of(operand: Operand, picked: Mapping[Ref, StackedValue]) -> Any:
     """An operand as values of all steps."""
     if isinstance(operand, tuple):
         return tuple(stacked_of(each, picked) for each in operand)
     return None if operand is None else picked[operand].stacked
 
 
-def written_of(operand: Operand, picked: Mapping[Ref, Option]) -> Any:
+def written_of(operand: Operand, picked: Mapping[Ref, StackedValue]) -> Any:
     """An operand as references of the new graph, written where they are not yet."""
     if isinstance(operand, tuple):
         return tuple(written_of(each, picked) for each in operand)
     return None if operand is None else picked[operand].write()
 
 
-def source(ref: Ref, stacked: Stacked) -> Option:
+def source(ref: Ref, stacked: Stacked) -> StackedValue:
     """A weight or a constant, which is written already."""
-    return Option(stacked, lambda: ref)
+    return StackedValue(stacked, lambda: ref)

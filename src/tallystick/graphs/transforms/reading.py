@@ -16,7 +16,7 @@ from typing import Any, Final
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.graphs.derive import PRIMITIVES_MAX
 from tallystick.graphs.graph import Node
-from tallystick.graphs.transforms.axes import Sizes
+from tallystick.graphs.transforms.axes import StepSizes
 from tallystick.graphs.transforms.known import SIDES, parameters_of
 from tallystick.graphs.transforms.steps import Mixed, Stacked, Steps
 from tallystick.operators.operator import Attribute
@@ -41,12 +41,12 @@ class Scale:
     One sequence may go unmarked: it is no side then that could be told from any other 1.
     """
 
-    step: Sizes
-    marks: Sizes
-    whole: Sizes
+    step: StepSizes
+    marks: StepSizes
+    whole: StepSizes
     marks_sequences: bool = True
 
-    def at(self, value: Any, sizes: Sizes) -> Any:
+    def at(self, value: Any, sizes: StepSizes) -> Any:
         """Specs, attributes and lists of sides at `sizes`, given at marks."""
         if isinstance(value, TensorSpec):
             return TensorSpec(value.dtype, self.at(value.shape, sizes))
@@ -68,7 +68,7 @@ class Reading:
     cost: tuple[int, int, int]
 
 
-class Reader:
+class NodeReader:
     """Reads nodes, each that says the same of the same values once."""
 
     def __init__(self, scale: Scale) -> None:
@@ -153,7 +153,7 @@ def _doubt(x: Stacked, scale: Scale) -> int:
     return crowded + unsure + 10 * max(sum(marks.batch in axis for axis in x.axes) - 1, 0)
 
 
-def _moves(arguments: Mapping[str, Any], results: Sequence[Stacked | None], marks: Sizes) -> int:
+def _moves(arguments: Mapping[str, Any], results: Sequence[Stacked | None], marks: StepSizes) -> int:
     """How far the axis of tokens moves: where it stays is what was meant."""
     operands = (x for value in arguments.values() for x in (value if isinstance(value, tuple) else (value,)))
     places = [x.axis_of(marks.tokens) for x in operands if x is not None and x.counts(marks.tokens)]
@@ -200,7 +200,7 @@ def _note(value: Any) -> Any:
     return value if isinstance(value, TensorSpec) else repr(value)
 
 
-def _at(arguments: Mapping[str, Any], scale: Scale, sizes: Sizes) -> dict[str, Any]:
+def _at(arguments: Mapping[str, Any], scale: Scale, sizes: StepSizes) -> dict[str, Any]:
     return {name: scale.at(value, sizes) for name, value in arguments.items()}
 
 

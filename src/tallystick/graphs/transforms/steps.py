@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from tallystick.errors import MalformedError
-from tallystick.graphs.transforms.axes import Factors, Sizes, regrouped
+from tallystick.graphs.transforms.axes import Factors, StepSizes, regrouped
 from tallystick.graphs.transforms.later import (
     NEUTRAL,
     REFERENCE,
@@ -98,7 +98,7 @@ Operand: TypeAlias = "Stacked | Number"
 class Steps(ByElement[Stacked]):
     """`Algebra[Stacked]`; raises `Mixed` where steps read each other in a way that is no attention."""
 
-    def __init__(self, marks: Sizes) -> None:
+    def __init__(self, marks: StepSizes) -> None:
         super().__init__()
         self.marks = marks
         self.types = Types(bytes_max=BYTES_MAX)
@@ -372,7 +372,7 @@ class Steps(ByElement[Stacked]):
             raise Mixed(what)
 
 
-def replace_later(x: Stacked, later: Later, marks: Sizes) -> Stacked:
+def replace_later(x: Stacked, later: Later, marks: StepSizes) -> Stacked:
     """`x` with this number at later keys, where it has any."""
     both = x.counts(marks.tokens) and x.counts(marks.keys)
     found = later if both else None

@@ -23,20 +23,20 @@ from tallystick.graphs.decode_interface import PLACES
 from tallystick.graphs.door import check_constants, read_graph
 from tallystick.graphs.encoding import graph_bytes
 from tallystick.graphs.graph import Graph, Input, Node, Output, Ref
-from tallystick.graphs.transforms.axes import Sizes, choose_marks
+from tallystick.graphs.transforms.axes import StepSizes, choose_marks
 from tallystick.graphs.transforms.decode_step import WRITTEN, DecodeStep
-from tallystick.graphs.transforms.known import Program, is_checked, numbers_of, parameters_of, place_of
-from tallystick.graphs.transforms.options import Option, Options, source, stacked_of, written_of
-from tallystick.graphs.transforms.reading import Reader, Reading, Scale
+from tallystick.graphs.transforms.known import KnownValues, is_checked, numbers_of, parameters_of, place_of
+from tallystick.graphs.transforms.options import Options, StackedValue, source, stacked_of, written_of
+from tallystick.graphs.transforms.reading import NodeReader, Reading, Scale
 from tallystick.graphs.transforms.steps import Mixed, ReadsLater, Stacked, Steps
-from tallystick.graphs.transforms.writing import DIALECTS, Writer
+from tallystick.graphs.transforms.writing import DIALECTS, GraphWriter
 from tallystick.tensors.tensor import Tensor
 
 CHOICES_MAX: Final = 512
 MASK: Final = "attn_mask"
 NUMBERS: Final = frozenset({"Scalar", "Scalar?", "Scalar[]", "float", "float?", "float[]"})
 NEUTRAL: Final = (float("-inf"), 0.0)
-Chosen: TypeAlias = tuple[Reading, Mapping[Ref, Option]]
+Chosen: TypeAlias = tuple[Reading, Mapping[Ref, StackedValue]]
 
 
 def to_teacher_forcing(graph: Graph, length: int, constants: Mapping[Ref, Tensor] | None = None) -> Graph:
@@ -60,7 +60,7 @@ def to_teacher_forcing(graph: Graph, length: int, constants: Mapping[Ref, Tensor
     held = {each.name: (constants or {})[each.name] for each in graph.constants if each.name in (constants or {})}
     check_constants([each for each in graph.constants if each.name in held], held)
     marks = choose_marks([*numbers_of(graph), *step.numbers])
-    scale = Scale(Sizes(step.batch, 1, step.past, step.keys), marks, Sizes(step.batch, length, 0, length))
+    scale = Scale(StepSizes(step.batch, 1, step.past, step.keys), marks, StepSizes(step.batch, length, 0, length))
     try:
         return _forced(graph, step, scale, held)
     except UnavailableError:
@@ -89,12 +89,12 @@ class _Forcing:
         self.graph, self.step, self.marks = graph, step, scale.marks
         self.opaque = {each.name for each in graph.constants if each.spec.size}
         self.length = scale.whole.tokens
-        self.program = Program(step.suspects, self.length, dict(step.known))
+        self.program = KnownValues(step.suspects, self.length, dict(step.known))
         self.values = step.stacked(scale.marks, scale.marks_sequences)
         self.written: dict[Ref, Ref] = {ref: ref for ref in self.values}
         self.rows: dict[str, Ref] = {}
-        self.reader, self.dialect = Reader(scale), DIALECTS[graph.dialect]
-        self.writer = Writer({ref: scale.at(value.spec, scale.whole) for ref, value in self.values.items()})
+        self.reader, self.dialect = NodeReader(scale), DIALECTS[graph.dialect]
+        self.writer = GraphWriter({ref: scale.at(value.spec, scale.whole) for ref, value in self.values.items()})
         self.options = Options(self.reader, self.dialect, self.writer, step.places is None)
         if step.place is not None:
             self.program.values[PLACES] = place_of(self.length, step.place)
@@ -211,10 +211,10 @@ class _Forcing:
             return None
         raise next((each for each in reasons if isinstance(each, Mixed)), reasons[0])
 
-    def _forms(self, ref: Ref) -> list[Option]:
+    def _forms(self, ref: Ref) -> list[StackedValue]:
         if ref in self.options.forms:
             return self.options.of(ref)
-        return [Option(self.values[ref], lambda: self.written[ref])]
+        return [StackedValue(self.values[ref], lambda: self.written[ref])]
 
     def _masked(self, node: Node) -> Chosen:
         """Masking later keys changes nothing of what the steps give: where that lets the node be read, they are.

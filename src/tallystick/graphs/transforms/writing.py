@@ -17,7 +17,7 @@ INDEX: Final = "I32"
 
 
 @dataclass
-class Writer:
+class GraphWriter:
     """The nodes of a new graph, in order, and the specs of all its values."""
 
     specs: dict[Ref, TensorSpec]
@@ -52,19 +52,19 @@ class Writer:
 class Dialect(Protocol):
     """How one dialect says what a whole text needs."""
 
-    def number(self, writer: Writer, number: float, spec: TensorSpec) -> Ref:
+    def number(self, writer: GraphWriter, number: float, spec: TensorSpec) -> Ref:
         """`number` everywhere."""
         ...
 
-    def places(self, writer: Writer, axis: int, spec: TensorSpec) -> Ref:
+    def places(self, writer: GraphWriter, axis: int, spec: TensorSpec) -> Ref:
         """The place of each token, counted from 0 along `axis`."""
         ...
 
-    def causal(self, writer: Writer, tokens: int, keys: int, spec: TensorSpec, seen: float, later: float) -> Ref:
+    def causal(self, writer: GraphWriter, tokens: int, keys: int, spec: TensorSpec, seen: float, later: float) -> Ref:
         """`seen` where the key is no later than the token, else `later`; BOOL or floats."""
         ...
 
-    def masked(self, writer: Writer, x: Ref, tokens: int, keys: int, later: float) -> Ref:
+    def masked(self, writer: GraphWriter, x: Ref, tokens: int, keys: int, later: float) -> Ref:
         """`x` with `later` at keys that are later than the token."""
         ...
 
@@ -72,17 +72,17 @@ class Dialect(Protocol):
 class Aten:
     """ATen, which broadcasts: axes along which nothing differs have one row."""
 
-    def number(self, writer: Writer, number: float, spec: TensorSpec) -> Ref:
+    def number(self, writer: GraphWriter, number: float, spec: TensorSpec) -> Ref:
         """As `Dialect.number`."""
         attributes = {"size": spec.shape, "fill_value": _scalar(number, spec.dtype), "dtype": spec.dtype}
         return writer.one("aten.full.default", attributes)
 
-    def places(self, writer: Writer, axis: int, spec: TensorSpec) -> Ref:
+    def places(self, writer: GraphWriter, axis: int, spec: TensorSpec) -> Ref:
         """As `Dialect.places`."""
         counted = writer.one("aten.arange.default", {"end": spec.shape[axis], "dtype": spec.dtype})
         return self._shaped(writer, counted, {axis}, spec)
 
-    def causal(self, writer: Writer, tokens: int, keys: int, spec: TensorSpec, seen: float, later: float) -> Ref:
+    def causal(self, writer: GraphWriter, tokens: int, keys: int, spec: TensorSpec, seen: float, later: float) -> Ref:
         """As `Dialect.causal`."""
         length = spec.shape[tokens]
         places = writer.one("aten.arange.default", {"end": length, "dtype": "I64"})
@@ -96,14 +96,14 @@ class Aten:
         number = self.number(writer, seen, TensorSpec(spec.dtype))
         return writer.one("aten.where.ScalarOther", {"other": later}, {"condition": shaped, "self": number})
 
-    def masked(self, writer: Writer, x: Ref, tokens: int, keys: int, later: float) -> Ref:
+    def masked(self, writer: GraphWriter, x: Ref, tokens: int, keys: int, later: float) -> Ref:
         """As `Dialect.masked`."""
         sides = writer.specs[x].shape
         alone = tuple(side if axis in {tokens, keys} else 1 for axis, side in enumerate(sides))
         mask = self.causal(writer, tokens, keys, TensorSpec("BOOL", alone), 1.0, 0.0)
         return writer.one("aten.where.ScalarOther", {"other": later}, {"condition": mask, "self": x})
 
-    def _shaped(self, writer: Writer, x: Ref, axes: set[int], spec: TensorSpec) -> Ref:
+    def _shaped(self, writer: GraphWriter, x: Ref, axes: set[int], spec: TensorSpec) -> Ref:
         alone = tuple(side if axis in axes else 1 for axis, side in enumerate(spec.shape))
         if writer.specs[x].shape != alone:
             x = writer.one("aten.view.default", {"size": alone}, {"self": x})
@@ -114,16 +114,16 @@ class Aten:
 class StableHlo:
     """StableHLO, where operands have equal shapes."""
 
-    def number(self, writer: Writer, number: float, spec: TensorSpec) -> Ref:
+    def number(self, writer: GraphWriter, number: float, spec: TensorSpec) -> Ref:
         """As `Dialect.number`."""
         attributes = {"value": _scalar(number, spec.dtype), "shape": spec.shape, "dtype": spec.dtype}
         return writer.one("stablehlo.constant", attributes)
 
-    def places(self, writer: Writer, axis: int, spec: TensorSpec) -> Ref:
+    def places(self, writer: GraphWriter, axis: int, spec: TensorSpec) -> Ref:
         """As `Dialect.places`."""
         return writer.one("stablehlo.iota", {"iota_dimension": axis, "shape": spec.shape, "dtype": spec.dtype})
 
-    def causal(self, writer: Writer, tokens: int, keys: int, spec: TensorSpec, seen: float, later: float) -> Ref:
+    def causal(self, writer: GraphWriter, tokens: int, keys: int, spec: TensorSpec, seen: float, later: float) -> Ref:
         """As `Dialect.causal`."""
         counted = TensorSpec(INDEX, spec.shape)
         rows, columns = self.places(writer, tokens, counted), self.places(writer, keys, counted)
@@ -134,7 +134,7 @@ class StableHlo:
         inside, outside = self.number(writer, seen, spec), self.number(writer, later, spec)
         return writer.one("stablehlo.select", {}, {"pred": mask, "on_true": inside, "on_false": outside})
 
-    def masked(self, writer: Writer, x: Ref, tokens: int, keys: int, later: float) -> Ref:
+    def masked(self, writer: GraphWriter, x: Ref, tokens: int, keys: int, later: float) -> Ref:
         """As `Dialect.masked`."""
         spec = writer.specs[x]
         mask = self.causal(writer, tokens, keys, TensorSpec("BOOL", spec.shape), 1.0, 0.0)

@@ -59,7 +59,7 @@ class Edge(Document):
     proof: Proof
 
 
-class Edges(Document):
+class OperandEdges(Document):
     """Who gave what the contested operator reads; `producers` stand in the order of the graph."""
 
     edges: Literal["producers"] = "producers"
@@ -74,7 +74,7 @@ class Element(Document):
     index: Count
 
 
-class Asked(Document):
+class LeafChallenge(Document):
     """What was asked about a leaf: the nonce that chooses elements, and the element that the challenger named.
 
     The nonce is drawn after the prover committed to the leaf. Who judges may use another question.
@@ -93,8 +93,8 @@ class LeafBundle:
     opening: Opening
     header: GraphHeader
     operator: OpenedOperator
-    edges: Edges
-    asked: Asked = field(default_factory=Asked)
+    edges: OperandEdges
+    asked: LeafChallenge = field(default_factory=LeafChallenge)
     values: Mapping[Ref, Tensor] = field(default_factory=dict)
     claimed: Mapping[str, Tensor] = field(default_factory=dict)
 
@@ -105,7 +105,7 @@ class LeafBundle:
         return dict(zip(DOCUMENTS, named, strict=True))
 
     @property
-    def sizes(self) -> Sizes:
+    def sizes(self) -> BundleSizes:
         """How many bytes there are of what."""
         path = self.operator.node.get("proof")
         leaf = [self.operator.proof, path if isinstance(path, list) else (), *(e.proof for e in self.edges.producers)]
@@ -113,7 +113,9 @@ class LeafBundle:
         statement = len(self.opening.to_bytes()) + len(self.header.to_bytes())
         proof = len(self.operator.to_bytes()) + len(self.edges.to_bytes())
         values = sum(tensor.nbytes for tensor in (*self.values.values(), *self.claimed.values()))
-        return Sizes(statement, proof, HASH_BYTES * sum(map(len, leaf)), HASH_BYTES * sum(map(len, shared)), values)
+        return BundleSizes(
+            statement, proof, HASH_BYTES * sum(map(len, leaf)), HASH_BYTES * sum(map(len, shared)), values
+        )
 
     @property
     def state(self) -> dict[str, Tensor]:
@@ -130,7 +132,7 @@ class LeafBundle:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class BundleSizes:
     """Bytes of a bundle: `statement` is what all leaves of an opening share (opening, header of the graph).
 
     `proof` are the documents of this leaf (node, records, proofs). `hashes` are the hashes in them at 32 bytes each, as
@@ -148,8 +150,8 @@ DOCUMENTS: Final[Mapping[str, type[Document]]] = {
     "opening": Opening,
     "graph": GraphHeader,
     "operator": OpenedOperator,
-    "edges": Edges,
-    "question": Asked,
+    "edges": OperandEdges,
+    "question": LeafChallenge,
 }
 
 
@@ -195,8 +197,8 @@ def _read_file(path: Path, bytes_max: int) -> LeafBundle:
     assert isinstance(opening, Opening)
     assert isinstance(header, GraphHeader)
     assert isinstance(operator, OpenedOperator)
-    assert isinstance(edges, Edges)
-    assert isinstance(asked, Asked)
+    assert isinstance(edges, OperandEdges)
+    assert isinstance(asked, LeafChallenge)
     return LeafBundle(opening, header, operator, edges, asked, parts[VALUE], parts[CLAIMED])
 
 

@@ -17,7 +17,7 @@ from tallystick.graphs.encoding import canonical, header_json, node_json
 from tallystick.graphs.files import load_program
 from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.graphs.root import NodeProof, graph_leaves
-from tallystick.judging.leaf.bundle import Asked, Edge, Edges, GraphHeader, LeafBundle
+from tallystick.judging.leaf.bundle import Edge, GraphHeader, LeafBundle, LeafChallenge, OperandEdges
 from tallystick.judging.opening import GRAPH, OPENING, OPERATORS, OPERATORS_MAX, read_value, value_file
 from tallystick.judging.published import LOSS, SCHEDULE
 from tallystick.store.log import read_lines
@@ -71,7 +71,7 @@ class WholeOpening:
             raise MalformedError(f"{OPERATORS}: {len(self.lines)} records, and the graph has {len(self.graph.nodes)}")
         return OperatorRecord.from_bytes(self.lines[place], f"{OPERATORS}: line {place + 1}")
 
-    def bundle(self, number: int, asked: Asked | None = None) -> LeafBundle:
+    def bundle(self, number: int, asked: LeafChallenge | None = None) -> LeafBundle:
         """The bundle of node `number`; values that are not there are left out.
 
         Raises `UsageError` where the graph has no such node, `MalformedError` where that has no record, `ProofError`
@@ -82,13 +82,13 @@ class WholeOpening:
         values = self._values({**record.inputs, **record.outputs})
         return replace(bare, values=values, claimed=self._values(self.small))
 
-    def bare(self, number: int, asked: Asked | None = None) -> LeafBundle:
+    def bare(self, number: int, asked: LeafChallenge | None = None) -> LeafBundle:
         """As `bundle`, without values."""
         if number not in self.places:
             raise UsageError(f"the graph has no node {number}")
         place = self.places[number]
-        edges = Edges(producers=tuple(self._edges(self.graph.nodes[place])))
-        return LeafBundle(self.opening, self._header(), self.operator(place), edges, asked or Asked())
+        edges = OperandEdges(producers=tuple(self._edges(self.graph.nodes[place])))
+        return LeafBundle(self.opening, self._header(), self.operator(place), edges, asked or LeafChallenge())
 
     def operator(self, place: int) -> OpenedOperator:
         """The operator at a place, with its proofs; raises what `record` raises."""
@@ -136,7 +136,7 @@ class WholeOpening:
         return {name: results[name] for name in (LOSS,) if name in results} | {name: sources[name] for name in named}
 
 
-def make_bundle(folder: Path, number: int, asked: Asked | None = None) -> LeafBundle:
+def make_bundle(folder: Path, number: int, asked: LeafChallenge | None = None) -> LeafBundle:
     """The bundle of node `number` of a whole opening; raises what `WholeOpening` raises."""
     return WholeOpening.read(folder).bundle(number, asked)
 

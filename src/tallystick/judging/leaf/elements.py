@@ -18,7 +18,7 @@ from tallystick.commitments.philox import words
 from tallystick.judging.leaf.parts import Part, Parts, Places
 from tallystick.operators.balls.ball import Ball
 from tallystick.operators.balls.balls import Balls
-from tallystick.operators.bound import Argument, Bound, bound
+from tallystick.operators.bound import Argument, ResultBound, bound
 from tallystick.operators.operator import Operator
 from tallystick.operators.precision import PLAIN, Precision
 from tallystick.operators.rounding import DETERMINISTIC, Model
@@ -31,7 +31,7 @@ def bound_at(
     precision: Precision = PLAIN,
     model: Model = DETERMINISTIC,
     chunk: int = 0,
-) -> tuple[Bound | None, ...]:
+) -> tuple[ResultBound | None, ...]:
     """What `bound` gives at flat `places`, I64[n] for each result or `None`, as vectors; `chunk` at a time.
 
     Values and radii are those of the whole but for the order in which float64 sums are formed. Raises

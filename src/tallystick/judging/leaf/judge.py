@@ -23,13 +23,13 @@ from tallystick.errors import MalformedError, ProofError
 from tallystick.graphs.derive import Derived, Deriver
 from tallystick.graphs.graph import Node, Ref
 from tallystick.judging.findings import Findings
-from tallystick.judging.leaf.bundle import LeafBundle, Sizes
+from tallystick.judging.leaf.bundle import BundleSizes, LeafBundle
 from tallystick.judging.leaf.elements import chosen_places
 from tallystick.judging.leaf.freivalds import check_product, product_of, signs_of, suspicious_places
 from tallystick.judging.leaf.parts import Places
-from tallystick.judging.leaf.question import Ground, Question, Ruling, Work
+from tallystick.judging.leaf.question import Ground, LeafRequest, Ruling, RulingWork
 from tallystick.judging.leaf.structure import check_structure, small_values
-from tallystick.judging.leaf.weighing import Weighed, Weights, weigh
+from tallystick.judging.leaf.weighing import ComparedResults, JudgeSettings, compare_results
 from tallystick.judging.verdict import Verdict
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
@@ -42,7 +42,7 @@ FRACTIONS: Final = (0.01, 0.001)
 """Shares of a result's elements for which a ruling says how likely wrong ones are to be missed."""
 
 
-def rule_leaf(bundle: LeafBundle, question: Question) -> Ruling:
+def rule_leaf(bundle: LeafBundle, question: LeafRequest) -> Ruling:
     """The ruling on a bundle whose pieces the prover supplied, or that was made of what the prover supplied.
 
     A piece that does not prove what it should, and a value that is not there, are the prover's fault: it had to open
@@ -58,11 +58,11 @@ def rule_leaf(bundle: LeafBundle, question: Question) -> Ruling:
     if node is None:
         reason = next(finding for finding in notes.seen if not finding.agrees)
         text = f"the opening does not hang together: {reason.name}: {reason.detail}"
-        return Ruling(Fault.PROVER, Ground.STRUCTURE, text, Verdict(tuple(notes.seen)), Work(sizes=sizes))
+        return Ruling(Fault.PROVER, Ground.STRUCTURE, text, Verdict(tuple(notes.seen)), RulingWork(sizes=sizes))
     missing = [ref for ref in (*node.refs, *filter(None, node.outputs)) if ref not in bundle.values]
     if missing:
         text = f"node {node.number}: {missing[0]} is not opened"
-        return Ruling(Fault.PROVER, Ground.DATA, text, Verdict(tuple(notes.seen), (text,)), Work(sizes=sizes))
+        return Ruling(Fault.PROVER, Ground.DATA, text, Verdict(tuple(notes.seen), (text,)), RulingWork(sizes=sizes))
     return _Leaf(bundle, question, node, notes, sizes).rule()
 
 
@@ -71,18 +71,18 @@ class _Leaf:
     """One operator whose opening hangs together."""
 
     bundle: LeafBundle
-    question: Question
+    question: LeafRequest
     node: Node
     notes: Findings
-    sizes: Sizes
+    sizes: BundleSizes
 
     def rule(self) -> Ruling:
         try:
             derived = self._derived()
         except MalformedError as error:
             self.notes.note(Finding(1.0, 0.0, detail=str(error)), "operator types", f"node {self.node.number}")
-            return self._ruled(Fault.PROVER, Ground.STRUCTURE, str(error), Work(sizes=self.sizes))
-        work = Work(derived.flops, sum(map(self._size, self._results)), sizes=self.sizes)
+            return self._ruled(Fault.PROVER, Ground.STRUCTURE, str(error), RulingWork(sizes=self.sizes))
+        work = RulingWork(derived.flops, sum(map(self._size, self._results)), sizes=self.sizes)
         named = self.question.element
         if named is not None and not self._exists(*named):
             reason = f"there is no element {named[1]} of {named[0]}, which the challenger named"
@@ -114,26 +114,26 @@ class _Leaf:
             raise MalformedError(f"node {self.node.number}: its values are of other dtypes or shapes than it gives")
         return derived
 
-    def _weighed(self, derived: Derived, work: Work) -> Ruling:
+    def _weighed(self, derived: Derived, work: RulingWork) -> Ruling:
         limits, question = self.question.limits, self.question
-        how = Weights(self.bundle.opening.graph, question.precision, question.profile, question.bands)
+        how = JudgeSettings(self.bundle.opening.graph, question.precision, question.profile, question.bands)
         if self._named_alone is not None:
             ref, place = self._named_alone
-            found = weigh(self.notes, self.node, self._values, how, {ref: np.array([place])})
+            found = compare_results(self.notes, self.node, self._values, how, {ref: np.array([place])})
             return self._concluded(found, replace(work, judged=1))
         if not (limits.are_passed_by(derived) and question.nonce):
-            found = weigh(self.notes, self.node, self._values, how)
+            found = compare_results(self.notes, self.node, self._values, how)
             return self._concluded(found, replace(work, judged=work.elements))
         drawn = self._affordable(derived, work.elements)
         places = {ref: self._places(ref, drawn) for ref in self._results}
         if sum(map(len, places.values())) == work.elements:
-            found = weigh(self.notes, self.node, self._values, how)
+            found = compare_results(self.notes, self.node, self._values, how)
             return self._concluded(found, replace(work, judged=work.elements))
-        found = Weighed()
+        found = ComparedResults()
         work = self._product(found, places, replace(work, drawn=drawn))
         per_element = max(1, derived.flops // max(work.elements, 1))
         chunk = max(1, CHUNK_TERMS // per_element)
-        found = found.joined(weigh(self.notes, self.node, self._values, how, places, chunk))
+        found = found.joined(compare_results(self.notes, self.node, self._values, how, places, chunk))
         judged = sum(len(each) for each in places.values())
         return self._concluded(found, replace(work, judged=judged))
 
@@ -165,7 +165,7 @@ class _Leaf:
     def _exists(self, ref: Ref, place: int) -> bool:
         return ref in self._results and 0 <= place < self._size(ref)
 
-    def _product(self, found: Weighed, places: dict[Ref, Places], work: Work) -> Work:
+    def _product(self, found: ComparedResults, places: dict[Ref, Places], work: RulingWork) -> RulingWork:
         """Check all rows of a product of matrices at once, and add what is suspicious; what it cost."""
         product, limits = product_of(self.node, self._values), self.question.limits
         if product is None:
@@ -185,7 +185,7 @@ class _Leaf:
         rows = residuals.shares.size - residuals.unbounded
         return replace(work, vectors=residuals.vectors if rows else 0, rows=rows, unbounded=residuals.unbounded)
 
-    def _concluded(self, found: Weighed, work: Work) -> Ruling:
+    def _concluded(self, found: ComparedResults, work: RulingWork) -> Ruling:
         """From the strongest statement to the weakest; what is open goes to a committee before a tie ends it."""
         if found.wrong:
             ruling = self._ruled(Fault.PROVER, Ground.BOUND, found.wrong[0], work)
@@ -201,7 +201,7 @@ class _Leaf:
         reason = f"node {self.node.number} ({self.node.operator}) holds"
         return self._ruled(Fault.CHALLENGER, Ground.HOLDS, "; ".join([reason, *self._missed(work)]), work)
 
-    def _missed(self, work: Work) -> Iterator[str]:
+    def _missed(self, work: RulingWork) -> Iterator[str]:
         """With which probability something is wrong all the same, whatever was named or suspected besides."""
         if work.judged >= work.elements:
             return
@@ -217,13 +217,13 @@ class _Leaf:
             yield f"{beyond} passes with probability at most 2^-{work.vectors}"
 
     def _ruled(
-        self, fault: Fault | None, ground: Ground, reason: str, work: Work, unavailable: tuple[str, ...] = ()
+        self, fault: Fault | None, ground: Ground, reason: str, work: RulingWork, unavailable: tuple[str, ...] = ()
     ) -> Ruling:
         seen = tuple(self.notes.seen)
         verdict = Verdict(seen, unavailable, tuple(self._not_checked(work)), tuple(self._assumed()))
         return Ruling(fault, ground, reason, verdict, work)
 
-    def _not_checked(self, work: Work) -> Iterator[str]:
+    def _not_checked(self, work: RulingWork) -> Iterator[str]:
         opening = self.bundle.opening
         record = opening.opened_record()
         if work.judged < work.elements:
@@ -246,7 +246,7 @@ class _Leaf:
             yield "honest stacks differ by no more than those the profile was calibrated on"
 
 
-def _check_subject(bundle: LeafBundle, question: Question) -> None:
+def _check_subject(bundle: LeafBundle, question: LeafRequest) -> None:
     if question.opening not in (None, bundle.opening.identity):
         raise ProofError(f"the bundle is about the opening {bundle.opening.identity}, another one than is contested")
     if question.index not in (None, bundle.operator.index):

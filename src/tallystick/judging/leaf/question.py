@@ -11,7 +11,7 @@ from tallystick.commitments.encoding import Json
 from tallystick.disputes.game.fault import Fault
 from tallystick.graphs.derive import Derived
 from tallystick.graphs.graph import Ref
-from tallystick.judging.leaf.bundle import Sizes
+from tallystick.judging.leaf.bundle import BundleSizes
 from tallystick.judging.leaf.parts import Places
 from tallystick.judging.leaf.ties import BANDS
 from tallystick.judging.published import Published
@@ -35,7 +35,7 @@ class Ground(StrEnum):
 
 
 @dataclass(frozen=True)
-class Limits:
+class LeafLimits:
     """How much a referee computes.
 
     Operators of more than `whole_flops` floating-point operations, or with intermediates of more than `whole_bytes`,
@@ -57,7 +57,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Question:
+class LeafRequest:
     """What a referee asks of a leaf; the prover chooses none of it.
 
     `profile` holds calibrated thresholds, `published` the claim as it was published. `nonce` was drawn after the
@@ -78,11 +78,11 @@ class Question:
     opening: Digest | None = None
     index: int | None = None
     bits: bool = True
-    limits: Limits = field(default_factory=Limits)
+    limits: LeafLimits = field(default_factory=LeafLimits)
 
 
 @dataclass(frozen=True)
-class Work:
+class RulingWork:
     """What a ruling cost: operations of the operator, its elements, and how many were judged.
 
     `drawn` times a nonce drew an element of each result that was not judged as a whole. `vectors` of signs were
@@ -93,7 +93,7 @@ class Work:
     elements: int = 0
     judged: int = 0
     vectors: int = 0
-    sizes: Sizes | None = None
+    sizes: BundleSizes | None = None
     drawn: int = 0
     rows: int = 0
     unbounded: int = 0
@@ -110,7 +110,7 @@ class Ruling:
     ground: Ground
     reason: str
     verdict: Verdict
-    work: Work
+    work: RulingWork
     worst: tuple[Ref, int] | None = None
 
     def to_json(self) -> dict[str, Json]:

@@ -22,7 +22,7 @@ from tallystick.judging.findings import Findings
 from tallystick.judging.leaf.elements import bound_at
 from tallystick.judging.leaf.parts import Places
 from tallystick.judging.leaf.ties import Tie, find_tie
-from tallystick.operators.bound import Bound as OperatorBound
+from tallystick.operators.bound import ResultBound as OperatorBound
 from tallystick.operators.bound import bound
 from tallystick.operators.operator import Exactness
 from tallystick.operators.precision import FORMATS, UNSTATED, Format, Precision
@@ -41,7 +41,7 @@ Values = Mapping[Ref, Tensor]
 
 
 @dataclass(frozen=True)
-class Weights:
+class JudgeSettings:
     """How results are weighed: the stated precision, perhaps a profile for the graph, and the margin of ties."""
 
     graph: Digest
@@ -51,7 +51,7 @@ class Weights:
 
 
 @dataclass
-class Weighed:
+class ComparedResults:
     """What weighing found besides its findings: results that are wrong, that are tied, and that nothing decides.
 
     `outside` says what left a calibrated threshold, `worst` which element of each wrong result is the worst, and
@@ -65,24 +65,26 @@ class Weighed:
     worst: list[tuple[Ref, int]] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
 
-    def joined(self, other: Weighed) -> Weighed:
+    def joined(self, other: ComparedResults) -> ComparedResults:
         """Both together."""
-        return Weighed(*(mine + theirs for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True)))
+        return ComparedResults(
+            *(mine + theirs for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True))
+        )
 
 
-def weigh(
+def compare_results(
     notes: Findings,
     node: Node,
     values: Values,
-    how: Weights,
+    how: JudgeSettings,
     places: Mapping[Ref, Places] | None = None,
     chunk: int = 0,
-) -> Weighed:
+) -> ComparedResults:
     """Note a finding for each result of `node`; with `places` only for these elements of those, `chunk` at a time.
 
     `values` holds every value of the node, of the specs that it states.
     """
-    found = Weighed()
+    found = ComparedResults()
     try:
         bounds = _bounds(node, values, how.precision, places, chunk)
     except MalformedError as error:
@@ -103,7 +105,7 @@ class _Result:
 
     node: Node
     values: Values
-    how: Weights
+    how: JudgeSettings
     ref: Ref
     limit: OperatorBound
     places: Places
@@ -112,14 +114,14 @@ class _Result:
     def where(self) -> str:
         return f"{self.ref} ({self.node.operator})"
 
-    def weigh(self, notes: Findings, found: Weighed) -> None:
+    def weigh(self, notes: Findings, found: ComparedResults) -> None:
         claimed = self.values[self.ref]
         if claimed.dtype in FORMATS:
             self._floats(notes, found, claimed)
         else:
             self._discrete(notes, found, claimed.array().reshape(-1)[self.places])
 
-    def _floats(self, notes: Findings, found: Weighed, claimed: Tensor) -> None:
+    def _floats(self, notes: Findings, found: ComparedResults, claimed: Tensor) -> None:
         numbers = claimed.values().reshape(-1)[self.places].astype(np.float64)
         limit = Bound(self.limit.value.astype(np.float64), self.limit.radius)
         finding, wrong = self._located(limit, numbers), limit.shares(numbers) > 1.0
@@ -134,7 +136,7 @@ class _Result:
         elif self._decided(notes, found, finding, wrong, doubtful, limit.shares(numbers)) and limit.radius.any():
             self._threshold(notes, found, limit, numbers, claimed.dtype)
 
-    def _discrete(self, notes: Findings, found: Weighed, claimed: npt.NDArray[Any]) -> None:
+    def _discrete(self, notes: Findings, found: ComparedResults, claimed: npt.NDArray[Any]) -> None:
         differs, known = claimed != self.limit.value, np.isfinite(self.limit.radius)
         count = int(np.count_nonzero(differs & known))
         detail = f"{count} of {differs.size} elements differ" if count else ""
@@ -144,7 +146,7 @@ class _Result:
     def _decided(
         self,
         notes: Findings,
-        found: Weighed,
+        found: ComparedResults,
         finding: Finding,
         wrong: npt.NDArray[np.bool_],
         doubtful: npt.NDArray[np.bool_],
@@ -163,7 +165,7 @@ class _Result:
             found.undecided.append(f"{self.where}: {count} elements differ about which the bound says nothing")
         return not (wrong | doubtful).any()
 
-    def _tied(self, notes: Findings, found: Weighed, tie: Tie) -> None:
+    def _tied(self, notes: Findings, found: ComparedResults, tie: Tie) -> None:
         finding = Finding(tie.bands, self.how.bands, "tie", "", f"{tie.detail}, in bands")
         notes.note(finding, "tie", self.where, advisory=finding.agrees)
         if finding.agrees:
@@ -171,7 +173,7 @@ class _Result:
         else:
             self._is_wrong(found, finding, tie.place)
 
-    def _is_wrong(self, found: Weighed, finding: Finding, worst: int) -> None:
+    def _is_wrong(self, found: ComparedResults, finding: Finding, worst: int) -> None:
         found.wrong.append(_sentence(self.where, finding))
         found.worst.append((self.ref, worst))
 
@@ -184,7 +186,7 @@ class _Result:
         return replace(finding, where=f"element [{','.join(str(int(i)) for i in np.unravel_index(worst, shape))}]")
 
     def _threshold(
-        self, notes: Findings, found: Weighed, limit: Bound, numbers: npt.NDArray[np.float64], dtype: str
+        self, notes: Findings, found: ComparedResults, limit: Bound, numbers: npt.NDArray[np.float64], dtype: str
     ) -> None:
         if self.how.profile is None:
             return

@@ -14,7 +14,7 @@ from tallystick.operators.arrays import Array
 from tallystick.operators.balls.ball import INFLATION, Ball
 from tallystick.operators.balls.rounding import Rounding
 from tallystick.operators.precision import FORMATS, REFERENCE, Format
-from tallystick.operators.rounding import Deterministic, Sums, worst_factor
+from tallystick.operators.rounding import Deterministic, RoundedSums, worst_factor
 from tallystick.operators.values import Value
 
 
@@ -35,7 +35,7 @@ class Accumulation(Rounding):
         if x.dtype not in FORMATS:
             return self._reduced_discrete(centre, x, axes, keep)
         form, size = self._form(x.dtype), abs(x.array) + self._read(x)
-        factor = Sums(math.prod(x.shape[axis] for axis in axes), form.unit, 0.0, 1.0, lambda: 0.0, products=True)
+        factor = RoundedSums(math.prod(x.shape[axis] for axis in axes), form.unit, 0.0, 1.0, lambda: 0.0, products=True)
         largest = self._product(self.xp.where(size > 1, size, 1.0), axes, keep)
         smallest = self._product(self.xp.where((size < 1) & (size > 0), size, 1.0), axes, keep)
         high = self._product(size, axes, keep)
@@ -67,7 +67,7 @@ class Accumulation(Rounding):
         r, s = self._full(r, x), self._full(s, y)
         spread = 0.0 if exact else product(a, s) + product(r, b + s)
         magnitude = product(a, b) if exact else product(a + r, b + s)
-        sums = Sums(
+        sums = RoundedSums(
             terms=math.prod(x.shape[axis] for axis in contract[0]),
             unit=self.precision.accumulator(x.dtype).unit,
             value=self._size(centre) + spread,
@@ -98,7 +98,7 @@ class Accumulation(Rounding):
         r, s = self._full(self._read(x), x), self._full(self._read(updates), updates)
         a, b = self._finite_size(x), self._finite_size(updates)
         spread = put(r, s)
-        sums = Sums(
+        sums = RoundedSums(
             terms=self.library.storage(counts) + 1,
             unit=self.precision.accumulator(x.dtype).unit,
             value=self._size(centre) + spread,
@@ -122,7 +122,7 @@ class Accumulation(Rounding):
         r = self._read(x)
         size = self._finite_size(x)
         spread = 0.0 if self._is_exact(r) else total(self._full(r, x))
-        sums = Sums(
+        sums = RoundedSums(
             terms=terms,
             unit=self.precision.accumulator(x.dtype).unit,
             value=self._size(centre) + spread,
@@ -134,7 +134,7 @@ class Accumulation(Rounding):
         )
         return self._summed(centre, sums, spread, 0.0 if x.least >= 0 else -math.inf)
 
-    def _summed(self, centre: Value, sums: Sums, spread: Array | float, least: float) -> Ball:
+    def _summed(self, centre: Value, sums: RoundedSums, spread: Array | float, least: float) -> Ball:
         """The ball of sums: infinite where partial sums may overflow, and sure of infinities among terms.
 
         Among products it is sure of nothing: kernels pad with zeros, and 0 · ∞ is no number.
@@ -154,7 +154,7 @@ class Accumulation(Rounding):
         radius = self.xp.where((sums.magnitude * 1.01 < limit) & (radius < math.inf), radius, math.inf)
         return Ball(centre, self._spread_over(radius, centre), least)
 
-    def _kept_short(self, sums: Sums, form: Format, radius: Array) -> Array | float:
+    def _kept_short(self, sums: RoundedSums, form: Format, radius: Array) -> Array | float:
         """What partial sums in a 16-bit format add: γ (Σ|t| + radius), and half a subnormal step for each rounding."""
         if not sums.short:
             return 0.0

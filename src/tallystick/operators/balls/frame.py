@@ -12,10 +12,10 @@ import numpy as np
 
 from tallystick.operators import propagation
 from tallystick.operators.algebra import Axes, Number
-from tallystick.operators.arrays import Array, Library
+from tallystick.operators.arrays import Array, ArrayLibrary
 from tallystick.operators.balls.ball import INFLATION, Ball, Move, Operand
 from tallystick.operators.library import ANY
-from tallystick.operators.library import Library as Figures
+from tallystick.operators.library import MathLibrary as Figures
 from tallystick.operators.precision import FORMATS, PLAIN, REFERENCE, Format, Precision
 from tallystick.operators.rounding import DETERMINISTIC, Model
 from tallystick.operators.values import Value, Values
@@ -31,7 +31,7 @@ class Frame:
     `step`, every F32 result may be rounded to that dtype. `plain` says that sums are all that the operator computes.
     """
 
-    library: Library
+    library: ArrayLibrary
     precision: Precision = PLAIN
     model: Model = DETERMINISTIC
     figures: Figures = ANY

@@ -18,9 +18,9 @@ import requests
 from tallystick.commitments.digest import digest
 from tallystick.disputes.coordinators.ethereum.client import EthereumCoordinator, Settings, connect
 from tallystick.disputes.coordinators.ethereum.deploy import deploy
-from tallystick.disputes.coordinators.ethereum.endpoints import Patience
+from tallystick.disputes.coordinators.ethereum.endpoints import RetryRules
 from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
-from tallystick.disputes.coordinators.ethereum.place import Place
+from tallystick.disputes.coordinators.ethereum.place import ContractLocation
 from tallystick.disputes.coordinators.ethereum.sender import SendingRules
 from tallystick.disputes.game.moves import Contest, Post
 from tallystick.disputes.game.rules import Rules
@@ -33,7 +33,7 @@ KEYS = {name: EthereumKey(number.to_bytes(32)) for number, name in enumerate((*R
 ETHER = 10**18
 JSON_TYPE = {"Content-Type": "application/json"}
 QUICK = Settings(
-    patience=Patience(rounds=2, pause_s=0.01), timeout_s=10.0, sending=SendingRules(patience_s=0.6, poll_s=0.02)
+    patience=RetryRules(rounds=2, pause_s=0.01), timeout_s=10.0, sending=SendingRules(patience_s=0.6, poll_s=0.02)
 )
 
 
@@ -62,7 +62,7 @@ class Chain:
 
     node: LocalNode
     folder: Path
-    place: Place
+    place: ContractLocation
     settings: Settings
     _known: dict[str, EthereumCoordinator] = field(default_factory=dict)
 
@@ -74,7 +74,7 @@ class Chain:
 
     def anew(self, role: str, settings: Settings | None = None, *urls: str, **more: Any) -> EthereumCoordinator:
         """A fresh connection of a role, as its program makes after a crash; through `urls` or the node itself."""
-        place = Place(urls or self.place.urls, self.place.contract)
+        place = ContractLocation(urls or self.place.urls, self.place.contract)
         return connect(str(place), KEYS[role], self.folder, settings=settings or self.settings, **more)
 
     def final(self) -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.disputes.coordinators.coordinator import Board, Coordinator, Entry
+from tallystick.disputes.coordinators.coordinator import Board, Coordinator, MoveEntry
 from tallystick.disputes.coordinators.ethereum.client import EthereumCoordinator, connect
 from tallystick.disputes.coordinators.ethereum.deploy import deploy
 from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
-from tallystick.disputes.coordinators.ethereum.place import Place
+from tallystick.disputes.coordinators.ethereum.place import ContractLocation
 from tallystick.disputes.game.moves import Draw, Move
 from tallystick.disputes.game.rules import Rules
 from tallystick.disputes.parties.table import MemoryBoard
@@ -44,7 +44,7 @@ class Seat:
     def now(self) -> int:
         return self.coordinator.now()
 
-    def entries(self, start: int = 0) -> Sequence[Entry]:
+    def entries(self, start: int = 0) -> Sequence[MoveEntry]:
         return self.coordinator.entries(start)
 
     def submit(self, move: Move) -> None:
@@ -58,7 +58,7 @@ class ChainWorld:
     """A contract, its parties and the chain's clock."""
 
     node: LocalNode
-    place: Place
+    place: ContractLocation
     folder: Path
     _board: MemoryBoard = field(default_factory=MemoryBoard)
     _seats: dict[str, Seat] = field(default_factory=dict)

@@ -7,17 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tallystick.disputes.coordinators.coordinator import Board, Coordinator, Entry
+from tallystick.disputes.coordinators.coordinator import Board, Coordinator, MoveEntry
 from tallystick.disputes.coordinators.ethereum.client import EthereumCoordinator
 from tallystick.disputes.game.moves import Move
 from tallystick.disputes.game.rules import Rules
 from tallystick.disputes.game.state import Phase, State
 from tallystick.disputes.parties import programs
 from tallystick.disputes.parties.player import Player
-from tallystick.disputes.parties.prover import Offer
-from tallystick.disputes.parties.shelf import Shelf
+from tallystick.disputes.parties.prover import ClaimOffer
+from tallystick.disputes.parties.shelf import BoardCache
 from tallystick.disputes.parties.table import MemoryBoard, play_out
-from tallystick.disputes.parties.task import Role
+from tallystick.disputes.parties.task import PartyRole
 from tallystick.disputes.parties.workspace import Workspace
 from tallystick.errors import UnavailableError
 from tests.disputes.coordinators.ethereum.chains import KEYS, MEMBERS, Chain
@@ -51,7 +51,7 @@ class Watched:
     def now(self) -> int:
         return self.coordinator.now()
 
-    def entries(self, start: int = 0) -> Sequence[Entry]:
+    def entries(self, start: int = 0) -> Sequence[MoveEntry]:
         return self.coordinator.entries(start)
 
     def submit(self, move: Move) -> None:
@@ -71,14 +71,14 @@ class Hall:
     after: After = nothing
     urls: tuple[str, ...] = ()
 
-    def player(self, role: str, roles: Callable[[Shelf, Workspace], Sequence[Role]]) -> Player:
+    def player(self, role: str, roles: Callable[[BoardCache, Workspace], Sequence[PartyRole]]) -> Player:
         workspace = Workspace(self.chain.folder / "work" / role)
-        shelf = Shelf(self.board, workspace.folder / "data")
+        shelf = BoardCache(self.board, workspace.folder / "data")
         seat: Coordinator = Watched(self.chain.anew(role, None, *self.urls), self.chain, self.after)
         return Player(seat, workspace, roles(shelf, workspace), say=self.said.append)
 
     def prover(self, counting: Counting, levels: int = 2) -> Player:
-        offer = Offer(counting.root(levels), len(counting.leaves(levels)), counting.statement(levels), levels)
+        offer = ClaimOffer(counting.root(levels), len(counting.leaves(levels)), counting.statement(levels), levels)
         trace = CountingTrace(counting, levels)
         return self.player("prover", lambda shelf, work: programs.prover(shelf, work, lambda _: trace, offer))
 
@@ -136,6 +136,6 @@ def is_settled(state: State) -> bool:
     return bool(state.disputes) and all(dispute.phase is Phase.SETTLED for dispute in state.disputes)
 
 
-def made_by(chain: Chain, role: str, state_entries: Sequence[Entry]) -> list[Move]:
+def made_by(chain: Chain, role: str, state_entries: Sequence[MoveEntry]) -> list[Move]:
     """The accepted moves of a role."""
     return [entry.move for entry in state_entries if entry.move.actor == KEYS[role].address]

@@ -20,7 +20,7 @@ from tallystick.commitments.tree import (
     subtree_root,
 )
 from tallystick.disputes.game.cheap import record_bytes
-from tallystick.disputes.game.moves import Cut, Evidence, RecordForm, TensorForm, Writer
+from tallystick.disputes.game.moves import Cut, Evidence, RecordForm, TensorForm, ValueWriter
 from tallystick.tensors.digest import tensor_digest
 from tallystick.tensors.tensor import Tensor
 
@@ -148,7 +148,7 @@ def _edge(rng: random.Random, place: int, before: Sequence[RecordForm]) -> Evide
     rng.shuffle(inputs)
     outputs = ((f"v{place}", _digest(rng)), (f"v{place}#1", _digest(rng)))
     record = RecordForm(node=place, operator="aten.add.Tensor", inputs=tuple(inputs), outputs=outputs)
-    return Evidence(ground="edge", record=record, writer=Writer(record=before[index], index=index, proof=()))
+    return Evidence(ground="edge", record=record, writer=ValueWriter(record=before[index], index=index, proof=()))
 
 
 def _record(place: int, operator: str, read: dict[str, TensorForm], given: dict[str, TensorForm]) -> RecordForm:

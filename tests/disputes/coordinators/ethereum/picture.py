@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from tallystick.disputes.game.committee import VOTE_CODES
 from tallystick.disputes.game.fault import Fault
-from tallystick.disputes.game.state import Claim, Credit, Dispute, Member, Phase, Round, State, Status
+from tallystick.disputes.game.state import Credit, Dispute, MemberStake, Phase, PostedClaim, Round, State, Status
 
 PHASES = list(Phase)
 STATUSES = list(Status)
@@ -25,7 +25,7 @@ def _pieces(state: State, moves: int, claim: int, dispute: int, parties: Sequenc
     yield bytes([pausing.since is not None])
     yield _numbers(pausing.since or 0, pausing.total, pausing.allowed_from)
     for name in state.rules.members:
-        member = state.members.get(name, Member(stake=0, is_active=False))
+        member = state.members.get(name, MemberStake(stake=0, is_active=False))
         yield _numbers(member.stake) + bytes([member.is_active]) + _numbers(member.serving, member.bound_until)
     if claim < len(state.claims):
         yield _claim(state.claims[claim])
@@ -35,7 +35,7 @@ def _pieces(state: State, moves: int, claim: int, dispute: int, parties: Sequenc
         yield _owed(state.owed.get(party, ()))
 
 
-def _claim(claim: Claim) -> bytes:
+def _claim(claim: PostedClaim) -> bytes:
     who = _party(claim.prover) + _numbers(claim.deadline) + bytes([STATUSES.index(claim.status), claim.levels])
     return who + _numbers(claim.bond, claim.size, claim.disputes) + bytes.fromhex(claim.root + claim.seal)
 

@@ -30,10 +30,10 @@ from tallystick.disputes.coordinators.ethereum.encoding import (
 )
 from tallystick.disputes.coordinators.ethereum.founding import contract_address
 from tallystick.disputes.coordinators.ethereum.keys import ORDER, EthereumKey
-from tallystick.disputes.coordinators.ethereum.place import Place
+from tallystick.disputes.coordinators.ethereum.place import ContractLocation
 from tallystick.disputes.coordinators.local.board import BlobStore
 from tallystick.disputes.coordinators.local.place import LocalCoordinator
-from tallystick.disputes.coordinators.local.wire import Effort
+from tallystick.disputes.coordinators.local.wire import RequestLimits
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.game import TRANSITIONS
 from tallystick.disputes.game.moves import Move, read_move
@@ -245,10 +245,10 @@ def test_an_address_is_the_hash_of_its_maker_and_nonce(chain: Chain) -> None:
     ],
 )
 def test_a_place_is_one_line(text: str) -> None:
-    place = Place.parse(text)
+    place = ContractLocation.parse(text)
     assert str(place) == text
     assert place.contract == ACTOR
-    assert Place.parse(text.removeprefix("ethereum:").replace("abab", "ABab")) == place
+    assert ContractLocation.parse(text.removeprefix("ethereum:").replace("abab", "ABab")) == place
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_a_place_is_one_line(text: str) -> None:
 )
 def test_no_place_is_a_usage_error(text: str) -> None:
     with pytest.raises(UsageError):
-        Place.parse(text)
+        ContractLocation.parse(text)
 
 
 def test_messages_never_show_the_whole_url_of_a_server() -> None:
@@ -449,7 +449,7 @@ def test_a_board_gives_its_word_over_http(tmp_path: Path) -> None:
     from tallystick.http.listening import served
 
     folder = FolderBoard(tmp_path)
-    data, effort = manifest(folder, b"one"), Effort(attempts=1)
+    data, effort = manifest(folder, b"one"), RequestLimits(attempts=1)
     with served(create_app(AttestingBoard(folder, KEYS["board"], 5, ACTOR))) as url:
         board = RemoteAttester(url, KEYS["board"].address, 5, ACTOR, effort)
         assert board.attest(1, 2, data) == AttestingBoard(folder, KEYS["board"], 5, ACTOR).attest(1, 2, data)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tallystick.disputes.coordinators.ethereum.client import EthereumCoordinator
-from tallystick.disputes.coordinators.ethereum.endpoints import ANSWER_BYTES_MAX, Patience
+from tallystick.disputes.coordinators.ethereum.endpoints import ANSWER_BYTES_MAX, RetryRules
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Move
 from tallystick.errors import UnavailableError
@@ -386,7 +386,7 @@ def test_moves_come_through_servers_that_fail_at_random(tmp_path: Path, seed: in
         return ask() if draws.random() > 1 / 6 else draws.choice(BROKEN)(method, parameters, ask)
 
     with running_chain(tmp_path) as chain, ExitStack() as stack:
-        chain.settings = replace(QUICK, patience=Patience(rounds=6, pause_s=0.01))
+        chain.settings = replace(QUICK, patience=RetryRules(rounds=6, pause_s=0.01))
         hall = Hall(chain)
         hall.urls = (stack.enter_context(Proxy(chain.node.url, spoil)).url,) * 2
         state = hall.play(hall.prover(SMALL), hall.challenger(), hall.referee(), until=is_settled)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.disputes.coordinators.coordinator import Entry
+from tallystick.disputes.coordinators.coordinator import MoveEntry
 from tallystick.disputes.coordinators.manifest import Manifest
 from tallystick.disputes.game.cheap import CAST
 from tallystick.disputes.game.fault import Fault
@@ -65,19 +65,20 @@ class Case:
 
     def challenger(self) -> Player:
         from tallystick.disputes.evidence.doubting import doubter_for
-        from tallystick.disputes.evidence.judging import Judge
+        from tallystick.disputes.evidence.judging import DisputeJudge
 
         doubter = doubter_for()
         return self.hall.player(
             "challenger",
-            lambda shelf, work: programs.challenger(shelf, work, lambda _: doubter, Judge(), find_evidence),
+            lambda shelf, work: programs.challenger(shelf, work, lambda _: doubter, DisputeJudge(), find_evidence),
         )
 
     def members(self) -> list[Player]:
-        from tallystick.disputes.evidence.judging import Judge
+        from tallystick.disputes.evidence.judging import DisputeJudge
 
         return [
-            self.hall.player(name, lambda shelf, work: programs.member(shelf, work, Judge())) for name in MEMBERS[:3]
+            self.hall.player(name, lambda shelf, work: programs.member(shelf, work, DisputeJudge()))
+            for name in MEMBERS[:3]
         ]
 
     def play(self, *players: Player) -> State:
@@ -86,7 +87,7 @@ class Case:
         parties = [player.coordinator.party for player in players]
         return self.hall.play(*players, until=lambda state: is_settled(state) and not state.owed.keys() & parties)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[MoveEntry]:
         return list(self.chain.anew("treasury").entries())
 
     def lost(self, role: str) -> int:

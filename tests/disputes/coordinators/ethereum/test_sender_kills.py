@@ -14,8 +14,8 @@ from typing import Any, TextIO
 
 import pytest
 
-from tallystick.disputes.coordinators.ethereum.fees import FeeRules, Offer, first_offer, raised
-from tallystick.disputes.coordinators.ethereum.journal import HeldError, Journal, Signed
+from tallystick.disputes.coordinators.ethereum.fees import FeeRules, GasOffer, first_offer, raised
+from tallystick.disputes.coordinators.ethereum.journal import HeldError, Signed, TransactionJournal
 from tallystick.errors import MalformedError, UnavailableError
 from tests.disputes.coordinators.ethereum.chains import KEYS, Ask, Chain, Proxy, claim, running_chain
 
@@ -124,33 +124,33 @@ def signed(nonce: int, purpose: str = "a move") -> Signed:
 
 def test_a_line_that_was_cut_short_anywhere_was_never_acted_upon(tmp_path: Path) -> None:
     path = tmp_path / "journal"
-    with Journal(path).held(0) as pages:
+    with TransactionJournal(path).held(0) as pages:
         pages.sign(signed(1, "first"))
         before = path.read_bytes()
         pages.sign(signed(2, "second"))
     whole = path.read_bytes()
     for length in range(len(before), len(whole)):
         path.write_bytes(whole[:length])
-        with Journal(path).held(0) as pages:
+        with TransactionJournal(path).held(0) as pages:
             assert [pending.last.purpose for pending in pages.pending] == ["first"]
         assert path.read_bytes() == before
     path.write_bytes(whole)
-    with Journal(path).held(0) as pages:
+    with TransactionJournal(path).held(0) as pages:
         assert [pending.last.purpose for pending in pages.pending] == ["first", "second"]
 
 
 def test_a_journal_that_is_damaged_before_its_last_line_is_not_guessed_at(tmp_path: Path) -> None:
     path = tmp_path / "journal"
-    with Journal(path).held(0) as pages:
+    with TransactionJournal(path).held(0) as pages:
         pages.sign(signed(1))
         pages.sign(signed(2))
     path.write_bytes(path.read_bytes().replace(b'"nonce":1', b'"nonce":"', 1))
-    with pytest.raises(MalformedError, match="journal"), Journal(path).held(0):
+    with pytest.raises(MalformedError, match="journal"), TransactionJournal(path).held(0):
         pass
 
 
 def test_one_process_at_a_time_holds_a_journal(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "journal")
+    journal = TransactionJournal(tmp_path / "journal")
     with journal.held(0), pytest.raises(HeldError, match="another program sends with this key"), journal.held(0.1):
         pass
     with journal.held(0) as pages:
@@ -159,16 +159,16 @@ def test_one_process_at_a_time_holds_a_journal(tmp_path: Path) -> None:
 
 def test_a_journal_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UnavailableError, match="journal: "), Journal(tmp_path / "file" / "journal").held(0):
+    with pytest.raises(UnavailableError, match="journal: "), TransactionJournal(tmp_path / "file" / "journal").held(0):
         pass
 
 
 def test_a_closed_number_is_forgotten_and_others_are_kept(tmp_path: Path) -> None:
-    with Journal(tmp_path / "journal").held(0) as pages:
+    with TransactionJournal(tmp_path / "journal").held(0) as pages:
         for nonce in (1, 2):
             pages.sign(signed(nonce))
         pages.close(1, "final")
-    with Journal(tmp_path / "journal").held(0) as pages:
+    with TransactionJournal(tmp_path / "journal").held(0) as pages:
         assert [pending.nonce for pending in pages.pending] == [2]
         pages.close(2, "final")
     assert (tmp_path / "journal").read_bytes() == b""
@@ -178,13 +178,13 @@ def test_a_closed_number_is_forgotten_and_others_are_kept(tmp_path: Path) -> Non
 
 
 def test_a_first_offer_lasts_while_the_base_fee_doubles() -> None:
-    assert first_offer(10 * GWEI, 2 * GWEI, FeeRules()) == Offer(22 * GWEI, 2 * GWEI)
-    assert first_offer(10 * GWEI, 0, FeeRules(tip_min=5)) == Offer(20 * GWEI + 5, 5)
+    assert first_offer(10 * GWEI, 2 * GWEI, FeeRules()) == GasOffer(22 * GWEI, 2 * GWEI)
+    assert first_offer(10 * GWEI, 0, FeeRules(tip_min=5)) == GasOffer(20 * GWEI + 5, 5)
 
 
 @pytest.mark.parametrize("tip", [1, 7, GWEI, 3 * GWEI + 1])
 def test_a_raised_offer_is_an_eighth_higher_in_both_numbers(tip: int) -> None:
-    offer = Offer(20 * tip + 3, tip)
+    offer = GasOffer(20 * tip + 3, tip)
     higher = raised(offer, 0, 0, FeeRules())
     assert higher is not None
     assert 8 * higher.tip >= 9 * offer.tip
@@ -194,6 +194,6 @@ def test_a_raised_offer_is_an_eighth_higher_in_both_numbers(tip: int) -> None:
 
 def test_offers_stay_below_the_bound_and_follow_the_market() -> None:
     rules = FeeRules(fee_max=30 * GWEI)
-    assert first_offer(100 * GWEI, 2 * GWEI, rules) == Offer(30 * GWEI, 2 * GWEI)
-    assert raised(Offer(30 * GWEI, 2 * GWEI), 100 * GWEI, 2 * GWEI, rules) is None
-    assert raised(Offer(10 * GWEI, GWEI), 12 * GWEI, 2 * GWEI, rules) == Offer(26 * GWEI, 2 * GWEI)
+    assert first_offer(100 * GWEI, 2 * GWEI, rules) == GasOffer(30 * GWEI, 2 * GWEI)
+    assert raised(GasOffer(30 * GWEI, 2 * GWEI), 100 * GWEI, 2 * GWEI, rules) is None
+    assert raised(GasOffer(10 * GWEI, GWEI), 12 * GWEI, 2 * GWEI, rules) == GasOffer(26 * GWEI, 2 * GWEI)

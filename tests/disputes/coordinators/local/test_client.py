@@ -30,9 +30,9 @@ from tallystick.disputes.coordinators.local.signed import (
     sign_move,
     signed_body,
 )
-from tallystick.disputes.coordinators.local.wire import Effort
+from tallystick.disputes.coordinators.local.wire import RequestLimits
 from tallystick.disputes.game.moves import Choose, Timeout
-from tallystick.disputes.parties.keeper import Keeper
+from tallystick.disputes.parties.keeper import DueMoves
 from tallystick.disputes.parties.player import Pace, Player
 from tallystick.disputes.parties.workspace import Workspace
 from tallystick.errors import MalformedError, ProofError, RuleError, UnavailableError, UsageError
@@ -313,7 +313,7 @@ SERVERS: dict[str, Callable[[socket.socket], None]] = {
 @pytest.mark.parametrize("reply", SERVERS.values(), ids=SERVERS.keys())
 def test_a_client_never_hangs_and_never_crashes(reply: Callable[[socket.socket], None]) -> None:
     began = time.monotonic()
-    effort = Effort(seconds=0.3, attempts=2, pause=0.01, bytes_per_second=1 << 24)
+    effort = RequestLimits(seconds=0.3, attempts=2, pause=0.01, bytes_per_second=1 << 24)
     with raw_server(reply) as url:
         with pytest.raises((UnavailableError, MalformedError)):
             RemoteCoordinator(url, effort=effort)
@@ -322,7 +322,7 @@ def test_a_client_never_hangs_and_never_crashes(reply: Callable[[socket.socket],
 
 def test_nobody_there_is_one_clear_line() -> None:
     with pytest.raises(UnavailableError, match="no answer after 2 attempts"):
-        RemoteCoordinator("http://127.0.0.1:1", effort=Effort(seconds=1, attempts=2, pause=0.01))
+        RemoteCoordinator("http://127.0.0.1:1", effort=RequestLimits(seconds=1, attempts=2, pause=0.01))
     with pytest.raises(UsageError, match="no URL of a coordinator"):
         RemoteCoordinator("ftp://127.0.0.1")
 
@@ -514,7 +514,7 @@ def test_a_program_waits_until_a_proxys_page_goes_away(
         proxy.page = b"<html>maintenance</html>" if len(slept) < 3 else None
 
     with Workspace(tmp_path / "keeper") as workspace:
-        player = Player(place.connect(key_of("prover")), workspace, (Keeper(),), say=said.append)
+        player = Player(place.connect(key_of("prover")), workspace, (DueMoves(),), say=said.append)
         player.run(lambda _: len(slept) >= 3, Pace(0.1, sleep))
     assert len(said) == 2
     assert all("no answer of a coordinator" in line for line in said)

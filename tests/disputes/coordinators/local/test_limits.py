@@ -20,7 +20,7 @@ from tallystick.disputes.coordinators.local.board import BlobStore, Quotas
 from tallystick.disputes.coordinators.local.client import RemoteCoordinator
 from tallystick.disputes.coordinators.local.place import LocalCoordinator
 from tallystick.disputes.coordinators.local.problems import Problem
-from tallystick.disputes.coordinators.local.server import Patience, create_app
+from tallystick.disputes.coordinators.local.server import BodyTimeouts, create_app
 from tallystick.disputes.coordinators.local.signed import put_message, sign_move
 from tallystick.disputes.coordinators.local.uploads import AT_ONCE, OF_ONE_PARTY, Uploads
 from tallystick.disputes.game.moves import Concede
@@ -89,7 +89,7 @@ def test_parties_that_could_not_pay_for_a_claim_leave_half_of_the_board(small: L
 @pytest.fixture
 def hasty(world: LocalWorld) -> Iterator[str]:
     """A server that waits 0.3 seconds for a blob whose sender is behind."""
-    with served(create_app(world.place, Patience(blob=0.3))) as url:
+    with served(create_app(world.place, BodyTimeouts(blob=0.3))) as url:
         yield url
 
 

@@ -19,7 +19,7 @@ from tallystick.disputes.coordinators.local.signed import sign_move
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Concede, Convene, Draw, Finalise, Withdraw
 from tallystick.disputes.game.state import Phase, Status
-from tallystick.disputes.parties.keeper import Keeper
+from tallystick.disputes.parties.keeper import DueMoves
 from tallystick.disputes.parties.player import Player
 from tallystick.disputes.parties.table import Clock, play_out
 from tallystick.disputes.parties.workspace import Workspace
@@ -380,7 +380,7 @@ def test_a_keeper_with_the_coordinators_key_makes_all_due_moves(tmp_path: Path) 
     world = set_up(tmp_path / "coordinator.db", rules(beacon=party_of("coordinator")))
     with closing(world.place) as place, Workspace(tmp_path / "keeper") as workspace:
         play = convened(world)
-        keeper = Player(place.own(), workspace, (Keeper(everybody=True, nonce=place.next_nonce),))
+        keeper = Player(place.own(), workspace, (DueMoves(everybody=True, nonce=place.next_nonce),))
         play_out([keeper], world.clock.advance)
         assert play.dispute().fault is Fault.NOBODY
         assert play.claim().status is Status.FINAL

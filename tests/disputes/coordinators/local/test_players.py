@@ -15,10 +15,10 @@ from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.state import Status
 from tallystick.disputes.parties import programs
 from tallystick.disputes.parties.player import Player
-from tallystick.disputes.parties.prover import Offer
-from tallystick.disputes.parties.shelf import Shelf
+from tallystick.disputes.parties.prover import ClaimOffer
+from tallystick.disputes.parties.shelf import BoardCache
 from tallystick.disputes.parties.table import play_out
-from tallystick.disputes.parties.task import Role
+from tallystick.disputes.parties.task import PartyRole
 from tallystick.disputes.parties.workspace import Workspace
 from tallystick.http.listening import served
 from tests.disputes.coordinators.conformance import usual_rules
@@ -36,14 +36,14 @@ class Seats:
     url: str
     held: ExitStack
 
-    def player(self, name: str, roles: Callable[[Shelf, Workspace], Sequence[Role]]) -> Player:
+    def player(self, name: str, roles: Callable[[BoardCache, Workspace], Sequence[PartyRole]]) -> Player:
         place = self.held.enter_context(closing(RemoteCoordinator(self.url)))
         workspace = self.held.enter_context(Workspace(self.folder / name))
-        shelf = Shelf(place.board(key_of(name)), workspace.folder / "data")
+        shelf = BoardCache(place.board(key_of(name)), workspace.folder / "data")
         return Player(place.connect(key_of(name)), workspace, roles(shelf, workspace))
 
     def all(self) -> list[Player]:
-        offer = Offer(CHEATING.root(), len(CHEATING.leaves(2)), CHEATING.statement(), 2)
+        offer = ClaimOffer(CHEATING.root(), len(CHEATING.leaves(2)), CHEATING.statement(), 2)
         trace = CountingTrace(CHEATING, 2)
         return [
             self.player("prover", lambda shelf, work: programs.prover(shelf, work, lambda _: trace, offer)),

@@ -8,13 +8,13 @@ from typing import Any, Final
 from tallystick.attacks.disputes.dishonest import Change, ChangingEngine
 from tallystick.disputes.evidence.subjects import subject_of_call, whole_calls
 from tallystick.disputes.evidence.traces import torch_engine
-from tallystick.disputes.evidence.view import View
+from tallystick.disputes.evidence.view import OpeningView
 from tallystick.disputes.evidence.whole import read_operators
 from tallystick.frameworks.torch.state import from_tensor, to_tensor
 from tallystick.graphs.engine import Arguments, Engine
 from tallystick.graphs.graph import Node
 from tallystick.judging.budget import ROUNDS, Accumulated, accumulate
-from tallystick.operators.bound import Bound, bound
+from tallystick.operators.bound import ResultBound, bound
 from tallystick.operators.registry import operator
 from tallystick.recorders.inference import record_graph_inference
 from tallystick.recorders.step_opening import open_operators
@@ -42,7 +42,7 @@ def open_one_round(scene: Scene, out: Path, engine: Engine | None = None, call: 
 
 def measured(folder: Path) -> Accumulated:
     """How the errors of an opened call add up."""
-    view = View(read_operators(folder), (folder,))
+    view = OpeningView(read_operators(folder), (folder,))
     return accumulate(view.graph, view.value)
 
 
@@ -62,7 +62,7 @@ def _operand(value: Any) -> Any:
     return None if value is None else to_tensor(value)
 
 
-def _at(result: Any, limit: Bound | None) -> Any:
+def _at(result: Any, limit: ResultBound | None) -> Any:
     if limit is None or result is None or not result.is_floating_point():
         return result
     moved = from_tensor(Tensor.of(limit.value + SHARE * limit.radius))

@@ -9,14 +9,14 @@ from pathlib import Path
 from tallystick.attacks.disputes.swapped_layer import forge_swapped_layer
 from tallystick.disputes.evidence.traces import RecordTrace, trace_for
 from tallystick.disputes.game.fault import Fault
-from tallystick.disputes.game.protocols import Descent, Files, Opened, Trace
+from tallystick.disputes.game.protocols import Descent, Files, OpenedLeaves, Trace
 from tallystick.disputes.game.state import Dispute
 from tallystick.graphs.files import load_program, save_program
 from tallystick.graphs.graph import Graph, Node, Output
 from tallystick.graphs.root import graph_root
 from tallystick.judging.leaf.bundling import WholeOpening
 from tallystick.judging.opening import GRAPH, OPENING, OPERATOR
-from tallystick.recorders.step_opening import Subject
+from tallystick.recorders.step_opening import OpeningSource
 from tallystick.transcripts.opening import Opening
 from tallystick.workloads.program import BATCH
 from tests.support.attacks.disputes.deception import Deception, Staged
@@ -33,7 +33,7 @@ class SecondOpening:
     folder: Path
     graph: Graph
 
-    def partition(self, dispute: Dispute, places: Sequence[int]) -> Opened:
+    def partition(self, dispute: Dispute, places: Sequence[int]) -> OpenedLeaves:
         """The leaves as they are."""
         return self.honest.partition(dispute, places)
 
@@ -44,7 +44,7 @@ class SecondOpening:
             self._prepare(descent.files)
         return descent
 
-    def reveal(self, dispute: Dispute) -> Opened:
+    def reveal(self, dispute: Dispute) -> OpenedLeaves:
         """The operator as the other graph has it, and that graph."""
         shown = WholeOpening.read(self.folder).bundle(self.graph.nodes[dispute.low].number).operator
         second = {path.relative_to(self.folder).as_posix(): path for path in self.folder.rglob("*") if path.is_file()}
@@ -78,7 +78,7 @@ def stage_one_operator(scene: Scene, folder: Path) -> Staged:
     return Staged(folder / "calls", trace)
 
 
-def with_one_operator(subject: Subject) -> Subject:
+def with_one_operator(subject: OpeningSource) -> OpeningSource:
     """A step that adds nothing to its batch, and is right about that."""
     inputs = tuple(each for each in subject.graph.inputs if each.name.startswith(BATCH))
     attributes = {"other": 0, "alpha": 1}

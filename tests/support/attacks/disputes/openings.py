@@ -14,11 +14,11 @@ from tallystick.commitments.encoding import encode
 from tallystick.disputes.evidence.subjects import subject_of_step
 from tallystick.disputes.evidence.traces import RecordTrace, torch_engine, trace_for
 from tallystick.disputes.game.fault import Fault
-from tallystick.disputes.game.protocols import Descent, Files, Opened, Trace
+from tallystick.disputes.game.protocols import Descent, Files, OpenedLeaves, Trace
 from tallystick.disputes.game.state import Dispute
 from tallystick.documents.files import write_atomically
 from tallystick.judging.opening import OPENING, OPERATOR, OPERATORS
-from tallystick.recorders.step_opening import Subject, open_operators
+from tallystick.recorders.step_opening import OpeningSource, open_operators
 from tallystick.store.log import LogWriter, read_lines
 from tallystick.transcripts.opening import Opening
 from tests.support.attacks.disputes.deception import Deception, Staged
@@ -35,7 +35,7 @@ class EditedTrace(RecordTrace):
 
     edit: Edit = lambda _: None
 
-    def open(self, subject: Subject, out: Path) -> None:
+    def open(self, subject: OpeningSource, out: Path) -> None:
         """Write the operators, and edit them."""
         super().open(subject, out)
         self.edit(out)
@@ -45,9 +45,9 @@ class EditedTrace(RecordTrace):
 class OtherSubject(RecordTrace):
     """A trace that opens something else in the place of a record's own step."""
 
-    other: Callable[[Subject], Subject] = lambda subject: subject
+    other: Callable[[OpeningSource], OpeningSource] = lambda subject: subject
 
-    def open(self, subject: Subject, out: Path) -> None:
+    def open(self, subject: OpeningSource, out: Path) -> None:
         """Write the operators of the other step."""
         open_operators(self.other(subject), out, torch_engine())
 
@@ -59,7 +59,7 @@ class WithholdingTrace:
     honest: Trace
     where: str
 
-    def partition(self, dispute: Dispute, places: Sequence[int]) -> Opened:
+    def partition(self, dispute: Dispute, places: Sequence[int]) -> OpenedLeaves:
         """The honest leaves, perhaps without a value that crosses a cut."""
         opened = self.honest.partition(dispute, places)
         return replace(opened, files=self._kept(opened.files, "cut"))
@@ -69,7 +69,7 @@ class WithholdingTrace:
         descent = self.honest.descend(dispute)
         return None if descent is None else replace(descent, files=self._kept(descent.files, "descent"))
 
-    def reveal(self, dispute: Dispute) -> Opened:
+    def reveal(self, dispute: Dispute) -> OpenedLeaves:
         """The honest leaf, perhaps without the operator."""
         opened = self.honest.reveal(dispute)
         return replace(opened, files=self._kept(opened.files, "leaf"))
@@ -118,7 +118,7 @@ def stage_malformed(scene: Scene, folder: Path) -> Staged:
 def stage_other_step(scene: Scene, folder: Path) -> Staged:
     """The operators of the next step are opened under this one's record."""
 
-    def other(subject: Subject) -> Subject:
+    def other(subject: OpeningSource) -> OpeningSource:
         return replace(subject_of_step(scene.evidence, STEP + 1), record=subject.record)
 
     return _with_subject(scene, folder, other)
@@ -137,7 +137,7 @@ def stage_other_rate_shown(scene: Scene, folder: Path) -> Staged:
     program = scene.evidence.program
     assert program is not None  # trained with one
 
-    def other(subject: Subject) -> Subject:
+    def other(subject: OpeningSource) -> OpeningSource:
         rates = tuple(rate * 1.1 for rate in program.rates(STEP))
         wrong = replace(program, rates=lambda _: rates).schedule(subject.bindings, STEP)
         return replace(subject, bindings={**subject.bindings, **wrong})
@@ -171,7 +171,7 @@ def _edited(scene: Scene, folder: Path, edit: Edit) -> Staged:
     return Staged(scene.run, trace, contested_step(scene))
 
 
-def _with_subject(scene: Scene, folder: Path, other: Callable[[Subject], Subject]) -> Staged:
+def _with_subject(scene: Scene, folder: Path, other: Callable[[OpeningSource], OpeningSource]) -> Staged:
     honest = scene.training_trace(folder / "work")
     trace = OtherSubject(honest.records, honest.work, honest.engine, honest.subject, other)
     return Staged(scene.run, trace, contested_step(scene))

@@ -17,7 +17,7 @@ from tallystick.disputes.evidence.traces import RecordTrace, trace_for
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.protocols import Doubt
 from tallystick.frameworks.torch.training.trainer import Observation
-from tallystick.recorders.step_opening import Subject
+from tallystick.recorders.step_opening import OpeningSource
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.digest import state_digest
 from tallystick.tensors.safetensors import write_state
@@ -117,7 +117,7 @@ def _edited_moments(run: Path, folder: Path, mark: int, step: int) -> Staged:
     return Staged(forged, trace)
 
 
-def _with_edited_moments(subject: Subject) -> Subject:
+def _with_edited_moments(subject: OpeningSource) -> OpeningSource:
     edited = {
         name: Tensor.of((tensor.array() * np.float32(EXAGGERATED)).astype(np.float32))
         for name, tensor in subject.bindings.items()

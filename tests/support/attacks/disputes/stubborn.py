@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tallystick.disputes.game.protocols import Answered, Doubt, Ground
-from tallystick.disputes.game.state import Claim
+from tallystick.disputes.game.protocols import DisputeView, Doubt, Ground
+from tallystick.disputes.game.state import PostedClaim
 
 
 @dataclass
@@ -24,11 +24,11 @@ class StubbornDoubter:
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
 
-    def doubt(self, claim: Claim, statement: Path) -> Doubt | None:
+    def doubt(self, claim: PostedClaim, statement: Path) -> Doubt | None:
         """Nothing; what it contests it is told."""
         return None
 
-    def choose(self, answered: Answered, children: Sequence[tuple[int, int]]) -> int | Ground:
+    def choose(self, answered: DisputeView, children: Sequence[tuple[int, int]]) -> int | Ground:
         """Any child."""
         if answered.dispute.level == 1:
             self._rounds += 1

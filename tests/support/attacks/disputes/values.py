@@ -15,7 +15,7 @@ from tallystick.disputes.game.protocols import Doubt
 from tallystick.frameworks.torch.state import to_tensor
 from tallystick.graphs.engine import Arguments, Engine
 from tallystick.graphs.graph import Graph, Node
-from tallystick.operators.bound import Bound, bound
+from tallystick.operators.bound import ResultBound, bound
 from tallystick.operators.registry import operator
 from tests.support.attacks.disputes.deception import Deception, Staged
 from tests.support.attacks.disputes.scene import CALL, STEP, WEIGHT, Scene
@@ -107,7 +107,7 @@ def moved_by(radii: float) -> Callable[[Node, Arguments, Results], Results]:
     return change
 
 
-def bound_of(node: Node, arguments: Arguments) -> Bound:
+def bound_of(node: Node, arguments: Arguments) -> ResultBound:
     """The exact first result of a node with its radius."""
     operands = {name: to_tensor(value) for name, value in arguments.items() if value is not None}
     found = bound(operator(node.operator), {**operands, **node.attributes})[0]

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tallystick.calibration.operators.workload import Values, Workload, run_values
+from tallystick.calibration.operators.workload import StudyWorkload, Values, run_values
 from tallystick.errors import UsageError
 from tallystick.graphs.engine import Arguments
 from tallystick.graphs.graph import Graph, Node, Operand, Role
@@ -28,16 +28,16 @@ class Cheat:
 
     name: str
     change: str
-    forge: Callable[[Workload], Values]
+    forge: Callable[[StudyWorkload], Values]
 
 
-def _other_weights(workload: Workload, change: Callable[[str, Tensor], Tensor]) -> Values:
+def _other_weights(workload: StudyWorkload, change: Callable[[str, Tensor], Tensor]) -> Values:
     weights = {value.name: value for value in workload.graph.inputs if value.role is Role.WEIGHT}
     changed = {name: change(name, workload.bindings[name]) for name in weights}
     return {**run_values(workload.with_bindings(changed)), **{name: workload.bindings[name] for name in weights}}
 
 
-def _swapped(workload: Workload) -> Values:
+def _swapped(workload: StudyWorkload) -> Values:
     """Another model of the same shape: every matrix with its rows in another order."""
 
     def permuted(name: str, tensor: Tensor) -> Tensor:
@@ -57,11 +57,11 @@ def quantised(tensor: Tensor, bits: int) -> Tensor:
     return Tensor.of((np.round(rows / scale) * scale).astype("<f4").reshape(tensor.shape))
 
 
-def _quantised(bits: int) -> Callable[[Workload], Values]:
+def _quantised(bits: int) -> Callable[[StudyWorkload], Values]:
     return lambda workload: _other_weights(workload, lambda _, tensor: quantised(tensor, bits))
 
 
-def _in_bfloat16(workload: Workload) -> Values:
+def _in_bfloat16(workload: StudyWorkload) -> Values:
     """Every result rounded to bfloat16 before it is passed on."""
 
     def rounded(node: Node, _: Arguments, results: Any) -> Any:
@@ -70,14 +70,14 @@ def _in_bfloat16(workload: Workload) -> Values:
     return run_values(workload, rounded)
 
 
-def _round_result(workload: Workload, spec: Any, result: Any) -> Any:
+def _round_result(workload: StudyWorkload, spec: Any, result: Any) -> Any:
     if spec is None or spec.dtype != "F32":
         return result
     values = workload.engine.unload(result, "F32").array()
     return workload.engine.load(Tensor.of(bfloat16_to_float32(round_to_bfloat16(values))))
 
 
-def _layer_skipped(workload: Workload) -> Values:
+def _layer_skipped(workload: StudyWorkload) -> Values:
     """The last residual branch is left out: `x + f(x)` becomes `x`."""
     node, operand = _last_residual(workload.graph)
 
@@ -107,7 +107,7 @@ def _depends(graph: Graph, ref: Operand, origin: Operand) -> bool:
     return ref in reached
 
 
-def _operator_replaced(workload: Workload) -> Values:
+def _operator_replaced(workload: StudyWorkload) -> Values:
     """One operator computed by a relative: GELU's tanh form for its erf form, or another epsilon."""
     replaced = next(_relatives(workload.graph), None)
     if replaced is None:
@@ -134,7 +134,7 @@ def _relatives(graph: Graph) -> Iterator[Node]:
             yield replace(node, attributes={**node.attributes, "other": 10 * summand})
 
 
-def _output_edited(workload: Workload) -> Values:
+def _output_edited(workload: StudyWorkload) -> Values:
     """The scores of the best and the second-best answer exchanged, nothing else."""
     values = run_values(workload)
     held = values[workload.decision_ref]
@@ -144,7 +144,7 @@ def _output_edited(workload: Workload) -> Values:
     return {**values, workload.decision_ref: Tensor.of(scores.reshape(held.shape))}
 
 
-def _one_element_moved(workload: Workload) -> Values:
+def _one_element_moved(workload: StudyWorkload) -> Values:
     """One element of the middle result moved by twice its deterministic bound; what follows is computed from it."""
     radii = radii_of(workload.graph, run_values(workload), DETERMINISTIC)
     chosen = sorted(radii, key=lambda ref: int(ref[1:].partition(".")[0]))[len(radii) // 2]
@@ -161,24 +161,24 @@ def _one_element_moved(workload: Workload) -> Values:
     return run_values(workload, move)
 
 
-def _with_element_moved(workload: Workload, result: Any, by: Any) -> Any:
+def _with_element_moved(workload: StudyWorkload, result: Any, by: Any) -> Any:
     values = workload.engine.unload(result, "F32").array().astype(np.float64)
     element = np.unravel_index(int(np.argmax(by)), by.shape)
     values[element] += by[element]
     return workload.engine.load(Tensor.of(values.astype("<f4")))
 
 
-def _aligned(share: float) -> Callable[[Workload], Values]:
+def _aligned(share: float) -> Callable[[StudyWorkload], Values]:
     """Every element of every result moved up by one share of its deterministic bound: all errors in one direction."""
 
-    def forge(workload: Workload) -> Values:
+    def forge(workload: StudyWorkload) -> Values:
         radii = radii_of(workload.graph, run_values(workload), DETERMINISTIC)
         return place(workload, {ref: np.full(radius.shape, share) for ref, radius in radii.items()}, DETERMINISTIC)
 
     return forge
 
 
-def honest(workload: Workload) -> Values:
+def honest(workload: StudyWorkload) -> Values:
     """The control: what was committed is what was done."""
     return run_values(workload)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tallystick.calibration.operators.workload import Values, Workload, answer, run_values
+from tallystick.calibration.operators.workload import StudyWorkload, Values, answer, run_values
 from tallystick.graphs.graph import Ref
 from tallystick.operators.rounding import Model
 from tests.support.attacks.inference.regions import Radii, Ranks, place
@@ -57,7 +57,7 @@ class Target:
     accepts: Callable[[Values], bool]
 
 
-def nudge(workload: Workload, target: Target, effort: Effort, seed: int) -> Nudged:
+def nudge(workload: StudyWorkload, target: Target, effort: Effort, seed: int) -> Nudged:
     """The best claim found."""
     honest = run_values(workload)
     search = _Search(workload, target)
@@ -75,7 +75,7 @@ def nudge(workload: Workload, target: Target, effort: Effort, seed: int) -> Nudg
 
 
 class _Search:
-    def __init__(self, workload: Workload, target: Target) -> None:
+    def __init__(self, workload: StudyWorkload, target: Target) -> None:
         import torch
 
         from research.perturbation import PerturbedRun

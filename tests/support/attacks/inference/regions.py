@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.calibration.operators.workload import Values, Workload
+from tallystick.calibration.operators.workload import StudyWorkload, Values
 from tallystick.graphs.graph import Graph, Ref
 from tallystick.graphs.values import float_results, operands_of, results_of
-from tallystick.operators.bound import Bound, bound
+from tallystick.operators.bound import ResultBound, bound
 from tallystick.operators.registry import operator
 from tallystick.operators.rounding import Model
 from tallystick.tensors.dtypes import numpy_dtype
@@ -60,7 +60,7 @@ def ranks_of(threshold: Threshold | None, elements: int) -> Ranks:
     return Ranks(shares, threshold.bias_allowed(elements) if elements >= SUPPORT[1] else math.inf)
 
 
-def place(workload: Workload, shares: Mapping[Ref, Floats], model: Model) -> Values:
+def place(workload: StudyWorkload, shares: Mapping[Ref, Floats], model: Model) -> Values:
     """The run in which each result that `shares` names lies so many radii from its exact value.
 
     Exact values and radii are those on the operands of this run, so that a judge of the same model finds these very
@@ -80,7 +80,7 @@ def place(workload: Workload, shares: Mapping[Ref, Floats], model: Model) -> Val
     return values
 
 
-def _placed(found: Bound | None, spec: TensorSpec, share: Floats) -> Tensor:
+def _placed(found: ResultBound | None, spec: TensorSpec, share: Floats) -> Tensor:
     assert found is not None  # as in `radii_of`
     exact, distance = np.asarray(found.value, np.float64), share * _finite(found)
     kind = numpy_dtype(spec.dtype)
@@ -92,6 +92,6 @@ def _placed(found: Bound | None, spec: TensorSpec, share: Floats) -> Tensor:
     return Tensor.of(np.where(is_wide, inner, outer).astype(kind))
 
 
-def _finite(found: Bound | None) -> Floats:
+def _finite(found: ResultBound | None) -> Floats:
     assert found is not None  # a result that the node has is a result that its definition gives
     return np.where(np.isfinite(found.radius), found.radius, 0.0)

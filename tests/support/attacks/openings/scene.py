@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tallystick.attacks.forging import place_of_step, read_records
-from tallystick.audits.evidence import Evidence, gather_evidence
+from tallystick.audits.evidence import CheckedRun, gather_evidence
 from tallystick.audits.policy import Policy
 from tallystick.commitments.digest import Digest, digest_from
 from tallystick.commitments.encoding import encode
@@ -23,7 +23,7 @@ from tallystick.frameworks.torch.training.graph_replayer import GraphReplayer
 from tallystick.graphs.engine import Arguments
 from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.judging.opening import read_value, value_file
-from tallystick.recorders.step_opening import Subject, open_operators
+from tallystick.recorders.step_opening import OpeningSource, open_operators
 from tallystick.store.log import LogWriter, open_line
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.tensor import Tensor
@@ -89,7 +89,7 @@ class Scene:
         return scene
 
     @cached_property
-    def evidence(self) -> Evidence:
+    def evidence(self) -> CheckedRun:
         """The run, rechecked."""
         return gather_evidence(RunDirectory(self.run), Policy())
 
@@ -142,7 +142,7 @@ class Scene:
         record = open_line(run.transcript_path, place_of_step(read_records(run), step), log.size)
         carried = self._before(step).carried
         read, chosen = bindings or self.bindings(step), graph or self.program.graph
-        subject = Subject(self.evidence.claim.identity, log, record, chosen, read, carried)
+        subject = OpeningSource(self.evidence.claim.identity, log, record, chosen, read, carried)
         open_operators(subject, out, engine or TorchEngine(), node)
         shutil.copy(run.claim_path, out / CLAIM)
         shutil.copy(run.spec_path, out / SPEC)

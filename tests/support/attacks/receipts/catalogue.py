@@ -8,7 +8,7 @@ from typing import Final
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.response import read_response
 from tallystick.answers.stream import verify_stream
-from tallystick.answers.verify import Subject, verify_subject
+from tallystick.answers.verify import ReceiptContext, verify_subject
 from tallystick.errors import MalformedError
 from tallystick.judging.verdict import Verdict
 from tallystick.workloads.language_model import LanguageModel
@@ -80,5 +80,5 @@ def _judged(forge: Forge, scene: Scene, is_shared: bool) -> Played:
     return Played(verdict.outcome, tuple(reversed(found)), next(reversed(found.values()), ""))
 
 
-def _subject(presented: Presented) -> Subject:
-    return Subject(read_response(presented.body), presented.request, presented.challenge)
+def _subject(presented: Presented) -> ReceiptContext:
+    return ReceiptContext(read_response(presented.body), presented.request, presented.challenge)

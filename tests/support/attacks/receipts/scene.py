@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.request import ExpectedRequest
-from tallystick.answers.verify import Challenge
+from tallystick.answers.verify import StatesChallenge
 from tallystick.attacks.serving.weights import coarse_head
 from tallystick.attestation.signing import SigningKey
 from tallystick.commitments.encoding import Json
@@ -59,9 +59,9 @@ class Answered:
         """The hidden states that the tokens were chosen from, F32 [tokens, width] by layer."""
         return {layer: each.values().astype("float32") for layer, each in self.states.states.items()}
 
-    def challenge(self, nonce: bytes = NONCE) -> Challenge:
+    def challenge(self, nonce: bytes = NONCE) -> StatesChallenge:
         """The states that a nonce selects, opened."""
-        return Challenge(nonce, PARTS, self.states.open(nonce, PARTS))
+        return StatesChallenge(nonce, PARTS, self.states.open(nonce, PARTS))
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Presented:
 
     body: Json
     request: ExpectedRequest | None = None
-    challenge: Challenge | None = None
+    challenge: StatesChallenge | None = None
     model: LanguageModel | None = None
 
 
@@ -144,14 +144,14 @@ def make_scene(
 
 def answer(language_model: TorchLanguageModel, wishes: Wishes, requests: Sequence[ExpectedRequest]) -> list[Answered]:
     """Honest answers to one batch of requests, with receipts that count from 1."""
-    from tallystick.recorders.generation import Asked, generate_plain
+    from tallystick.recorders.generation import AnswerRequest, generate_plain
     from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
 
     fingerprints = wishes.fingerprints or standard_fingerprints(language_model.card.layers)
     layers = tuple(sorted({layer for each in fingerprints for layer in each.layers}))
     settings = RecordSettings(fingerprints, committed=layers, block=fingerprints[0].block // 4)
     issuer = ReceiptIssuer(language_model, wishes.key, settings)
-    asked = [Asked(nonce=each.tally_nonce, sampler=sampler_of(each)) for each in requests]
+    asked = [AnswerRequest(nonce=each.tally_nonce, sampler=sampler_of(each)) for each in requests]
     prompts = [each.prompt_tokens(language_model) or () for each in requests]
     found = generate_plain(language_model, prompts, wishes.tokens, asked, issuer)
     return [

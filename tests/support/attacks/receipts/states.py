@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from tallystick.answers.verify import Challenge
+from tallystick.answers.verify import StatesChallenge
 from tallystick.transcripts.fingerprints import settings_of
 from tallystick.transcripts.states_opening import PARTS_MAX, CommittedStates, StatesOpening, challenged
 from tallystick.workloads.language_model import Rows
@@ -25,7 +25,7 @@ def cheap_states(scene: Scene) -> tuple[Presented, ...]:
 def known_directions(scene: Scene, is_challenged: bool) -> tuple[Presented, ...]:
     """The cheaper model's states, moved so little that fingerprints along known directions are the right ones."""
     body, states = _with_rows(scene, _forged(scene))
-    challenge = Challenge(NONCE, PARTS, states.open(NONCE, PARTS)) if is_challenged else None
+    challenge = StatesChallenge(NONCE, PARTS, states.open(NONCE, PARTS)) if is_challenged else None
     return (Presented(body, scene.first.request, challenge),)
 
 
@@ -75,7 +75,7 @@ def nothing_committed(scene: Scene) -> tuple[Presented, ...]:
 
 
 def _opened(scene: Scene, opening: StatesOpening, body: Body | None = None) -> tuple[Presented, ...]:
-    return (Presented(body or scene.first.body, scene.first.request, Challenge(NONCE, PARTS, opening)),)
+    return (Presented(body or scene.first.body, scene.first.request, StatesChallenge(NONCE, PARTS, opening)),)
 
 
 def _with_rows(scene: Scene, rows: dict[int, Rows]) -> tuple[Body, CommittedStates]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from tallystick.disputes.game import moves as m
-from tallystick.disputes.game.state import Member, State, Status
+from tallystick.disputes.game.state import MemberStake, State, Status
 from tests.support.simulator.laws.money import credited
 
 
@@ -41,7 +41,7 @@ def _finalise(before: State, move: m.Finalise, after: State, time: int, now: int
 
 
 def _enlist(before: State, move: m.Enlist, after: State, time: int, now: int) -> Iterator[str]:
-    held = before.members.get(move.actor, Member(0))
+    held = before.members.get(move.actor, MemberStake(0))
     if move.actor not in before.rules.members or held.stake or move.value != before.rules.stake:
         yield f"{move.actor[-4:]} enlisted with {move.value}"
     if after.members[move.actor].serving != held.serving:

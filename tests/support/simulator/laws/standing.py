@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from tallystick.disputes.game import moves as m
-from tallystick.disputes.game.state import Claim, Dispute, Phase, State, Status
+from tallystick.disputes.game.state import Dispute, Phase, PostedClaim, State, Status
 
 _OFFICIALS: Final = {"rule": "referee", "draw": "beacon", "unseal": "planter"}
 
@@ -44,7 +44,7 @@ def what_stays(before: State, move: m.Move, after: State) -> Iterator[str]:
         yield f"{move.kind} changed how many disputes there are"
 
 
-def _identity(claim: Claim) -> tuple[Any, ...]:
+def _identity(claim: PostedClaim) -> tuple[Any, ...]:
     return (
         *(claim.prover, claim.root, claim.size, claim.levels, claim.statement, claim.seal),
         claim.deadline,
@@ -70,7 +70,7 @@ def of_dispute(state: State, move: Any, old: Dispute, new: Dispute, time: int) -
         yield f"a dispute over [{new.low}, {new.high}) of {new.size} with a deposit of {new.deposit}"
 
 
-def _may(state: State, move: Any, claim: Claim, dispute: Dispute) -> bool:
+def _may(state: State, move: Any, claim: PostedClaim, dispute: Dispute) -> bool:
     actor, kind = move.actor, move.kind
     if kind in _OFFICIALS:
         official = getattr(state.rules, _OFFICIALS[kind])

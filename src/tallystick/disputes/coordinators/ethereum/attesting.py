@@ -17,7 +17,7 @@ from tallystick.commitments.digest import Digest
 from tallystick.disputes.coordinators.ethereum.board import AttestingBoard, check_attestation
 from tallystick.disputes.coordinators.local.bodies import read_body
 from tallystick.disputes.coordinators.local.problems import PROBLEM_BYTES_MAX, Problem, error_of
-from tallystick.disputes.coordinators.local.wire import Effort, Wire
+from tallystick.disputes.coordinators.local.wire import RequestLimits, Wire
 from tallystick.documents.document import Count, DigestText, Document
 from tallystick.errors import MalformedError, ProofError, UnavailableError
 
@@ -27,7 +27,7 @@ SECONDS_MAX: Final = 10.0
 _JSON: Final = {"Content-Type": "application/json"}
 
 
-class Question(Document):
+class AttestationRequest(Document):
     """The turn for whose data a board is asked for its word."""
 
     kind: Literal["attestation"] = "attestation"
@@ -52,7 +52,9 @@ def create_app(board: AttestingBoard) -> FastAPI:
     @app.post(PATH)
     async def attest(request: Request) -> Response:
         try:
-            question = Question.from_bytes(await read_body(request, QUESTION_BYTES_MAX, SECONDS_MAX), "question")
+            question = AttestationRequest.from_bytes(
+                await read_body(request, QUESTION_BYTES_MAX, SECONDS_MAX), "question"
+            )
             word = await asyncio.to_thread(_word, board, question)
         except Problem as problem:
             return problem.to_response()
@@ -73,7 +75,7 @@ class RemoteAttester:
     board: str
     chain: int
     contract: str
-    effort: Effort | None = None
+    effort: RequestLimits | None = None
 
     def attest(self, dispute: int, turn: int, data: Digest) -> bytes:
         """The board's signature, checked.
@@ -81,7 +83,7 @@ class RemoteAttester:
         Raises:
             UnavailableError: The board does not answer, does not keep the data, or gives a signature of another.
         """
-        question = Question(chain=self.chain, contract=self.contract, dispute=dispute, turn=turn, data=data)
+        question = AttestationRequest(chain=self.chain, contract=self.contract, dispute=dispute, turn=turn, data=data)
         wire = Wire(self.url, self.effort)
         try:
             answer = wire.ask("POST", PATH, PROBLEM_BYTES_MAX, question.to_bytes(), _JSON)
@@ -97,7 +99,7 @@ class RemoteAttester:
         return signature
 
 
-def _word(board: AttestingBoard, question: Question) -> Word:
+def _word(board: AttestingBoard, question: AttestationRequest) -> Word:
     if (question.chain, question.contract) != (board.chain, board.contract):
         raise MalformedError("question: about another contract than this board's")
     return Word(signature=board.attest(question.dispute, question.turn, question.data).hex())

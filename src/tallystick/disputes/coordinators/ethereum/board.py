@@ -11,7 +11,7 @@ from tallystick.commitments.digest import Digest, digest, parse_digest
 from tallystick.disputes.coordinators.ethereum.keys import EthereumKey, signer_of
 from tallystick.disputes.coordinators.ethereum.typed_data import kept_data
 from tallystick.disputes.coordinators.manifest import BLOB_BYTES_MAX
-from tallystick.disputes.coordinators.whole import Keeper, WholeManifests
+from tallystick.disputes.coordinators.whole import BlobIndex, WholeManifests
 from tallystick.documents.files import read_document, write_atomically
 from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
 
@@ -58,7 +58,7 @@ class FolderBoard:
 class AttestingBoard:
     """A board that a contract asks for its word: it signs that it keeps the data of a turn, after looking."""
 
-    board: Keeper
+    board: BlobIndex
     key: EthereumKey
     chain: int
     contract: str

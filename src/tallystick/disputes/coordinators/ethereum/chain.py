@@ -49,7 +49,7 @@ class Header(_Answer):
     base_fee: Quantity = Field(alias="baseFeePerGas")
 
 
-class Log(_Answer):
+class EventLog(_Answer):
     """One event of a contract, and the block in which it stands."""
 
     address: AddressHex
@@ -61,7 +61,7 @@ class Log(_Answer):
     transaction: HashHex = Field(alias="transactionHash")
 
 
-class Receipt(_Answer):
+class TransactionReceipt(_Answer):
     """What became of a transaction that stands in a block."""
 
     hash: HashHex = Field(alias="transactionHash")
@@ -80,8 +80,8 @@ class Reverted:
 
 
 _HEADER: TypeAdapter[Header] = TypeAdapter(Header)
-_RECEIPT: TypeAdapter[Receipt] = TypeAdapter(Receipt)
-_LOGS: TypeAdapter[tuple[Log, ...]] = TypeAdapter(Annotated[tuple[Log, ...], Field(max_length=LOGS_MAX)])
+_RECEIPT: TypeAdapter[TransactionReceipt] = TypeAdapter(TransactionReceipt)
+_LOGS: TypeAdapter[tuple[EventLog, ...]] = TypeAdapter(Annotated[tuple[EventLog, ...], Field(max_length=LOGS_MAX)])
 _QUANTITY: TypeAdapter[int] = TypeAdapter(Quantity)
 _DATA: TypeAdapter[str] = TypeAdapter(DataHex)
 
@@ -103,7 +103,7 @@ def final_header(server: Endpoint, depth: int | None) -> Header:
     return latest if not depth else header(server, max(0, latest.number - depth))
 
 
-def logs(server: Endpoint, contract: str, topic: str, first: int, last: int) -> tuple[Log, ...]:
+def logs(server: Endpoint, contract: str, topic: str, first: int, last: int) -> tuple[EventLog, ...]:
     """The contract's events of one kind in blocks [first, last], in order; halves the span where it is too much."""
     question = {"address": contract, "topics": [topic], "fromBlock": hex(first), "toBlock": hex(last)}
     try:
@@ -115,7 +115,7 @@ def logs(server: Endpoint, contract: str, topic: str, first: int, last: int) -> 
         return logs(server, contract, topic, first, middle) + logs(server, contract, topic, middle + 1, last)
 
 
-def receipt(server: Endpoint, transaction: str) -> Receipt | None:
+def receipt(server: Endpoint, transaction: str) -> TransactionReceipt | None:
     """What became of a transaction; `None` while it stands in no block."""
     answer = server.ask("eth_getTransactionReceipt", transaction)
     return None if answer is None else _read(_RECEIPT, server, "eth_getTransactionReceipt", answer)

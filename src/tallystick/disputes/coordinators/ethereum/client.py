@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from tallystick.commitments.digest import Digest
-from tallystick.disputes.coordinators.coordinator import Entry
+from tallystick.disputes.coordinators.coordinator import MoveEntry
 from tallystick.disputes.coordinators.ethereum import chain
 from tallystick.disputes.coordinators.ethereum.encoding import ATTESTED, GWEI, encode_call, encode_move
-from tallystick.disputes.coordinators.ethereum.endpoints import Endpoint, Endpoints, HttpEndpoint, Patience
+from tallystick.disputes.coordinators.ethereum.endpoints import Endpoint, Endpoints, HttpEndpoint, RetryRules
 from tallystick.disputes.coordinators.ethereum.founding import Founding, founding
-from tallystick.disputes.coordinators.ethereum.journal import Journal
+from tallystick.disputes.coordinators.ethereum.journal import TransactionJournal
 from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
-from tallystick.disputes.coordinators.ethereum.place import Place
-from tallystick.disputes.coordinators.ethereum.reader import History, Reader
+from tallystick.disputes.coordinators.ethereum.place import ContractLocation
+from tallystick.disputes.coordinators.ethereum.reader import History, LogReader
 from tallystick.disputes.coordinators.ethereum.relay import Relayed, check_relayed, sign_relayed
 from tallystick.disputes.coordinators.ethereum.sender import Call, Sender, SendingRules
 from tallystick.disputes.coordinators.ethereum.view import ask
@@ -57,7 +57,7 @@ class Settings:
 
     depth: int | None = None
     timeout_s: float = 10.0
-    patience: Patience = field(default_factory=Patience)
+    patience: RetryRules = field(default_factory=RetryRules)
     sending: SendingRules = field(default_factory=SendingRules)
 
 
@@ -67,7 +67,7 @@ class EthereumCoordinator:
     def __init__(
         self,
         endpoints: Endpoints,
-        place: Place,
+        place: ContractLocation,
         key: EthereumKey | None = None,
         folder: Path | None = None,
         settings: Settings = Settings(),
@@ -79,10 +79,10 @@ class EthereumCoordinator:
         self.founding, before = endpoints.agreed(lambda server: _beginning(server, place))
         self.attester = attester or _attester(place, self.chain_id, self.founding.board)
         start = History(State(self.founding.rules), before.number, before.hash)
-        self._reader = Reader(endpoints, self.contract, start, settings.depth)
+        self._reader = LogReader(endpoints, self.contract, start, settings.depth)
         self._key = key
         self._sender = self._sender_for(key, folder or default_folder()) if key else None
-        self._handed_out: tuple[Entry, ...] = ()
+        self._handed_out: tuple[MoveEntry, ...] = ()
 
     @property
     def party(self) -> str:
@@ -95,10 +95,10 @@ class EthereumCoordinator:
         return self.founding.rules
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ContractLocation:
         """How others find the contract, by the servers' names as they were given."""
         urls = tuple(server.url for server in self.endpoints.servers if isinstance(server, HttpEndpoint))
-        return Place(urls, self.contract, self.founding.block)
+        return ContractLocation(urls, self.contract, self.founding.block)
 
     @property
     def state(self) -> State:
@@ -110,7 +110,7 @@ class EthereumCoordinator:
         times = sorted(head.timestamp for _, head in self.endpoints.each(_latest))
         return max(times[(len(times) - 1) // 2], self._reader.known.timestamp)
 
-    def entries(self, start: int = 0) -> Sequence[Entry]:
+    def entries(self, start: int = 0) -> Sequence[MoveEntry]:
         """The accepted moves from number `start` on in final blocks; looks after moves that are under way, too.
 
         Raises:
@@ -159,7 +159,7 @@ class EthereumCoordinator:
         self._sender.submit(Call(self.contract, data, value * GWEI, here + purpose, here + turn if turn else ""))
 
     def _sender_for(self, key: EthereumKey, folder: Path) -> Sender:
-        journal = Journal(folder / f"{self.chain_id}-{key.address}.jsonl", self.endpoints.sleep)
+        journal = TransactionJournal(folder / f"{self.chain_id}-{key.address}.jsonl", self.endpoints.sleep)
         return Sender(self.endpoints, key, self.chain_id, journal, self.settings.depth, self.settings.sending)
 
     def _attestation(self, move: Any) -> bytes:
@@ -193,7 +193,7 @@ def connect(
         UsageError: The place cannot be read, or the contract has other rules than `rules`.
         UnavailableError: No server can be asked, there is no such contract, or it was made from other code.
     """
-    where = Place.parse(place)
+    where = ContractLocation.parse(place)
     endpoints = Endpoints([HttpEndpoint(url, settings.timeout_s) for url in where.urls], settings.patience)
     found = EthereumCoordinator(endpoints, where, key, folder, settings, attester)
     if rules is not None and found.rules != rules:
@@ -222,13 +222,13 @@ def _of_one_chain(endpoints: Endpoints, chain_id: int) -> Endpoints:
     return Endpoints(kept, endpoints.patience, endpoints.sleep)
 
 
-def _beginning(server: Endpoint, place: Place) -> tuple[Founding, chain.Header]:
+def _beginning(server: Endpoint, place: ContractLocation) -> tuple[Founding, chain.Header]:
     """How the contract came to be, and the block before it."""
     found = founding(server, place.contract, place.block or 0)
     return found, chain.header(server, max(0, found.block - 1))
 
 
-def _attester(place: Place, chain_id: int, board: str | None) -> Attester | None:
+def _attester(place: ContractLocation, chain_id: int, board: str | None) -> Attester | None:
     if board is None or place.board is None:
         return None
     from tallystick.disputes.coordinators.ethereum.attesting import RemoteAttester  # needs an HTTP server's libraries

@@ -10,9 +10,9 @@ from tallystick.disputes.coordinators.ethereum import chain
 from tallystick.disputes.coordinators.ethereum.client import Settings, default_folder
 from tallystick.disputes.coordinators.ethereum.encoding import encode_founding
 from tallystick.disputes.coordinators.ethereum.endpoints import Endpoints, HttpEndpoint
-from tallystick.disputes.coordinators.ethereum.journal import Journal
+from tallystick.disputes.coordinators.ethereum.journal import TransactionJournal
 from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
-from tallystick.disputes.coordinators.ethereum.place import Place
+from tallystick.disputes.coordinators.ethereum.place import ContractLocation
 from tallystick.disputes.coordinators.ethereum.sender import NOWHERE, Call, Sender
 from tallystick.disputes.game.rules import Rules
 from tallystick.errors import UnavailableError
@@ -25,7 +25,7 @@ def deploy(
     board: str | None = None,
     folder: Path | None = None,
     settings: Settings | None = None,
-) -> Place:
+) -> ContractLocation:
     """Make a contract with these rules, and wait until a block has it; the same call after a crash goes on with it.
 
     `board` is the address whose word the contract wants for the data of moves; without one it asks for nobody's.
@@ -48,13 +48,13 @@ def deploy_through(
     board: str | None = None,
     folder: Path | None = None,
     settings: Settings | None = None,
-) -> Place:
+) -> ContractLocation:
     """As `deploy`, through servers that are connected already; the place names no URL."""
     data, given = encode_founding(rules, board), settings or Settings()
     chain_id = endpoints.agreed(lambda server: chain.quantity(server, "eth_chainId"))
-    journal = Journal((folder or default_folder()) / f"{chain_id}-{key.address}.jsonl", endpoints.sleep)
+    journal = TransactionJournal((folder or default_folder()) / f"{chain_id}-{key.address}.jsonl", endpoints.sleep)
     sender = Sender(endpoints, key, chain_id, journal, given.depth, given.sending)
     receipt = sender.submit(Call(NOWHERE, data, 0, f"found {rules.identity} {board}"))
     if receipt is None or receipt.contract is None:
         raise UnavailableError("the contract is not in a block yet: ask again later with the same rules")
-    return Place((), receipt.contract, receipt.block)
+    return ContractLocation((), receipt.contract, receipt.block)

@@ -89,7 +89,7 @@ class HttpEndpoint(HTTPProvider):
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryRules:
     """How often a round over all servers is repeated, and the seconds between: doubled each time, up to a bound."""
 
     rounds: int = 4
@@ -108,7 +108,7 @@ class Endpoints:
     def __init__(
         self,
         servers: Sequence[Endpoint],
-        patience: Patience = Patience(),
+        patience: RetryRules = RetryRules(),
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         if not 0 < len(servers) <= URLS_MAX:

@@ -14,7 +14,7 @@ GWEI: Final = 10**9
 
 
 @dataclass(frozen=True)
-class Offer:
+class GasOffer:
     """The most that is paid for a unit of gas, and how much of it goes to whoever makes the block."""
 
     fee_max: int
@@ -29,17 +29,17 @@ class FeeRules:
     tip_min: int = 1
 
 
-def first_offer(base_fee: int, tip_asked: int, rules: FeeRules) -> Offer:
+def first_offer(base_fee: int, tip_asked: int, rules: FeeRules) -> GasOffer:
     """An offer that the next blocks take, if `fee_max` allows it."""
     tip = min(max(tip_asked, rules.tip_min), rules.fee_max)
-    return Offer(min(BASE_FEES_COVERED * base_fee + tip, rules.fee_max), tip)
+    return GasOffer(min(BASE_FEES_COVERED * base_fee + tip, rules.fee_max), tip)
 
 
-def raised(offer: Offer, base_fee: int, tip_asked: int, rules: FeeRules) -> Offer | None:
+def raised(offer: GasOffer, base_fee: int, tip_asked: int, rules: FeeRules) -> GasOffer | None:
     """An offer that replaces another one; `None` where the bound leaves no room for it."""
     market = first_offer(base_fee, tip_asked, rules)
     tip = max(_eighth_more(offer.tip), market.tip)
-    higher = Offer(max(_eighth_more(offer.fee_max), market.fee_max, tip), tip)
+    higher = GasOffer(max(_eighth_more(offer.fee_max), market.fee_max, tip), tip)
     return higher if higher.fee_max <= rules.fee_max else None
 
 

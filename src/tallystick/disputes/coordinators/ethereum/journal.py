@@ -18,7 +18,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from tallystick.commitments.encoding import decode
-from tallystick.disputes.coordinators.ethereum.fees import Offer
+from tallystick.disputes.coordinators.ethereum.fees import GasOffer
 from tallystick.documents.document import Count, Document
 from tallystick.errors import MalformedError, UnavailableError
 
@@ -46,9 +46,9 @@ class Signed(Document):
     raw: Hex
 
     @property
-    def offer(self) -> Offer:
+    def offer(self) -> GasOffer:
         """What it offers for its gas."""
-        return Offer(int(self.fee_max), int(self.tip))
+        return GasOffer(int(self.fee_max), int(self.tip))
 
 
 class Closed(Document):
@@ -80,7 +80,7 @@ class HeldError(UnavailableError):
     """Another process holds the journal."""
 
 
-class Journal:
+class TransactionJournal:
     """A file of signed transactions, for one key on one chain."""
 
     def __init__(

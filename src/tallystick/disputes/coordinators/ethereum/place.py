@@ -16,7 +16,7 @@ _FORM: Final = re.compile(
 
 
 @dataclass(frozen=True)
-class Place:
+class ContractLocation:
     """The RPC servers of a chain, a contract's address on it, the block that made it, and the URL of its board."""
 
     urls: tuple[str, ...]

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tallystick.disputes.coordinators.coordinator import Entry
+from tallystick.disputes.coordinators.coordinator import MoveEntry
 from tallystick.disputes.coordinators.ethereum import chain
-from tallystick.disputes.coordinators.ethereum.chain import Header, Log
+from tallystick.disputes.coordinators.ethereum.chain import EventLog, Header
 from tallystick.disputes.coordinators.ethereum.encoding import artefact, decode_event, decode_move
 from tallystick.disputes.coordinators.ethereum.endpoints import Endpoint, Endpoints
 from tallystick.disputes.coordinators.ethereum.view import check_view
@@ -34,10 +34,10 @@ class History:
     number: int
     hash: str
     timestamp: int = 0
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[MoveEntry, ...] = ()
 
 
-class Reader:
+class LogReader:
     """What reads one contract's log, through any of several servers."""
 
     def __init__(self, endpoints: Endpoints, contract: str, start: History, depth: int | None = None) -> None:
@@ -118,16 +118,16 @@ def extended(server: Endpoint, contract: str, known: History, head: Header) -> H
     return History(state, head.number, head.hash, head.timestamp, tuple(entries))
 
 
-def _entry(server: Endpoint, contract: str, log: Log, expected: int) -> Entry:
+def _entry(server: Endpoint, contract: str, log: EventLog, expected: int) -> MoveEntry:
     if log.address != contract:
         raise UnavailableError(f"{server.name}: gives an event of another contract")
     number, actor, time, value, call = decode_event(log.topics, bytes.fromhex(log.data[2:]))
     if number != expected:
         raise UnavailableError(f"{server.name}: move {expected} is missing, move {number} comes instead")
-    return Entry(number, time, decode_move(call, actor, value))
+    return MoveEntry(number, time, decode_move(call, actor, value))
 
 
-def _stand_in_their_blocks(server: Endpoint, logs: Sequence[Log], after: int, head: Header) -> None:
+def _stand_in_their_blocks(server: Endpoint, logs: Sequence[EventLog], after: int, head: Header) -> None:
     """Each event names the block that now has its number, none after the head, in order."""
     places = [(log.block, log.index) for log in logs]
     if places != sorted(set(places)) or any(not after < block <= head.number for block, _ in places):

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from tallystick.disputes.coordinators.ethereum import chain
-from tallystick.disputes.coordinators.ethereum.chain import Receipt, Reverted
+from tallystick.disputes.coordinators.ethereum.chain import Reverted, TransactionReceipt
 from tallystick.disputes.coordinators.ethereum.encoding import refusal
 from tallystick.disputes.coordinators.ethereum.endpoints import Endpoint, Endpoints, RemoteError
-from tallystick.disputes.coordinators.ethereum.fees import FeeRules, Offer, first_offer, raised
-from tallystick.disputes.coordinators.ethereum.journal import HeldError, Journal, Pages, Pending, Signed
+from tallystick.disputes.coordinators.ethereum.fees import FeeRules, GasOffer, first_offer, raised
+from tallystick.disputes.coordinators.ethereum.journal import HeldError, Pages, Pending, Signed, TransactionJournal
 from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
 from tallystick.errors import RuleError, UnavailableError
 
@@ -79,7 +79,7 @@ class Sender:
         endpoints: Endpoints,
         key: EthereumKey,
         chain_id: int,
-        journal: Journal,
+        journal: TransactionJournal,
         depth: int | None = None,
         rules: SendingRules = SendingRules(),
         clock: Callable[[], float] = time.monotonic,
@@ -88,7 +88,7 @@ class Sender:
         self.depth, self.rules, self._clock = depth, rules, clock
         self._sent_at: dict[str, int] = {}
 
-    def submit(self, call: Call) -> Receipt | None:
+    def submit(self, call: Call) -> TransactionReceipt | None:
         """Make a call; gives its receipt, or `None` if it is under way for longer than one waits here.
 
         Raises:
@@ -109,9 +109,9 @@ class Sender:
         with suppress(HeldError), self.journal.held(patience_s=0.0) as pages:
             self._tend(pages)
 
-    def _tend(self, pages: Pages) -> Mapping[str, Receipt]:
+    def _tend(self, pages: Pages) -> Mapping[str, TransactionReceipt]:
         """Look after everything under way, in the order of the nonces; the receipts of what is final, by purpose."""
-        ended_well: dict[str, Receipt] = {}
+        ended_well: dict[str, TransactionReceipt] = {}
         if pages.pending:
             self._fill_gaps(pages)
         is_first = True
@@ -119,7 +119,9 @@ class Sender:
             is_first = self._tend_one(pages, pending, is_first, ended_well) and is_first
         return ended_well
 
-    def _tend_one(self, pages: Pages, pending: Pending, is_first: bool, ended_well: dict[str, Receipt]) -> bool:
+    def _tend_one(
+        self, pages: Pages, pending: Pending, is_first: bool, ended_well: dict[str, TransactionReceipt]
+    ) -> bool:
         """Look after one; whether all up to it are settled, so that the next can be tried on the latest block."""
         sightings = self._sightings(pending)
         receipts = [receipt for _, receipt in sightings if receipt]
@@ -141,7 +143,7 @@ class Sender:
         self._push(pages, pending, lacking)
         return False
 
-    def _is_closed_well(self, pages: Pages, pending: Pending, receipt: Receipt) -> bool:
+    def _is_closed_well(self, pages: Pages, pending: Pending, receipt: TransactionReceipt) -> bool:
         if not receipt.status:
             self._give_up(pages, pending, f"refused in block {receipt.block}")
         elif self._is_final(receipt):
@@ -165,7 +167,7 @@ class Sender:
         self._push(pages, pending, self.endpoints.awake())
         return _of(pages, nonce)
 
-    def _see_through(self, pages: Pages, pending: Pending) -> Receipt | None:
+    def _see_through(self, pages: Pages, pending: Pending) -> TransactionReceipt | None:
         """Wait for a block that takes it, offering more where none does."""
         ends_at = self._clock() + self.rules.patience_s
         while True:
@@ -177,7 +179,7 @@ class Sender:
             self.endpoints.sleep(self.rules.poll_s)
             pending = _of(pages, pending.nonce)
 
-    def _included(self, pages: Pages, pending: Pending) -> Receipt | None:
+    def _included(self, pages: Pages, pending: Pending) -> TransactionReceipt | None:
         """The receipt on which all servers agree that answer; the others are sent the transaction."""
         sightings = self._sightings(pending)
         lacking = [server for server, receipt in sightings if not receipt]
@@ -186,7 +188,7 @@ class Sender:
             return None
         return sightings[0][1]
 
-    def _judged(self, pages: Pages, pending: Pending, receipt: Receipt) -> Receipt:
+    def _judged(self, pages: Pages, pending: Pending, receipt: TransactionReceipt) -> TransactionReceipt:
         self._is_closed_well(pages, pending, receipt)
         if receipt.status:
             return receipt
@@ -232,7 +234,7 @@ class Sender:
             return None
         return self._sign(pages, pending.nonce, Call.again(last), last.gas, offer)
 
-    def _sign(self, pages: Pages, nonce: int, call: Call, gas: int, offer: Offer) -> Signed:
+    def _sign(self, pages: Pages, nonce: int, call: Call, gas: int, offer: GasOffer) -> Signed:
         """A signed transaction, on disk before anybody can see it."""
         signed = self.key.sign_transaction(
             {
@@ -263,7 +265,7 @@ class Sender:
         pages.sign(entry)
         return entry
 
-    def _sightings(self, pending: Pending) -> list[tuple[Endpoint, Receipt | None]]:
+    def _sightings(self, pending: Pending) -> list[tuple[Endpoint, TransactionReceipt | None]]:
         """What each server that answers knows about the attempts: the receipt of the one that a block took."""
         return self.endpoints.each(lambda server: _seen(server, pending))
 
@@ -309,7 +311,7 @@ class Sender:
 
         return self.endpoints.agreed(used)
 
-    def _is_final(self, receipt: Receipt) -> bool:
+    def _is_final(self, receipt: TransactionReceipt) -> bool:
         def final(server: Endpoint) -> bool:
             if chain.final_header(server, self.depth).number < receipt.block:
                 return False
@@ -317,7 +319,7 @@ class Sender:
 
         return self.endpoints.agreed(final)
 
-    def _market(self) -> Offer:
+    def _market(self) -> GasOffer:
         base_fee, tip = self._fees()
         return first_offer(base_fee, tip, self.rules.fees)
 
@@ -335,7 +337,7 @@ def _fees_at(server: Endpoint) -> tuple[int, int]:
         return base_fee, USUAL_TIP
 
 
-def _seen(server: Endpoint, pending: Pending) -> Receipt | None:
+def _seen(server: Endpoint, pending: Pending) -> TransactionReceipt | None:
     for attempt in reversed(pending.attempts):
         found = chain.receipt(server, attempt.hash)
         if found is not None and found.hash == attempt.hash:

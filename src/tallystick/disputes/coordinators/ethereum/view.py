@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from tallystick.disputes.coordinators.coordinator import Entry
+from tallystick.disputes.coordinators.coordinator import MoveEntry
 from tallystick.disputes.coordinators.ethereum import chain
 from tallystick.disputes.coordinators.ethereum.chain import Reverted
 from tallystick.disputes.coordinators.ethereum.encoding import decode_answer, encode_call
@@ -20,7 +20,9 @@ STATUSES: Final = tuple(Status)
 FAULTS: Final = (None, Fault.PROVER, Fault.CHALLENGER, Fault.NOBODY)
 
 
-def check_view(server: Endpoint, contract: str, state: State, entries: Sequence[Entry], new: int, block: int) -> None:
+def check_view(
+    server: Endpoint, contract: str, state: State, entries: Sequence[MoveEntry], new: int, block: int
+) -> None:
     """Hold the contract's own view at `block` against `state`, where the moves from number `new` on changed it.
 
     Raises:
@@ -65,7 +67,7 @@ def _dispute(state: State, number: int) -> tuple[Any, ...]:
     return (PHASES.index(dispute.phase), FAULTS.index(dispute.fault), dispute.turn, dispute.deadline)
 
 
-def _touched(state: State, entries: Iterable[Entry]) -> tuple[list[int], list[int]]:
+def _touched(state: State, entries: Iterable[MoveEntry]) -> tuple[list[int], list[int]]:
     """The claims and disputes that moves were about; those that they made are the last ones."""
     claims: set[int] = set()
     disputes: set[int] = set()

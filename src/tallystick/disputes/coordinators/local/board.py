@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from tallystick.commitments.digest import Digest, digest_from
 from tallystick.disputes.coordinators.local.database import BLOBS, CHUNKS, Database
-from tallystick.disputes.coordinators.local.standing import Standing
+from tallystick.disputes.coordinators.local.standing import Allowance
 from tallystick.disputes.coordinators.manifest import BLOB_BYTES_MAX
 from tallystick.disputes.coordinators.whole import WholeManifests
 from tallystick.errors import MalformedError, RuleError, UnavailableError, UsageError
@@ -27,7 +27,7 @@ class Quotas:
     """How many bytes the board keeps: in one blob, for one party, more for each dispute over its claims, and in all.
 
     Data is never deleted, so a dispute adds to its prover's quota for good: however many are opened over one party's
-    claims, all can be answered. Of all, a party fills the share of its `Standing` only: a half without the bond of a
+    claims, all can be answered. Of all, a party fills the share of its `Allowance` only: a half without the bond of a
     claim, three quarters with it, and the rest is for provers in open disputes and parties that the rules name.
     """
 
@@ -36,11 +36,11 @@ class Quotas:
     dispute: int = 4 << 30
     all: int = 64 << 30
 
-    def of(self, standing: Standing) -> int:
+    def of(self, standing: Allowance) -> int:
         """What the board keeps for one party."""
         return self.party + self.dispute * standing.disputes
 
-    def room(self, standing: Standing) -> int:
+    def room(self, standing: Allowance) -> int:
         """How much the board may hold in all once it has taken something of this party."""
         return int(self.all * standing.share)
 
@@ -52,7 +52,7 @@ class BlobStore:
         self._database, self.quotas = database, quotas
         self._whole = WholeManifests(self)
 
-    def keep(self, name: Digest, size: int, source: IO[bytes], owner: str, standing: Standing) -> None:
+    def keep(self, name: Digest, size: int, source: IO[bytes], owner: str, standing: Allowance) -> None:
         """Keep the `size` bytes of `source`, which hash to `name`, for `owner`; nothing if they are there already.
 
         Raises:
@@ -113,7 +113,7 @@ class BlobStore:
         with self._database.reading() as connection:
             return _held(connection, owner)
 
-    def _check_quota(self, connection: sa.Connection, size: int, owner: str, standing: Standing) -> None:
+    def _check_quota(self, connection: sa.Connection, size: int, owner: str, standing: Allowance) -> None:
         own, room = self.quotas.of(standing), self.quotas.room(standing)
         if _held(connection, owner) + size > own:
             raise RuleError("quota", f"the board keeps {own} bytes at most for this party")

@@ -18,7 +18,7 @@ from typing import Final
 from tallystick.attestation.signing import SigningKey
 from tallystick.commitments.digest import Digest, parse_digest
 from tallystick.commitments.encoding import Json, decode
-from tallystick.disputes.coordinators.coordinator import Entry
+from tallystick.disputes.coordinators.coordinator import MoveEntry
 from tallystick.disputes.coordinators.local.board import blob_digest
 from tallystick.disputes.coordinators.local.book import Book
 from tallystick.disputes.coordinators.local.problems import PROBLEM_BYTES_MAX, error_of
@@ -31,7 +31,7 @@ from tallystick.disputes.coordinators.local.signed import (
     put_message,
     sign_move,
 )
-from tallystick.disputes.coordinators.local.wire import Answer, Effort, Wire
+from tallystick.disputes.coordinators.local.wire import HttpAnswer, RequestLimits, Wire
 from tallystick.disputes.coordinators.manifest import BLOB_BYTES_MAX
 from tallystick.disputes.game.moves import Move
 from tallystick.disputes.game.rules import Rules
@@ -62,7 +62,11 @@ class RemoteCoordinator:
     """
 
     def __init__(
-        self, url: str, identity: Digest | None = None, receipts: Path | None = None, effort: Effort | None = None
+        self,
+        url: str,
+        identity: Digest | None = None,
+        receipts: Path | None = None,
+        effort: RequestLimits | None = None,
     ) -> None:
         url, _, named = url.partition("#")
         identity = parse_digest(named, "coordinator") if named else identity
@@ -77,7 +81,7 @@ class RemoteCoordinator:
         except BaseException:
             self._wire.close()
             raise
-        self._book, self._entries, self._last = Book.empty(self.charter), list[Entry](), b""
+        self._book, self._entries, self._last = Book.empty(self.charter), list[MoveEntry](), b""
         self._lock = threading.RLock()
 
     def keep_receipts(self, path: Path) -> None:
@@ -117,7 +121,7 @@ class RemoteCoordinator:
                 )
             return self._book
 
-    def entries(self, start: int = 0) -> Sequence[Entry]:
+    def entries(self, start: int = 0) -> Sequence[MoveEntry]:
         """The accepted moves from number `start` on; raises `ProofError` where the coordinator is caught at a lie."""
         with self._lock:
             self.book()
@@ -156,7 +160,7 @@ class RemoteCoordinator:
             raise UsageError(f"a blob of {len(data)} bytes: the board takes {BLOB_BYTES_MAX} at most")
         name = blob_digest(BytesIO(data))
         path = f"/v1/blobs/{name}"
-        if self._wire.ask("HEAD", path, 0) == Answer(200, b"", str(len(data))):
+        if self._wire.ask("HEAD", path, 0) == HttpAnswer(200, b"", str(len(data))):
             return name
         signature = key.sign(put_message(self.identity, name, len(data)))
         headers = {"Tally-Key": key.public, "Tally-Signature": signature, "Content-Type": "application/octet-stream"}
@@ -203,7 +207,7 @@ class RemoteCoordinator:
         self._book, move = self._book.read(accepted)
         entry = accepted.receipt.entry
         self._receipts.compare(entry)
-        self._entries.append(Entry(entry.number, entry.time, move))
+        self._entries.append(MoveEntry(entry.number, entry.time, move))
         self._last = line
 
     def _object(self, path: str) -> dict[str, Json]:
@@ -239,7 +243,7 @@ class RemoteConnection:
         """The coordinator's time, in seconds."""
         return self._place.now()
 
-    def entries(self, start: int = 0) -> Sequence[Entry]:
+    def entries(self, start: int = 0) -> Sequence[MoveEntry]:
         """The accepted moves from number `start` on, checked."""
         return self._place.entries(start)
 
@@ -275,7 +279,7 @@ def _coordinators_answer() -> Iterator[None]:
         raise UnavailableError(f"no answer of a coordinator: {error}") from None
 
 
-def _body_of(answer: Answer, url: str) -> bytes:
+def _body_of(answer: HttpAnswer, url: str) -> bytes:
     if answer.status != 200:
         raise error_of(answer.status, answer.body, url)
     return answer.body

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from tallystick.attestation.points import check_public
 from tallystick.attestation.signing import SigningKey
 from tallystick.commitments.digest import Digest
-from tallystick.disputes.coordinators.coordinator import Entry
+from tallystick.disputes.coordinators.coordinator import MoveEntry
 from tallystick.disputes.coordinators.local import beacon
 from tallystick.disputes.coordinators.local.board import BlobStore, Quotas, blob_digest
 from tallystick.disputes.coordinators.local.book import Book
@@ -33,7 +33,7 @@ from tallystick.disputes.coordinators.local.signed import (
     sign_entry,
     sign_move,
 )
-from tallystick.disputes.coordinators.local.standing import Standing, is_named, standing_of
+from tallystick.disputes.coordinators.local.standing import Allowance, is_named, standing_of
 from tallystick.disputes.game.moves import Move, value_of
 from tallystick.disputes.game.rules import Rules
 from tallystick.disputes.game.state import State
@@ -63,7 +63,7 @@ class LocalCoordinator:
             raise UsageError(f"{database.name}: this is not the key of the coordinator that was set up there")
         self.blobs = BlobStore(database, quotas or Quotas())
         self.purses = Purses(database)
-        self._book, self._entries, self._latest = Book.empty(self.charter), list[Entry](), 0
+        self._book, self._entries, self._latest = Book.empty(self.charter), list[MoveEntry](), 0
         self._lock = threading.RLock()
         self._nonce = lru_cache(1)(partial(beacon.nonce, key, self.charter.genesis))
         with self._lock, database.reading() as connection:
@@ -131,7 +131,7 @@ class LocalCoordinator:
         with self._lock, self._database.reading() as connection:
             return self._catch_up(connection)
 
-    def entries(self, start: int = 0) -> Sequence[Entry]:
+    def entries(self, start: int = 0) -> Sequence[MoveEntry]:
         """The accepted moves from number `start` on."""
         with self._lock:
             self.book()
@@ -210,7 +210,7 @@ class LocalCoordinator:
         """Keep bytes at the board for a party that has something to do here; see `BlobStore.keep`."""
         self.blobs.keep(name, size, source, owner, self.standing(owner))
 
-    def standing(self, party: str) -> Standing:
+    def standing(self, party: str) -> Allowance:
         """What a party has at stake; raises `RuleError` with code `standing` for one without purse and role.
 
         Strangers may move, and store nothing.
@@ -249,7 +249,7 @@ class LocalCoordinator:
             with self._damage_told():
                 self._book, move = self._book.read(accepted)
             entry = accepted.receipt.entry
-            self._entries.append(Entry(entry.number, entry.time, move))
+            self._entries.append(MoveEntry(entry.number, entry.time, move))
         return self._book
 
     def _read(self, connection: sa.Connection, start: int, count: int | None) -> Iterator[Accepted]:
@@ -297,7 +297,7 @@ class Connection:
         """The coordinator's time, in seconds."""
         return self._place.now()
 
-    def entries(self, start: int = 0) -> Sequence[Entry]:
+    def entries(self, start: int = 0) -> Sequence[MoveEntry]:
         """The accepted moves from number `start` on."""
         return self._place.entries(start)
 

@@ -39,17 +39,17 @@ Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
-class Patience:
+class BodyTimeouts:
     """How many seconds a body may take, and how many a blob may lag behind the slowest rate that is waited for."""
 
     body: float = 30.0
     blob: float = 10.0
 
 
-def create_app(place: LocalCoordinator, patience: Patience | None = None) -> FastAPI:
+def create_app(place: LocalCoordinator, patience: BodyTimeouts | None = None) -> FastAPI:
     """The application over one coordinator; it opens and closes nothing."""
     app = FastAPI(title="tally coordinator", docs_url=None, redoc_url=None, openapi_url=None)
-    patience = patience or Patience()
+    patience = patience or BodyTimeouts()
     _answer_errors_alike(app)
     _add_reading(app, place)
     _add_moves(app, place, patience)
@@ -86,7 +86,7 @@ def _add_reading(app: FastAPI, place: LocalCoordinator) -> None:
         return _json(encode(await asyncio.to_thread(_account, place, party)))
 
 
-def _add_moves(app: FastAPI, place: LocalCoordinator, patience: Patience) -> None:
+def _add_moves(app: FastAPI, place: LocalCoordinator, patience: BodyTimeouts) -> None:
     turns = WeakValueDictionary[str, asyncio.Lock]()  # one party's moves wait for each other, and for nobody's threads
 
     @app.post("/v1/moves")
@@ -98,7 +98,7 @@ def _add_moves(app: FastAPI, place: LocalCoordinator, patience: Patience) -> Non
         return _json(receipt.to_bytes())
 
 
-def _add_blobs(app: FastAPI, place: LocalCoordinator, patience: Patience) -> None:
+def _add_blobs(app: FastAPI, place: LocalCoordinator, patience: BodyTimeouts) -> None:
     uploads = Uploads()
 
     @app.put("/v1/blobs/{name}")

@@ -18,21 +18,21 @@ ANSWERING: Final = Fraction(1)
 
 
 @dataclass(frozen=True)
-class Standing:
+class Allowance:
     """Up to which share the board may be full for a party to put more, and how many disputes its claims ever met."""
 
     share: Fraction = IDLE
     disputes: int = 0
 
 
-def standing_of(party: str, state: State, purse: int) -> Standing:
+def standing_of(party: str, state: State, purse: int) -> Allowance:
     """What a party has at stake in the game, or could have with what is in its purse."""
     claims = {number: claim for number, claim in enumerate(state.claims) if claim.prover == party}
     disputes = sum(dispute.claim in claims for dispute in state.disputes)
     if is_named(party, state.rules) or any(claim.disputes for claim in claims.values()):
-        return Standing(ANSWERING, disputes)
+        return Allowance(ANSWERING, disputes)
     is_claiming = purse >= state.rules.prover_bond or any(each.status is Status.OPEN for each in claims.values())
-    return Standing(CLAIMING if is_claiming else IDLE, disputes)
+    return Allowance(CLAIMING if is_claiming else IDLE, disputes)
 
 
 def is_named(party: str, rules: Rules) -> bool:

@@ -18,7 +18,7 @@ RETRIED: Final = frozenset({408, 429, 500, 502, 503, 504})
 
 
 @dataclass(frozen=True)
-class Effort:
+class RequestLimits:
     """How long one request may take, more for large bodies, and how often it is made before giving up."""
 
     seconds: float = 20.0
@@ -28,7 +28,7 @@ class Effort:
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpAnswer:
     """Status and body of a response; `length` is what its header says of the body, also where none is sent."""
 
     status: int
@@ -39,10 +39,10 @@ class Answer:
 class Wire:
     """One HTTP client over one base URL, for any number of threads, which take turns."""
 
-    def __init__(self, url: str, effort: Effort | None = None) -> None:
+    def __init__(self, url: str, effort: RequestLimits | None = None) -> None:
         if not url.startswith(("http://", "https://")):
             raise UsageError(f"{url}: no URL of a coordinator")
-        self.url, self._effort = url.rstrip("/"), effort or Effort()
+        self.url, self._effort = url.rstrip("/"), effort or RequestLimits()
         self._lock, self._runner = threading.Lock(), asyncio.Runner()
         self._client: httpx.AsyncClient | None = None
 
@@ -60,7 +60,7 @@ class Wire:
         bytes_max: int,
         content: bytes = b"",
         headers: Mapping[str, str] | None = None,
-    ) -> Answer:
+    ) -> HttpAnswer:
         """The response, once there is one that stays; raises `UnavailableError` after the last attempt."""
         reason = ""
         for attempt in range(self._effort.attempts):
@@ -76,7 +76,7 @@ class Wire:
             reason = f"status {answer.status}"
         raise UnavailableError(f"{self.url}{path}: no answer after {self._effort.attempts} attempts: {reason}")
 
-    def _once(self, method: str, path: str, bytes_max: int, content: bytes, headers: Mapping[str, str]) -> Answer:
+    def _once(self, method: str, path: str, bytes_max: int, content: bytes, headers: Mapping[str, str]) -> HttpAnswer:
         size = len(content) if content or method != "GET" else bytes_max
         seconds = self._effort.seconds + size / self._effort.bytes_per_second
         with self._lock:
@@ -84,13 +84,13 @@ class Wire:
 
     async def _bounded(
         self, method: str, path: str, bytes_max: int, content: bytes, headers: Mapping[str, str], seconds: float
-    ) -> Answer:
+    ) -> HttpAnswer:
         async with asyncio.timeout(seconds):
             return await self._respond(method, path, bytes_max, content, headers)
 
     async def _respond(
         self, method: str, path: str, bytes_max: int, content: bytes, headers: Mapping[str, str]
-    ) -> Answer:
+    ) -> HttpAnswer:
         if self._client is None:
             is_safe = self.url.startswith("https://")  # reading the system's certificates takes a while
             headers_always = {"Accept-Encoding": "identity"}
@@ -103,4 +103,4 @@ class Wire:
                 body += part
                 if len(body) > bytes_max:
                     raise httpx.StreamError(f"the answer is larger than {bytes_max} bytes")
-        return Answer(response.status_code, bytes(body), response.headers.get("content-length", ""))
+        return HttpAnswer(response.status_code, bytes(body), response.headers.get("content-length", ""))

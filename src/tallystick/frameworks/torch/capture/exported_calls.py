@@ -15,10 +15,10 @@ from torch import nn
 from torch.func import functional_call
 
 from tallystick.frameworks.torch.capture.export import exported_module
-from tallystick.frameworks.torch.capture.step import Batch, Step
+from tallystick.frameworks.torch.capture.step import Batch, TrainingStep
 
 
-def exported_calls(step: Step, examples: Batch) -> Sequence[nn.Module]:
+def exported_calls(step: TrainingStep, examples: Batch) -> Sequence[nn.Module]:
     """The model exported once for each time that the objective calls it."""
     exporting = _Exporting(step.model)
     with torch.random.fork_rng(devices=[]), torch.no_grad(), step.precision():

@@ -15,14 +15,16 @@ from torch import nn
 
 from tallystick.errors import UnavailableError
 from tallystick.frameworks.torch.capture.captured_step import CapturedStep
-from tallystick.frameworks.torch.capture.step import Batch, Step
+from tallystick.frameworks.torch.capture.step import Batch, TrainingStep
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.randomness import explicit_randomness, seed_tensor
 
 SEED_OF_CHECK = bytes(range(16))
 
 
-def check_bits(captured: CapturedStep, step: Step, batches: Sequence[Batch], given: Mapping[str, torch.Tensor]) -> None:
+def check_bits(
+    captured: CapturedStep, step: TrainingStep, batches: Sequence[Batch], given: Mapping[str, torch.Tensor]
+) -> None:
     """Raise `UnavailableError` unless the graph gives the loss, norm and gradients that the eager model gives.
 
     Args:
@@ -52,7 +54,7 @@ def _replayed(
     return engine.compile(captured.graph)({**given, **fixed, **live})
 
 
-def _eager(model: nn.Module, step: Step, batches: Sequence[Batch]) -> dict[str, torch.Tensor]:
+def _eager(model: nn.Module, step: TrainingStep, batches: Sequence[Batch]) -> dict[str, torch.Tensor]:
     """Loss, gradient norm and gradients of the native loop over micro-batches, by the names of the graph's outputs."""
     losses = []
     model.zero_grad(set_to_none=True)

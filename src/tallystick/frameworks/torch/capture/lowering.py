@@ -18,7 +18,7 @@ from tallystick.frameworks.torch.capture.arguments import parted
 from tallystick.frameworks.torch.capture.calls import bound_arguments, only_moves_bytes, operator_name, why_not
 from tallystick.frameworks.torch.capture.results import checked_results
 from tallystick.frameworks.torch.state import to_tensor
-from tallystick.graphs.graph import Constant, Form, Graph, Input, Node, Output, Ref, result_ref
+from tallystick.graphs.graph import Constant, Graph, GraphForm, Input, Node, Output, Ref, result_ref
 from tallystick.operators.operator import Operator
 from tallystick.operators.registry import OPERATORS
 from tallystick.tensors.digest import tensor_digest
@@ -31,7 +31,7 @@ Value: TypeAlias = "Ref | tuple[Ref | None, ...] | None"
 
 
 @dataclass(frozen=True)
-class Lowered:
+class LoweredTrace:
     """A graph, and the bytes of its constants by name."""
 
     graph: Graph
@@ -45,8 +45,8 @@ def lower(
     outputs: Sequence[tuple[str, fx.Node]],
     *,
     attributes: Callable[[str], torch.Tensor],
-    form: Form = Form.LOGICAL,
-) -> Lowered:
+    form: GraphForm = GraphForm.LOGICAL,
+) -> LoweredTrace:
     """The graph of a traced program.
 
     Args:
@@ -60,7 +60,7 @@ def lower(
     Raises:
         UnavailableError: something in the program cannot be captured; the line names the operator.
     """
-    reading = Lowering({name: value.name for name, value in inputs.items()} | dict(lifted), attributes)
+    reading = TraceLowering({name: value.name for name, value in inputs.items()} | dict(lifted), attributes)
     reading.specs |= {value.name: value.spec for value in inputs.values()}
     for node in live_nodes(traced, [node for _, node in outputs]):
         reading.read(node)
@@ -79,7 +79,7 @@ def live_nodes(traced: fx.Graph, wanted: Iterable[fx.Node]) -> list[fx.Node]:
 
 
 @dataclass
-class Lowering:
+class TraceLowering:
     """What has been read of a traced program so far."""
 
     sources: Mapping[str, Ref | torch.Tensor]
@@ -102,8 +102,8 @@ class Lowering:
 
 
 def _finished(
-    reading: Lowering, inputs: Mapping[str, Input], outputs: Sequence[tuple[str, fx.Node]], form: Form
-) -> Lowered:
+    reading: TraceLowering, inputs: Mapping[str, Input], outputs: Sequence[tuple[str, fx.Node]], form: GraphForm
+) -> LoweredTrace:
     constants = tuple(
         Constant(name, TensorSpec.of(tensor), tensor_digest(tensor))
         for name, tensor in sorted(reading.constants.items())
@@ -116,26 +116,26 @@ def _finished(
         nodes=tuple(reading.nodes),
         outputs=tuple(Output(name, reading.ref(node)) for name, node in sorted(outputs, key=lambda pair: pair[0])),
     )
-    return Lowered(graph, reading.constants)
+    return LoweredTrace(graph, reading.constants)
 
 
-def _read_placeholder(reading: Lowering, node: fx.Node) -> Value:
+def _read_placeholder(reading: TraceLowering, node: fx.Node) -> Value:
     source = reading.sources[node.name]
     return source if isinstance(source, str) else _constant(reading, source)
 
 
-def _read_attribute(reading: Lowering, node: fx.Node) -> Value:
+def _read_attribute(reading: TraceLowering, node: fx.Node) -> Value:
     return _constant(reading, reading.attributes(str(node.target)))
 
 
-def _constant(reading: Lowering, value: torch.Tensor) -> Ref:
+def _constant(reading: TraceLowering, value: torch.Tensor) -> Ref:
     name = f"constants.{len(reading.constants):04d}"
     reading.constants[name] = to_tensor(value).copy()
     reading.specs[name] = TensorSpec.of(reading.constants[name])
     return name
 
 
-def _read_call(reading: Lowering, node: fx.Node) -> Value:
+def _read_call(reading: TraceLowering, node: fx.Node) -> Value:
     if getattr(node.target, "__name__", "") == "getitem":
         return _picked(reading.values[node.args[0]], node.args[1])  # type: ignore[index]
     if not isinstance(node.target, torch._ops.OpOverload):
@@ -153,7 +153,7 @@ def _picked(value: Value, index: Any) -> Value:
     return picked
 
 
-def _read_operator(reading: Lowering, node: fx.Node, target: torch._ops.OpOverload) -> Value:
+def _read_operator(reading: TraceLowering, node: fx.Node, target: torch._ops.OpOverload) -> Value:
     given = bound_arguments(node)
     name = operator_name(target, given)
     operator = reading.operators.get(name)
@@ -170,7 +170,7 @@ def _read_operator(reading: Lowering, node: fx.Node, target: torch._ops.OpOverlo
     return added.outputs if isinstance(node.meta["val"], tuple | list) else result_ref(added.number, 0)
 
 
-_READERS: Final[Mapping[str, Callable[[Lowering, fx.Node], Value]]] = {
+_READERS: Final[Mapping[str, Callable[[TraceLowering, fx.Node], Value]]] = {
     "placeholder": _read_placeholder,
     "get_attr": _read_attribute,
     "call_function": _read_call,

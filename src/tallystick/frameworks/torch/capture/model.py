@@ -21,7 +21,7 @@ from tallystick.frameworks.torch.capture.export import exported_program, tracing
 from tallystick.frameworks.torch.capture.lowering import live_nodes, lower
 from tallystick.frameworks.torch.dtypes import spec_of
 from tallystick.frameworks.torch.state import to_tensor
-from tallystick.graphs.graph import Form, Graph, Input, Role
+from tallystick.graphs.graph import Graph, GraphForm, Input, Role
 from tallystick.tensors.tensor import Tensor
 
 PREFIXES: Final = {
@@ -33,7 +33,7 @@ OUTPUTS: Final = {OutputKind.USER_OUTPUT, OutputKind.BUFFER_MUTATION}
 
 
 @dataclass(frozen=True)
-class Captured:
+class CapturedModel:
     """A graph, the bytes of its constants, and the weights and buffers that it reads, by their names in the graph.
 
     `weights` share memory with the model where they lie contiguous on the CPU: who trains it on, copies them before.
@@ -53,8 +53,8 @@ def capture(
     model: nn.Module,
     example_inputs: tuple[Any, ...] | torch.Tensor = (),
     kwargs: Mapping[str, Any] | None = None,
-    form: Form = Form.LOGICAL,
-) -> Captured:
+    form: GraphForm = GraphForm.LOGICAL,
+) -> CapturedModel:
     """The graph of `model` for inputs of these shapes and dtypes.
 
     Its inputs are `weights.<name>`, `buffers.<name>` and `inputs.<name>`, tied weights once; its outputs
@@ -73,7 +73,7 @@ def capture(
     return captured_program(model, _functional(exported_program(model, given, kwargs or {})), form)
 
 
-def captured_program(model: nn.Module, program: torch.export.ExportedProgram, form: Form) -> Captured:
+def captured_program(model: nn.Module, program: torch.export.ExportedProgram, form: GraphForm) -> CapturedModel:
     """The graph of an exported program that writes nothing in place."""
     outputs = list(_outputs(program))
     needed = {node.name for node in live_nodes(program.graph, [node for _, node in outputs])}
@@ -93,7 +93,7 @@ def captured_program(model: nn.Module, program: torch.export.ExportedProgram, fo
         if value is not None:
             weights[name] = to_tensor(value)
     lowered = lower(program.graph, inputs, lifted, outputs, attributes=_no_attribute, form=form)
-    return Captured(lowered.graph, lowered.constants, dict(sorted(weights.items())))
+    return CapturedModel(lowered.graph, lowered.constants, dict(sorted(weights.items())))
 
 
 def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:

@@ -25,7 +25,7 @@ Precision: TypeAlias = Callable[[], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True)
-class Step:
+class TrainingStep:
     """Everything of a step but its tensors."""
 
     model: nn.Module

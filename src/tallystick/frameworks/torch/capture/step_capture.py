@@ -10,23 +10,23 @@ from tallystick.frameworks.torch.capture.captured_step import CapturedStep
 from tallystick.frameworks.torch.capture.exported_calls import exported_calls
 from tallystick.frameworks.torch.capture.faithful import SEED_OF_CHECK, check_bits
 from tallystick.frameworks.torch.capture.lowering import lower
-from tallystick.frameworks.torch.capture.step import Batch, Step
+from tallystick.frameworks.torch.capture.step import Batch, TrainingStep
 from tallystick.frameworks.torch.capture.step_inputs import StepInputs, step_inputs
 from tallystick.frameworks.torch.capture.step_names import batch_prefix, role_of
-from tallystick.frameworks.torch.capture.step_program import StepProgram
+from tallystick.frameworks.torch.capture.step_program import StepFunction
 from tallystick.frameworks.torch.capture.step_tracing import Traced, traced
 from tallystick.frameworks.torch.dtypes import spec_of
 from tallystick.frameworks.torch.randomness import SEED, seed_tensor
-from tallystick.graphs.graph import Form, Input
+from tallystick.graphs.graph import GraphForm, Input
 
 
-def captured_step(step: Step, batch: Batch) -> CapturedStep:
+def captured_step(step: TrainingStep, batch: Batch) -> CapturedStep:
     """The graph of `step` for batches like this one.
 
     Raises `UnavailableError` where the step cannot be captured, or its graph has not the bits of the eager step.
     """
     inputs = step_inputs(step, batch)
-    program = StepProgram(step, exported_calls(step, batch), tuple(inputs.examples), inputs.unallocated)
+    program = StepFunction(step, exported_calls(step, batch), tuple(inputs.examples), inputs.unallocated)
     found = traced(program, inputs.examples)
     declared = _declared(inputs, found)
     named = zip(found.placeholders, inputs.examples, strict=True)
@@ -36,7 +36,7 @@ def captured_step(step: Step, batch: Batch) -> CapturedStep:
         {},
         found.outputs,
         attributes=found.attribute,
-        form=Form.VERIFICATION,
+        form=GraphForm.VERIFICATION,
     )
     captured = CapturedStep(lowered.graph, lowered.constants, step.rules)
     _check(captured, step, batch, {name: inputs.examples[name] for name in declared})
@@ -49,7 +49,7 @@ def _declared(inputs: StepInputs, found: Traced) -> dict[str, Input]:
     return {name: Input(name, role_of(name), spec_of(inputs.examples[name])) for name in wanted}
 
 
-def _check(captured: CapturedStep, step: Step, batch: Batch, inputs: Mapping[str, torch.Tensor]) -> None:
+def _check(captured: CapturedStep, step: TrainingStep, batch: Batch, inputs: Mapping[str, torch.Tensor]) -> None:
     """Compare with the eager step; every micro-batch is another order of the elements of `batch`."""
     count = step.accumulation
     batches = [{name: _rolled(value, index) for name, value in batch.items()} for index in range(count)]

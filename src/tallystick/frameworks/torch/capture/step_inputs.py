@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tallystick.frameworks.torch.capture.step import Batch, Step
+from tallystick.frameworks.torch.capture.step import Batch, TrainingStep
 from tallystick.frameworks.torch.capture.step_names import batch_prefix, named_scalars
 from tallystick.frameworks.torch.randomness import SEED, seed_tensor
 from tallystick.frameworks.torch.state import live_tensors
@@ -25,7 +25,7 @@ class StepInputs:
     unallocated: frozenset[str]
 
 
-def step_inputs(step: Step, batch: Batch) -> StepInputs:
+def step_inputs(step: TrainingStep, batch: Batch) -> StepInputs:
     """What `step` reads for batches like this one."""
     held = _state(step)
     unallocated = {name: value for name, value in _slots(step).items() if name not in held}
@@ -33,13 +33,13 @@ def step_inputs(step: Step, batch: Batch) -> StepInputs:
     return StepInputs(dict(sorted(examples.items())), frozenset(unallocated))
 
 
-def _state(step: Step) -> dict[str, torch.Tensor]:
+def _state(step: TrainingStep) -> dict[str, torch.Tensor]:
     live = live_tensors(step.model, step.optimizer)
     found = {name: torch.empty_like(value.detach()) for name, value in live.items()}
     return found | {POSITION: torch.zeros((), dtype=torch.int64)}
 
 
-def _slots(step: Step) -> dict[str, torch.Tensor]:
+def _slots(step: TrainingStep) -> dict[str, torch.Tensor]:
     """The slots of every parameter, allocated or not: of one that never gets a gradient they stay unread."""
     parameters = dict(step.model.named_parameters())
     return {
@@ -50,7 +50,7 @@ def _slots(step: Step) -> dict[str, torch.Tensor]:
     }
 
 
-def _fed(step: Step, batch: Batch) -> dict[str, torch.Tensor]:
+def _fed(step: TrainingStep, batch: Batch) -> dict[str, torch.Tensor]:
     """What is given anew at each step."""
     prefixes = [batch_prefix(index, step.accumulation) for index in range(step.accumulation)]
     found = {f"{prefix}{name}": torch.empty_like(value) for prefix in prefixes for name, value in batch.items()}

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from tallystick.frameworks.torch.capture.exported_calls import Replaying
-from tallystick.frameworks.torch.capture.step import Step
+from tallystick.frameworks.torch.capture.step import TrainingStep
 from tallystick.frameworks.torch.capture.step_names import batch_of, group_suffix, is_state
 from tallystick.frameworks.torch.capture.updates import Tensors, update
 from tallystick.frameworks.torch.randomness import SEED, explicit_randomness
@@ -24,10 +24,10 @@ from tallystick.transcripts.optimizer import UpdateRule, schedule_scalars
 
 
 @dataclass(frozen=True)
-class StepProgram:
+class StepFunction:
     """One step, called with its tensors in the order of `names`; `unallocated` are slots that it need not have."""
 
-    step: Step
+    step: TrainingStep
     calls: Sequence[nn.Module]
     names: Sequence[str]
     unallocated: frozenset[str]

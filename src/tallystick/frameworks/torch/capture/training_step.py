@@ -14,7 +14,7 @@ from torch import nn
 
 from tallystick.errors import UsageError
 from tallystick.frameworks.torch.capture.captured_step import CapturedStep
-from tallystick.frameworks.torch.capture.step import Batch, Loss, Step
+from tallystick.frameworks.torch.capture.step import Batch, Loss, TrainingStep
 from tallystick.frameworks.torch.capture.step_capture import captured_step
 from tallystick.frameworks.torch.models import labels_of, logits_of
 from tallystick.frameworks.torch.training.trainer import Trainer
@@ -57,7 +57,7 @@ def capture_training_step(
     def objective(called: Any, examples: Batch) -> tuple[torch.Tensor, None]:
         return loss(called, examples), None
 
-    step = Step(model, optimizer, objective, clip_norm, accumulation, seeded)
+    step = TrainingStep(model, optimizer, objective, clip_norm, accumulation, seeded)
     return captured_step(step, _first(batch))
 
 
@@ -78,7 +78,9 @@ def capture_recipe_step(recipe: Recipe, vocabulary: int) -> CapturedStep:
         return torch.autocast("cpu", dtype=torch.bfloat16, enabled=settings.dtype == "bf16")
 
     clip_norm = recipe.optimizer.clip_norm
-    step = Step(trainer.model, trainer.optimizer, objective, clip_norm, settings.accumulation, precision=precision)
+    step = TrainingStep(
+        trainer.model, trainer.optimizer, objective, clip_norm, settings.accumulation, precision=precision
+    )
     return captured_step(step, _example_batch(recipe, vocabulary))
 
 

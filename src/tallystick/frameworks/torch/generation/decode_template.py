@@ -17,7 +17,7 @@ from tallystick.errors import TallyError, UnavailableError, UsageError
 from tallystick.frameworks.torch.capture.named_dimensions import Sizes, capture_template
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.generation.decoding import (
-    DecodeStep,
+    DecodeModule,
     decode_example,
     interface_name,
     model_state,
@@ -63,7 +63,7 @@ def verification_binding(template: Template, length: int) -> Graph:
     return template.bind(length=length, past=0)
 
 
-class _FlatStep(DecodeStep):
+class _FlatStep(DecodeModule):
     """A step whose cache is given as arguments `cache_<layer>_key` and `cache_<layer>_value`."""
 
     def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor, **cache: torch.Tensor) -> dict[str, Any]:  # type: ignore[override]
@@ -96,7 +96,7 @@ def _check_edge(template: Template, model: nn.Module, batch: int, layers: Collec
     given = {interface_name(f"inputs.{name}"): to_tensor(value) for name, value in _flat(example).items()}
     found = execute(graph, {**model_state(model), **given}, TorchEngine())
     with torch.inference_mode():
-        native = DecodeStep(model, layers)(**example)
+        native = DecodeModule(model, layers)(**example)
     expected = {".".join(["outputs", *path]): value for path, value in _leaves(native)}
     for name, value in expected.items():
         _check_near(name, value, found[name], sizes)

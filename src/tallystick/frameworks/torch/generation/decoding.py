@@ -18,7 +18,7 @@ from tallystick.commitments.digest import Digest
 from tallystick.commitments.encoding import Json, decode
 from tallystick.errors import UnavailableError, UsageError
 from tallystick.frameworks.torch.capture.export import tracing_errors
-from tallystick.frameworks.torch.capture.model import Captured, capture
+from tallystick.frameworks.torch.capture.model import CapturedModel, capture
 from tallystick.frameworks.torch.generation.hidden_states import watching_layers
 from tallystick.frameworks.torch.state import to_tensor
 from tallystick.graphs.door import read_graph
@@ -33,7 +33,7 @@ WRAPPER: Final = "model."
 """What stands before the name of every weight because a step holds the model."""
 
 
-class DecodeStep(nn.Module):
+class DecodeModule(nn.Module):
     """A causal language model of transformers as a function of tokens, places and cache, with nothing hidden.
 
     The cache holds, by the number of the layer, a `key` and a `value` [B, heads, past, head width].
@@ -56,7 +56,7 @@ class DecodeStep(nn.Module):
 
 def capture_decode(
     model: nn.Module, cache: int, batch: int = 1, length: int = 1, layers: Collection[int] = ()
-) -> Captured:
+) -> CapturedModel:
     """The step that feeds `length` tokens to each of `batch` sequences that have `cache` tokens behind them.
 
     Inputs and outputs are those of `graphs.decode_interface`, and `outputs.hidden.<layer>` [B, length, width] for
@@ -68,7 +68,7 @@ def capture_decode(
     """
     if cache < 0 or batch < 1 or length < 1:
         raise UsageError("a step needs a sequence, a token and a cache of no places or more")
-    return _named(capture(DecodeStep(model, layers), (), decode_example(model, cache, batch, length)))
+    return _named(capture(DecodeModule(model, layers), (), decode_example(model, cache, batch, length)))
 
 
 def commit_decoding(model: nn.Module, path: Path) -> Digest:
@@ -90,7 +90,7 @@ def distinct_cache(model: Any) -> int:
     return next(prime for prime in primes if not sizes & {prime, prime + 1})
 
 
-def capture_prefill(model: nn.Module, length: int, batch: int = 1, layers: Collection[int] = ()) -> Captured:
+def capture_prefill(model: nn.Module, length: int, batch: int = 1, layers: Collection[int] = ()) -> CapturedModel:
     """The pass over `batch` whole sequences of `length` tokens, with no cache among its inputs; else as a step.
 
     Raises what `capture_decode` raises.
@@ -98,7 +98,7 @@ def capture_prefill(model: nn.Module, length: int, batch: int = 1, layers: Colle
     if batch < 1 or length < 1:
         raise UsageError("a pass needs a sequence and a token")
     given = decode_example(model, 0, batch, length)
-    return _named(capture(DecodeStep(model, layers), (), {**given, "cache": {}}))
+    return _named(capture(DecodeModule(model, layers), (), {**given, "cache": {}}))
 
 
 def decode_example(model: nn.Module, cache: int, batch: int, length: int) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def interface_name(name: str) -> str:
     return f"{stem}.{rest.removeprefix(WRAPPER)}" if stem in {"weights", "buffers"} else name
 
 
-def _named(captured: Captured) -> Captured:
+def _named(captured: CapturedModel) -> CapturedModel:
     document = decode(graph_bytes(captured.graph), "graph")
     assert isinstance(document, dict)  # every graph is an object
     graph = read_graph(canonical(renamed(document)).encode())

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from tallystick.errors import ProofError, UnavailableError
-from tallystick.frameworks.torch.capture.model import Captured
+from tallystick.frameworks.torch.capture.model import CapturedModel
 from tallystick.frameworks.torch.generation.decoding import capture_decode
 from tallystick.graphs.comparison import SAME_FUNCTION, Comparison, compare_graphs, draw_state, share_apart
 from tallystick.graphs.decode_interface import decode_sizes
@@ -118,7 +118,7 @@ def _state_findings(committed: State, own: State) -> list[Finding]:
     return found + ([] if worst is None else [Finding(shares[worst], SAME_FUNCTION, "model", worst)])
 
 
-def _compared(program: DecodeProgram, own: Captured, given: State) -> Comparison:
+def _compared(program: DecodeProgram, own: CapturedModel, given: State) -> Comparison:
     theirs = {**own.weights, **program.bindings, **given}
     return compare_graphs(program.graph, own.graph, (theirs, {**own.bindings, **given}), Reference())
 

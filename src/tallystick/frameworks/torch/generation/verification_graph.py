@@ -73,7 +73,7 @@ class VerificationGraph:
 
 
 @dataclass(frozen=True)
-class Question:
+class GraphRequest:
     """What a verification graph is wanted for: the committed program, and the model and draws to check it."""
 
     program: DecodeProgram
@@ -116,7 +116,7 @@ def verification_graph(
     """
     if length < 1:
         raise UsageError("a pass feeds at least one token")
-    question = Question(
+    question = GraphRequest(
         replace(program, graph=without_sampler(program.graph)), length, model, np.random.default_rng(seed)
     )
     passed_over: dict[Route, str] = {}
@@ -133,7 +133,7 @@ def verification_graph(
     raise UnavailableError("; ".join(f"{route}: {reason}" for route, reason in passed_over.items()))
 
 
-def check_equivalence(question: Question, decode: Pass, whole: Pass) -> tuple[Finding, ...]:
+def check_equivalence(question: GraphRequest, decode: Pass, whole: Pass) -> tuple[Finding, ...]:
     """Compare the last of the tokens fed to `whole` with the same token fed to `decode`, behind the same cache.
 
     Once with the weights that there are, once with random ones.
@@ -146,7 +146,7 @@ def check_equivalence(question: Question, decode: Pass, whole: Pass) -> tuple[Fi
     return tuple(found)
 
 
-def _own_capture(question: Question) -> tuple[Pass, tuple[Finding, ...]]:
+def _own_capture(question: GraphRequest) -> tuple[Pass, tuple[Finding, ...]]:
     model = question.model
     if model is None:
         raise UnavailableError("there is no model of our own")
@@ -164,7 +164,7 @@ def _own_capture(question: Question) -> tuple[Pass, tuple[Finding, ...]]:
     return over(question.length), (*findings, *equal)
 
 
-def _symbolic_length(question: Question) -> tuple[Pass, tuple[Finding, ...]]:
+def _symbolic_length(question: GraphRequest) -> tuple[Pass, tuple[Finding, ...]]:
     program, template = question.program, question.program.template
     if template is None or template.dimensions.keys() != {"length", "past"}:
         raise UnavailableError("the committed graph has no named length and past")
@@ -181,7 +181,7 @@ def _symbolic_length(question: Question) -> tuple[Pass, tuple[Finding, ...]]:
     return whole, findings
 
 
-def _fed_one_by_one(question: Question, length: int) -> Iterator[Finding]:
+def _fed_one_by_one(question: GraphRequest, length: int) -> Iterator[Finding]:
     template = question.program.template
     assert template is not None  # asked by the route
     whole = verification_binding(template, length)
@@ -193,7 +193,7 @@ def _fed_one_by_one(question: Question, length: int) -> Iterator[Finding]:
         yield _finding(distances, allowed_share(whole), f"{length} tokens one by one against the pass, {what}")
 
 
-def _teacher_forcing(question: Question) -> tuple[Pass, tuple[Finding, ...]]:
+def _teacher_forcing(question: GraphRequest) -> tuple[Pass, tuple[Finding, ...]]:
     program, reach = question.program, decode_sizes(question.program.graph).past + 1
     if question.length > reach:
         raise UnavailableError(f"the committed graph reaches {reach} tokens, and {question.length} are to be fed")
@@ -207,7 +207,7 @@ def _teacher_forcing(question: Question) -> tuple[Pass, tuple[Finding, ...]]:
     return over(question.length), findings
 
 
-ROUTES: Final[Mapping[Route, Callable[[Question], tuple[Pass, tuple[Finding, ...]]]]] = {
+ROUTES: Final[Mapping[Route, Callable[[GraphRequest], tuple[Pass, tuple[Finding, ...]]]]] = {
     "own capture": _own_capture,
     "symbolic length": _symbolic_length,
     "teacher forcing": _teacher_forcing,
@@ -218,7 +218,7 @@ def _committed(program: DecodeProgram) -> Pass:
     return Pass(program.graph, program.constants, program.state)
 
 
-def _states(question: Question, decode: Pass) -> Iterator[tuple[State, str]]:
+def _states(question: GraphRequest, decode: Pass) -> Iterator[tuple[State, str]]:
     """Weights and buffers to compare under; what nobody has is random."""
     weights, buffers = (draw_state(decode.graph, question.generator, role) for role in (Role.WEIGHT, Role.BUFFER))
     held = {**buffers, **question.own_state, **question.program.state}
