@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.dispute_rounds import spread
 from benchmarks.dispute_script import SIZES, WAYS, Script
 from benchmarks.figure import Figure
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.disputes.coordinators.ethereum.encoding import (
     GWEI,
     artefact,

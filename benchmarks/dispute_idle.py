@@ -30,15 +30,15 @@ from benchmarks.figure import Figure, Goal
 from benchmarks.measure import CLOCKS, Interval, interval, median_ratio, take_rounds, time_arm, total, total_ratio
 from benchmarks.workload import SEQUENCE, VOCABULARY, training_recipe
 from tallystick.attestation.signing import SigningKey
-from tallystick.commitments.digest import digest
-from tallystick.disputes.coordinators.local.place import LocalCoordinator
+from tallystick.commitments.digests import digest
+from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 from tallystick.disputes.evidence.traces import trace_for
 from tallystick.disputes.game.moves import Post
 from tallystick.disputes.game.rules import DAY, Rules
 from tallystick.disputes.parties import programs
+from tallystick.disputes.parties.board_cache import BoardCache
 from tallystick.disputes.parties.offers import offer_of
 from tallystick.disputes.parties.player import Player
-from tallystick.disputes.parties.shelf import BoardCache
 from tallystick.disputes.parties.workspace import Workspace
 from tallystick.frameworks.torch.training.trainer import Trainer
 

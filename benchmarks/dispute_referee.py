@@ -26,11 +26,11 @@ from benchmarks.dispute_workload import ANSWER, LARGE, Calls, Training, opened, 
 from benchmarks.figure import Figure, Goal
 from benchmarks.measure import CLOCKS, Interval, Round, interval, median_ratio, time_arm, total
 from tallystick.frameworks.torch.engine import TorchEngine
-from tallystick.graphs.execute import execute
+from tallystick.graphs.execution import execute
 from tallystick.judging.leaf.bundle import HASH_BYTES, LeafBundle, read_bundle, write_bundle
 from tallystick.judging.leaf.bundling import WholeOpening
 from tallystick.judging.leaf.judge import rule_leaf
-from tallystick.judging.leaf.question import LeafRequest, Ruling
+from tallystick.judging.leaf.request import LeafRequest, Ruling
 from tallystick.recorders.step_opening import OpeningSource
 
 PROOF_GOAL = Goal(2048)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.commitments.tree import LeafHashes, leaf_hash, prove_inclusion, tree_root
 from tallystick.disputes.game.game import apply
 from tallystick.disputes.game.moves import Choose, Contest, Cut, Descend, Move, Partition, Post, Reveal

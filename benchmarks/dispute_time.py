@@ -33,7 +33,7 @@ from benchmarks.measure import CLOCKS, Clock, Spent, time_arm
 from tallystick.attacks.disputes.swapped_layer import forge_swapped_layer, swapped_layer_trace
 from tallystick.attacks.disputes.wrong_rate import forge_wrong_rate, wrong_rate_trace
 from tallystick.attestation.signing import SigningKey
-from tallystick.disputes.coordinators.local.place import LocalCoordinator
+from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 from tallystick.disputes.evidence.doubting import doubter_for
 from tallystick.disputes.evidence.judging import DisputeJudge
 from tallystick.disputes.game.fault import Fault
@@ -41,9 +41,9 @@ from tallystick.disputes.game.protocols import Trace
 from tallystick.disputes.game.rules import Rules
 from tallystick.disputes.game.state import Dispute
 from tallystick.disputes.parties import programs
+from tallystick.disputes.parties.board_cache import BoardCache
 from tallystick.disputes.parties.offers import offer_of
 from tallystick.disputes.parties.player import Player
-from tallystick.disputes.parties.shelf import BoardCache
 from tallystick.disputes.parties.table import Clock as GameClock
 from tallystick.disputes.parties.table import play_out
 from tallystick.disputes.parties.task import PartyRole

@@ -54,7 +54,7 @@ from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.protocols import Doubt
 from tallystick.disputes.game.state import PostedClaim
 from tallystick.frameworks.torch.engine import TorchEngine
-from tallystick.graphs.execute import execute
+from tallystick.graphs.execution import execute
 from tallystick.judging.leaf.bundling import WholeOpening
 from tallystick.recorders.step_opening import OpeningSource, open_operators
 from tests.support.rehearsal import PROVER, RULES, Outcome, Rehearsal

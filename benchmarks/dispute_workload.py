@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from benchmarks.workload import SEQUENCE, VOCABULARY, training_recipe
-from tallystick.commitments.digest import digest_from
+from tallystick.commitments.digests import digest_from
 from tallystick.commitments.encoding import decode, encode
 from tallystick.commitments.tree import leaf_hash
 from tallystick.disputes.evidence.operators import KeptOperators
@@ -18,7 +18,7 @@ from tallystick.disputes.evidence.subjects import subject_of_call, subject_of_st
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.models import build_model
 from tallystick.graphs.engine import Arguments, Engine
-from tallystick.graphs.execute import execute
+from tallystick.graphs.execution import execute
 from tallystick.graphs.graph import Node
 from tallystick.recorders.config import read_config
 from tallystick.recorders.inference import record_inference

@@ -42,7 +42,7 @@ from benchmarks.measure import (
     total_ratio,
 )
 from tallystick.attestation.signing import SigningKey
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
 from tallystick.frameworks.torch.generation.layer_tap import LayerTap
 from tallystick.recorders.generation import AnswerRequest, record_generation

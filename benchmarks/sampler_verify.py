@@ -26,8 +26,8 @@ import torch
 from benchmarks.figure import Figure, Goal
 from benchmarks.measure import Interval, interval, median_ratio, take_rounds
 from tallystick.answers.sampler import BANDS, SamplerRule, judge_sampler
-from tallystick.sampling.choose import choose
-from tallystick.sampling.glance import USUAL_REACH
+from tallystick.sampling.choice import choose
+from tallystick.sampling.fast_path import USUAL_REACH
 from tallystick.sampling.margin import margins
 from tallystick.tolerances.confidence import clopper_pearson
 from tallystick.transcripts.sampler import Sampler

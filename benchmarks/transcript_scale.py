@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.figure import Figure, Goal
 from benchmarks.measure import Arm, Interval, interval, median_ratio, take_rounds, time_arm, total_ratio
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.store.log import LogWriter, open_line
 from tallystick.transcripts.claim import Log
 from tallystick.transcripts.record import Batch, StepRecord, TraceEntry

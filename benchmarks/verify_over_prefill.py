@@ -39,7 +39,7 @@ from tallystick.answers.report import ReceiptReport
 from tallystick.answers.response import read_response
 from tallystick.answers.verify import verify_receipt
 from tallystick.attestation.signing import SigningKey
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
 from tallystick.recorders.generation import AnswerRequest, generate_plain
 from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings

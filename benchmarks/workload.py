@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tallystick.datasets.commitment import DatasetCommitment
-from tallystick.datasets.prepare import prepare
+from tallystick.datasets.preparation import prepare
 from tallystick.frameworks.tokenizers import train_bpe
 from tallystick.transcripts.recipe import Recipe
 

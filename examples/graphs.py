@@ -14,7 +14,7 @@ import tallystick
 import tallystick.jax
 import tallystick.torch
 from tallystick.cli.open import open_call
-from tallystick.graphs.execute import execute
+from tallystick.graphs.execution import execute
 from tallystick.graphs.files import save_program
 from tallystick.graphs.reference import Reference
 from tallystick.graphs.slicing import subgraph

@@ -27,10 +27,10 @@ from tallystick.calibration.operators.stacks import base_engine, engine_of, stac
 from tallystick.calibration.operators.workload import StudyWorkload, Values, all_values
 from tallystick.calibration.training.calibrate import machine
 from tallystick.calibration.training.stacks import variables_of
-from tallystick.commitments.digest import digest, digest_from
+from tallystick.commitments.digests import digest, digest_from
 from tallystick.commitments.tree import leaf_hash, tree_root
 from tallystick.errors import TallyError
-from tallystick.graphs.door import read_graph
+from tallystick.graphs.admission import read_graph
 from tallystick.graphs.engine import Engine
 from tallystick.graphs.files import load_program, save_program
 from tallystick.graphs.graph import Graph
@@ -39,9 +39,9 @@ from tallystick.graphs.values import float_results, operands_of
 from tallystick.judging.budget import Accumulated, Budget, Drifted, Lean, accumulate, relative_distance, weigh_budget
 from tallystick.judging.findings import Findings
 from tallystick.judging.leaf.bundling import WholeOpening
+from tallystick.judging.leaf.comparison import JudgeSettings, compare_results
 from tallystick.judging.leaf.judge import rule_leaf
-from tallystick.judging.leaf.question import LeafLimits, LeafRequest
-from tallystick.judging.leaf.weighing import JudgeSettings, compare_results
+from tallystick.judging.leaf.request import LeafLimits, LeafRequest
 from tallystick.operators.bound import bound
 from tallystick.operators.precision import FORMATS
 from tallystick.operators.registry import operator

@@ -296,7 +296,7 @@ def _children(kept: Any, ways: int, engine: Any) -> dict[str, Any]:
 
 def _child(view: Any, low: int, high: int, engine: Any) -> tuple[float, str]:
     from tallystick.disputes.evidence.drift import distance_in_units
-    from tallystick.graphs.execute import execute
+    from tallystick.graphs.execution import execute
     from tallystick.operators.precision import FORMATS
 
     graph = view.cuts.child(low, high)

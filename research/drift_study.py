@@ -87,7 +87,7 @@ def record(folder: Path, _: str) -> None:
 def prove(folder: Path, stack: str) -> None:
     """All values of the second call of every model, as this stack computes them."""
     from tallystick.disputes.evidence.traces import torch_engine
-    from tallystick.graphs.execute import execute
+    from tallystick.graphs.execution import execute
     from tallystick.tensors.safetensors import write_state
 
     engine = torch_engine()
@@ -124,7 +124,7 @@ def compared(graph: Any, path: Path) -> Iterator[dict[str, Any]]:
     """Every float that differs, of the children of several partitions, each run from the values in a file."""
     from tallystick.disputes.evidence.cuts import Cuts
     from tallystick.disputes.evidence.traces import torch_engine
-    from tallystick.graphs.execute import execute
+    from tallystick.graphs.execution import execute
     from tallystick.operators.precision import FORMATS
     from tallystick.tensors.safetensors import read_state
     from tests.support.rehearsal import children_of

@@ -28,7 +28,7 @@ from tallystick.attacks.nonce_ground import PROVER_NONCE, SAMPLES
 from tallystick.attacks.undetermined_moved import SHARE_OF_REACH
 from tallystick.audits.sampling import sample_steps
 from tallystick.audits.undetermined import find_undetermined
-from tallystick.commitments.digest import Digest, digest
+from tallystick.commitments.digests import Digest, digest
 from tallystick.frameworks.torch.environment import describe_environment
 from tallystick.frameworks.torch.training.trainer import Trainer
 from tallystick.store.run import RunDirectory

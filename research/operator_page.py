@@ -24,7 +24,7 @@ from tallystick.frameworks.iree.engine import IreeEngine  # noqa: E402
 from tallystick.frameworks.jax.engine import JaxEngine  # noqa: E402
 from tallystick.frameworks.torch.engine import TorchEngine  # noqa: E402
 from tallystick.graphs.engine import Engine  # noqa: E402
-from tallystick.operators.operator import Exactness, Operator  # noqa: E402
+from tallystick.operators.definition import Exactness, Operator  # noqa: E402
 from tallystick.operators.registry import OPERATORS  # noqa: E402
 from tests.operators.examples import Call, collected  # noqa: E402
 from tests.operators.honest import as_dtype, leaving  # noqa: E402

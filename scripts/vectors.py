@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.commitments.encoding import Json, encode
 from tallystick.commitments.philox import permutation, sample, words
 from tallystick.commitments.tiles import TileWriter

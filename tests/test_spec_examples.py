@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tallystick.commitments.digest import digest, digest_bytes
+from tallystick.commitments.digests import digest, digest_bytes
 from tallystick.commitments.encoding import encode
 from tallystick.commitments.philox import permutation, sample, words
 from tallystick.commitments.tiles import tile_path

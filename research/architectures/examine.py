@@ -16,10 +16,10 @@ from research.architectures.slices import Examples, Slice, isolate, middle_slice
 from research.architectures.subjects import Subject
 from tallystick.calibration.operators.workload import all_values
 from tallystick.errors import MalformedError, UnavailableError, UsageError
-from tallystick.graphs.door import read_graph
+from tallystick.graphs.admission import read_graph
 from tallystick.graphs.encoding import graph_bytes
 from tallystick.graphs.engine import Engine
-from tallystick.graphs.execute import execute
+from tallystick.graphs.execution import execute
 from tallystick.graphs.graph import Graph, Ref
 from tallystick.graphs.inspection import Inspection
 from tallystick.graphs.root import graph_root

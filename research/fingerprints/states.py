@@ -96,7 +96,7 @@ def _on_engine(name: str, language_model: Any, answers: Sequence[Answer]) -> Ite
 
     from research.architectures.engines import engine_of
     from tallystick.frameworks.torch.capture.model import capture
-    from tallystick.graphs.execute import execute
+    from tallystick.graphs.execution import execute
 
     class Layers(torch.nn.Module):
         def __init__(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from research.inference.stacks import place_named
 from tallystick.errors import UnavailableError
-from tallystick.graphs.execute import execute
+from tallystick.graphs.execution import execute
 from tallystick.graphs.generation import Run
 from tallystick.graphs.graph import Graph
 from tallystick.tensors.tensor import State, Tensor

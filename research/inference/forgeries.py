@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.attacks.serving.weights import integer_weights
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tests.support.attacks.receipts.catalogue import FORGERIES, play, play_twin
 from tests.support.attacks.receipts.fuzz import KINDS, fuzz
 from tests.support.attacks.receipts.scene import Scene, Wishes, make_scene

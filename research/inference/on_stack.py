@@ -27,7 +27,7 @@ from tallystick.answers.response import read_response
 from tallystick.answers.sampler import BANDS, SamplerRule
 from tallystick.answers.verify import verify_receipt
 from tallystick.calibration.training.stacks import enter
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.commitments.encoding import Json
 from tallystick.errors import TallyError
 from tallystick.tensors.safetensors import read_state, write_state

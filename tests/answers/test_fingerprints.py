@@ -10,7 +10,7 @@ from tallystick.answers.fingerprints import (
     shipped_calibration,
     unjudged_fingerprints,
 )
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings

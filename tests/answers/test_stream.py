@@ -13,7 +13,7 @@ from tallystick.answers.response import Response
 from tallystick.answers.stream import is_sampled, verify_stream
 from tallystick.answers.verify import ReceiptContext, verify_subject
 from tallystick.attestation.signing import SigningKey, sign_receipt
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.transcripts.receipt import Receipt
 
 COUNT = 5

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tallystick.attestation.signing import SigningKey, check_signature, sign_receipt, verify_receipt_signature
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.errors import MalformedError, ProofError, UsageError
 from tallystick.transcripts.receipt import Answer, EngineStatement, Receipt, Request, SignedReceipt, Tokens
 from tallystick.transcripts.sampler import Sampler

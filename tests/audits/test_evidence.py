@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.audits.evidence import gather_evidence
+from tallystick.audits.checked_run import gather_evidence
 from tallystick.audits.policy import Policy
 from tallystick.commitments.encoding import encode
 from tallystick.errors import MalformedError, UnavailableError

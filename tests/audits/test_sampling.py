@@ -17,7 +17,7 @@ from tallystick.audits.sampling import (
     select_segments,
     unreachable_share,
 )
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.errors import UsageError
 
 CLAIM = digest("claim", b"one")

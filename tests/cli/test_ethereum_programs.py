@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 pytest.importorskip("sqlalchemy")
 pytest.importorskip("web3")
 
-from tallystick.disputes.coordinators.ethereum.place import ContractLocation
+from tallystick.disputes.coordinators.ethereum.location import ContractLocation
 from tallystick.disputes.game.rules import Rules
 from tallystick.disputes.game.state import Status
 from tallystick.errors import UnavailableError

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from tallystick.commitments.digest import parse_digest
+from tallystick.commitments.digests import parse_digest
 from tallystick.graphs.encoding import graph_bytes
 from tallystick.graphs.files import load_program, save_program
 from tallystick.graphs.graph import Constant, Graph, GraphForm, Input, Node, Output, Role

@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 pytest.importorskip("sqlalchemy")
 pytest.importorskip("fastapi")
 
-from tallystick.disputes.coordinators.local.place import LocalCoordinator
+from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 from tallystick.disputes.game.state import Dispute, State
 from tallystick.http.listening import address_of, bind
 from tests.cli.programs import Program, Programs, await_, running

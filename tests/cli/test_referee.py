@@ -16,7 +16,7 @@ import pytest
 from tallystick.errors import MalformedError
 from tallystick.judging.leaf.bundle import Element, LeafBundle, LeafChallenge, write_bundle
 from tallystick.judging.leaf.judge import rule_leaf
-from tallystick.judging.leaf.question import LeafRequest, Ruling
+from tallystick.judging.leaf.request import LeafRequest, Ruling
 from tallystick.tensors.tensor import Tensor
 from tests.judging.leaf.leaves import Leaves, opened, shifted
 from tests.judging.leaf.test_judge import choices, profile

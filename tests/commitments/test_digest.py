@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallystick.commitments.digest import NOUNS, digest, digest_bytes, digest_from, parse_digest
+from tallystick.commitments.digests import NOUNS, digest, digest_bytes, digest_from, parse_digest
 from tallystick.commitments.encoding import encode
 from tallystick.errors import MalformedError
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.datasets.accounting import check_batches, count_targets
 from tallystick.datasets.order import BatchPlan
 from tallystick.errors import ProofError

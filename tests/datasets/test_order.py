@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.datasets.order import BatchPlan
 from tallystick.errors import MalformedError
 

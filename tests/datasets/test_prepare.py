@@ -11,7 +11,7 @@ import pytest
 from tallystick.datasets.commitment import DatasetCommitment
 from tallystick.datasets.opened import open_dataset, open_record
 from tallystick.datasets.order import BatchPlan
-from tallystick.datasets.prepare import prepare
+from tallystick.datasets.preparation import prepare
 from tallystick.datasets.records import check_record
 from tallystick.datasets.samples import ExampleDataset, TokenDataset
 from tallystick.datasets.tokenizer import Tokenizer

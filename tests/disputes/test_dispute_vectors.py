@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.commitments.digest import Digest, digest
+from tallystick.commitments.digests import Digest, digest
 from tallystick.commitments.encoding import encode
 from tallystick.disputes.game import committee, moves
 from tallystick.disputes.game.cheap import convict

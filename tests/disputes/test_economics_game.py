@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.commitments.tree import Hash, LeafHashes, leaf_hash, prove_inclusion, tree_root
 from tallystick.disputes.economics.committee import sizes
 from tallystick.disputes.economics.money import appeal_fees, bond_at_risk, lost_accusation, reward

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.documents.document import Count, DigestText, Document, Number, Positive
 from tallystick.errors import MalformedError
 

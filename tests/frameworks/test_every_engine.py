@@ -12,7 +12,7 @@ from research.architectures.engines import engine_of
 from research.architectures.judging import judge_all
 from research.architectures.subjects import FORWARD, JAX, STEP, subject
 from tallystick.calibration.operators.workload import all_values
-from tallystick.graphs.execute import execute
+from tallystick.graphs.execution import execute
 from tallystick.tensors.tensor import Tensor
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -19,7 +19,7 @@ from tallystick.frameworks.graph_language_model import (
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.generation.decode_template import capture_decode_template
 from tallystick.frameworks.torch.generation.decoding import model_state
-from tallystick.graphs.execute import execute
+from tallystick.graphs.execution import execute
 from tallystick.graphs.reference import Reference
 
 TOKENS = [66, 3, 250, 17, 17, 90, 8, 41, 5]

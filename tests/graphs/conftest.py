@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tallystick.errors import MalformedError
-from tallystick.graphs.execute import execute
+from tallystick.graphs.execution import execute
 from tallystick.graphs.graph import Constant, Graph, GraphForm, Input, Node, Output, Role
-from tallystick.operators.operator import Exactness, Family, Operator
+from tallystick.operators.definition import Exactness, Family, Operator
 from tallystick.tensors.digest import tensor_digest
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor

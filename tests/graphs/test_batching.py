@@ -9,7 +9,7 @@ import pytest
 
 from tallystick.errors import UsageError
 from tallystick.graphs.batching import slice_batch
-from tallystick.graphs.execute import execute
+from tallystick.graphs.execution import execute
 from tallystick.graphs.graph import Graph, GraphForm, Input, Output, Role
 from tallystick.tensors.tensor import Tensor
 

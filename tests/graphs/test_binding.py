@@ -8,7 +8,7 @@ import pytest
 
 from tallystick.errors import MalformedError, UsageError
 from tallystick.graphs.binding import Coverage, bind
-from tallystick.graphs.execute import execute
+from tallystick.graphs.execution import execute
 from tallystick.tensors.tensor import Tensor
 
 

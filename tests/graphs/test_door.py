@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from tallystick.commitments.encoding import decode, encode
 from tallystick.errors import MalformedError
+from tallystick.graphs.admission import check_constants, read_graph
 from tallystick.graphs.check import check_graph
 from tallystick.graphs.derive import Deriver
-from tallystick.graphs.door import check_constants, read_graph
 from tallystick.graphs.encoding import canonical, graph_bytes
 from tallystick.graphs.graph import Graph, GraphForm, Input, Node, Output, Role
 from tallystick.graphs.limits import GraphLimits

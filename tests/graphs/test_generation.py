@@ -28,7 +28,7 @@ from tallystick.graphs.generation import (  # noqa: E402
 )
 from tallystick.graphs.reference import Reference  # noqa: E402
 from tallystick.graphs.transforms.sampling import with_sampler  # noqa: E402
-from tallystick.sampling.choose import choose  # noqa: E402
+from tallystick.sampling.choice import choose  # noqa: E402
 from tallystick.sampling.stream import seed_words  # noqa: E402
 from tallystick.tensors.tensor import State, Tensor  # noqa: E402
 from tallystick.transcripts.sampler import Sampler  # noqa: E402

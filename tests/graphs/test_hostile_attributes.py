@@ -11,7 +11,7 @@ import pytest
 from tallystick.errors import MalformedError
 from tallystick.graphs.derive import Deriver
 from tallystick.graphs.graph import Node
-from tallystick.operators.operator import Parameter
+from tallystick.operators.definition import Parameter
 from tallystick.operators.registry import OPERATORS, operator
 from tallystick.tensors.spec import TensorSpec
 

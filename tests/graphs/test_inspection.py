@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tallystick.errors import UsageError
-from tallystick.graphs.diff import diff
+from tallystick.graphs.difference import diff
 from tallystick.graphs.drawing import draw_dot, draw_svg
 from tallystick.graphs.graph import Graph, Input, Node, Output, Role
 from tallystick.graphs.inspection import Inspection

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from tallystick.errors import UsageError
+from tallystick.graphs.admission import read_graph
 from tallystick.graphs.derive import Deriver
-from tallystick.graphs.door import read_graph
 from tallystick.graphs.encoding import graph_bytes
-from tallystick.graphs.execute import execute
+from tallystick.graphs.execution import execute
 from tallystick.graphs.graph import Graph, GraphForm, Input, Node, Output, Ref, Role
 from tallystick.graphs.inspection import Inspection
 from tallystick.graphs.reference import Reference

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tallystick.errors import MalformedError
-from tallystick.graphs.execute import execute
+from tallystick.graphs.execution import execute
 from tallystick.graphs.graph import Graph, GraphForm, Input, Node, Output, Role
 from tallystick.graphs.reference import Reference
 from tallystick.tensors.spec import TensorSpec

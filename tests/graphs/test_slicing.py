@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tallystick.errors import UsageError
+from tallystick.graphs.admission import read_graph
 from tallystick.graphs.check import check_graph
-from tallystick.graphs.door import read_graph
 from tallystick.graphs.encoding import graph_bytes
-from tallystick.graphs.execute import execute
+from tallystick.graphs.execution import execute
 from tallystick.graphs.graph import Graph, GraphForm, Output, Role
 from tallystick.graphs.limits import GraphLimits
 from tallystick.graphs.slicing import ancestors, between, descendants, subgraph, verification_slice

@@ -14,7 +14,7 @@ import pytest
 from tallystick.commitments.encoding import encode
 from tallystick.commitments.tree import tree_root
 from tallystick.errors import MalformedError
-from tallystick.graphs.door import read_graph
+from tallystick.graphs.admission import read_graph
 from tallystick.graphs.encoding import graph_bytes
 from tallystick.graphs.root import NodeProof, check_node, graph_leaves, graph_root, prove_node
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tallystick.graphs.door import read_graph
+from tallystick.graphs.admission import read_graph
 from tallystick.graphs.encoding import graph_bytes
-from tallystick.graphs.execute import execute
+from tallystick.graphs.execution import execute
 from tallystick.graphs.graph import Graph, GraphForm, Input, Node, Output, Role
 from tallystick.judging.budget import (
     SYSTEMATIC,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.graphs.graph import Node
 from tallystick.judging.findings import Findings
 from tallystick.judging.operator_judge import OperatorJudge

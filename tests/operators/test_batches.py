@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tallystick.errors import MalformedError
 from tallystick.operators.arrays import library
 from tallystick.operators.batches import Batched, Batches, Mixes
-from tallystick.operators.operator import Exactness, Operator, parse_parameters
+from tallystick.operators.definition import Exactness, Operator, parse_parameters
 from tallystick.operators.registry import OPERATORS, operator
 from tallystick.operators.separation import Separated, alone, separated
 from tallystick.operators.types import Types

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tallystick.errors import MalformedError
-from tallystick.operators.operator import Exactness, Family, Operator, Parameter, merge, parse_parameters
+from tallystick.operators.definition import Exactness, Family, Operator, Parameter, merge, parse_parameters
 
 
 def test_a_schema_is_read() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tallystick.errors import MalformedError
-from tallystick.operators.operator import ATTRIBUTE_KINDS, TENSOR_KINDS, Operator
+from tallystick.operators.definition import ATTRIBUTE_KINDS, TENSOR_KINDS, Operator
 from tallystick.operators.registry import OPERATORS, operator
 
 

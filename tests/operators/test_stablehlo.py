@@ -11,7 +11,7 @@ import pytest
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.graphs.check import check_graph
 from tallystick.graphs.engine import Engine
-from tallystick.graphs.execute import execute
+from tallystick.graphs.execution import execute
 from tallystick.graphs.graph import Graph, GraphForm, Input, Node, Output, Role
 from tallystick.graphs.limits import GraphLimits
 from tallystick.graphs.reference import Reference

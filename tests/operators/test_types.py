@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tallystick.errors import MalformedError
 from tallystick.frameworks.torch.dtypes import DTYPES, dtype_name
-from tallystick.operators.operator import Parameter
+from tallystick.operators.definition import Parameter
 from tallystick.operators.registry import OPERATORS, operator
 from tallystick.operators.types import Types
 from tallystick.tensors.spec import TensorSpec

@@ -12,7 +12,7 @@ import pytest
 
 from tallystick.attestation.signing import SigningKey, verify_receipt_signature
 from tallystick.errors import MalformedError, UsageError
-from tallystick.sampling.choose import choose
+from tallystick.sampling.choice import choose
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 from tallystick.transcripts.fingerprints import distances
 from tallystick.transcripts.sampler import Sampler

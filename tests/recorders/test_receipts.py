@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tallystick.attestation.signing import SigningKey, verify_receipt_signature
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
 from tallystick.store.receipts import ReceiptLog, find_receipt, read_receipts, read_states, write_states
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings

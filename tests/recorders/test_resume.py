@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tallystick.errors import UnavailableError, UsageError
-from tallystick.recorders.resume import find_resume_point
+from tallystick.recorders.resumption import find_resume_point
 from tallystick.store.log import read_lines
 from tallystick.store.run import RunDirectory
 from tallystick.transcripts.claim import Claim

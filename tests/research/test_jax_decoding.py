@@ -18,7 +18,7 @@ from tallystick.frameworks.torch.generation.own_capture import DecodeProgram  # 
 from tallystick.frameworks.torch.generation.verification_graph import verification_graph  # noqa: E402
 from tallystick.graphs.batching import slice_batch  # noqa: E402
 from tallystick.graphs.equivalence import decoding_distances, draw_step, last_step_distances  # noqa: E402
-from tallystick.graphs.execute import execute  # noqa: E402
+from tallystick.graphs.execution import execute  # noqa: E402
 from tallystick.graphs.generation import generate_with_graph  # noqa: E402
 from tallystick.graphs.graph import Graph  # noqa: E402
 from tallystick.graphs.reference import Reference  # noqa: E402

@@ -12,7 +12,7 @@ from tallystick.errors import MalformedError, UsageError
 from tallystick.operators.arrays import NUMPY, library
 from tallystick.operators.tally.sampling import MASKED
 from tallystick.operators.values import Values
-from tallystick.sampling.choose import choose, kept, keys, scores, weights
+from tallystick.sampling.choice import choose, kept, keys, scores, weights
 from tallystick.transcripts.sampler import Sampler
 from tests.support.sampler_definition import choose_by_definition, keys_by_definition
 

@@ -11,10 +11,10 @@ import pytest
 from tallystick.commitments.philox import words
 from tallystick.errors import MalformedError
 from tallystick.operators.tally import fixed
-from tallystick.sampling.choose import choose, kept, scores
+from tallystick.sampling.choice import choose, kept, scores
 from tallystick.sampling.edges import FilterEdges
+from tallystick.sampling.fast_path import EVERY_TOKEN, USUAL_REACH, chosen_at_a_glance
 from tallystick.sampling.filters import relative_logits
-from tallystick.sampling.glance import EVERY_TOKEN, USUAL_REACH, chosen_at_a_glance
 from tallystick.sampling.margin import margin, margins
 from tallystick.sampling.ranks import Ranks
 from tallystick.sampling.scattered import words_at

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallystick.sampling.choose import choose
+from tallystick.sampling.choice import choose
 from tallystick.sampling.edges import FilterEdges
 from tallystick.sampling.filters import keys_of, relative_logits
 from tallystick.sampling.margin import margin, margins

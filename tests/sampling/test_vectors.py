@@ -21,7 +21,7 @@ from tallystick.operators.arrays import library
 from tallystick.operators.tally import fixed
 from tallystick.operators.tally.sampling import MASKED
 from tallystick.operators.values import Values
-from tallystick.sampling.choose import choose, kept, keys, scores, weights
+from tallystick.sampling.choice import choose, kept, keys, scores, weights
 from tallystick.sampling.filters import keys_of
 from tallystick.sampling.plain import ARRAYS
 from tallystick.sampling.stream import position_words

@@ -21,7 +21,7 @@ from tallystick.answers.sampler import SamplerRule
 from tallystick.answers.stream import verify_stream
 from tallystick.answers.verify import ReceiptContext, verify_subject
 from tallystick.attestation.signing import SigningKey, verify_receipt_signature
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.commitments.encoding import encode
 from tallystick.documents.document import SAFE_INTEGER_MAX
 from tallystick.http.listening import bind, served

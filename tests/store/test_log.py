@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallystick.commitments.digest import digest_from
+from tallystick.commitments.digests import digest_from
 from tallystick.commitments.tree import leaf_hash, tree_root
 from tallystick.errors import MalformedError, ProofError, TallyError, UnavailableError, UsageError
 from tallystick.store.log import LINE_BYTES_MAX, LogWriter, appending, open_line, read_lines

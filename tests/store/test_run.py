@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.errors import MalformedError, ProofError, UnavailableError
 from tallystick.store.run import RunDirectory
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, Literal
 
-from tallystick.commitments.digest import Digest, digest_bytes
+from tallystick.commitments.digests import Digest, digest_bytes
 from tallystick.disputes.coordinators.manifest import manifest_digest
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.game import apply

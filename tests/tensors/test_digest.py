@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.commitments.encoding import encode
 from tallystick.commitments.tree import Hash, LeafHashes, check_inclusion, leaf_hash, prove_inclusion, tree_root
 from tallystick.errors import UnavailableError

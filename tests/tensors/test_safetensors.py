@@ -16,7 +16,7 @@ import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.tensors.digest import digest_file, state_digest
 from tallystick.tensors.dtypes import STORAGE, item_size

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tallystick.commitments.digest import digest_bytes
+from tallystick.commitments.digests import digest_bytes
 from tallystick.errors import MalformedError
 from tallystick.tensors.digest import state_digest, tensor_digest
 from tallystick.tensors.tensor import Tensor

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallystick.commitments.digest import digest as noun_digest
-from tallystick.commitments.digest import digest_bytes
+from tallystick.commitments.digests import digest as noun_digest
+from tallystick.commitments.digests import digest_bytes
 from tallystick.commitments.encoding import encode
 from tallystick.commitments.philox import words
 from tallystick.errors import MalformedError, UsageError

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.commitments.tree import leaf_hash
 from tallystick.datasets.commitment import DatasetCommitment
 from tallystick.datasets.records import RecordCommit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tallystick.commitments.digest import Digest, digest
+from tallystick.commitments.digests import Digest, digest
 from tallystick.errors import MalformedError
 from tallystick.graphs.graph import Node, Ref
 from tallystick.tensors.spec import TensorSpec

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.commitments.encoding import encode
 from tallystick.errors import MalformedError
 from tallystick.tolerances.threshold import Errors

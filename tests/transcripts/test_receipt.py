@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.commitments.encoding import encode
 from tallystick.errors import MalformedError
 from tallystick.transcripts.model_card import ModelCard

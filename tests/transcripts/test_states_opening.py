@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.errors import MalformedError, ProofError, UsageError
 from tallystick.tensors.dtypes import round_to_bfloat16
 from tallystick.tensors.tensor import Tensor

@@ -9,7 +9,7 @@ from typing import Final
 from tallystick.answers.report import Notebook, shown
 from tallystick.answers.request import ExpectedRequest
 from tallystick.answers.response import REASONS, Response
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.receipt import Answer, Tokens, tokens_digest
 from tallystick.workloads.language_model import LanguageModel

@@ -14,15 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.graphs.engine import Arguments
-from tallystick.graphs.execute import execute
+from tallystick.graphs.execution import execute
 from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.operators.arrays import NUMPY
 from tallystick.operators.aten.attention import EXPONENTIAL
 from tallystick.operators.balls.ball import Ball
 from tallystick.operators.balls.balls import Balls
 from tallystick.operators.bound import PLAIN_SUMS
+from tallystick.operators.definition import Exactness, Operator
 from tallystick.operators.library import ANY
-from tallystick.operators.operator import Exactness, Operator
 from tallystick.operators.precision import FORMATS, SHORT, UNSTATED, Precision
 from tallystick.operators.registry import operator
 from tallystick.operators.rounding import DETERMINISTIC, Model

@@ -17,7 +17,7 @@ from tallystick.answers.enclosure import Enclosed, enclose
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.report import Notebook
 from tallystick.answers.verify import ReceiptContext, StatesChallenge
-from tallystick.commitments.digest import digest, digest_bytes
+from tallystick.commitments.digests import digest, digest_bytes
 from tallystick.commitments.philox import sample
 from tallystick.errors import ProofError, UnavailableError
 from tallystick.graphs.graph import Graph, Ref

@@ -10,7 +10,7 @@ from typing import Final
 
 from tallystick.answers.report import shown
 from tallystick.answers.response import split_name
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.judging.findings import AGREES, DIFFERS, Findings
 from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.receipt import Receipt

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from tallystick.answers.sampler import SamplerEvidence
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.commitments.encoding import Json
 from tallystick.judging.findings import AGREES, DIFFERS, Findings
 from tallystick.judging.verdict import Outcome, Verdict, number

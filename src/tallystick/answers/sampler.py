@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 from tallystick.answers.distance_limits import TRIED, MeasuredModels
 from tallystick.documents.document import Document
 from tallystick.errors import MalformedError
-from tallystick.sampling.glance import USUAL_REACH
+from tallystick.sampling.fast_path import USUAL_REACH
 from tallystick.sampling.margin import margins
 from tallystick.sampling.surprisal import log_ratios, surprisals
 from tallystick.tolerances.evidence import Decision, Likelihoods, MismatchTest, Trials, discount

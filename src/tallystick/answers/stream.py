@@ -15,7 +15,7 @@ from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.report import Notebook, ReceiptReport
 from tallystick.answers.sampler import SamplerEvidence, SamplerRule
 from tallystick.answers.verify import ReceiptContext, check_statements
-from tallystick.commitments.digest import Digest, digest, digest_bytes
+from tallystick.commitments.digests import Digest, digest, digest_bytes
 from tallystick.commitments.encoding import Json, encode
 from tallystick.errors import MalformedError, UnavailableError, UsageError
 from tallystick.judging.findings import AGREES

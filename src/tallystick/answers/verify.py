@@ -17,7 +17,7 @@ from tallystick.answers.report import Notebook, ReceiptReport
 from tallystick.answers.request import ExpectedRequest
 from tallystick.answers.response import Response
 from tallystick.answers.sampler import SamplerEvidence, SamplerRule, judge_sampler
-from tallystick.commitments.digest import Digest, digest
+from tallystick.commitments.digests import Digest, digest
 from tallystick.transcripts.receipt import Receipt, SignedReceipt
 from tallystick.transcripts.sampler import Sampler
 from tallystick.transcripts.states_opening import StatesOpening

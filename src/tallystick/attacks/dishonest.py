@@ -16,7 +16,7 @@ import numpy as np
 from tallystick.attacks.forging import copy_data, copy_run, recipe_of
 from tallystick.documents.files import write_atomically
 from tallystick.frameworks.torch.training.trainer import POSITION, Observation, Trainer
-from tallystick.recorders.resume import ResumePoint
+from tallystick.recorders.resumption import ResumePoint
 from tallystick.recorders.training import TrainingRun
 from tallystick.store.log import read_lines
 from tallystick.store.run import RunDirectory

@@ -18,7 +18,7 @@ from tallystick.attacks.forging import (
     write_records,
 )
 from tallystick.attacks.weights_edited import largest_weight
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.commitments.encoding import decode, encode
 from tallystick.store.log import read_lines
 from tallystick.tensors.tensor import Tensor

@@ -9,7 +9,7 @@ from tallystick.attacks.attack import Attack, accepted, rejected
 from tallystick.attacks.forging import Scene, find_scene, seal
 from tallystick.attacks.gradient_noise import forge as forge_noise
 from tallystick.audits.sampling import NONCE_BYTES, sample_steps
-from tallystick.commitments.digest import digest_from
+from tallystick.commitments.digests import digest_from
 from tallystick.commitments.tree import Frontier, leaf_hash
 from tallystick.errors import UsageError
 from tallystick.store.log import read_lines

@@ -13,7 +13,7 @@ from tallystick.attacks.attack import Attack, Forger, accepted, rejected
 from tallystick.attacks.graph_forging import program_of, remake, with_nodes, with_output
 from tallystick.errors import UsageError
 from tallystick.graphs.graph import Constant, Graph, Input, Node, Operand, Ref, Role
-from tallystick.operators.operator import Attribute
+from tallystick.operators.definition import Attribute
 from tallystick.tensors.digest import tensor_digest
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from tallystick.datasets.commitment import DatasetCommitment
-from tallystick.datasets.prepare import TOKENIZER_FILE, TOKENS_FILE, tokenize
+from tallystick.datasets.preparation import TOKENIZER_FILE, TOKENS_FILE, tokenize
 from tallystick.datasets.tokenizer import Tokenizer
 from tallystick.datasets.tokens import commit_tokens, read_tokens, write_tokens
 from tallystick.errors import UsageError

@@ -14,12 +14,12 @@ import numpy as np
 
 from tallystick.audits.policy import Policy
 from tallystick.audits.sampling import sample_steps
-from tallystick.commitments.digest import Digest, digest_from
+from tallystick.commitments.digests import Digest, digest_from
 from tallystick.commitments.encoding import Json
 from tallystick.commitments.tree import Frontier, leaf_hash
 from tallystick.errors import MalformedError, ProofError, UnavailableError
 from tallystick.graphs.engine import Engine
-from tallystick.graphs.execute import execute
+from tallystick.graphs.execution import execute
 from tallystick.graphs.files import load_program
 from tallystick.graphs.graph import Graph
 from tallystick.graphs.root import graph_root

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from tallystick.audits.evidence import CheckedRun
+from tallystick.audits.checked_run import CheckedRun
 from tallystick.audits.sampling import Segment
 from tallystick.audits.tolerant import TolerantJudge
 from tallystick.commitments.encoding import Json

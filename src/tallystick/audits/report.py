@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tallystick.audits.evidence import CheckedRun
+from tallystick.audits.checked_run import CheckedRun
 from tallystick.audits.policy import Policy
 from tallystick.audits.replay import SegmentReport
 from tallystick.audits.sampling import Selection, detection_probability, unreachable_share
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.commitments.encoding import Json
 from tallystick.judging.verdict import ZERO_SIGNS, Verdict, number
 

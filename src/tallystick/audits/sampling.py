@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tallystick.commitments.digest import Digest, digest, digest_bytes
+from tallystick.commitments.digests import Digest, digest, digest_bytes
 from tallystick.commitments.encoding import encode
 from tallystick.commitments.philox import sample
 from tallystick.errors import UsageError

@@ -11,9 +11,9 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from tallystick.audits.evidence import CheckedRun
+from tallystick.audits.checked_run import CheckedRun
 from tallystick.audits.replay import as_float
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.errors import MalformedError, ProofError
 from tallystick.judging.findings import Findings, require
 from tallystick.tensors.tensor import Tensor

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from tallystick.audits.calibration import LimitsEntry
 from tallystick.audits.sampling import Segment
 from tallystick.audits.spacing import spacing_shares
+from tallystick.audits.training_kind import TrainingKind
 from tallystick.audits.undetermined import Mask, find_undetermined, judge_share, settle, share_of_update
-from tallystick.audits.workload import TrainingKind
 from tallystick.errors import UnavailableError
 from tallystick.judging.findings import AGREES, DIFFERS, Findings
 from tallystick.store.run import RunDirectory

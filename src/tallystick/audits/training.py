@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tallystick.audits.calibration import shipped_calibration
-from tallystick.audits.evidence import CheckedRun, gather_evidence
+from tallystick.audits.checked_run import CheckedRun, gather_evidence
 from tallystick.audits.initial import judge_initial_state
 from tallystick.audits.policy import Policy
 from tallystick.audits.replay import SegmentReport, replay_segment
@@ -21,11 +21,11 @@ from tallystick.audits.sampling import (
 )
 from tallystick.audits.screens import screen_anchors
 from tallystick.audits.tolerant import TolerantJudge
-from tallystick.audits.workload import workload_of
-from tallystick.commitments.digest import Digest
+from tallystick.audits.training_kind import workload_of
+from tallystick.commitments.digests import Digest
 from tallystick.datasets.commitment import DatasetCommitment
 from tallystick.datasets.order import BatchPlan
-from tallystick.datasets.prepare import TrainBpe
+from tallystick.datasets.preparation import TrainBpe
 from tallystick.datasets.samples import Dataset
 from tallystick.datasets.verify import BpeTraining, verify_data, verify_tokenizer
 from tallystick.errors import ProofError, UnavailableError, UsageError

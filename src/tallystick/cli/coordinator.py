@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from tallystick.attestation.signing import SigningKey
     from tallystick.commitments.encoding import Json
     from tallystick.disputes.coordinators.local.book import Book
+    from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
     from tallystick.disputes.coordinators.local.database import Database
-    from tallystick.disputes.coordinators.local.place import LocalCoordinator
     from tallystick.disputes.game.rules import Rules
     from tallystick.disputes.parties.player import Player
 
@@ -49,8 +49,8 @@ def init(
 
     Where the rules name no beacon, the coordinator brings the nonces that draw committees.
     """
+    from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator, key_beside
     from tallystick.disputes.coordinators.local.database import Database
-    from tallystick.disputes.coordinators.local.place import LocalCoordinator, key_beside
 
     database = Database(db)
     _refuse_another(database)
@@ -118,14 +118,14 @@ def show(
 
 def _refuse_another(database: Database) -> None:
     """Raise `UsageError` for a file that no call of `init` began, before a key is left beside it."""
-    from tallystick.disputes.coordinators.local.place import key_path
+    from tallystick.disputes.coordinators.local.coordinator import key_path
 
     if database.is_file and database.path.exists() and not key_path(database).exists():
         raise UsageError(f"{database.path}: there is a file already")
 
 
 def _open(db: str, key: Path | None) -> LocalCoordinator:
-    from tallystick.disputes.coordinators.local.place import LocalCoordinator
+    from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 
     return LocalCoordinator.open(db, _read_key(key))
 
@@ -158,7 +158,7 @@ def _lines(path: Path | None) -> list[Json] | None:
 
 def _keeper(place: LocalCoordinator, folder: Path, held: ExitStack) -> Player:
     """The program that makes due moves and brings the beacon's nonces."""
-    from tallystick.disputes.parties.keeper import DueMoves
+    from tallystick.disputes.parties.due_moves import DueMoves
     from tallystick.disputes.parties.player import Player
     from tallystick.disputes.parties.workspace import Workspace
 
@@ -170,8 +170,8 @@ def _referee(place: LocalCoordinator, path: Path, folder: Path, held: ExitStack)
     """The program of the referee; raises `UsageError` where the rules name another one."""
     from tallystick.disputes.evidence.judging import DisputeJudge
     from tallystick.disputes.parties import programs
+    from tallystick.disputes.parties.board_cache import BoardCache
     from tallystick.disputes.parties.player import Player
-    from tallystick.disputes.parties.shelf import BoardCache
     from tallystick.disputes.parties.workspace import Workspace
 
     key = _read_key(path)
@@ -247,7 +247,7 @@ def _print_tables(place: LocalCoordinator, book: Book) -> None:
     from rich.table import Column, Table
 
     from tallystick.cli.dispute_tables import claims_table, print_table
-    from tallystick.cli.playing import disputes_table
+    from tallystick.cli.party_session import disputes_table
     from tallystick.disputes.game.pausing import game_time
     from tallystick.disputes.parties.progress import standing
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from tallystick.commitments.digest import Digest
+    from tallystick.commitments.digests import Digest
     from tallystick.datasets.commitment import DatasetCommitment
     from tallystick.store.run import RunDirectory
 
@@ -49,7 +49,7 @@ def _commit_directory(path: Path, target: Path, verify: Path | None) -> Digest:
 
 def _commit_file(path: Path, target: Path, verify: Path | None) -> Digest:
     from tallystick.commitments.encoding import decode, encode
-    from tallystick.datasets.prepare import commit_source
+    from tallystick.datasets.preparation import commit_source
     from tallystick.datasets.records import RecordCommit
     from tallystick.documents.files import read_document, write_atomically
     from tallystick.errors import ProofError

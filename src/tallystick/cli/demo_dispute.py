@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from tallystick.disputes.coordinators.local.place import LocalCoordinator
+    from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
     from tallystick.disputes.game.protocols import Trace
     from tallystick.disputes.game.rules import Rules
     from tallystick.disputes.game.state import Dispute, State
+    from tallystick.disputes.parties.board_cache import BoardCache
     from tallystick.disputes.parties.player import Player
-    from tallystick.disputes.parties.shelf import BoardCache
     from tallystick.disputes.parties.task import PartyRole
     from tallystick.disputes.parties.workspace import Workspace
 
@@ -115,7 +115,7 @@ class _Seats:
 
     @cached_property
     def coordinator(self) -> LocalCoordinator:
-        from tallystick.disputes.coordinators.local.place import LocalCoordinator
+        from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 
         found = LocalCoordinator.create(self.stage / "coordinator.db", self._rules(), clock=self.clock)
         for name in PAYING:
@@ -155,8 +155,8 @@ class _Seats:
         yield self._player("referee", lambda desk: referee(desk[0], DisputeJudge()))
 
     def _player(self, name: str, roles: Callable[[tuple[BoardCache, Workspace]], Sequence[PartyRole]]) -> Player:
+        from tallystick.disputes.parties.board_cache import BoardCache
         from tallystick.disputes.parties.player import Player
-        from tallystick.disputes.parties.shelf import BoardCache
         from tallystick.disputes.parties.workspace import Workspace
 
         key, workspace = self.keys[name], Workspace(self.stage / name)

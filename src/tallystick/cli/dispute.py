@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from tallystick.cli.dispute_tables import claims_table, moves_table, print_table
-from tallystick.cli.playing import (
+from tallystick.cli.party_session import (
     BOARD,
     BOARD_KEY,
     COORDINATOR,
@@ -151,7 +151,7 @@ def settle(number: int = NUMBER, coordinator: str = COORDINATOR, key: Path = KEY
     """Make the moves that are due in a dispute and over its claim, and take out what this party is owed."""
     from tallystick.cli.output import talk
     from tallystick.disputes.parties.connect import connected
-    from tallystick.disputes.parties.keeper import DueMoves
+    from tallystick.disputes.parties.due_moves import DueMoves
     from tallystick.disputes.parties.watch import Watch
 
     with connected(coordinator, key) as place:
@@ -230,8 +230,8 @@ def _reasons(told: Sequence[HistoryEntry], board: Board) -> tuple[str, ...]:
     from tempfile import TemporaryDirectory
 
     from tallystick.disputes.game.moves import Rule
+    from tallystick.disputes.parties.board_cache import BoardCache
     from tallystick.disputes.parties.referee import REASON, REASON_MAX
-    from tallystick.disputes.parties.shelf import BoardCache
     from tallystick.errors import TallyError
 
     found = list[str]()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from tallystick.cli.playing import BAR
+from tallystick.cli.party_session import BAR
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -105,7 +105,7 @@ def attest(
     from tallystick.disputes.coordinators.ethereum.attesting import create_app
     from tallystick.disputes.coordinators.ethereum.board import AttestingBoard
     from tallystick.disputes.coordinators.ethereum.client import connect
-    from tallystick.disputes.coordinators.local.place import LocalCoordinator
+    from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
     from tallystick.http.listening import address_of, bind, http_server
 
     found, owner = connect(place), _key(key)

@@ -106,7 +106,7 @@ def diff(
 ) -> None:
     """Name the nodes that were added, removed or changed from one graph to another, whatever their numbers."""
     from tallystick.cli.output import print_json
-    from tallystick.graphs.diff import diff as compare
+    from tallystick.graphs.difference import diff as compare
 
     before, after = _read(first), _read(second)
     found = compare(before, after)

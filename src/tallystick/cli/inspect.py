@@ -41,7 +41,7 @@ def fsck(
     repair: bool = typer.Option(False, "--repair", help="Write tiles and offsets anew from the records."),
 ) -> None:
     """Recheck every digest, root, proof and binding of a run; with --repair, write its derived files anew."""
-    from tallystick.audits.evidence import gather_evidence
+    from tallystick.audits.checked_run import gather_evidence
     from tallystick.audits.policy import Policy
     from tallystick.cli.output import talk
     from tallystick.cli.report import describe

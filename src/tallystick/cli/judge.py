@@ -43,7 +43,7 @@ def judge(
         return _list()
     if opening is None:
         raise UsageError("`tally judge DIR`, or `tally judge --list`")
-    from tallystick.commitments.digest import parse_digest
+    from tallystick.commitments.digests import parse_digest
     from tallystick.judging.opening import Judgement, judge_opening
 
     asked = Judgement(

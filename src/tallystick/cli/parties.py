@@ -9,8 +9,19 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tallystick.cli.playing import BOARD, BOARD_KEY, COORDINATOR, DEVICE, KEY, POLL, WATCH, WORK, drive, party_session
-from tallystick.cli.telling import ChallengerFindings, Posting, Stake, tell_nothing, tell_of_the_end
+from tallystick.cli.party_session import (
+    BOARD,
+    BOARD_KEY,
+    COORDINATOR,
+    DEVICE,
+    KEY,
+    POLL,
+    WATCH,
+    WORK,
+    drive,
+    party_session,
+)
+from tallystick.cli.status import ChallengerFindings, Posting, Stake, tell_nothing, tell_of_the_end
 from tallystick.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
@@ -85,7 +96,7 @@ def challenger(
     from tallystick.disputes.evidence.doubting import doubter_for
     from tallystick.disputes.evidence.judging import DisputeJudge
     from tallystick.disputes.parties import programs
-    from tallystick.disputes.parties.apart import AuditProcess
+    from tallystick.disputes.parties.audit_process import AuditProcess
     from tallystick.disputes.parties.evidence import find_evidence
 
     doubter, judge = doubter_for(device=device, contests_all=whole), DisputeJudge()

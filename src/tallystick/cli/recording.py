@@ -9,7 +9,7 @@ from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
     from tallystick.attestation.signing import SigningKey
-    from tallystick.commitments.digest import Digest
+    from tallystick.commitments.digests import Digest
     from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
     from tallystick.recorders.receipts import RecordSettings
     from tallystick.tolerances.fingerprints.settings import FingerprintSettings

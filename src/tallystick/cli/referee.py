@@ -12,7 +12,7 @@ from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
     from tallystick.judging.leaf.bundle import LeafBundle, LeafChallenge
-    from tallystick.judging.leaf.question import Ruling
+    from tallystick.judging.leaf.request import Ruling
 
 NONCE_BYTES_MAX = 64
 FAULTS_SHOWN = {
@@ -61,7 +61,7 @@ def referee(
     from tallystick.cli.judge import read_precision, read_profile, read_published
     from tallystick.judging.leaf.bundle import read_bundle
     from tallystick.judging.leaf.judge import rule_leaf
-    from tallystick.judging.leaf.question import LeafRequest
+    from tallystick.judging.leaf.request import LeafRequest
 
     bundle = read_bundle(file)
     asked = _asked(nonce, element)

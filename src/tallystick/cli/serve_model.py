@@ -25,7 +25,7 @@ from tallystick.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from tallystick.attestation.signing import SigningKey
-    from tallystick.commitments.digest import Digest
+    from tallystick.commitments.digests import Digest
     from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
 
 KEYS_MAX: Final = 10_000

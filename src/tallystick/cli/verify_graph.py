@@ -11,7 +11,7 @@ from tallystick.cli.recording import check_choices
 from tallystick.errors import ProofError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
-    from tallystick.commitments.digest import Digest
+    from tallystick.commitments.digests import Digest
     from tallystick.graphs.graph import Graph
     from tallystick.judging.verdict import Verdict
     from tallystick.tolerances.tolerance import Finding

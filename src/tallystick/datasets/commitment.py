@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from tallystick.commitments.digest import Digest, digest, parse_digest
+from tallystick.commitments.digests import Digest, digest, parse_digest
 from tallystick.commitments.encoding import Json, encode
 from tallystick.datasets.records import RecordCommit
 from tallystick.datasets.tokens import TokensCommit

@@ -6,13 +6,7 @@ from pathlib import Path
 
 from tallystick.datasets.commitment import DatasetCommitment
 from tallystick.datasets.digits import CLASSES, IMAGE_SHAPE
-from tallystick.datasets.prepare import (
-    EXAMPLES_FILE,
-    SOURCE_FILES,
-    TOKENIZER_FILE,
-    TOKENS_FILE,
-    encode_examples,
-)
+from tallystick.datasets.preparation import EXAMPLES_FILE, SOURCE_FILES, TOKENIZER_FILE, TOKENS_FILE, encode_examples
 from tallystick.datasets.records import RecordOpening, RecordTree, prove_record
 from tallystick.datasets.samples import Dataset, ExampleDataset, TokenDataset
 from tallystick.datasets.sources import TextKind, normalize_newlines, split_records

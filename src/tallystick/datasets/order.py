@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tallystick.commitments.digest import Digest, digest, digest_bytes
+from tallystick.commitments.digests import Digest, digest, digest_bytes
 from tallystick.commitments.encoding import Json, encode
 from tallystick.commitments.philox import permutation
 from tallystick.errors import MalformedError

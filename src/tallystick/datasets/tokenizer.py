@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal, get_args
 
-from tallystick.commitments.digest import Digest, digest
+from tallystick.commitments.digests import Digest, digest
 from tallystick.commitments.encoding import Json, decode, encode
 from tallystick.documents.fields import constant, fields, integer, items
 from tallystick.errors import MalformedError

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tallystick.commitments.digest import Digest, digest
+from tallystick.commitments.digests import Digest, digest
 from tallystick.commitments.encoding import Json, encode
 from tallystick.commitments.tree import Hash
 from tallystick.datasets.chunks import CHUNK_BYTES, ChunkHasher, Chunks

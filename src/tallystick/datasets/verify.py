@@ -11,7 +11,7 @@ import numpy as np
 from tallystick.datasets.commitment import DatasetCommitment
 from tallystick.datasets.digits import load_digits
 from tallystick.datasets.opened import open_dataset, read_source, read_tokenizer, text_kind
-from tallystick.datasets.prepare import TOKENIZER_FILE, TrainBpe, make_tokenizer, tokenize
+from tallystick.datasets.preparation import TOKENIZER_FILE, TrainBpe, make_tokenizer, tokenize
 from tallystick.datasets.samples import ExampleDataset, TokenDataset
 from tallystick.datasets.sources import TextKind, normalize_newlines, read_corpus
 from tallystick.datasets.tokenizer import BYTE_TOKENS, Tokenizer, TokenizerKind

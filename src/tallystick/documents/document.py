@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from tallystick.commitments.digest import Digest, digest, parse_digest
+from tallystick.commitments.digests import Digest, digest, parse_digest
 from tallystick.commitments.encoding import Json, decode, encode
 from tallystick.errors import MalformedError
 

@@ -18,7 +18,7 @@ from tallystick.frameworks.torch.generation.decoding import capture_prefill
 from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel, check_tokens
 from tallystick.graphs.decode_interface import LOGITS, empty_cache, fed
 from tallystick.graphs.engine import Engine
-from tallystick.graphs.execute import execute
+from tallystick.graphs.execution import execute
 from tallystick.graphs.generation import Run
 from tallystick.graphs.graph import Graph
 from tallystick.graphs.template import Template

@@ -22,7 +22,7 @@ from tallystick.graphs.encoding import Find
 from tallystick.graphs.graph import Graph, Node, Output, Ref
 from tallystick.graphs.limits import GraphLimits
 from tallystick.operators.batches import Batched, Batches
-from tallystick.operators.operator import Attribute
+from tallystick.operators.definition import Attribute
 from tallystick.operators.registry import operator
 from tallystick.operators.separation import agree
 from tallystick.tensors.spec import TensorSpec

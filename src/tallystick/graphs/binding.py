@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tallystick.errors import MalformedError, UsageError
-from tallystick.graphs.door import check_constants
+from tallystick.graphs.admission import check_constants
 from tallystick.graphs.graph import Graph, Node, Ref, Role
 from tallystick.graphs.slicing import subgraph
 from tallystick.tensors.spec import TensorSpec

@@ -12,7 +12,7 @@ from tallystick.graphs.derive import Deriver
 from tallystick.graphs.encoding import LIST_ITEMS_MAX, Find, shown
 from tallystick.graphs.graph import Graph, GraphForm, Input, Node, Operand, Ref, Role, result_ref
 from tallystick.graphs.limits import GraphLimits
-from tallystick.operators.operator import Attribute, Operator, Parameter
+from tallystick.operators.definition import Attribute, Operator, Parameter
 from tallystick.operators.registry import operator
 from tallystick.tensors.spec import TensorSpec
 

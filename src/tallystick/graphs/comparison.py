@@ -13,9 +13,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.graphs.diff import Change, diff
+from tallystick.graphs.difference import Change, diff
 from tallystick.graphs.engine import Arguments, Engine
-from tallystick.graphs.execute import execute
+from tallystick.graphs.execution import execute
 from tallystick.graphs.graph import Graph, Node, Ref, Role
 from tallystick.tensors.dtypes import numpy_dtype, round_to_bfloat16
 from tallystick.tensors.spec import TensorSpec

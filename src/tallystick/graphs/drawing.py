@@ -17,7 +17,7 @@ from tallystick.graphs.encoding import Find
 from tallystick.graphs.graph import Graph, Node, Ref, Role
 from tallystick.graphs.layout import DrawingLayout, Point, arrange
 from tallystick.graphs.slicing import givers_of
-from tallystick.operators.operator import Exactness
+from tallystick.operators.definition import Exactness
 from tallystick.operators.registry import operator
 
 NODES_MAX: Final = 1000

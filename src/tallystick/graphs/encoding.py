@@ -11,11 +11,11 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, TypeAlias, TypeVar
 
-from tallystick.commitments.digest import parse_digest
+from tallystick.commitments.digests import parse_digest
 from tallystick.commitments.encoding import Json
 from tallystick.errors import MalformedError
 from tallystick.graphs.graph import Constant, Graph, GraphForm, Input, Node, Operand, Output, Role
-from tallystick.operators.operator import Attribute, Operator, Parameter
+from tallystick.operators.definition import Attribute, Operator, Parameter
 from tallystick.tensors.spec import TensorSpec
 
 FORMAT: Final = 1

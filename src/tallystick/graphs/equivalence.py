@@ -23,7 +23,7 @@ from tallystick.graphs.decode_interface import (
     grown_cache,
 )
 from tallystick.graphs.engine import Engine
-from tallystick.graphs.execute import execute
+from tallystick.graphs.execution import execute
 from tallystick.graphs.graph import Graph, Ref
 from tallystick.operators.precision import FORMATS
 from tallystick.tensors.tensor import State, Tensor

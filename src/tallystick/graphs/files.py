@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tallystick.errors import MalformedError, UnavailableError
-from tallystick.graphs.door import DEFAULT, check_constants, read_graph
+from tallystick.graphs.admission import DEFAULT, check_constants, read_graph
 from tallystick.graphs.encoding import graph_bytes
 from tallystick.graphs.graph import Graph
 from tallystick.graphs.limits import GraphLimits

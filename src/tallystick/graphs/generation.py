@@ -19,7 +19,7 @@ from tallystick.errors import MalformedError, UsageError
 from tallystick.graphs.comparison import cast
 from tallystick.graphs.decode_interface import LOGITS, cache_specs, decode_sizes, empty_cache, fed, grown_cache
 from tallystick.graphs.engine import Engine
-from tallystick.graphs.execute import execute
+from tallystick.graphs.execution import execute
 from tallystick.graphs.graph import Graph, Ref
 from tallystick.graphs.transforms.sampling import POSITION, SEED, SEEN, TOKEN
 from tallystick.tensors.tensor import State, Tensor

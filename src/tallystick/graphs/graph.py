@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from tallystick.commitments.digest import Digest
-from tallystick.operators.operator import Attribute
+from tallystick.commitments.digests import Digest
+from tallystick.operators.definition import Attribute
 from tallystick.tensors.spec import TensorSpec
 
 Ref: TypeAlias = str

@@ -12,7 +12,7 @@ from typing import Final
 
 from tallystick.commitments.encoding import Json
 from tallystick.errors import MalformedError, UsageError
-from tallystick.graphs.door import DEFAULT, read_graph, read_json
+from tallystick.graphs.admission import DEFAULT, read_graph, read_json
 from tallystick.graphs.encoding import (
     FLOAT,
     NODE_FIELDS,

@@ -23,15 +23,15 @@ import numpy.typing as npt
 
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.graphs.derive import operand_of
-from tallystick.graphs.execute import execute
+from tallystick.graphs.execution import execute
 from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.graphs.reference import Reference
 from tallystick.graphs.values import float_results
 from tallystick.judging.findings import Findings
-from tallystick.judging.leaf.weighing import MISFITS
+from tallystick.judging.leaf.comparison import MISFITS
 from tallystick.judging.verdict import Verdict
 from tallystick.operators.bound import bound
-from tallystick.operators.operator import Exactness
+from tallystick.operators.definition import Exactness
 from tallystick.operators.precision import FORMATS, UNSTATED, Precision
 from tallystick.operators.registry import operator
 from tallystick.tensors.spec import TensorSpec

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from tallystick.commitments.digest import Digest, digest_from
+from tallystick.commitments.digests import Digest, digest_from
 from tallystick.commitments.tree import Frontier, leaf_hash
 from tallystick.documents.files import read_document
 from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.errors import MalformedError
 from tallystick.graphs.derive import Deriver, operand_of
 from tallystick.graphs.graph import Node, Ref
 from tallystick.judging.findings import DIFFERS, Findings
 from tallystick.operators.bound import ResultBound as OperatorBound
 from tallystick.operators.bound import bound
+from tallystick.operators.definition import Exactness, Operator
 from tallystick.operators.engines import outside
-from tallystick.operators.operator import Exactness, Operator
 from tallystick.operators.precision import FORMATS, UNSTATED, Precision
 from tallystick.operators.registry import operator
 from tallystick.operators.rounding import DETERMINISTIC, Model

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.judging.findings import AGREES, DIFFERS, Findings, require
 from tallystick.tensors.digest import tensor_digest
 from tallystick.tensors.tensor import Tensor

@@ -14,9 +14,9 @@ from tallystick.operators.arrays import NUMPY, ArrayLibrary, exact_float64
 from tallystick.operators.aten.attention import EXPONENTIAL
 from tallystick.operators.balls.ball import Ball
 from tallystick.operators.balls.balls import Balls
+from tallystick.operators.definition import Exactness, Operator
 from tallystick.operators.library import ANY
 from tallystick.operators.library import MathLibrary as Figures
-from tallystick.operators.operator import Exactness, Operator
 from tallystick.operators.precision import FORMATS, PLAIN, SHORT, Precision
 from tallystick.operators.rounding import DETERMINISTIC, Model
 from tallystick.operators.values import Value

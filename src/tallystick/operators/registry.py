@@ -29,7 +29,7 @@ from tallystick.operators.aten import (
     resampling,
     softmax,
 )
-from tallystick.operators.operator import Operator, merge
+from tallystick.operators.definition import Operator, merge
 from tallystick.operators.stablehlo import families
 from tallystick.operators.tally import random, sampling
 

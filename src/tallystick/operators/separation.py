@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tallystick.errors import MalformedError
 from tallystick.operators.batches import Batched, Batches, Mixes
-from tallystick.operators.operator import Operator
+from tallystick.operators.definition import Operator
 from tallystick.operators.types import Types
 from tallystick.tensors.spec import TensorSpec
 

@@ -25,7 +25,7 @@ from tallystick.frameworks.torch.capture.model import CapturedModel, capture
 from tallystick.frameworks.torch.environment import describe_environment
 from tallystick.frameworks.torch.state import to_tensor
 from tallystick.graphs.engine import Engine
-from tallystick.graphs.execute import execute
+from tallystick.graphs.execution import execute
 from tallystick.graphs.files import save_program
 from tallystick.graphs.graph import Graph, Role
 from tallystick.graphs.root import graph_root

@@ -17,7 +17,7 @@ import torch
 import transformers
 
 from tallystick.attestation.signing import SigningKey
-from tallystick.commitments.digest import Digest, digest
+from tallystick.commitments.digests import Digest, digest
 from tallystick.commitments.encoding import encode
 from tallystick.errors import UsageError
 from tallystick.frameworks.torch.environment import describe_environment

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.documents.files import write_atomically
 from tallystick.errors import UnavailableError
 from tallystick.frameworks.torch.training.summaries import Summariser

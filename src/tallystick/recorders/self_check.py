@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 
 from tallystick.frameworks.torch.engine import TorchEngine
-from tallystick.frameworks.torch.program import PreparedGraph
+from tallystick.frameworks.torch.prepared_graph import PreparedGraph
 from tallystick.frameworks.torch.state import from_tensor, to_tensor
 from tallystick.frameworks.torch.training.graph_replayer import without_gradients
 from tallystick.recorders.step_graph import StepGraph

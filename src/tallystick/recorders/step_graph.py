@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.frameworks.torch.capture.training_step import CapturedStep, Loss, capture_training_step
 from tallystick.frameworks.torch.state import to_tensor
 from tallystick.graphs.files import save_program

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.datasets.commitment import DatasetCommitment
 from tallystick.datasets.order import BatchPlan
-from tallystick.datasets.prepare import prepare
+from tallystick.datasets.preparation import prepare
 from tallystick.datasets.samples import Dataset
 from tallystick.errors import UnavailableError, UsageError
 from tallystick.frameworks.tokenizers import train_bpe
@@ -20,7 +20,7 @@ from tallystick.frameworks.torch.training.summaries import Summariser
 from tallystick.frameworks.torch.training.trainer import CRASHES, Observation, Trainer, first_line
 from tallystick.graphs.files import save_program
 from tallystick.graphs.root import graph_root
-from tallystick.recorders.resume import ResumePoint, find_resume_point
+from tallystick.recorders.resumption import ResumePoint, find_resume_point
 from tallystick.recorders.run_recorder import RunRecorder
 from tallystick.store.lock import RunLock, is_free, lock_new_run
 from tallystick.store.run import RunDirectory

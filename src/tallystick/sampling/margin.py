@@ -24,11 +24,11 @@ import numpy.typing as npt
 
 from tallystick.operators.tally import fixed
 from tallystick.operators.tally.sampling import WORD_BITS, logit_scale, penalty_factors
-from tallystick.sampling.choose import check_rows
+from tallystick.sampling.choice import check_rows
 from tallystick.sampling.draw import draw_by_sums, draw_gumbel
 from tallystick.sampling.edges import ABSOLUTE, RELATIVE, SWING_MAX, FilterEdges
+from tallystick.sampling.fast_path import EVERY_TOKEN, chosen_at_a_glance
 from tallystick.sampling.filters import Keys, Logits, filtered, keys_at, relative_logits
-from tallystick.sampling.glance import EVERY_TOKEN, chosen_at_a_glance
 from tallystick.sampling.plain import ARRAYS
 from tallystick.sampling.ranks import Ranks, Reals
 from tallystick.sampling.stream import position_words

@@ -16,7 +16,7 @@ import numpy as np
 
 from tallystick.errors import MalformedError
 from tallystick.operators.tally import fixed
-from tallystick.sampling.choose import check_rows, keys
+from tallystick.sampling.choice import check_rows, keys
 from tallystick.sampling.edges import FilterEdges
 from tallystick.sampling.filters import Keys, Logits, filtered, keys_at, relative_logits
 from tallystick.sampling.plain import ARRAYS

@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import Lock
 
 from tallystick.attestation.signing import SigningKey
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
 from tallystick.recorders.held_states import HELD_BYTES_MAX
 from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.commitments.encoding import Json, encode
 from tallystick.documents.document import SAFE_INTEGER_MAX
 from tallystick.errors import MalformedError, TallyError

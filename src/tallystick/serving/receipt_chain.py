@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Any
 
 from tallystick.attestation.signing import SigningKey, sign_receipt
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.errors import UsageError
 from tallystick.serving.receipts import ReceiptBook
 from tallystick.store.receipts import ReceiptLog

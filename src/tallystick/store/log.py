@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO
 
-from tallystick.commitments.digest import digest_bytes, digest_from
+from tallystick.commitments.digests import digest_bytes, digest_from
 from tallystick.commitments.tiles import TileReader, TileWriter
 from tallystick.commitments.tree import Frontier, Hash, check_inclusion, leaf_hash, prove_inclusion
 from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tallystick.commitments.digest import Digest, digest
+from tallystick.commitments.digests import Digest, digest
 from tallystick.documents.files import read_document, write_atomically
 from tallystick.errors import MalformedError, ProofError, UnavailableError
 from tallystick.transcripts.claim import Claim

@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from tallystick.commitments.digest import Digest, digest
+from tallystick.commitments.digests import Digest, digest
 from tallystick.commitments.encoding import encode
 from tallystick.commitments.tree import LEAF_PREFIX, Hash, leaf_hash, tree_root
 from tallystick.tensors.safetensors import StateFile

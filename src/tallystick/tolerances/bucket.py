@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.commitments.digest import Digest, digest, digest_bytes
+from tallystick.commitments.digests import Digest, digest, digest_bytes
 from tallystick.commitments.encoding import Json, encode
 from tallystick.errors import MalformedError, UsageError
 from tallystick.tensors.digest import tensor_digest

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tallystick.commitments.digest import Digest, digest_bytes, digest_from
+from tallystick.commitments.digests import Digest, digest_bytes, digest_from
 from tallystick.errors import MalformedError
 from tallystick.tensors.digest import state_digest, tensor_digest
 from tallystick.tensors.dtypes import item_size

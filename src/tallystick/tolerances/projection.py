@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.commitments.digest import digest, digest_bytes
+from tallystick.commitments.digests import digest, digest_bytes
 from tallystick.commitments.encoding import encode
 from tallystick.commitments.philox import words
 from tallystick.errors import MalformedError, UsageError

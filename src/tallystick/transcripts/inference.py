@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.documents.document import DigestText, Document
 from tallystick.transcripts.claim import Log
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from tallystick.commitments.digest import Digest, digest, digest_bytes
+from tallystick.commitments.digests import Digest, digest, digest_bytes
 from tallystick.commitments.encoding import encode
 from tallystick.commitments.tree import Hash, check_inclusion, leaf_hash, tree_root
 from tallystick.documents.document import Count, DigestText, Document

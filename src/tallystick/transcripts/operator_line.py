@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.commitments.encoding import Json
 from tallystick.graphs.encoding import canonical
 from tallystick.graphs.graph import Node, Ref

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.documents.document import Count, DigestText, Document, Positive
 from tallystick.tolerances.threshold import Errors, Threshold
 

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.commitments.encoding import decode
 from tallystick.documents.document import Count, DigestText, Document, Number, Positive, explain
 from tallystick.errors import MalformedError

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import Field, field_validator, model_validator
 
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.datasets.commitment import DatasetCommitment
 from tallystick.documents.document import DigestText, Document
 from tallystick.errors import MalformedError

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from tallystick.commitments.digest import digest, digest_bytes, digest_from
+from tallystick.commitments.digests import digest, digest_bytes, digest_from
 from tallystick.commitments.encoding import Json, encode
 from tallystick.commitments.philox import sample
 from tallystick.commitments.tree import LEAF_PREFIX, Hash, LeafHashes, check_inclusion, prove_inclusion, tree_root

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tallystick.commitments.digest import digest_bytes
+from tallystick.commitments.digests import digest_bytes
 from tallystick.datasets.opened import open_dataset
 from tallystick.datasets.order import BatchPlan
 from tallystick.datasets.samples import Dataset

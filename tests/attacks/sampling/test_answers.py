@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tallystick.sampling.choose import choose
+from tallystick.sampling.choice import choose
 from tallystick.sampling.surprisal import probabilities
 from tallystick.transcripts.sampler import Sampler
 from tallystick.workloads.language_model import Rows

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 import pytest
 
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.commitments.encoding import encode
 from tallystick.commitments.tree import LeafHashes, leaf_hash, prove_inclusion, tree_root
 from tallystick.disputes.coordinators.coordinator import Board, Coordinator, MoveEntry, replayed

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.disputes.game.committee import seal
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import (

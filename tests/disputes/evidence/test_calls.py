@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from tallystick.attacks.disputes.swapped_layer import seal  # noqa: E402
 from tallystick.disputes.evidence.calls import doubt_calls  # noqa: E402
-from tallystick.disputes.evidence.held import ClaimedCalls  # noqa: E402
+from tallystick.disputes.evidence.claimed_run import ClaimedCalls  # noqa: E402
 from tallystick.disputes.evidence.locate import ChallengerWork  # noqa: E402
 from tallystick.disputes.evidence.subjects import whole_calls  # noqa: E402
 from tallystick.disputes.evidence.traces import torch_engine  # noqa: E402

@@ -24,7 +24,7 @@ from tallystick.disputes.game.protocols import Descent, DisputeView, Doubt, Open
 from tallystick.disputes.game.state import Clocks, Dispute, Phase  # noqa: E402
 from tallystick.errors import UnavailableError  # noqa: E402
 from tallystick.graphs.graph import Graph, Input, Node, Role  # noqa: E402
-from tallystick.judging.leaf.question import LeafLimits  # noqa: E402
+from tallystick.judging.leaf.request import LeafLimits  # noqa: E402
 from tallystick.judging.opening import OPERATORS  # noqa: E402
 from tallystick.operators.values import Value  # noqa: E402
 from tallystick.tensors.spec import TensorSpec  # noqa: E402

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.commitments.digest import Digest, digest
+from tallystick.commitments.digests import Digest, digest
 from tallystick.commitments.encoding import encode
 from tallystick.disputes.coordinators import manifest as limits
 from tallystick.disputes.coordinators.manifest import Manifest, blobs_of, fetch, files_of, manifest_digest, publish

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from tallystick.disputes.evidence.members import own_results, within_own  # noqa: E402
 from tallystick.disputes.evidence.subjects import subject_of_call  # noqa: E402
 from tallystick.disputes.evidence.traces import torch_engine  # noqa: E402
-from tallystick.graphs.execute import execute  # noqa: E402
+from tallystick.graphs.execution import execute  # noqa: E402
 from tallystick.graphs.graph import Node, Ref  # noqa: E402
 from tallystick.operators.bound import bound  # noqa: E402
 from tallystick.operators.precision import PLAIN  # noqa: E402

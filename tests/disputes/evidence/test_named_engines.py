@@ -12,7 +12,7 @@ from tallystick.disputes.game.fault import Fault
 from tallystick.errors import UsageError
 from tallystick.graphs.graph import Graph, Input, Role
 from tallystick.judging.leaf.judge import rule_leaf
-from tallystick.judging.leaf.question import Ground, LeafRequest
+from tallystick.judging.leaf.request import Ground, LeafRequest
 from tallystick.operators.engines import outside
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from tallystick.audits.calibration import shipped_calibration  # noqa: E402
 from tallystick.disputes.evidence import replays  # noqa: E402
-from tallystick.disputes.evidence.held import ClaimedTraining  # noqa: E402
+from tallystick.disputes.evidence.claimed_run import ClaimedTraining  # noqa: E402
 from tallystick.disputes.evidence.limits import limits_of  # noqa: E402
 from tallystick.disputes.evidence.replays import Replays, objection  # noqa: E402
 from tallystick.disputes.evidence.subjects import graph_replayer, replay_to  # noqa: E402

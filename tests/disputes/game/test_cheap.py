@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.commitments.tree import LeafHashes, leaf_hash, prove_inclusion, tree_root
 from tallystick.disputes.game.cheap import CAST, NAME_MAX, PRODUCT, convict, record_bytes
 from tallystick.disputes.game.moves import Evidence, RecordForm, TensorForm, ValueWriter

@@ -30,8 +30,8 @@ from tests.disputes.playing import (
     Play,
 )
 from tests.support.simulator.laws.every_move import broken_by
+from tests.support.simulator.random_moves import Vandal
 from tests.support.simulator.trees import Truth
-from tests.support.simulator.vandals import Vandal
 
 
 def settled() -> State:

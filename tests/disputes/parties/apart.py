@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tallystick.disputes.game.protocols import DisputeView, Doubt, Ground
 from tallystick.disputes.game.state import PostedClaim
-from tallystick.disputes.parties.apart import AuditProcess
+from tallystick.disputes.parties.audit_process import AuditProcess
 from tallystick.disputes.parties.watch import claim_name
 from tallystick.disputes.parties.workspace import Workspace
 from tests.support.toy_game import CountingDoubter

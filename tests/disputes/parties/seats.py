@@ -16,10 +16,10 @@ from tallystick.disputes.game.protocols import DisputeView, Doubt, Doubter, Judg
 from tallystick.disputes.game.rules import Rules
 from tallystick.disputes.game.state import PostedClaim, State
 from tallystick.disputes.parties import programs
-from tallystick.disputes.parties.keeper import DueMoves
+from tallystick.disputes.parties.board_cache import BoardCache
+from tallystick.disputes.parties.due_moves import DueMoves
 from tallystick.disputes.parties.player import Player
 from tallystick.disputes.parties.prover import ClaimOffer
-from tallystick.disputes.parties.shelf import BoardCache
 from tallystick.disputes.parties.table import MemoryBoard, Table, play_out
 from tallystick.disputes.parties.task import PartyRole
 from tallystick.disputes.parties.workspace import Workspace

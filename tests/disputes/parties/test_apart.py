@@ -14,7 +14,7 @@ from tallystick.disputes.evidence.doubting import OpenedDoubter
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.protocols import Doubt, Doubter
 from tallystick.disputes.parties import programs
-from tallystick.disputes.parties.apart import AuditProcess
+from tallystick.disputes.parties.audit_process import AuditProcess
 from tallystick.disputes.parties.player import Pace, Player
 from tallystick.disputes.parties.table import play_out
 from tallystick.disputes.parties.workspace import Workspace

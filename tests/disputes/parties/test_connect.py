@@ -11,7 +11,7 @@ pytest.importorskip("sqlalchemy")
 pytest.importorskip("fastapi")
 
 from tallystick.attestation.signing import SigningKey
-from tallystick.disputes.coordinators.local.place import LocalCoordinator
+from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 from tallystick.disputes.coordinators.local.server import create_app
 from tallystick.disputes.game.moves import Withdraw
 from tallystick.disputes.game.rules import Rules

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.commitments.tree import LeafHashes, leaf_hash, tree_root
 from tallystick.disputes.game.cheap import CAST, PRODUCT
 from tallystick.disputes.game.moves import Evidence

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Cut, Partition
 from tallystick.disputes.game.protocols import Descent, DisputeView, Files, Ground, OpenedLeaves

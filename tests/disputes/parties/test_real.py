@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("sqlalchemy")
 
 from tallystick.attestation.signing import SigningKey  # noqa: E402
-from tallystick.disputes.coordinators.local.place import LocalCoordinator  # noqa: E402
+from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator  # noqa: E402
 from tallystick.disputes.coordinators.manifest import fetch  # noqa: E402
 from tallystick.disputes.evidence.doubting import doubter_for  # noqa: E402
 from tallystick.disputes.evidence.judging import DisputeJudge  # noqa: E402
@@ -23,12 +23,12 @@ from tallystick.disputes.game.protocols import DisputeView, Doubt, Doubter, Grou
 from tallystick.disputes.game.rules import Rules  # noqa: E402
 from tallystick.disputes.game.state import PostedClaim, Status  # noqa: E402
 from tallystick.disputes.parties import programs  # noqa: E402
+from tallystick.disputes.parties.board_cache import BoardCache  # noqa: E402
+from tallystick.disputes.parties.due_moves import DueMoves  # noqa: E402
 from tallystick.disputes.parties.evidence import find_evidence  # noqa: E402
-from tallystick.disputes.parties.keeper import DueMoves  # noqa: E402
 from tallystick.disputes.parties.offers import offer_of  # noqa: E402
 from tallystick.disputes.parties.player import Player  # noqa: E402
 from tallystick.disputes.parties.referee import REASON  # noqa: E402
-from tallystick.disputes.parties.shelf import BoardCache  # noqa: E402
 from tallystick.disputes.parties.table import Clock, play_out  # noqa: E402
 from tallystick.disputes.parties.task import PartyRole  # noqa: E402
 from tallystick.disputes.parties.workspace import Workspace  # noqa: E402

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("sqlalchemy")
 
 from tallystick.attestation.signing import SigningKey
-from tallystick.disputes.coordinators.local.place import LocalCoordinator
+from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 from tallystick.disputes.game.rules import Rules
 from tests.disputes.parties import worker
 

@@ -16,14 +16,14 @@ from tallystick.disputes.game.moves import Pinpoint
 from tallystick.disputes.game.protocols import DisputeView, Doubt, Ground
 from tallystick.disputes.game.state import PostedClaim
 from tallystick.disputes.parties import programs
-from tallystick.disputes.parties.keeper import DueMoves
+from tallystick.disputes.parties.due_moves import DueMoves
 from tallystick.disputes.parties.offers import offer_of
 from tallystick.disputes.parties.player import Player
 from tallystick.disputes.parties.table import Table, play_out
-from tallystick.graphs.door import read_graph
+from tallystick.graphs.admission import read_graph
 from tallystick.graphs.encoding import graph_bytes
 from tallystick.graphs.graph import Graph, GraphForm, Input, Output, Role
-from tallystick.judging.leaf.question import LeafLimits, Ruling
+from tallystick.judging.leaf.request import LeafLimits, Ruling
 from tallystick.operators.bound import bound
 from tallystick.operators.registry import operator
 from tallystick.tensors.spec import TensorSpec

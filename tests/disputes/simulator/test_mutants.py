@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.simulator.invariant_checker import BrokenError
 from tests.support.simulator.simulation import simulate
-from tests.support.simulator.witness import BrokenError
 
 from .mutants import WRONG, Check, checks, without
 

@@ -6,8 +6,8 @@ import pytest
 
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.game import TRANSITIONS
+from tests.support.simulator.invariant_checker import BrokenError
 from tests.support.simulator.simulation import Report, simulate, world_of
-from tests.support.simulator.witness import BrokenError
 from tests.support.simulator.world import World
 
 from .mutants import WRONG

@@ -18,7 +18,7 @@ from tallystick.frameworks.iree.programs import compiled
 from tallystick.frameworks.jax.capture import CapturedFunction, capture
 from tallystick.frameworks.jax.emission import graph_function, module_text
 from tallystick.frameworks.jax.engine import JaxEngine
-from tallystick.graphs.execute import execute
+from tallystick.graphs.execution import execute
 from tallystick.graphs.graph import Graph, GraphForm, Input, Node, Output, Role
 from tallystick.graphs.reference import Reference
 from tallystick.operators.registry import operator

@@ -21,9 +21,9 @@ from tallystick.frameworks.jax.capture import CapturedFunction, capture, to_tens
 from tallystick.frameworks.jax.emission import graph_function, module_text  # noqa: E402
 from tallystick.frameworks.jax.engine import JaxEngine  # noqa: E402
 from tallystick.frameworks.jax.lowering import lower  # noqa: E402
-from tallystick.graphs.door import read_graph  # noqa: E402
+from tallystick.graphs.admission import read_graph  # noqa: E402
 from tallystick.graphs.encoding import graph_bytes  # noqa: E402
-from tallystick.graphs.execute import execute  # noqa: E402
+from tallystick.graphs.execution import execute  # noqa: E402
 from tallystick.graphs.graph import Role  # noqa: E402
 from tallystick.graphs.reference import Reference  # noqa: E402
 from tallystick.tensors.tensor import Tensor  # noqa: E402

@@ -20,7 +20,7 @@ from tallystick.graphs.batching import slice_batch
 from tallystick.graphs.decode_interface import decode_sizes
 from tallystick.graphs.encoding import graph_bytes
 from tallystick.graphs.equivalence import decoding_distances, draw_step
-from tallystick.graphs.execute import execute
+from tallystick.graphs.execution import execute
 from tallystick.graphs.reference import Reference
 from tallystick.graphs.template import Template
 from tallystick.tensors.tensor import Tensor

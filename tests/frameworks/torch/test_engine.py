@@ -13,7 +13,7 @@ from tallystick.errors import MalformedError, UnavailableError
 from tallystick.frameworks.torch.capture.model import CapturedModel, capture
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.reuse import in_place_nodes
-from tallystick.graphs.execute import execute
+from tallystick.graphs.execution import execute
 from tallystick.graphs.graph import Graph, GraphForm, Input, Node, Output, Role
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor

@@ -22,7 +22,7 @@ from tallystick.frameworks.torch.generation.sampler import (
     choose_on_device,
     choose_on_host,
 )
-from tallystick.sampling.choose import choose, kept
+from tallystick.sampling.choice import choose, kept
 from tallystick.transcripts.sampler import Sampler
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -71,7 +71,7 @@ def test_a_weight_that_moved_or_is_strided_is_sketched_all_the_same() -> None:
 def test_the_summaries_of_a_step_are_those_the_recipe_asks_for(
     recipe_of: Callable[..., Recipe], recorded: dict[str, Any]
 ) -> None:
-    from tallystick.commitments.digest import digest
+    from tallystick.commitments.digests import digest
     from tallystick.frameworks.torch.training.summaries import Summariser
     from tallystick.frameworks.torch.training.trainer import Trainer
 

@@ -18,10 +18,10 @@ from tallystick.frameworks.torch.generation.decode_template import capture_decod
 from tallystick.frameworks.torch.generation.decoding import capture_decode, model_state
 from tallystick.frameworks.torch.generation.own_capture import DecodeProgram
 from tallystick.frameworks.torch.generation.verification_graph import VerificationGraph, verification_graph
+from tallystick.graphs.admission import read_graph
 from tallystick.graphs.decode_interface import fed
-from tallystick.graphs.door import read_graph
 from tallystick.graphs.encoding import graph_bytes
-from tallystick.graphs.execute import execute
+from tallystick.graphs.execution import execute
 from tallystick.graphs.graph import Graph
 from tallystick.graphs.reference import Reference
 from tallystick.graphs.template import Template

@@ -13,8 +13,8 @@ from torch import nn
 from tallystick.commitments.encoding import decode
 from tallystick.frameworks.torch.capture.model import CapturedModel, capture
 from tallystick.frameworks.torch.generation.decoding import renamed
+from tallystick.graphs.admission import read_graph
 from tallystick.graphs.decode_interface import cache_specs, decode_sizes
-from tallystick.graphs.door import read_graph
 from tallystick.graphs.encoding import canonical, graph_bytes
 from tallystick.graphs.graph import Graph
 

@@ -11,15 +11,15 @@ from tallystick.errors import MalformedError, UsageError
 from tallystick.frameworks.jax.engine import JaxEngine
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.generation.decoding import capture_decode
+from tallystick.graphs.admission import read_graph
 from tallystick.graphs.decode_interface import cache_specs, fed
-from tallystick.graphs.door import read_graph
 from tallystick.graphs.encoding import graph_bytes
-from tallystick.graphs.execute import execute
+from tallystick.graphs.execution import execute
 from tallystick.graphs.graph import Graph, GraphForm, Input, Node, Output, Role
 from tallystick.graphs.reference import Reference
 from tallystick.graphs.root import graph_root
 from tallystick.graphs.transforms.sampling import with_sampler
-from tallystick.sampling.choose import choose
+from tallystick.sampling.choice import choose
 from tallystick.sampling.stream import seed_words
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor

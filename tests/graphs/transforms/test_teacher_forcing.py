@@ -16,10 +16,10 @@ from tallystick.frameworks.torch.capture.model import CapturedModel
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.generation.decoding import DecodeModule, capture_decode, capture_prefill
 from tallystick.frameworks.torch.generation.language_models import load_language_model
+from tallystick.graphs.admission import read_graph
 from tallystick.graphs.decode_interface import LOGITS, PLACES, TOKENS
-from tallystick.graphs.door import read_graph
 from tallystick.graphs.encoding import graph_bytes
-from tallystick.graphs.execute import execute
+from tallystick.graphs.execution import execute
 from tallystick.graphs.graph import Graph
 from tallystick.graphs.reference import Reference
 from tallystick.graphs.root import graph_root

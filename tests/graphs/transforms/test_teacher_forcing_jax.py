@@ -17,7 +17,7 @@ from tallystick.frameworks.jax.engine import JaxEngine
 from tallystick.graphs.comparison import cast
 from tallystick.graphs.decode_interface import LOGITS, PLACES, TOKENS
 from tallystick.graphs.equivalence import allowed_share, decoding_distances
-from tallystick.graphs.execute import execute
+from tallystick.graphs.execution import execute
 from tallystick.graphs.reference import Reference
 from tallystick.graphs.transforms.teacher_forcing import to_teacher_forcing
 from tallystick.tensors.tensor import Tensor

@@ -14,7 +14,7 @@ from torch.nn import functional
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.frameworks.torch.capture.model import CapturedModel, capture
 from tallystick.graphs.decode_interface import LOGITS, PLACES, TOKENS
-from tallystick.graphs.execute import execute
+from tallystick.graphs.execution import execute
 from tallystick.graphs.graph import Graph
 from tallystick.graphs.reference import Reference
 from tallystick.graphs.transforms.teacher_forcing import to_teacher_forcing

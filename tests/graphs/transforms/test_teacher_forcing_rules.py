@@ -16,7 +16,7 @@ from tallystick.graphs.transforms.axes import StepSizes, choose_marks, regrouped
 from tallystick.graphs.transforms.later import REFERENCE
 from tallystick.graphs.transforms.reading import NodeReader, Reading, Scale
 from tallystick.graphs.transforms.steps import Mixed, Stacked, Steps, replace_later
-from tallystick.operators.operator import Operator
+from tallystick.operators.definition import Operator
 from tallystick.operators.registry import OPERATORS, operator
 from tallystick.operators.values import Value
 from tallystick.tensors.spec import TensorSpec

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from tallystick.commitments.digest import digest, digest_from
+from tallystick.commitments.digests import digest, digest_from
 from tallystick.commitments.tree import leaf_hash, tree_root
-from tallystick.graphs.door import read_graph
+from tallystick.graphs.admission import read_graph
 from tallystick.graphs.encoding import canonical, graph_bytes, node_json
 from tallystick.graphs.engine import Engine
 from tallystick.graphs.graph import Constant, Graph, GraphForm, Input, Node, Output, Role
@@ -136,7 +136,7 @@ def opened(
     engine: Engine | None = None,
 ) -> Leaves:
     """Run a graph, with changes of a forger who commits to all of it, and open it under a claim of its own."""
-    from tallystick.graphs.execute import execute
+    from tallystick.graphs.execution import execute
     from tallystick.graphs.root import graph_root
 
     graph, given, engine = graph or classifier(), given or bindings(), engine or NumpyEngine(changes or {})

@@ -18,7 +18,7 @@ from tallystick.errors import MalformedError, ProofError, TallyError, Unavailabl
 from tallystick.judging.leaf.bundle import Element, LeafBundle, LeafChallenge, read_bundle, write_bundle
 from tallystick.judging.leaf.bundling import WholeOpening, make_bundle
 from tallystick.judging.leaf.judge import rule_leaf
-from tallystick.judging.leaf.question import LeafRequest
+from tallystick.judging.leaf.request import LeafRequest
 from tallystick.tensors.safetensors import read_state, write_state
 from tallystick.tensors.tensor import Tensor
 from tests.judging.leaf.leaves import Leaves, classifier, opened

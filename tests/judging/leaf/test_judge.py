@@ -11,23 +11,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tallystick.commitments.digest import digest, digest_from
+from tallystick.commitments.digests import digest, digest_from
 from tallystick.commitments.encoding import encode
 from tallystick.commitments.tree import leaf_hash, tree_root
 from tallystick.disputes.game.fault import Fault
 from tallystick.errors import ProofError
-from tallystick.graphs.door import read_graph
+from tallystick.graphs.admission import read_graph
 from tallystick.graphs.encoding import graph_bytes
 from tallystick.graphs.graph import Graph, GraphForm, Input, Node, Output, Role
 from tallystick.judging.findings import Findings
 from tallystick.judging.leaf.bundle import GraphHeader, LeafBundle, OperandEdges, read_bundle, write_bundle
+from tallystick.judging.leaf.comparison import JudgeSettings, compare_results
 from tallystick.judging.leaf.judge import rule_leaf
-from tallystick.judging.leaf.question import Ground, LeafLimits, LeafRequest, Ruling
-from tallystick.judging.leaf.weighing import JudgeSettings, compare_results
+from tallystick.judging.leaf.request import Ground, LeafLimits, LeafRequest, Ruling
 from tallystick.judging.operator_judge import OperatorJudge
 from tallystick.judging.published import Published
 from tallystick.operators.bound import bound
-from tallystick.operators.operator import Exactness
+from tallystick.operators.definition import Exactness
 from tallystick.operators.precision import TENSOR_FLOAT
 from tallystick.operators.registry import operator
 from tallystick.tensors.digest import tensor_digest
@@ -316,7 +316,7 @@ def test_a_definition_that_fails_is_not_one_that_refuses(honest: Leaves, monkeyp
     def failing(*_: Any, **__: Any) -> Any:
         raise IndexError("its author did not think of this")
 
-    monkeypatch.setattr("tallystick.judging.leaf.weighing.bound", failing)
+    monkeypatch.setattr("tallystick.judging.leaf.comparison.bound", failing)
     assert outcome(honest.whole.bundle(0)) == (None, Ground.UNDECIDED)
 
 

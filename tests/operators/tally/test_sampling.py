@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tallystick.commitments.digest import digest, digest_bytes
+from tallystick.commitments.digests import digest, digest_bytes
 from tallystick.commitments.encoding import encode
 from tallystick.commitments.philox import words
 from tallystick.errors import MalformedError

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tallystick.attacks.attack import Audit, Expected, Outcome
-from tallystick.audits.evidence import gather_evidence
+from tallystick.audits.checked_run import gather_evidence
 from tallystick.audits.policy import Policy
 from tallystick.audits.report import Report
 from tallystick.audits.screens import screen_anchors
 from tallystick.audits.training import VerifierStack, audit_training
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.errors import MalformedError, ProofError, UnavailableError
 from tallystick.judging.verdict import Verdict
 from tallystick.store.run import RunDirectory

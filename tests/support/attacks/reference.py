@@ -11,7 +11,7 @@ from tallystick.attacks.attack import Reference
 from tallystick.attacks.loop_reference import train_loop
 from tallystick.audits.policy import Policy
 from tallystick.audits.training import VerifierStack
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.errors import UnavailableError
 from tallystick.frameworks.tokenizers import train_bpe
 from tallystick.frameworks.torch.environment import describe_environment

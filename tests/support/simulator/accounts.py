@@ -12,11 +12,11 @@ from tallystick.disputes.game.moves import Appeal, Disclose, Move, Vote, value_o
 from tallystick.disputes.game.pausing import game_time
 from tallystick.disputes.game.rules import LEAVES_MAX, Rules
 from tallystick.disputes.game.state import Dispute, Phase, State
+from tests.support.simulator.invariant_checker import BrokenError
 from tests.support.simulator.laws.money import credited
 from tests.support.simulator.limits import longest
 from tests.support.simulator.setting import Delays
 from tests.support.simulator.trees import Truth
-from tests.support.simulator.witness import BrokenError
 
 UNDESERVED: Final = ("late", "cuts", "proof", "child", "value", "commitment", "evidence", "level", "range")
 

@@ -11,9 +11,9 @@ from tallystick.disputes.game.moves import Move
 from tallystick.disputes.game.rules import Rules
 from tallystick.disputes.game.state import State
 from tallystick.errors import RuleError
-from tests.support.simulator.agenda import Agenda
+from tests.support.simulator.event_queue import Agenda
+from tests.support.simulator.invariant_checker import Published, Witness
 from tests.support.simulator.setting import Delays
-from tests.support.simulator.witness import Published, Witness
 
 
 @dataclass

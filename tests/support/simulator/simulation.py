@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from tallystick.errors import TallyError
-from tests.support.simulator.witness import BrokenError
+from tests.support.simulator.invariant_checker import BrokenError
 from tests.support.simulator.world import World
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Final
 
-from tallystick.commitments.digest import Digest, digest
+from tallystick.commitments.digests import Digest, digest
 from tallystick.commitments.tree import Hash, LeafHashes, leaf_hash, prove_inclusion, tree_root
 from tallystick.disputes.game.cheap import record_bytes
 from tallystick.disputes.game.fault import Fault

@@ -17,15 +17,15 @@ from tallystick.disputes.game.pausing import game_time
 from tallystick.disputes.game.state import Dispute, Phase, State, Status
 from tests.support.simulator.accounts import Accounts
 from tests.support.simulator.actors import Actor
-from tests.support.simulator.agenda import Agenda
+from tests.support.simulator.background_load import Unrest
 from tests.support.simulator.chain import Chain
-from tests.support.simulator.desk import Desk
+from tests.support.simulator.event_queue import Agenda
+from tests.support.simulator.invariant_checker import BrokenError, Place, accepted_again
 from tests.support.simulator.laws.every_move import broken_by
+from tests.support.simulator.local_fake import Desk
 from tests.support.simulator.population import Population
 from tests.support.simulator.setting import draw_delays, draw_rules
 from tests.support.simulator.trees import Run, Truth
-from tests.support.simulator.unrest import Unrest
-from tests.support.simulator.witness import BrokenError, Place, accepted_again
 
 START: Final = 1_000_000
 EVENTS_MAX: Final = 40_000

@@ -15,12 +15,12 @@ import numpy as np
 
 from tallystick.attacks.disputes.dishonest import SubstitutingEngine
 from tallystick.audits.inference import Calls
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.disputes.evidence.subjects import whole_calls
 from tallystick.disputes.evidence.traces import trace_of_calls
 from tallystick.documents.files import write_atomically
 from tallystick.errors import UsageError
-from tallystick.graphs.execute import execute
+from tallystick.graphs.execution import execute
 from tallystick.store.inference import InferenceDirectory
 from tallystick.store.log import LogWriter
 from tallystick.tensors.digest import state_digest

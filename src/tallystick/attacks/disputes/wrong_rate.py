@@ -14,7 +14,7 @@ from tallystick.attacks.dishonest import Batches, DishonestTrainer, train_on
 from tallystick.attacks.disputes.dishonest import SubstitutingEngine
 from tallystick.attacks.forging import read_records
 from tallystick.attacks.wrong_recipe import with_optimizer
-from tallystick.audits.evidence import CheckedRun
+from tallystick.audits.checked_run import CheckedRun
 from tallystick.disputes.evidence.records import Records
 from tallystick.disputes.evidence.subjects import graph_replayer
 from tallystick.disputes.evidence.traces import RecordTrace, TrainingSource, torch_engine

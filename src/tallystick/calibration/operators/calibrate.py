@@ -14,7 +14,7 @@ from tallystick.calibration.operators.stacks import base_engine, stacks_here
 from tallystick.calibration.operators.traces import Block, input_sets, write_traces
 from tallystick.calibration.training.calibrate import machine
 from tallystick.calibration.training.processes import StackJob, run_all
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.graphs.files import load_program
 from tallystick.graphs.graph import Graph
 from tallystick.graphs.root import graph_root

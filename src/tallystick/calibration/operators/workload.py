@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tallystick.graphs.engine import Arguments, Engine
-from tallystick.graphs.execute import execute
+from tallystick.graphs.execution import execute
 from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.graphs.values import results_of
 from tallystick.tensors.tensor import State, Tensor

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.disputes.game.game import apply
 from tallystick.disputes.game.moves import Move
 from tallystick.disputes.game.rules import Rules

@@ -21,7 +21,7 @@ from typing import Annotated, Final, Literal, Self, TypeAlias
 
 from pydantic import AfterValidator, Field, model_validator
 
-from tallystick.commitments.digest import Digest, digest
+from tallystick.commitments.digests import Digest, digest
 from tallystick.disputes.coordinators.coordinator import Board
 from tallystick.disputes.game.protocols import Files
 from tallystick.documents.document import DigestText, Document

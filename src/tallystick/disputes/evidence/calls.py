@@ -12,18 +12,18 @@ from functools import cached_property
 from typing import Any
 
 from tallystick.audits.inference import Calls
+from tallystick.disputes.evidence.claimed_run import ClaimedCalls
 from tallystick.disputes.evidence.doubts import MARGIN
 from tallystick.disputes.evidence.drift import Leeway, deviation
-from tallystick.disputes.evidence.held import ClaimedCalls
 from tallystick.disputes.evidence.locate import ChallengerWork
 from tallystick.disputes.game.protocols import Doubt
 from tallystick.errors import MalformedError, UnavailableError, UsageError
 from tallystick.graphs.derive import Deriver, operand_of
 from tallystick.graphs.engine import Arguments, Engine
-from tallystick.graphs.execute import execute
+from tallystick.graphs.execution import execute
 from tallystick.graphs.graph import Node, Ref
 from tallystick.graphs.reference import Reference
-from tallystick.judging.leaf.question import LeafLimits
+from tallystick.judging.leaf.request import LeafLimits
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import State, Tensor
 from tallystick.transcripts.record import CallRecord

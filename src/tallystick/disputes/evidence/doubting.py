@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tallystick.audits.training import VerifierStack
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.disputes.evidence.calls import doubt_calls
+from tallystick.disputes.evidence.claimed_run import ClaimCache, ClaimedCalls, ClaimedRun, ClaimedTraining
 from tallystick.disputes.evidence.doubts import MARGIN, audit_whole, doubt_operators, doubt_training
-from tallystick.disputes.evidence.held import ClaimCache, ClaimedCalls, ClaimedRun, ClaimedTraining
 from tallystick.disputes.evidence.locate import ChallengerWork, locate
 from tallystick.disputes.evidence.replays import Replays, objection
 from tallystick.disputes.evidence.structure import check_descent, check_turn
@@ -23,7 +23,7 @@ from tallystick.disputes.game.state import PostedClaim, Tree
 from tallystick.errors import MalformedError, ProofError
 from tallystick.graphs.engine import Engine
 from tallystick.judging.budget import Budget, judge_budget
-from tallystick.judging.leaf.question import LeafRequest
+from tallystick.judging.leaf.request import LeafRequest
 from tallystick.transcripts.spec import Spec
 from tallystick.workloads.program import STATE_PREFIXES
 

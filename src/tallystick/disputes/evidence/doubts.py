@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from tallystick.audits.evidence import CheckedRun
+from tallystick.audits.checked_run import CheckedRun
 from tallystick.audits.policy import Policy
 from tallystick.audits.replay import TRAJECTORY
 from tallystick.audits.report import Report
 from tallystick.audits.training import VerifierStack, audit_training
-from tallystick.disputes.evidence.held import PROJECTION, STEP_FACTOR, ClaimedTraining
+from tallystick.disputes.evidence.claimed_run import PROJECTION, STEP_FACTOR, ClaimedTraining
 from tallystick.disputes.evidence.locate import ChallengerWork, deviations
 from tallystick.disputes.evidence.replays import Replays
 from tallystick.disputes.evidence.subjects import place_of_step
@@ -24,7 +24,7 @@ from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.protocols import Doubt
 from tallystick.graphs.engine import Engine
 from tallystick.judging.leaf.judge import rule_leaf
-from tallystick.judging.leaf.question import LeafRequest
+from tallystick.judging.leaf.request import LeafRequest
 from tallystick.store.log import read_lines
 from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.record import AnchorRecord, read_record

@@ -14,10 +14,10 @@ import numpy as np
 
 from tallystick.audits.screens import screen_anchors
 from tallystick.commitments.tree import leaf_hash
+from tallystick.disputes.evidence.claimed_run import ClaimCache, ClaimedCalls, ClaimedTraining
 from tallystick.disputes.evidence.doubting import workplace
 from tallystick.disputes.evidence.doubts import audit_whole, doubt_training
 from tallystick.disputes.evidence.drift import Leeway, deviation
-from tallystick.disputes.evidence.held import ClaimCache, ClaimedCalls, ClaimedTraining
 from tallystick.disputes.evidence.members import own_results, within_own
 from tallystick.disputes.evidence.records import record_file
 from tallystick.disputes.evidence.replays import Replays, objection
@@ -35,11 +35,11 @@ from tallystick.graphs.graph import Ref, result_ref
 from tallystick.judging.budget import Budget, judge_budget
 from tallystick.judging.findings import Findings, require
 from tallystick.judging.leaf.bundle import LeafBundle
+from tallystick.judging.leaf.comparison import MISFITS
 from tallystick.judging.leaf.judge import rule_leaf
 from tallystick.judging.leaf.parts import Places
-from tallystick.judging.leaf.question import Ground, LeafLimits, LeafRequest, Ruling
+from tallystick.judging.leaf.request import Ground, LeafLimits, LeafRequest, Ruling
 from tallystick.judging.leaf.suspects import suspicious
-from tallystick.judging.leaf.weighing import MISFITS
 from tallystick.operators.precision import UNSTATED, Precision
 from tallystick.tensors.spec import TensorSpec
 from tallystick.transcripts.profile import Profile

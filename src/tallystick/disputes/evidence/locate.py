@@ -22,7 +22,7 @@ from tallystick.disputes.evidence.view import OpeningView
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.graphs.costs import last_readers
 from tallystick.graphs.engine import Engine
-from tallystick.graphs.execute import execute, operands_of
+from tallystick.graphs.execution import execute, operands_of
 from tallystick.graphs.graph import Node, Ref
 from tallystick.tensors.tensor import Tensor
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tallystick.commitments.digest import Digest, digest_bytes
+from tallystick.commitments.digests import Digest, digest_bytes
 from tallystick.commitments.tree import leaf_hash, prove_inclusion
 from tallystick.disputes.evidence.whole import Operators, read_operators
 from tallystick.disputes.game.moves import Cut

@@ -20,10 +20,10 @@ from tallystick.audits.policy import Policy
 from tallystick.audits.replay import judge_whole_state
 from tallystick.audits.sampling import Segment
 from tallystick.audits.tolerant import TolerantJudge, part
+from tallystick.audits.training_kind import workload_of
 from tallystick.audits.undetermined import settle
-from tallystick.audits.workload import workload_of
+from tallystick.disputes.evidence.claimed_run import ClaimedTraining, step_distance
 from tallystick.disputes.evidence.drift import Leeway, deviation
-from tallystick.disputes.evidence.held import ClaimedTraining, step_distance
 from tallystick.disputes.evidence.subjects import graph_replayer, replay_to
 from tallystick.errors import UnavailableError
 from tallystick.judging.findings import Findings

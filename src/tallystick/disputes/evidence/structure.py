@@ -7,7 +7,7 @@ the record that was opened and to the statement of the claim, and everything tha
 from __future__ import annotations
 
 from tallystick.commitments.tree import leaf_hash
-from tallystick.disputes.evidence.held import ClaimedRun
+from tallystick.disputes.evidence.claimed_run import ClaimedRun
 from tallystick.disputes.evidence.records import record_file
 from tallystick.disputes.evidence.view import OpeningView, places_of, supplied, view_of
 from tallystick.disputes.game.protocols import DisputeView

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from tallystick.audits.evidence import CheckedRun, gather_evidence
+from tallystick.audits.checked_run import CheckedRun, gather_evidence
 from tallystick.audits.inference import Calls, gather_calls
 from tallystick.audits.policy import Policy
 from tallystick.errors import ProofError, UsageError

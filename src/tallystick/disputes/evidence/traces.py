@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tallystick.audits.evidence import CheckedRun
+from tallystick.audits.checked_run import CheckedRun
 from tallystick.audits.inference import Calls
 from tallystick.disputes.evidence.operators import KeptOperators, keep, require_posted, root_of
 from tallystick.disputes.evidence.records import Records, record_file

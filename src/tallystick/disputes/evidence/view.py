@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from tallystick.commitments.digest import Digest, digest_from
+from tallystick.commitments.digests import Digest, digest_from
 from tallystick.commitments.tree import tree_root
 from tallystick.disputes.evidence.cuts import Cuts
 from tallystick.disputes.evidence.whole import Operators, read_operators

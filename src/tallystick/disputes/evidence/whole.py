@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.disputes.evidence.cuts import Cuts
 from tallystick.errors import UnavailableError
 from tallystick.graphs.graph import Ref

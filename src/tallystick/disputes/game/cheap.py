@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.commitments.tree import Hash, check_inclusion, leaf_hash
 from tallystick.disputes.game.moves import Evidence, RecordForm, TensorForm, ValueWriter
 from tallystick.disputes.game.state import Dispute

@@ -12,7 +12,7 @@ from tallystick.disputes.game.partition import bounds
 from tallystick.disputes.game.protocols import Doubt, Ground
 from tallystick.disputes.game.state import Phase, PostedClaim, Status
 from tallystick.disputes.parties.auditing import AuditFinding, Auditor, doubt_form, read_doubt
-from tallystick.disputes.parties.shelf import BoardCache
+from tallystick.disputes.parties.board_cache import BoardCache
 from tallystick.disputes.parties.task import FAILURES, Elsewhere, PartyTask, is_pressing
 from tallystick.disputes.parties.watch import GameView, claim_name
 from tallystick.disputes.parties.workspace import Workspace

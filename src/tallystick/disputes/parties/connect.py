@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tallystick.commitments.digest import Digest, digest
+from tallystick.commitments.digests import Digest, digest
 from tallystick.disputes.coordinators.coordinator import Board, Coordinator
 from tallystick.disputes.parties.player import PATIENCE
 from tallystick.errors import UsageError
@@ -90,7 +90,7 @@ def _opened(text: str, key: Path | None) -> Iterator[CoordinatorConnection]:
         with closing(RemoteCoordinator(text)) as remote:
             yield CoordinatorConnection(remote.connect(signing), remote.board(signing), remote.identity, remote=remote)
         return
-    from tallystick.disputes.coordinators.local.place import LocalCoordinator
+    from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 
     with closing(LocalCoordinator.open(text)) as found:
         yield CoordinatorConnection(found.connect(signing), found.board(signing), found.identity)

@@ -12,8 +12,8 @@ from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Disclose, Draw, Enlist, Move, Vote
 from tallystick.disputes.game.protocols import Judge
 from tallystick.disputes.game.state import Phase
+from tallystick.disputes.parties.board_cache import BoardCache
 from tallystick.disputes.parties.ruling import find
-from tallystick.disputes.parties.shelf import BoardCache
 from tallystick.disputes.parties.task import PartyTask, is_pressing
 from tallystick.disputes.parties.watch import GameView
 from tallystick.disputes.parties.workspace import Workspace

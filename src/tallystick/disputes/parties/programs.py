@@ -11,14 +11,14 @@ from tallystick.disputes.game.protocols import DisputeView, Doubter, Judge, Trac
 from tallystick.disputes.game.state import PostedClaim
 from tallystick.disputes.parties.appealing import Appellant
 from tallystick.disputes.parties.auditing import Auditor, Inline
+from tallystick.disputes.parties.board_cache import BoardCache
 from tallystick.disputes.parties.challenger import Challenger
-from tallystick.disputes.parties.keeper import DueMoves
+from tallystick.disputes.parties.due_moves import DueMoves
+from tallystick.disputes.parties.evidence_role import EvidenceRole, no_evidence
 from tallystick.disputes.parties.member import CommitteeMember
-from tallystick.disputes.parties.naming import PinpointRole
-from tallystick.disputes.parties.pleading import EvidenceRole, no_evidence
+from tallystick.disputes.parties.pinpoint_role import PinpointRole
 from tallystick.disputes.parties.prover import ClaimOffer, Poster, Prover
 from tallystick.disputes.parties.referee import Referee, waits_never
-from tallystick.disputes.parties.shelf import BoardCache
 from tallystick.disputes.parties.task import PartyRole, PartyTask
 from tallystick.disputes.parties.watch import GameView
 from tallystick.disputes.parties.workspace import Workspace

@@ -11,7 +11,7 @@ from tallystick.disputes.game.moves import Concede, Descend, Move, Partition, Po
 from tallystick.disputes.game.partition import cut_places
 from tallystick.disputes.game.protocols import Descent, Files, OpenedLeaves, Trace
 from tallystick.disputes.game.state import Dispute, Phase, PostedClaim
-from tallystick.disputes.parties.shelf import BoardCache
+from tallystick.disputes.parties.board_cache import BoardCache
 from tallystick.disputes.parties.task import PartyTask
 from tallystick.disputes.parties.watch import GameView
 from tallystick.errors import ProofError

@@ -13,10 +13,10 @@ from weakref import finalize
 from tallystick.disputes.coordinators.coordinator import Board, Coordinator
 from tallystick.disputes.game.moves import Convene, Move, Rule
 from tallystick.disputes.game.protocols import DisputeView, Judge
-from tallystick.disputes.parties.keeper import DueMoves
+from tallystick.disputes.parties.board_cache import BoardCache
+from tallystick.disputes.parties.due_moves import DueMoves
 from tallystick.disputes.parties.player import Player
 from tallystick.disputes.parties.ruling import find
-from tallystick.disputes.parties.shelf import BoardCache
 from tallystick.disputes.parties.task import PartyTask, is_pressing
 from tallystick.disputes.parties.watch import GameView
 from tallystick.disputes.parties.workspace import Workspace

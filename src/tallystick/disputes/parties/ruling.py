@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.protocols import Judge
-from tallystick.disputes.parties.shelf import BoardCache
+from tallystick.disputes.parties.board_cache import BoardCache
 from tallystick.disputes.parties.task import FAILURES
 from tallystick.disputes.parties.watch import GameView
 from tallystick.errors import MalformedError, ProofError, UnavailableError

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tallystick.commitments.digest import Digest, digest
+from tallystick.commitments.digests import Digest, digest
 from tallystick.disputes.coordinators.coordinator import MoveEntry
 from tallystick.disputes.game.game import apply
 from tallystick.disputes.game.moves import Move

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from tallystick.commitments.digest import Digest, digest
+from tallystick.commitments.digests import Digest, digest
 from tallystick.commitments.encoding import encode
 from tallystick.disputes.coordinators.coordinator import Coordinator, MoveEntry
 from tallystick.disputes.game.game import MoveOption, apply, next_moves

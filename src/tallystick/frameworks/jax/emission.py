@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from tallystick.errors import UnavailableError
 from tallystick.graphs.graph import Graph, Node, Ref
-from tallystick.operators.operator import Attribute
+from tallystick.operators.definition import Attribute
 from tallystick.tensors.dtypes import round_to_bfloat16
 from tallystick.tensors.spec import TensorSpec
 

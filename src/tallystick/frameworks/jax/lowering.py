@@ -17,7 +17,7 @@ from tallystick.errors import MalformedError, UnavailableError
 from tallystick.frameworks.jax.reading import attributes_of, number_of, spec_of, tensor_of
 from tallystick.graphs.derive import Deriver
 from tallystick.graphs.graph import Constant, Graph, GraphForm, Input, Node, Operand, Output, Ref, result_ref
-from tallystick.operators.operator import Operator
+from tallystick.operators.definition import Operator
 from tallystick.operators.registry import OPERATORS
 from tallystick.tensors.digest import tensor_digest
 from tallystick.tensors.spec import TensorSpec

@@ -11,7 +11,7 @@ from jaxlib.mlir.dialects import stablehlo
 
 from tallystick.errors import UnavailableError
 from tallystick.frameworks.jax.emission import ELEMENTS
-from tallystick.operators.operator import Attribute
+from tallystick.operators.definition import Attribute
 from tallystick.tensors.dtypes import numpy_dtype, round_to_bfloat16
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor

@@ -13,7 +13,7 @@ from tallystick.frameworks.torch.randomness import dropout_mask, philox_uniform
 from tallystick.frameworks.torch.reuse import IN_PLACE
 from tallystick.graphs.graph import Node
 from tallystick.operators.arrays import library
-from tallystick.operators.operator import Operator
+from tallystick.operators.definition import Operator
 from tallystick.operators.registry import operator
 from tallystick.operators.values import Value, Values
 

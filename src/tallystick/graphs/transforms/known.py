@@ -18,7 +18,7 @@ from tallystick.graphs.derive import operand_of, read
 from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.graphs.transforms.later import REFERENCE, forbids
 from tallystick.operators.algebra import Number
-from tallystick.operators.operator import Attribute
+from tallystick.operators.definition import Attribute
 from tallystick.operators.registry import operator
 from tallystick.operators.values import Value
 from tallystick.tensors.spec import TensorSpec

@@ -19,7 +19,7 @@ from tallystick.graphs.graph import Node
 from tallystick.graphs.transforms.axes import StepSizes
 from tallystick.graphs.transforms.known import SIDES, parameters_of
 from tallystick.graphs.transforms.steps import Mixed, Stacked, Steps
-from tallystick.operators.operator import Attribute
+from tallystick.operators.definition import Attribute
 from tallystick.operators.registry import operator
 from tallystick.operators.types import Types
 from tallystick.tensors.spec import TensorSpec

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from tallystick.errors import MalformedError, UsageError
+from tallystick.graphs.admission import DEFAULT
 from tallystick.graphs.check import check_graph
-from tallystick.graphs.door import DEFAULT
 from tallystick.graphs.graph import Graph, Input, Node, Output, Ref, Role, result_ref
-from tallystick.operators.operator import Attribute
+from tallystick.operators.definition import Attribute
 from tallystick.operators.registry import operator
 from tallystick.operators.types import Types
 from tallystick.tensors.spec import TensorSpec

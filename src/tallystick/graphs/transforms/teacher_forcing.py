@@ -19,8 +19,8 @@ from itertools import islice, product
 from typing import Final, TypeAlias
 
 from tallystick.errors import MalformedError, UnavailableError, UsageError
+from tallystick.graphs.admission import check_constants, read_graph
 from tallystick.graphs.decode_interface import PLACES
-from tallystick.graphs.door import check_constants, read_graph
 from tallystick.graphs.encoding import graph_bytes
 from tallystick.graphs.graph import Graph, Input, Node, Output, Ref
 from tallystick.graphs.transforms.axes import StepSizes, choose_marks

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from tallystick.graphs.graph import Node, Operand, Ref
-from tallystick.operators.operator import Attribute, Scalar
+from tallystick.operators.definition import Attribute, Scalar
 from tallystick.operators.registry import operator
 from tallystick.operators.types import Types
 from tallystick.tensors.spec import TensorSpec

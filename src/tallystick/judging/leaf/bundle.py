@@ -22,7 +22,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import numpy as np
 from pydantic import Field
 
-from tallystick.commitments.digest import Digest, digest
+from tallystick.commitments.digests import Digest, digest
 from tallystick.commitments.encoding import encode
 from tallystick.documents.document import Count, Document
 from tallystick.errors import MalformedError, UnavailableError

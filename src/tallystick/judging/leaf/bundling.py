@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.commitments.tree import LeafHashes, leaf_hash, prove_inclusion, tree_root
 from tallystick.documents.files import read_document
 from tallystick.errors import MalformedError, UnavailableError, UsageError

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from tallystick.commitments.digest import digest, digest_bytes
+from tallystick.commitments.digests import digest, digest_bytes
 from tallystick.commitments.encoding import encode
 from tallystick.commitments.philox import words
 from tallystick.judging.leaf.parts import Part, Parts, Places
 from tallystick.operators.balls.ball import Ball
 from tallystick.operators.balls.balls import Balls
 from tallystick.operators.bound import Argument, ResultBound, bound
-from tallystick.operators.operator import Operator
+from tallystick.operators.definition import Operator
 from tallystick.operators.precision import PLAIN, Precision
 from tallystick.operators.rounding import DETERMINISTIC, Model
 

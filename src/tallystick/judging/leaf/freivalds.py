@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.commitments.digest import digest, digest_bytes
+from tallystick.commitments.digests import digest, digest_bytes
 from tallystick.commitments.encoding import encode
 from tallystick.commitments.philox import words
 from tallystick.graphs.derive import operand_of

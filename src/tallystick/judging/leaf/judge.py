@@ -24,12 +24,12 @@ from tallystick.graphs.derive import Derived, Deriver
 from tallystick.graphs.graph import Node, Ref
 from tallystick.judging.findings import Findings
 from tallystick.judging.leaf.bundle import BundleSizes, LeafBundle
+from tallystick.judging.leaf.comparison import ComparedResults, JudgeSettings, compare_results
 from tallystick.judging.leaf.elements import chosen_places
 from tallystick.judging.leaf.freivalds import check_product, product_of, signs_of, suspicious_places
 from tallystick.judging.leaf.parts import Places
-from tallystick.judging.leaf.question import Ground, LeafRequest, Ruling, RulingWork
+from tallystick.judging.leaf.request import Ground, LeafRequest, Ruling, RulingWork
 from tallystick.judging.leaf.structure import check_structure, small_values
-from tallystick.judging.leaf.weighing import ComparedResults, JudgeSettings, compare_results
 from tallystick.judging.verdict import Verdict
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.commitments.encoding import encode
 from tallystick.commitments.tree import Hash, check_inclusion, leaf_hash
 from tallystick.errors import MalformedError, ProofError

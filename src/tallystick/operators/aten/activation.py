@@ -7,7 +7,7 @@ import math
 from tallystick.errors import MalformedError
 from tallystick.operators.algebra import Algebra, V
 from tallystick.operators.aten.arguments import axis_of, constant, divided, met, narrowly_met
-from tallystick.operators.operator import Exactness, Family, Scalar
+from tallystick.operators.definition import Exactness, Family, Scalar
 
 FAMILY = Family()
 _CUBIC = 0.044715  # Hendrycks & Gimpel 2016, §2

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from tallystick.errors import MalformedError
 from tallystick.operators.algebra import Algebra, Axes, Typed, V
-from tallystick.operators.operator import Scalar
+from tallystick.operators.definition import Scalar
 
 FLOATS: Final = ("F16", "BF16", "F32", "F64")
 SIGNED: Final = ("I8", "I16", "I32", "I64")

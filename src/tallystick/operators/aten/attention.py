@@ -18,7 +18,7 @@ from typing import Final, Generic
 from tallystick.errors import MalformedError
 from tallystick.operators.algebra import Algebra, Typed, V
 from tallystick.operators.aten.contraction import summand, widened
-from tallystick.operators.operator import Exactness, Family
+from tallystick.operators.definition import Exactness, Family
 from tallystick.operators.shapes import FLOATS, broadcast_shapes
 
 FAMILY: Final = Family()

@@ -23,7 +23,7 @@ from tallystick.operators.aten.moments import (
     present,
     stored,
 )
-from tallystick.operators.operator import Exactness, Family
+from tallystick.operators.definition import Exactness, Family
 
 FAMILY: Final = Family()
 

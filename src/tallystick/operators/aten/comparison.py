@@ -7,7 +7,7 @@ from typing import Any
 from tallystick.errors import MalformedError
 from tallystick.operators.algebra import Algebra, Comparison, V
 from tallystick.operators.aten.arguments import FLOATS, common_dtype
-from tallystick.operators.operator import Exactness, Family, Scalar
+from tallystick.operators.definition import Exactness, Family, Scalar
 
 FAMILY = Family()
 _COMPARISONS: tuple[tuple[Comparison, str], ...] = (

@@ -11,7 +11,7 @@ from typing import Final
 
 from tallystick.errors import MalformedError
 from tallystick.operators.algebra import Algebra, Number, Typed, V
-from tallystick.operators.operator import Exactness, Family, Scalar
+from tallystick.operators.definition import Exactness, Family, Scalar
 from tallystick.operators.shapes import FLOATS, broadcast_shapes
 
 FAMILY: Final = Family()

@@ -18,7 +18,7 @@ from typing import Any, Final
 from tallystick.errors import MalformedError
 from tallystick.operators.algebra import Algebra, Typed, V
 from tallystick.operators.aten.contraction import check_rank, optional, summand, widened
-from tallystick.operators.operator import Definition, Exactness, Family
+from tallystick.operators.definition import Definition, Exactness, Family
 
 FAMILY: Final = Family()
 

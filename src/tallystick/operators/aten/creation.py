@@ -9,7 +9,7 @@ from typing import Final
 from tallystick.errors import MalformedError
 from tallystick.operators.algebra import Algebra, Number, V
 from tallystick.operators.aten.arguments import FLOATS, constant, wide_dtype
-from tallystick.operators.operator import Exactness, Family, Scalar
+from tallystick.operators.definition import Exactness, Family, Scalar
 from tallystick.operators.shapes import NUMBERS, check_number
 
 FAMILY = Family()

@@ -8,7 +8,7 @@ from typing import Any
 from tallystick.errors import MalformedError
 from tallystick.operators.algebra import Algebra, V
 from tallystick.operators.aten.arguments import FLOATS, divided, met, real, stored, stored_number
-from tallystick.operators.operator import Definition, Exactness, Family, Scalar
+from tallystick.operators.definition import Definition, Exactness, Family, Scalar
 
 FAMILY = Family()
 _TWO = "Tensor self, Tensor other"

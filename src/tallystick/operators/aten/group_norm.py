@@ -9,7 +9,7 @@ from tallystick.errors import MalformedError
 from tallystick.operators.algebra import Algebra, Typed, V
 from tallystick.operators.aten.convolution import masked
 from tallystick.operators.aten.moments import Sides, check_floats, check_shape, gradient_by_input, moments_of, normalize
-from tallystick.operators.operator import Exactness, Family
+from tallystick.operators.definition import Exactness, Family
 
 FAMILY: Final = Family()
 

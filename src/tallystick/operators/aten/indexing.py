@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from tallystick.errors import MalformedError
 from tallystick.operators.algebra import Algebra, Typed, V
 from tallystick.operators.aten.arguments import axis_of, lifted
-from tallystick.operators.operator import Exactness, Family, Scalar
+from tallystick.operators.definition import Exactness, Family, Scalar
 from tallystick.operators.shapes import taken
 
 FAMILY = Family()

@@ -9,7 +9,7 @@ from typing import Any, Final
 from tallystick.errors import MalformedError
 from tallystick.operators.algebra import Algebra, V
 from tallystick.operators.aten.arguments import axis_of, common_dtype, lifted
-from tallystick.operators.operator import Exactness, Family, Scalar
+from tallystick.operators.definition import Exactness, Family, Scalar
 
 FAMILY = Family()
 PARTS_MAX: Final = 1 << 16

@@ -13,7 +13,7 @@ from tallystick.operators.algebra import Algebra, V
 from tallystick.operators.aten.activation import log_of_sigmoid
 from tallystick.operators.aten.arguments import FLOATS, constant, divided, narrowly_met
 from tallystick.operators.aten.softmax import log_softmax_along
-from tallystick.operators.operator import Exactness, Family
+from tallystick.operators.definition import Exactness, Family
 
 FAMILY = Family()
 NONE: Final = 0

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tallystick.errors import MalformedError
 from tallystick.operators.algebra import Algebra, V
 from tallystick.operators.aten.arguments import axes_of, axis_of
-from tallystick.operators.operator import Exactness, Family
+from tallystick.operators.definition import Exactness, Family
 
 FAMILY = Family()
 

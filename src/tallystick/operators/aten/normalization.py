@@ -24,7 +24,7 @@ from tallystick.operators.aten.moments import (
     stored,
     widened,
 )
-from tallystick.operators.operator import Exactness, Family
+from tallystick.operators.definition import Exactness, Family
 
 FAMILY: Final = Family()
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from tallystick.operators.algebra import Algebra, V
 from tallystick.operators.aten.arguments import met
-from tallystick.operators.operator import Exactness, Family, Scalar
+from tallystick.operators.definition import Exactness, Family, Scalar
 
 FAMILY = Family()
 _THREE = "Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1"

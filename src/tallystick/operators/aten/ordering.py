@@ -6,7 +6,7 @@ from tallystick.errors import MalformedError
 from tallystick.operators.algebra import Algebra, Comparison, V
 from tallystick.operators.aten.arguments import axis_of, lifted
 from tallystick.operators.aten.joining import cat, part
-from tallystick.operators.operator import Exactness, Family
+from tallystick.operators.definition import Exactness, Family
 
 FAMILY = Family()
 

@@ -13,7 +13,7 @@ from typing import Final
 from tallystick.errors import MalformedError
 from tallystick.operators.algebra import Algebra, Typed, V
 from tallystick.operators.aten.convolution import sides
-from tallystick.operators.operator import Exactness, Family
+from tallystick.operators.definition import Exactness, Family
 from tallystick.operators.shapes import FLOATS
 
 FAMILY: Final = Family()

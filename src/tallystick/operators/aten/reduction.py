@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from tallystick.operators.algebra import Algebra, Axes, V
 from tallystick.operators.aten.arguments import FLOATS, axes_of, axis_of, divided, float_dtype, lifted
-from tallystick.operators.operator import Exactness, Family, Scalar
+from tallystick.operators.definition import Exactness, Family, Scalar
 
 FAMILY = Family()
 Dims = Sequence[int] | None

@@ -14,7 +14,7 @@ import numpy as np
 from tallystick.errors import MalformedError
 from tallystick.operators.algebra import Algebra, V
 from tallystick.operators.aten.contraction import check_rank
-from tallystick.operators.operator import Exactness, Family
+from tallystick.operators.definition import Exactness, Family
 
 FAMILY: Final = Family()
 

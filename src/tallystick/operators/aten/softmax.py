@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tallystick.operators.algebra import Algebra, V
 from tallystick.operators.aten.arguments import axis_of, lifted, stored
-from tallystick.operators.operator import Exactness, Family
+from tallystick.operators.definition import Exactness, Family
 
 FAMILY = Family()
 _NARROW = ("F16", "BF16")

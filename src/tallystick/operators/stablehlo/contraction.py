@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tallystick.operators.algebra import Algebra, V
-from tallystick.operators.operator import Exactness, Family
+from tallystick.operators.definition import Exactness, Family
 from tallystick.operators.stablehlo.arguments import (
     FLOATS,
     PRECISIONS,

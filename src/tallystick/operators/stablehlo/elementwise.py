@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tallystick.errors import MalformedError
 from tallystick.operators.algebra import Algebra, V
-from tallystick.operators.operator import Exactness, Family
+from tallystick.operators.definition import Exactness, Family
 from tallystick.operators.stablehlo.arguments import FLOATS, alike, is_integer, require, rounded
 
 FAMILY = Family()

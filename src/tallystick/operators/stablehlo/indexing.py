@@ -7,7 +7,7 @@ from math import prod
 from typing import Final, NamedTuple
 
 from tallystick.operators.algebra import Algebra, V
-from tallystick.operators.operator import Exactness, Family
+from tallystick.operators.definition import Exactness, Family
 from tallystick.operators.stablehlo.arguments import (
     FLOATS,
     distinct_axes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tallystick.operators.algebra import Algebra, Number, V
-from tallystick.operators.operator import Exactness, Family
+from tallystick.operators.definition import Exactness, Family
 from tallystick.operators.stablehlo.arguments import (
     distinct_axes,
     index_scalars,

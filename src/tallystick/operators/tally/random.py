@@ -12,7 +12,7 @@ from typing import Final
 
 from tallystick.errors import MalformedError
 from tallystick.operators.algebra import Algebra, V
-from tallystick.operators.operator import Exactness, Family
+from tallystick.operators.definition import Exactness, Family
 
 FAMILY = Family()
 

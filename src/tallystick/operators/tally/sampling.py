@@ -17,7 +17,7 @@ import numpy as np
 
 from tallystick.errors import MalformedError
 from tallystick.operators.algebra import Algebra, V
-from tallystick.operators.operator import Exactness, Family
+from tallystick.operators.definition import Exactness, Family
 from tallystick.operators.tally import fixed
 from tallystick.operators.tally.random import LANES, philox
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, Literal
 
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.errors import UsageError
 from tallystick.recorders.receipts import Issued, ReceiptIssuer
 from tallystick.serving.vllm.logits_processor import sampler_of

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 import requests
 
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.disputes.coordinators.ethereum.client import EthereumCoordinator, Settings, connect
 from tallystick.disputes.coordinators.ethereum.deploy import deploy
 from tallystick.disputes.coordinators.ethereum.endpoints import RetryRules
 from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
-from tallystick.disputes.coordinators.ethereum.place import ContractLocation
+from tallystick.disputes.coordinators.ethereum.location import ContractLocation
 from tallystick.disputes.coordinators.ethereum.sender import SendingRules
 from tallystick.disputes.game.moves import Contest, Post
 from tallystick.disputes.game.rules import Rules

@@ -14,7 +14,7 @@ from tallystick.disputes.coordinators.coordinator import Board, Coordinator, Mov
 from tallystick.disputes.coordinators.ethereum.client import EthereumCoordinator, connect
 from tallystick.disputes.coordinators.ethereum.deploy import deploy
 from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
-from tallystick.disputes.coordinators.ethereum.place import ContractLocation
+from tallystick.disputes.coordinators.ethereum.location import ContractLocation
 from tallystick.disputes.game.moves import Draw, Move
 from tallystick.disputes.game.rules import Rules
 from tallystick.disputes.parties.table import MemoryBoard

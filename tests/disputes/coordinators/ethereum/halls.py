@@ -13,9 +13,9 @@ from tallystick.disputes.game.moves import Move
 from tallystick.disputes.game.rules import Rules
 from tallystick.disputes.game.state import Phase, State
 from tallystick.disputes.parties import programs
+from tallystick.disputes.parties.board_cache import BoardCache
 from tallystick.disputes.parties.player import Player
 from tallystick.disputes.parties.prover import ClaimOffer
-from tallystick.disputes.parties.shelf import BoardCache
 from tallystick.disputes.parties.table import MemoryBoard, play_out
 from tallystick.disputes.parties.task import PartyRole
 from tallystick.disputes.parties.workspace import Workspace

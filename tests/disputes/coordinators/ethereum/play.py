@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.disputes.game import committee
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import (

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tallystick.attestation.signing import SigningKey
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.commitments.encoding import encode
 from tallystick.disputes.coordinators.coordinator import Board
 from tallystick.disputes.coordinators.ethereum.attesting import RemoteAttester, create_app
@@ -30,9 +30,9 @@ from tallystick.disputes.coordinators.ethereum.encoding import (
 )
 from tallystick.disputes.coordinators.ethereum.founding import contract_address
 from tallystick.disputes.coordinators.ethereum.keys import ORDER, EthereumKey
-from tallystick.disputes.coordinators.ethereum.place import ContractLocation
+from tallystick.disputes.coordinators.ethereum.location import ContractLocation
 from tallystick.disputes.coordinators.local.board import BlobStore
-from tallystick.disputes.coordinators.local.place import LocalCoordinator
+from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 from tallystick.disputes.coordinators.local.wire import RequestLimits
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.game import TRANSITIONS

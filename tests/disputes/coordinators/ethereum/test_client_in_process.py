@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.disputes.coordinators.ethereum.client import EthereumCoordinator
 from tallystick.disputes.coordinators.ethereum.deploy import deploy_through
 from tallystick.disputes.coordinators.ethereum.endpoints import Endpoints

@@ -9,7 +9,7 @@ import pytest
 from eth_account.messages import encode_typed_data
 from eth_utils import keccak
 
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.disputes.coordinators.ethereum.keys import ORDER, signer_of
 from tallystick.disputes.coordinators.ethereum.relay import Relayed, sign_relayed
 from tallystick.disputes.coordinators.ethereum.typed_data import TYPES, kept_data, relayed_move

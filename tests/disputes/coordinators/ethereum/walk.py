@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.commitments.tree import Hash
 from tallystick.disputes.game import committee
 from tallystick.disputes.game.fault import Fault

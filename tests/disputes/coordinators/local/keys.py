@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tallystick.attestation.signing import SigningKey
 from tallystick.disputes.coordinators.coordinator import Board, Coordinator
-from tallystick.disputes.coordinators.local.place import LocalCoordinator
+from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 from tallystick.disputes.game.rules import Rules
 from tallystick.disputes.parties.table import Clock
 from tests.disputes.coordinators.conformance import NAMES, MakeRules

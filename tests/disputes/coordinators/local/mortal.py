@@ -23,7 +23,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from tallystick.disputes.coordinators.local.place import LocalCoordinator
+from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 from tallystick.disputes.parties.table import Clock
 from tests.disputes.coordinators.local.keys import LocalWorld, key_of, set_up
 from tests.disputes.coordinators.local.script import rules, second_of

@@ -16,10 +16,10 @@ import pytest
 from fastapi.responses import Response
 
 from tallystick.attestation.signing import SigningKey
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.commitments.encoding import decode, encode
 from tallystick.disputes.coordinators.local.client import RemoteCoordinator
-from tallystick.disputes.coordinators.local.place import LocalCoordinator
+from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 from tallystick.disputes.coordinators.local.server import create_app
 from tallystick.disputes.coordinators.local.signed import (
     MOVE_DOMAIN,
@@ -32,7 +32,7 @@ from tallystick.disputes.coordinators.local.signed import (
 )
 from tallystick.disputes.coordinators.local.wire import RequestLimits
 from tallystick.disputes.game.moves import Choose, Timeout
-from tallystick.disputes.parties.keeper import DueMoves
+from tallystick.disputes.parties.due_moves import DueMoves
 from tallystick.disputes.parties.player import Pace, Player
 from tallystick.disputes.parties.workspace import Workspace
 from tallystick.errors import MalformedError, ProofError, RuleError, UnavailableError, UsageError

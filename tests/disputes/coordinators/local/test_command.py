@@ -19,7 +19,7 @@ import typer
 from tallystick.cli import coordinator
 from tallystick.commitments.encoding import encode
 from tallystick.disputes.coordinators.local.client import RemoteCoordinator
-from tallystick.disputes.coordinators.local.place import LocalCoordinator
+from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Concede
 from tallystick.disputes.game.state import Status

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tallystick.attestation.signing import SigningKey
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.commitments.encoding import Json, decode, encode
 from tallystick.disputes.coordinators.local.signed import (
     MOVE_DOMAIN,

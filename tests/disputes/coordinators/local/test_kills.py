@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.disputes.coordinators.local.place import LocalCoordinator
+from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 from tallystick.disputes.coordinators.local.signed import read_signed_move
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import read_move

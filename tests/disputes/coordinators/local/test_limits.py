@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from tallystick.attestation.signing import SigningKey
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.disputes.coordinators.local.board import BlobStore, Quotas
 from tallystick.disputes.coordinators.local.client import RemoteCoordinator
-from tallystick.disputes.coordinators.local.place import LocalCoordinator
+from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 from tallystick.disputes.coordinators.local.problems import Problem
 from tallystick.disputes.coordinators.local.server import BodyTimeouts, create_app
 from tallystick.disputes.coordinators.local.signed import put_message, sign_move

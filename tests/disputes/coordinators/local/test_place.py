@@ -14,12 +14,12 @@ from tallystick.attestation.signing import SigningKey
 from tallystick.disputes.coordinators.local.beacon import NONCES, hashed
 from tallystick.disputes.coordinators.local.beacon import nonce as beacon_nonce
 from tallystick.disputes.coordinators.local.board import Quotas
-from tallystick.disputes.coordinators.local.place import LocalCoordinator
+from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 from tallystick.disputes.coordinators.local.signed import sign_move
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Concede, Convene, Draw, Finalise, Withdraw
 from tallystick.disputes.game.state import Phase, Status
-from tallystick.disputes.parties.keeper import DueMoves
+from tallystick.disputes.parties.due_moves import DueMoves
 from tallystick.disputes.parties.player import Player
 from tallystick.disputes.parties.table import Clock, play_out
 from tallystick.disputes.parties.workspace import Workspace

@@ -9,14 +9,14 @@ from functools import partial
 from pathlib import Path
 
 from tallystick.disputes.coordinators.local.client import RemoteCoordinator
-from tallystick.disputes.coordinators.local.place import LocalCoordinator
+from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 from tallystick.disputes.coordinators.local.server import create_app
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.state import Status
 from tallystick.disputes.parties import programs
+from tallystick.disputes.parties.board_cache import BoardCache
 from tallystick.disputes.parties.player import Player
 from tallystick.disputes.parties.prover import ClaimOffer
-from tallystick.disputes.parties.shelf import BoardCache
 from tallystick.disputes.parties.table import play_out
 from tallystick.disputes.parties.task import PartyRole
 from tallystick.disputes.parties.workspace import Workspace

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from tallystick.attestation.signing import SigningKey
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.commitments.encoding import decode, encode
 from tallystick.disputes.coordinators.local.board import BlobStore, Quotas
 from tallystick.disputes.coordinators.local.signed import (

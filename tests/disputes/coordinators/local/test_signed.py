@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tallystick.attestation.signing import check_signature
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.disputes.coordinators.local.beacon import check_nonce
 from tallystick.disputes.coordinators.local.book import Book
 from tallystick.disputes.coordinators.local.signed import (

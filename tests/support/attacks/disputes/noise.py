@@ -15,7 +15,7 @@ from tallystick.errors import MalformedError, UnavailableError
 from tallystick.frameworks.torch.state import from_tensor, to_tensor
 from tallystick.graphs.engine import Arguments
 from tallystick.graphs.graph import Node
-from tallystick.operators.operator import Exactness
+from tallystick.operators.definition import Exactness
 from tallystick.operators.precision import FORMATS
 from tallystick.operators.registry import operator
 from tallystick.tensors.tensor import Tensor

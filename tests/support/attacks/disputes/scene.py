@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from tallystick.attacks.forging import place_of_step, read_records
-from tallystick.audits.evidence import CheckedRun
+from tallystick.audits.checked_run import CheckedRun
 from tallystick.audits.inference import Calls
 from tallystick.disputes.evidence.subjects import whole_calls, whole_evidence
 from tallystick.disputes.evidence.traces import RecordTrace, torch_engine, trace_of_calls, trace_of_training

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tallystick.attacks.forging import place_of_step, read_records
-from tallystick.audits.evidence import CheckedRun, gather_evidence
+from tallystick.audits.checked_run import CheckedRun, gather_evidence
 from tallystick.audits.policy import Policy
-from tallystick.commitments.digest import Digest, digest_from
+from tallystick.commitments.digests import Digest, digest_from
 from tallystick.commitments.encoding import encode
 from tallystick.commitments.tree import leaf_hash, tree_root
 from tallystick.documents.files import write_atomically

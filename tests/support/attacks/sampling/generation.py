@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tallystick.sampling.choose import choose
+from tallystick.sampling.choice import choose
 from tallystick.transcripts.sampler import Sampler
 from tallystick.workloads.language_model import Rows
 

@@ -13,7 +13,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from pydantic import Field
 
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.disputes.coordinators.ethereum.board import AttestingBoard, check_attestation
 from tallystick.disputes.coordinators.local.bodies import read_body
 from tallystick.disputes.coordinators.local.problems import PROBLEM_BYTES_MAX, Problem, error_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from tallystick.commitments.digest import Digest, digest, parse_digest
+from tallystick.commitments.digests import Digest, digest, parse_digest
 from tallystick.disputes.coordinators.ethereum.keys import EthereumKey, signer_of
 from tallystick.disputes.coordinators.ethereum.typed_data import kept_data
 from tallystick.disputes.coordinators.manifest import BLOB_BYTES_MAX

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.disputes.coordinators.coordinator import MoveEntry
 from tallystick.disputes.coordinators.ethereum import chain
 from tallystick.disputes.coordinators.ethereum.encoding import ATTESTED, GWEI, encode_call, encode_move
@@ -21,7 +21,7 @@ from tallystick.disputes.coordinators.ethereum.endpoints import Endpoint, Endpoi
 from tallystick.disputes.coordinators.ethereum.founding import Founding, founding
 from tallystick.disputes.coordinators.ethereum.journal import TransactionJournal
 from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
-from tallystick.disputes.coordinators.ethereum.place import ContractLocation
+from tallystick.disputes.coordinators.ethereum.location import ContractLocation
 from tallystick.disputes.coordinators.ethereum.reader import History, LogReader
 from tallystick.disputes.coordinators.ethereum.relay import Relayed, check_relayed, sign_relayed
 from tallystick.disputes.coordinators.ethereum.sender import Call, Sender, SendingRules

@@ -12,7 +12,7 @@ from tallystick.disputes.coordinators.ethereum.encoding import encode_founding
 from tallystick.disputes.coordinators.ethereum.endpoints import Endpoints, HttpEndpoint
 from tallystick.disputes.coordinators.ethereum.journal import TransactionJournal
 from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
-from tallystick.disputes.coordinators.ethereum.place import ContractLocation
+from tallystick.disputes.coordinators.ethereum.location import ContractLocation
 from tallystick.disputes.coordinators.ethereum.sender import NOWHERE, Call, Sender
 from tallystick.disputes.game.rules import Rules
 from tallystick.errors import UnavailableError

@@ -26,7 +26,7 @@ from eth_utils.abi import (
     get_abi_output_types,
 )
 
-from tallystick.commitments.digest import digest_bytes, digest_from
+from tallystick.commitments.digests import digest_bytes, digest_from
 from tallystick.commitments.encoding import Json, encode
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Move, read_move

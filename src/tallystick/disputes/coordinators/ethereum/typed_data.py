@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tallystick.commitments.digest import Digest, digest_bytes
+from tallystick.commitments.digests import Digest, digest_bytes
 
 DOMAIN_NAME: Final = "Tallystick"
 DOMAIN_VERSION: Final = "1"

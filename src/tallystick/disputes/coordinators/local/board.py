@@ -10,7 +10,7 @@ from typing import IO, Final
 
 import sqlalchemy as sa
 
-from tallystick.commitments.digest import Digest, digest_from
+from tallystick.commitments.digests import Digest, digest_from
 from tallystick.disputes.coordinators.local.database import BLOBS, CHUNKS, Database
 from tallystick.disputes.coordinators.local.standing import Allowance
 from tallystick.disputes.coordinators.manifest import BLOB_BYTES_MAX

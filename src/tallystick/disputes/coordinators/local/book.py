@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.disputes.coordinators.local import beacon
 from tallystick.disputes.coordinators.local.signed import Accepted, ChainEntry, Charter, SignedMove
 from tallystick.disputes.game.game import apply

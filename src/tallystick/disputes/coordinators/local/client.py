@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from tallystick.attestation.signing import SigningKey
-from tallystick.commitments.digest import Digest, parse_digest
+from tallystick.commitments.digests import Digest, parse_digest
 from tallystick.commitments.encoding import Json, decode
 from tallystick.disputes.coordinators.coordinator import MoveEntry
 from tallystick.disputes.coordinators.local.board import blob_digest

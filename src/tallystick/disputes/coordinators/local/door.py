@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.disputes.coordinators.local.signed import Charter, SignedMove, read_signed_move
 from tallystick.disputes.game.moves import Descend, Move, Partition, Post, Reveal, read_move
 from tallystick.errors import RuleError

@@ -16,12 +16,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from tallystick.attestation.signing import check_signature
-from tallystick.commitments.digest import Digest, parse_digest
+from tallystick.commitments.digests import Digest, parse_digest
 from tallystick.commitments.encoding import Json, encode
 from tallystick.disputes.coordinators.local.board import blob_digest
 from tallystick.disputes.coordinators.local.bodies import declared_size, read_body, spool_body
+from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 from tallystick.disputes.coordinators.local.door import admit
-from tallystick.disputes.coordinators.local.place import LocalCoordinator
 from tallystick.disputes.coordinators.local.problems import Problem, problem_of
 from tallystick.disputes.coordinators.local.signed import SIGNED_MOVE_BYTES_MAX, put_message
 from tallystick.disputes.coordinators.local.uploads import Uploads

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from tallystick.attestation.points import PublicKey
 from tallystick.attestation.signing import SigningKey, check_signature
-from tallystick.commitments.digest import Digest, digest
+from tallystick.commitments.digests import Digest, digest
 from tallystick.disputes.game.moves import MOVE_BYTES_MAX, HashText, Move
 from tallystick.disputes.game.rules import Rules
 from tallystick.documents.document import Count, DigestText, Document

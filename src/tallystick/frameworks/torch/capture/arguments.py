@@ -11,7 +11,7 @@ from torch import fx
 from tallystick.errors import UnavailableError
 from tallystick.frameworks.torch.dtypes import dtype_name, whole
 from tallystick.graphs.graph import Operand, Ref
-from tallystick.operators.operator import Attribute, Operator, Parameter
+from tallystick.operators.definition import Attribute, Operator, Parameter
 
 RefOf: TypeAlias = Callable[[fx.Node], Ref]
 

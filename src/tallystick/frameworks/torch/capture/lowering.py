@@ -19,7 +19,7 @@ from tallystick.frameworks.torch.capture.calls import bound_arguments, only_move
 from tallystick.frameworks.torch.capture.results import checked_results
 from tallystick.frameworks.torch.state import to_tensor
 from tallystick.graphs.graph import Constant, Graph, GraphForm, Input, Node, Output, Ref, result_ref
-from tallystick.operators.operator import Operator
+from tallystick.operators.definition import Operator
 from tallystick.operators.registry import OPERATORS
 from tallystick.tensors.digest import tensor_digest
 from tallystick.tensors.spec import TensorSpec

@@ -11,7 +11,7 @@ from torch import fx
 from tallystick.errors import UnavailableError
 from tallystick.frameworks.torch.dtypes import spec_of
 from tallystick.graphs.graph import Operand, Ref
-from tallystick.operators.operator import Attribute, Operator
+from tallystick.operators.definition import Attribute, Operator
 from tallystick.operators.types import Types
 from tallystick.tensors.spec import TensorSpec
 

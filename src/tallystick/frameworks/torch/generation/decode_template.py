@@ -24,7 +24,7 @@ from tallystick.frameworks.torch.generation.decoding import (
     renamed,
 )
 from tallystick.frameworks.torch.state import to_tensor
-from tallystick.graphs.execute import execute
+from tallystick.graphs.execution import execute
 from tallystick.graphs.graph import Graph
 from tallystick.graphs.template import Template
 from tallystick.tensors.tensor import Tensor

@@ -14,14 +14,14 @@ from typing import Any, Final, TypeAlias
 import torch
 from torch import nn
 
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.commitments.encoding import Json, decode
 from tallystick.errors import UnavailableError, UsageError
 from tallystick.frameworks.torch.capture.export import tracing_errors
 from tallystick.frameworks.torch.capture.model import CapturedModel, capture
 from tallystick.frameworks.torch.generation.hidden_states import watching_layers
 from tallystick.frameworks.torch.state import to_tensor
-from tallystick.graphs.door import read_graph
+from tallystick.graphs.admission import read_graph
 from tallystick.graphs.encoding import canonical, graph_bytes
 from tallystick.graphs.files import save_program
 from tallystick.graphs.root import graph_root

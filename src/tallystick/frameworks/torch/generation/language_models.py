@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 import torch
 
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.commitments.encoding import Json, encode, parse
 from tallystick.documents.files import read_document
 from tallystick.errors import MalformedError, UnavailableError, UsageError

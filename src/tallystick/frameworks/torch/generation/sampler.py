@@ -17,7 +17,7 @@ from tallystick.errors import MalformedError, UsageError
 from tallystick.operators.arrays import library
 from tallystick.operators.tally import fixed, sampling
 from tallystick.operators.values import Value, Values
-from tallystick.sampling.choose import check_form, check_places, choose_one
+from tallystick.sampling.choice import check_form, check_places, choose_one
 from tallystick.sampling.draw import FAR_BELOW, NONE_LEFT, at_least_exp2, draw_gumbel, reach, threshold
 from tallystick.sampling.plain import NUMBERS, Plain
 from tallystick.sampling.stream import position_words

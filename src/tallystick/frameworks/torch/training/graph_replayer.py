@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from tallystick.commitments.digest import Digest, digest
+from tallystick.commitments.digests import Digest, digest
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.frameworks.torch.capture.training_step import capture_recipe_step
 from tallystick.frameworks.torch.dtypes import DTYPES

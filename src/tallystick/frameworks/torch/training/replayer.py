@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tallystick.commitments.digest import Digest, digest
+from tallystick.commitments.digests import Digest, digest
 from tallystick.datasets.order import BatchPlan
 from tallystick.datasets.samples import Dataset
 from tallystick.errors import UnavailableError

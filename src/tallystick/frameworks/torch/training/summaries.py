@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import torch
 
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.frameworks.torch.training.sketch import Sketcher
 from tallystick.tensors.digest import state_digest
 from tallystick.tensors.tensor import Tensor

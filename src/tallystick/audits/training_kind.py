@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tallystick.audits.calibration import Family, family_of
-from tallystick.audits.evidence import CheckedRun
+from tallystick.audits.checked_run import CheckedRun
 from tallystick.errors import UnavailableError
 from tallystick.graphs.graph import Graph
 from tallystick.transcripts.schedule import learning_rate

@@ -10,7 +10,7 @@ from typing import Final
 from tallystick.disputes.game.moves import Move, Pinpoint
 from tallystick.disputes.game.protocols import DisputeView
 from tallystick.disputes.game.state import Dispute, Phase, Status
-from tallystick.disputes.parties.shelf import BoardCache
+from tallystick.disputes.parties.board_cache import BoardCache
 from tallystick.disputes.parties.task import PartyTask
 from tallystick.disputes.parties.watch import GameView
 from tallystick.disputes.parties.workspace import Workspace

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tallystick.audits.policy import Policy
-from tallystick.commitments.digest import digest_from
+from tallystick.commitments.digests import digest_from
 from tallystick.commitments.tree import Frontier, leaf_hash
 from tallystick.datasets.opened import read_tokenizer
 from tallystick.datasets.order import BatchPlan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.disputes.coordinators.coordinator import Board
 from tallystick.disputes.coordinators.manifest import fetch, publish
 from tallystick.disputes.game.protocols import DisputeView, Files

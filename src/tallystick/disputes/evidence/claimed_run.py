@@ -21,13 +21,13 @@ from typing import Final, Protocol
 import numpy as np
 
 from tallystick.audits.calibration import Calibration, LimitsEntry, shipped_calibration
-from tallystick.audits.evidence import CheckedRun
+from tallystick.audits.checked_run import CheckedRun
 from tallystick.audits.inference import Calls
 from tallystick.audits.replay import as_float
 from tallystick.audits.tolerant import part
+from tallystick.audits.training_kind import workload_of
 from tallystick.audits.undetermined import Mask, find_undetermined, share_of_update
-from tallystick.audits.workload import workload_of
-from tallystick.commitments.digest import Digest, digest_bytes
+from tallystick.commitments.digests import Digest, digest_bytes
 from tallystick.disputes.evidence.drift import Leeway, deviation
 from tallystick.disputes.evidence.limits import Kind, kinds_in, limits_of
 from tallystick.disputes.evidence.subjects import whole_calls, whole_evidence

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.graphs.derive import operand_of
 from tallystick.graphs.graph import Node, Ref
@@ -24,7 +24,7 @@ from tallystick.judging.leaf.parts import Places
 from tallystick.judging.leaf.ties import Tie, find_tie
 from tallystick.operators.bound import ResultBound as OperatorBound
 from tallystick.operators.bound import bound
-from tallystick.operators.operator import Exactness
+from tallystick.operators.definition import Exactness
 from tallystick.operators.precision import FORMATS, UNSTATED, Format, Precision
 from tallystick.operators.registry import operator
 from tallystick.tensors.tensor import Tensor

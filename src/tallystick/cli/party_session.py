@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
+    from tallystick.disputes.parties.board_cache import BoardCache
     from tallystick.disputes.parties.connect import CoordinatorConnection
     from tallystick.disputes.parties.player import Pace, Player
     from tallystick.disputes.parties.progress import DisputeProgress
-    from tallystick.disputes.parties.shelf import BoardCache
     from tallystick.disputes.parties.task import PartyRole
     from tallystick.disputes.parties.watch import GameView
     from tallystick.disputes.parties.workspace import Workspace
@@ -54,8 +54,8 @@ def party_session(
     coordinator: str, key: Path, board: str | None = None, board_key: Path | None = None, work: Path | None = None
 ) -> Iterator[PartySession]:
     """Connect as a party, and hold its folder; raises `UnavailableError` where another program of it does."""
+    from tallystick.disputes.parties.board_cache import BoardCache
     from tallystick.disputes.parties.connect import connected
-    from tallystick.disputes.parties.shelf import BoardCache
     from tallystick.disputes.parties.workspace import Workspace
 
     with (

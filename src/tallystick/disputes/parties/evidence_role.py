@@ -10,7 +10,7 @@ from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Concede, Evidence, Move, Prove
 from tallystick.disputes.game.protocols import DisputeView, Judge
 from tallystick.disputes.game.state import Phase, Status
-from tallystick.disputes.parties.shelf import BoardCache
+from tallystick.disputes.parties.board_cache import BoardCache
 from tallystick.disputes.parties.task import PartyTask
 from tallystick.disputes.parties.watch import GameView
 from tallystick.disputes.parties.workspace import Workspace

@@ -10,8 +10,8 @@ from tallystick.disputes.game.moves import Move
 from tallystick.disputes.game.rules import Rules
 from tallystick.disputes.game.state import State
 from tallystick.errors import RuleError
-from tests.support.simulator.agenda import Agenda
-from tests.support.simulator.witness import BrokenError, Published, Witness
+from tests.support.simulator.event_queue import Agenda
+from tests.support.simulator.invariant_checker import BrokenError, Published, Witness
 
 
 class Desk:

@@ -8,12 +8,12 @@ from tallystick.disputes.game.moves import Enlist, Retire
 from tallystick.disputes.game.pausing import game_time
 from tallystick.disputes.game.state import Phase
 from tests.support.simulator.actors import Surroundings
-from tests.support.simulator.agenda import Agenda
+from tests.support.simulator.event_queue import Agenda
+from tests.support.simulator.invariant_checker import Place
 from tests.support.simulator.members import Member
 from tests.support.simulator.population import Population
+from tests.support.simulator.random_moves import Vandal, seconds_to_due
 from tests.support.simulator.setting import VANDALS, party
-from tests.support.simulator.vandals import Vandal, seconds_to_due
-from tests.support.simulator.witness import Place
 
 
 class Stage(Surroundings, Protocol):

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from tallystick.attestation.points import check_public
 from tallystick.attestation.signing import SigningKey
-from tallystick.commitments.digest import Digest
+from tallystick.commitments.digests import Digest
 from tallystick.disputes.coordinators.coordinator import MoveEntry
 from tallystick.disputes.coordinators.local import beacon
 from tallystick.disputes.coordinators.local.board import BlobStore, Quotas, blob_digest
