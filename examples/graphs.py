@@ -46,7 +46,7 @@ def main(out: str) -> None:
     judge_call(model, x, Path(out))
 
 
-def compare_engines(captured: tallystick.torch.Captured, x: torch.Tensor) -> None:
+def compare_engines(captured: tallystick.torch.CapturedModel, x: torch.Tensor) -> None:
     """Run the GELU and the normalization alone, on the values that PyTorch computed before them."""
     values: dict[str, Tensor] = {**captured.bindings, "inputs.x": tallystick.torch.to_tensor(x)}
     head, middle = subgraph(captured.graph, [0]), subgraph(captured.graph, [1, 2])

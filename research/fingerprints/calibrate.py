@@ -36,7 +36,7 @@ LEAST: Final = {"F32": 1e-5, "BF16": 1e-4, "F16": 1e-5}
 """No limit is set lower: another machine may always differ in a last bit that no stack here differed in."""
 POSITIONS_MAX: Final = 175
 PROMPT_MIN, PROMPT_MAX = 8, 40
-MODULE: Final = "fingerprints.states"
+MODULE: Final = "research.fingerprints.states"
 
 
 class Trial(NamedTuple):

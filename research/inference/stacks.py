@@ -15,7 +15,7 @@ from tallystick.calibration.training.processes import StackJob, run_all
 from tallystick.calibration.training.stacks import PORTABLE, STACKS, Stack
 
 Engine = Literal["native", "inductor", "jax", "jax operators", "jax eager", "iree", "iree host", "iree vmvx"]
-MODULE: Final = "inference.on_stack"
+MODULE: Final = "research.inference.on_stack"
 FAST_MATH: Final = (
     "--xla_cpu_enable_fast_math=true --xla_cpu_fast_math_honor_nans=false --xla_cpu_fast_math_honor_infs=false "
     "--xla_cpu_fast_math_honor_division=false --xla_cpu_fast_math_honor_functions=false"

@@ -6,7 +6,9 @@ compares, allowing exactly the numerical drift that honest hardware causes, and 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tallystick.lazy import lazy
 
 if TYPE_CHECKING:
     from tallystick.answers.client import wrap as wrap
@@ -15,21 +17,13 @@ if TYPE_CHECKING:
     from tallystick.recorders.inference import record_inference as record_inference
     from tallystick.recorders.own_loop import record_training as record_training
 
-__all__ = ["TallyCallback", "__version__", "record_inference", "record_training", "verify", "wrap"]
-__version__ = "0.1.0"
 HOMES = {
-    "TallyCallback": "recorders.huggingface",
-    "record_inference": "recorders.inference",
-    "record_training": "recorders.own_loop",
-    "verify": "serving.verification",
-    "wrap": "serving.client",
+    "TallyCallback": "tallystick.recorders.huggingface",
+    "record_inference": "tallystick.recorders.inference",
+    "record_training": "tallystick.recorders.own_loop",
+    "verify": "tallystick.answers.verification",
+    "wrap": "tallystick.answers.client",
 }
-
-
-def __getattr__(name: str) -> Any:
-    """Load a recorder or a verifier, and PyTorch with it, only when somebody asks for it (PEP 562)."""
-    if name not in HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"tallystick.{HOMES[name]}"), name)
+__version__ = "0.1.0"
+__all__ = ["__version__", *HOMES]
+__getattr__, __dir__ = lazy(__name__, HOMES)

@@ -15,7 +15,7 @@ import numpy as np
 
 from tallystick.attacks.forging import copy_data, copy_run, recipe_of
 from tallystick.documents.files import write_atomically
-from tallystick.frameworks.torch.training.trainer import POSITION, Observation, Trainer
+from tallystick.frameworks.torch.training.trainer import Observation, Trainer
 from tallystick.recorders.resumption import ResumePoint
 from tallystick.recorders.training import TrainingRun
 from tallystick.store.log import read_lines
@@ -27,6 +27,7 @@ from tallystick.transcripts.record import AnchorRecord, StepRecord, anchor_file,
 from tallystick.transcripts.schedule import learning_rate
 from tallystick.transcripts.spec import Spec
 from tallystick.workloads.plan import classes
+from tallystick.workloads.program import POSITION
 
 Batches = Iterable[Mapping[str, np.ndarray]]
 

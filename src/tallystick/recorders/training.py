@@ -14,8 +14,8 @@ from tallystick.datasets.preparation import prepare
 from tallystick.datasets.samples import Dataset
 from tallystick.errors import UnavailableError, UsageError
 from tallystick.frameworks.tokenizers import train_bpe
-from tallystick.frameworks.torch.capture.training_step import capture_recipe_step
 from tallystick.frameworks.torch.environment import describe_environment
+from tallystick.frameworks.torch.training.recipe_step import capture_recipe_step
 from tallystick.frameworks.torch.training.summaries import Summariser
 from tallystick.frameworks.torch.training.trainer import CRASHES, Observation, Trainer, first_line
 from tallystick.graphs.files import save_program

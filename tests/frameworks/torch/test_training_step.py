@@ -14,10 +14,12 @@ from torch import nn
 from torch.nn import functional
 
 from tallystick.errors import UnavailableError, UsageError
-from tallystick.frameworks.torch.capture.training_step import CapturedStep, capture_recipe_step, capture_training_step
+from tallystick.frameworks.torch.capture.captured_step import CapturedStep
+from tallystick.frameworks.torch.capture.training_step import capture_training_step
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.randomness import SEED, explicit_randomness, seed_tensor
 from tallystick.frameworks.torch.state import from_tensor, live_tensors
+from tallystick.frameworks.torch.training.recipe_step import capture_recipe_step
 from tallystick.frameworks.torch.training.trainer import Trainer
 from tallystick.graphs.graph import Graph, GraphForm
 from tallystick.transcripts.optimizer import UpdateRule

@@ -107,7 +107,10 @@ def calibrate_graph(program: Path, inputs: Path, folder: Path, tell: Tell = prin
     traces = folder / "traces"
     blocks = list(write_traces(graph, shared, sets, engine, traces))
     job = {"program": str(program.resolve()), "traces": str(traces), "blocks": [str(block) for block in blocks]}
-    tasks = [StackJob("operators.errors", stack, f"{stack.name} errors", job) for stack in stacks_here()]
+    tasks = [
+        StackJob("tallystick.calibration.operators.errors", stack, f"{stack.name} errors", job)
+        for stack in stacks_here()
+    ]
     tell(f"every value kept; now {len(tasks)} stacks")
     measured = tuple(
         _measured(task.stack.name, found) for task, (found,) in zip(tasks, run_all(folder, tasks), strict=True)

@@ -49,7 +49,12 @@ def record(folder: Path, cases: list[Case]) -> None:
     run_all(
         folder,
         (
-            StackJob("recording", BASE, f"record {place}", {"folder": str(folder), "cases": hand})
+            StackJob(
+                "tallystick.calibration.training.recording",
+                BASE,
+                f"record {place}",
+                {"folder": str(folder), "cases": hand},
+            )
             for place, hand in enumerate(hands)
         ),
     )
@@ -100,7 +105,7 @@ def _task(folder: Path, cases: list[Case], stack: Stack, name: str, stride: int)
         for case in cases
         if _takes(stack, case)
     ]
-    return StackJob("segments", stack, name, {"runs": runs})
+    return StackJob("tallystick.calibration.training.segments", stack, name, {"runs": runs})
 
 
 def _takes(stack: Stack, case: Case) -> bool:

@@ -97,7 +97,10 @@ class Climb:
 def try_claims(folder: Path, cases: list[Case]) -> list[ClaimTrial]:
     """Every named cheat on every run, held against the stacks that kept their end states."""
     hands = deal([_with_references(folder, case) for case in cases], workers())
-    tasks = [StackJob("trials", BASE, f"claims {place}", {"runs": hand}) for place, hand in enumerate(hands)]
+    tasks = [
+        StackJob("tallystick.calibration.training.trials", BASE, f"claims {place}", {"runs": hand})
+        for place, hand in enumerate(hands)
+    ]
     named = {case.name: case for case in cases}
     return [_claim_trial(found, named) for part in run_all(folder, tasks) for found in part]
 
@@ -145,7 +148,9 @@ def _climb_task(folder: Path, cases: list[Case], calibration: Calibration, ladde
         "limits": {str(entry.from_step): limits_of(entry) for entry in _entries(calibration, key, ladder.window)},
         "runs": [_with_references(folder, case) for case in cases],
     }
-    return StackJob("trials", BASE, f"climb {'-'.join(key)} {ladder.kind} {ladder.window}", job)
+    return StackJob(
+        "tallystick.calibration.training.trials", BASE, f"climb {'-'.join(key)} {ladder.kind} {ladder.window}", job
+    )
 
 
 def _entries(calibration: Calibration, key: tuple[str, str], window: int) -> Iterator[LimitsEntry]:

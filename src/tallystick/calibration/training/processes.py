@@ -10,19 +10,17 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from tallystick.calibration.training.stacks import Stack, variables_of
 from tallystick.errors import UnavailableError
 
-Module = Literal["recording", "segments", "trials", "operators.errors", "fingerprints.states", "inference.on_stack"]
-
 
 @dataclass(frozen=True)
 class StackJob:
-    """One module of the study, the stack it runs on, and what it is to do."""
+    """One module of a study by its whole name, the stack it runs on, and what it is to do."""
 
-    module: Module
+    module: str
     stack: Stack
     name: str
     job: dict[str, Any]
@@ -48,7 +46,7 @@ def _run(folder: Path, task: StackJob) -> list[dict[str, Any]]:
     job = folder / "jobs" / f"{task.name.replace(' ', '_').replace(',', '')}.json"
     job.parent.mkdir(parents=True, exist_ok=True)
     job.write_text(json.dumps(task.job))
-    command = [sys.executable, "-m", f"tallystick.calibration.training.{task.module}", task.stack.name, str(job)]
+    command = [sys.executable, "-m", task.module, task.stack.name, str(job)]
     done = subprocess.run(command, env=variables_of(task.stack), capture_output=True, text=True, check=False)
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or ["no message"]

@@ -6,7 +6,6 @@ Replaying the graph with the kernels of the stack it was captured on gives the b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -16,11 +15,6 @@ from tallystick.errors import UsageError
 from tallystick.frameworks.torch.capture.captured_step import CapturedStep
 from tallystick.frameworks.torch.capture.step import Batch, Loss, TrainingStep
 from tallystick.frameworks.torch.capture.step_capture import captured_step
-from tallystick.frameworks.torch.models import labels_of, logits_of
-from tallystick.frameworks.torch.training.trainer import Trainer
-from tallystick.transcripts.recipe import Recipe
-
-__all__ = ["CapturedStep", "Loss", "capture_recipe_step", "capture_training_step"]
 
 
 def capture_training_step(
@@ -61,42 +55,9 @@ def capture_training_step(
     return captured_step(step, _first(batch))
 
 
-def capture_recipe_step(recipe: Recipe, vocabulary: int) -> CapturedStep:
-    """The step that `Trainer` takes on a recipe; also gives `activation.mean` and `activation.rms` where recorded.
-
-    Raises `UnavailableError` where the step cannot be captured: a recipe with dropout, for example, whose random
-    numbers come from a generator.
-    """
-    trainer, settings = Trainer(recipe, vocabulary, "cpu"), recipe.training
-
-    def objective(called: Any, examples: Batch) -> tuple[torch.Tensor, torch.Tensor | None]:
-        logits = logits_of(called, dict(examples))
-        loss = nn.functional.cross_entropy(logits.float(), labels_of(dict(examples)))
-        return loss, logits if recipe.record.activation_checksum else None
-
-    def precision() -> AbstractContextManager[object]:
-        return torch.autocast("cpu", dtype=torch.bfloat16, enabled=settings.dtype == "bf16")
-
-    clip_norm = recipe.optimizer.clip_norm
-    step = TrainingStep(
-        trainer.model, trainer.optimizer, objective, clip_norm, settings.accumulation, precision=precision
-    )
-    return captured_step(step, _example_batch(recipe, vocabulary))
-
-
 def _first(batch: Batch | Sequence[Batch]) -> dict[str, torch.Tensor]:
     """The first micro-batch; raises `UsageError` unless it is a mapping from names to tensors."""
     examples = batch if isinstance(batch, Mapping) or not len(batch) else batch[0]
     if not isinstance(examples, Mapping) or not all(isinstance(value, torch.Tensor) for value in examples.values()):
         raise UsageError('a batch is a mapping from names to tensors, such as {"x": x, "y": y}')
     return dict(examples)
-
-
-def _example_batch(recipe: Recipe, vocabulary: int) -> dict[str, torch.Tensor]:
-    """A batch of the recipe's shapes with values that differ."""
-    settings, draw = recipe.training, torch.Generator().manual_seed(0)
-    if recipe.data.kind == "digits":
-        images = torch.rand(settings.batch, 1, 8, 8, generator=draw)
-        return {"images": images, "labels": torch.randint(10, (settings.batch,), generator=draw)}
-    shape = (settings.batch, settings.sequence)
-    return {name: torch.randint(vocabulary, shape, generator=draw) for name in ("inputs", "targets")}

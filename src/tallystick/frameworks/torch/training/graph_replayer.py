@@ -9,11 +9,11 @@ import torch
 
 from tallystick.commitments.digests import Digest, digest
 from tallystick.errors import MalformedError, UnavailableError
-from tallystick.frameworks.torch.capture.training_step import capture_recipe_step
 from tallystick.frameworks.torch.dtypes import DTYPES
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.models import PARAMETERS_MAX
 from tallystick.frameworks.torch.state import check_names, from_tensor, to_tensor
+from tallystick.frameworks.torch.training.recipe_step import capture_recipe_step
 from tallystick.frameworks.torch.training.summaries import Summariser
 from tallystick.frameworks.torch.training.trainer import Trainer
 from tallystick.graphs.graph import Graph, Input

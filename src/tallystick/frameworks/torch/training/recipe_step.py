@@ -1,0 +1,49 @@
+"""The step that the trainer takes on a recipe, captured as one graph."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import nn
+
+from tallystick.frameworks.torch.capture.captured_step import CapturedStep
+from tallystick.frameworks.torch.capture.step import Batch, TrainingStep
+from tallystick.frameworks.torch.capture.step_capture import captured_step
+from tallystick.frameworks.torch.models import labels_of, logits_of
+from tallystick.frameworks.torch.training.trainer import Trainer
+from tallystick.transcripts.recipe import Recipe
+
+
+def capture_recipe_step(recipe: Recipe, vocabulary: int) -> CapturedStep:
+    """The step that `Trainer` takes on a recipe; also gives `activation.mean` and `activation.rms` where recorded.
+
+    Raises `UnavailableError` where the step cannot be captured: a recipe with dropout, for example, whose random
+    numbers come from a generator.
+    """
+    trainer, settings = Trainer(recipe, vocabulary, "cpu"), recipe.training
+
+    def objective(called: Any, examples: Batch) -> tuple[torch.Tensor, torch.Tensor | None]:
+        logits = logits_of(called, dict(examples))
+        loss = nn.functional.cross_entropy(logits.float(), labels_of(dict(examples)))
+        return loss, logits if recipe.record.activation_checksum else None
+
+    def precision() -> AbstractContextManager[object]:
+        return torch.autocast("cpu", dtype=torch.bfloat16, enabled=settings.dtype == "bf16")
+
+    clip_norm = recipe.optimizer.clip_norm
+    step = TrainingStep(
+        trainer.model, trainer.optimizer, objective, clip_norm, settings.accumulation, precision=precision
+    )
+    return captured_step(step, _example_batch(recipe, vocabulary))
+
+
+def _example_batch(recipe: Recipe, vocabulary: int) -> dict[str, torch.Tensor]:
+    """A batch of the recipe's shapes with values that differ."""
+    settings, draw = recipe.training, torch.Generator().manual_seed(0)
+    if recipe.data.kind == "digits":
+        images = torch.rand(settings.batch, 1, 8, 8, generator=draw)
+        return {"images": images, "labels": torch.randint(10, (settings.batch,), generator=draw)}
+    shape = (settings.batch, settings.sequence)
+    return {name: torch.randint(vocabulary, shape, generator=draw) for name in ("inputs", "targets")}

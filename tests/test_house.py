@@ -1,0 +1,119 @@
+"""The house has honest borders: folders form no cycle, nothing is out of reach, a name says one thing."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "tallystick"
+PUBLIC = {"tallystick", "tallystick.torch", "tallystick.jax", "tallystick.iree"}
+NAMED_IN_TEXT = re.compile(r"tallystick(?:\.\w+)+")
+
+
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py")) if "examples" not in path.parts}
+
+
+def imported_by(code: str) -> set[str]:
+    """The modules of ours that `code` imports at any place, those for type checkers left out."""
+    found: set[str] = set()
+    waiting: list[ast.AST] = [ast.parse(code)]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
+        waiting.extend(ast.iter_child_nodes(node))
+    return found & MODULES.keys()
+
+
+def named_by(code: str) -> set[str]:
+    """The modules of ours that a string of `code` names, such as one that is loaded when it is asked for."""
+    texts = [node.value for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Constant)]
+    names = {name for text in texts if isinstance(text, str) for name in NAMED_IN_TEXT.findall(text)}
+    return {name for each in names for name in (each, each.rpartition(".")[0])} & MODULES.keys()
+
+
+def folder_edges(modules: Mapping[str, Path]) -> dict[str, set[str]]:
+    """Which folder imports which, at any depth; the package's own files belong to no folder."""
+    edges: defaultdict[str, set[str]] = defaultdict(set)
+    for path in modules.values():
+        here = path.parent.relative_to(PACKAGE).as_posix()
+        there = {modules[name] for name in imported_by(path.read_text())}
+        edges[here] |= {each.parent.relative_to(PACKAGE).as_posix() for each in there if each.name != "__init__.py"}
+    return {folder: others - {folder, "."} for folder, others in edges.items() if folder != "."}
+
+
+def reachable(starts: Iterable[str]) -> set[str]:
+    """Every module that is imported or named from `starts` on, with the packages around it."""
+    seen: set[str] = set()
+    waiting = list(starts)
+    while waiting:
+        name = waiting.pop()
+        if name in MODULES and name not in seen:
+            seen.add(name)
+            code = MODULES[name].read_text()
+            waiting += [*imported_by(code), *named_by(code), name.rpartition(".")[0]]
+    return seen
+
+
+def plugins() -> set[str]:
+    """The modules that another program's entry points name, and those that it loads by name."""
+    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    named = {target.partition(":")[0] for group in points.values() for target in group.values()}
+    return named | {name for name in MODULES if name.startswith("tallystick.serving.vllm.")}  # vLLM's own configuration
+
+
+def classes() -> dict[str, list[str]]:
+    """The public classes by name, with the modules that define one of that name."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for name, path in MODULES.items():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found[node.name].append(name)
+    return found
+
+
+def test_folders_form_no_cycle() -> None:
+    list(TopologicalSorter(folder_edges(MODULES)).static_order())
+
+
+def test_nothing_is_out_of_reach_of_commands_public_names_and_plugins() -> None:
+    commands = {name for name in MODULES if name.startswith("tallystick.cli")}
+    assert MODULES.keys() - reachable(commands | PUBLIC | plugins()) == set()
+
+
+def test_no_two_public_classes_have_one_name() -> None:
+    assert {name: homes for name, homes in classes().items() if len(homes) > 1} == {}
+
+
+@pytest.mark.parametrize("name", [name for name, path in MODULES.items() if path.name == "__init__.py"])
+def test_packages_hold_no_code_and_public_ones_are_lazy(name: str) -> None:
+    code = ast.parse(MODULES[name].read_text()).body
+    assert ast.get_docstring(ast.parse(MODULES[name].read_text()))
+    assert len(code) == 1 or name in PUBLIC
+
+
+def test_the_checks_see_what_they_forbid() -> None:
+    assert imported_by("def f():\n    from tallystick.commitments import tree") == {
+        "tallystick.commitments",
+        "tallystick.commitments.tree",
+    }
+    assert named_by("HOME = 'tallystick.commitments.tree'") >= {"tallystick.commitments.tree"}
+    assert "tallystick.recorders.training" not in reachable(["tallystick.audits.training"])
+    with pytest.raises(CycleError):
+        list(TopologicalSorter({"graphs": {"graphs/transforms"}, "graphs/transforms": {"graphs"}}).static_order())
