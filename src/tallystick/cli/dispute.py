@@ -95,8 +95,8 @@ def status(coordinator: str = COORDINATOR, json: bool = JSON) -> None:
 
 def show(number: int = NUMBER, coordinator: str = COORDINATOR, board: str | None = BOARD, json: bool = JSON) -> None:
     """Print every move of a dispute, the range as it shrinks, why it was ruled so, and who is to move."""
+    from tallystick.api.verdict_text import printable
     from tallystick.cli.output import print_json
-    from tallystick.cli.report import printable
     from tallystick.disputes.parties.connect import connected
     from tallystick.disputes.parties.history import tell
     from tallystick.disputes.parties.progress import standing

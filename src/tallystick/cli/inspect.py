@@ -41,10 +41,10 @@ def fsck(
     repair: bool = typer.Option(False, "--repair", help="Write tiles and offsets anew from the records."),
 ) -> None:
     """Recheck every digest, root, proof and binding of a run; with --repair, write its derived files anew."""
+    from tallystick.api.verdict_text import describe
     from tallystick.audits.checked_run import gather_evidence
     from tallystick.audits.policy import Policy
     from tallystick.cli.output import talk
-    from tallystick.cli.report import describe
     from tallystick.errors import ProofError
     from tallystick.store.log import LogWriter, read_lines
     from tallystick.store.run import RunDirectory

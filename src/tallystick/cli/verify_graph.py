@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from tallystick.cli.recording import check_choices
+from tallystick.cli.verdicts import VERBOSE, show_verdict
 from tallystick.errors import ProofError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
@@ -33,13 +34,13 @@ def verify_graph(
     route: list[str] = typer.Option([], "--route", help=f"Routes that are good enough: {', '.join(ROUTES)}."),
     dtype: str = typer.Option("F32", help="The promised precision: F32, BF16 or F16."),
     json: bool = typer.Option(False, "--json", help="Print the verdict as JSON."),
+    verbose: bool = VERBOSE,
 ) -> int:
     """Compare a committed decode graph with the promised model's own, and show how a whole answer is verified.
 
     Three routes are tried: a capture of one's own, a committed symbolic length, and the graph transformed.
     """
-    from tallystick.cli.judge import print_verdict
-    from tallystick.cli.output import existing, print_json
+    from tallystick.cli.output import existing
     from tallystick.graphs.files import load_program
 
     check_choices(dtype=(dtype, ("F32", "BF16", "F16")))
@@ -48,11 +49,7 @@ def verify_graph(
     committed, constants = load_program(existing(graph, "graph"))
     named = None if receipt is None else _named_root(receipt)
     verdict = _verdict(committed, constants, model, length, tuple(route or ROUTES), dtype, named)
-    if json:
-        print_json(verdict.to_json())
-    else:
-        print_verdict(verdict, str(graph))
-    return verdict.exit_code
+    return show_verdict(verdict, str(graph), json, verbose)
 
 
 def _named_root(path: Path) -> Digest:
