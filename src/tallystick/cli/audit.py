@@ -48,7 +48,11 @@ def audit(
     json: bool = JSON,
     verbose: bool = VERBOSE,
 ) -> int:
-    """Recheck every digest of a run, replay sampled steps and compare; likewise the recorded calls of a model."""
+    """Replay part of a run and compare it with the record.
+
+    Every digest is rechecked first. The nonce chooses the steps to replay. Recorded calls of a model are audited in
+    the same way.
+    """
     from tallystick.api.auditing import audit
 
     chosen = {"samples": samples, "window": window, "claim": claim, "full": full or None}
@@ -68,7 +72,10 @@ def verify_segment(
     json: bool = JSON,
     verbose: bool = VERBOSE,
 ) -> int:
-    """Replay one segment and ask for equality of every bit of the state."""
+    """Replay one segment and compare every bit.
+
+    The state at its end has to equal the recorded anchor in every bit.
+    """
     from tallystick.api.auditing import verify_segment
 
     with _watched() as progress:

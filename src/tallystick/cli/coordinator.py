@@ -29,7 +29,7 @@ NO_KEY: Final = "0" * 64
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this file."""
-    group = typer.Typer(no_args_is_help=True, help="A coordinator of disputes, in a database and over HTTP.")
+    group = typer.Typer(no_args_is_help=True, help="Run a coordinator of disputes in a database.")
     group.command(name="init")(init)
     group.command(name="serve")(serve)
     group.command(name="grant")(grant)
@@ -105,7 +105,7 @@ def show(
     key: Path | None = typer.Option(None, "--key", help=KEY_HELP),
     as_json: bool = typer.Option(False, "--json", help="One line of JSON."),
 ) -> int:
-    """Check every entry of a coordinator's database, and print where its claims, disputes and purses stand."""
+    """Check every entry of a coordinator's database, and print the state of claims, disputes and purses."""
     with closing(_open(db, key)) as place:
         if as_json:
             from tallystick.cli.output import print_json

@@ -26,7 +26,11 @@ def commit(
     out: Path | None = typer.Option(None, help="Where the commitment goes; commit.json beside PATH by default."),
     verify: Path | None = typer.Option(None, "--verify", help="A commitment to check PATH against."),
 ) -> None:
-    """Commit to an artifact by one digest, a Merkle root over ordered chunks and a count, or check it."""
+    """Commit to a file or directory by one digest.
+
+    The commitment holds the digest, a Merkle root over ordered chunks and a count. With --verify, an existing
+    commitment is checked.
+    """
     from tallystick.cli.output import existing, talk
 
     target = out or path.absolute().parent / "commit.json"
@@ -65,7 +69,10 @@ def _commit_file(path: Path, target: Path, verify: Path | None) -> Digest:
 
 
 def verify_data(run: Path = typer.Argument(help="A run directory.")) -> None:
-    """Train the tokenizer and tokenize the committed source again, and compare every merge and token."""
+    """Tokenize the source of a run again and compare.
+
+    The tokenizer is trained again too; every merge and every token is compared.
+    """
     from tallystick.cli.output import talk
     from tallystick.datasets.verify import verify_data
     from tallystick.errors import UsageError
@@ -98,7 +105,10 @@ def prove_data(
     run: Path = typer.Argument(help="A run directory."),
     index: int = typer.Option(..., min=0, help="The record's position, from 0."),
 ) -> None:
-    """Show that a record stands at a position of the committed data, with its inclusion proof."""
+    """Prove that a record is in the committed data.
+
+    Prints the record, its position and its inclusion proof.
+    """
     from tallystick.cli.output import print_json
     from tallystick.datasets.opened import open_record
     from tallystick.datasets.records import check_record
@@ -118,7 +128,10 @@ def targets(
     run: Path = typer.Argument(help="A run directory."),
     json: bool = typer.Option(False, "--json", help="Print the account as JSON."),
 ) -> None:
-    """Count from the records how often each window or example of the data was trained on."""
+    """Count how often each example was trained on.
+
+    The counts come from the records of the run; an example may be a window of text.
+    """
     import numpy as np
 
     from tallystick.cli.output import page, print_json

@@ -51,9 +51,12 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
-    out: Path | None = typer.Option(None, help="Keep all runs in this directory; by default they are thrown away."),
+    out: Path | None = typer.Option(None, help="Keep all runs in this directory; by default they are deleted."),
 ) -> int:
-    """Train a small model and audit it, serve an answer and verify it, dispute claims; show nine frauds caught."""
+    """Show honest runs accepted and nine frauds caught.
+
+    Trains a small model and audits it, serves an answer and verifies it, and disputes three claims.
+    """
     from tallystick.errors import UsageError
 
     if out is not None and out.exists() and any(out.iterdir()):

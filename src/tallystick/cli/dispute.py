@@ -39,7 +39,7 @@ EXITS: Final = {"won": 0, "lost": 1, "nobody is at fault": 3, "not over": 3}
 
 def register(app: typer.Typer) -> None:
     """Add the group of this file."""
-    group = typer.Typer(no_args_is_help=True, help="Open disputes, follow them, play them, settle them.")
+    group = typer.Typer(no_args_is_help=True, help="Open, follow, play and settle disputes.")
     for command in (open_, status, show, play, settle):
         group.command(name=command.__name__.rstrip("_"))(command)
     app.add_typer(group, name="dispute")
@@ -94,7 +94,7 @@ def status(coordinator: str = COORDINATOR, json: bool = JSON) -> None:
 
 
 def show(number: int = NUMBER, coordinator: str = COORDINATOR, board: str | None = BOARD, json: bool = JSON) -> None:
-    """Print every move of a dispute, the range as it shrinks, why it was ruled so, and who is to move."""
+    """Print every move of a dispute, the remaining range, the reason of the ruling, and who moves next."""
     from tallystick.api.verdict_text import printable
     from tallystick.cli.output import print_json
     from tallystick.disputes.parties.connect import connected

@@ -33,11 +33,13 @@ from tallystick.cli import (
     verify_response,
 )
 from tallystick.cli import open as opening
+from tallystick.cli.root_help import RootHelp
 from tallystick.cli.streams import OUTPUT, close_stdout, open_streams
 from tallystick.errors import TallyError
 
 app = typer.Typer(
     name="tally",
+    cls=RootHelp,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,

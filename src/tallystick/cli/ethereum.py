@@ -25,7 +25,7 @@ DEPTH: Final = typer.Option(None, "--depth", min=0, help="Blocks until one is fi
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this file."""
-    group = typer.Typer(no_args_is_help=True, help="A coordinator of disputes that is an Ethereum contract.")
+    group = typer.Typer(no_args_is_help=True, help="Use an Ethereum contract as the coordinator.")
     for command in (new_key, deploy, show, attest, relay):
         group.command(name=command.__name__.replace("_", "-"))(command)
     app.add_typer(group, name="contract")
@@ -51,7 +51,7 @@ def deploy(
     board: str | None = typer.Option(None, help="The address of a board whose word moves need."),
     depth: int | None = DEPTH,
 ) -> int:
-    """Make a contract; its rules never change, and nobody can. Prints where it is, for --coordinator."""
+    """Deploy a contract; nobody can change its rules. Prints its address, for --coordinator."""
     _need_extra()
     from tallystick.disputes.coordinators.ethereum.client import Settings
     from tallystick.disputes.coordinators.ethereum.deploy import deploy
@@ -66,7 +66,7 @@ def deploy(
 
 
 def show(place: str = PLACE, depth: int | None = DEPTH) -> int:
-    """Check a contract's code and its whole log, and print its rules and where its claims and disputes stand."""
+    """Check a contract's code and its whole log, and print its rules and the state of claims and disputes."""
     _need_extra()
     from tallystick.cli.output import print_json
     from tallystick.disputes.coordinators.ethereum.client import Settings, connect
@@ -96,7 +96,7 @@ def attest(
     host: str = typer.Option("127.0.0.1", help="The address to listen on."),
     port: int = typer.Option(0, min=0, max=65535, help="The port; 0 takes a free one."),
 ) -> int:
-    """Give a board's word for the data of moves, over HTTP, until Ctrl-C. Prints the address."""
+    """Attest over HTTP, for a board, that it has the data of moves. Prints the address; Ctrl-C ends it."""
     _need_extra()
     from contextlib import closing, suppress
 

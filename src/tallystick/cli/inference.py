@@ -22,7 +22,10 @@ def record_inference(
     device: str = typer.Option("cpu", help="Run on cpu or cuda."),
     json: bool = typer.Option(False, "--json", help="Print the claim as JSON."),
 ) -> None:
-    """Run a graph on each file of inputs, and record what went in and what came out."""
+    """Run a graph on given inputs and record the calls.
+
+    Every file of inputs is one call; its inputs and outputs are kept.
+    """
     from tallystick.cli.output import print_json, talk
     from tallystick.frameworks.torch.engine import TorchEngine
     from tallystick.graphs.files import load_program

@@ -33,7 +33,11 @@ def judge(
     json: bool = typer.Option(False, "--json", help="Print the verdict as JSON."),
     verbose: bool = VERBOSE,
 ) -> int:
-    """Judge each opened operator on its claimed operands: exactly, within its bound, or within a threshold."""
+    """Judge opened operators by their error bounds.
+
+    Each operator is computed again on its claimed operands. Its result has to be equal, within its proven bound, or
+    within a calibrated threshold.
+    """
     if list_all:
         return _list()
     if opening is None:

@@ -24,7 +24,11 @@ def open_run(
     tensors: bool = typer.Option(True, "--tensors/--no-tensors", help="Keep the values, not only their digests."),
     device: str = typer.Option("cpu", help="Replay on cpu or cuda."),
 ) -> None:
-    """Open one record of a transcript with its proof, or every operator of a step under a root of its own."""
+    """Open one record, or the operators of one step.
+
+    A record is printed with its proof. The operators of a step are written to a directory, under a root of their
+    own.
+    """
     if not operators and (node is not None or out is not None):
         raise UsageError("`tally open RUN --step S --operators --out DIR [--node N]`")
     if operators:

@@ -50,7 +50,10 @@ def referee(
     json: bool = typer.Option(False, "--json", help="Print the ruling as JSON."),
     verbose: bool = VERBOSE,
 ) -> int:
-    """Rule on one contested operator, offline: who is at fault, and why."""
+    """Rule on one contested operator, offline.
+
+    Prints who is at fault, and why.
+    """
     is_making = make is not None and node is not None and out is not None and file is None
     if not is_making and (file is None or make is not None or node is not None or out is not None):
         raise UsageError("`tally referee FILE`, or `tally referee --make OPENING --node N --out FILE`")

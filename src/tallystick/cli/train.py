@@ -29,7 +29,10 @@ def train(
     graph: bool = typer.Option(True, "--graph/--no-graph", help="Keep the step as a graph, to be replayed from it."),
     json: bool = typer.Option(False, "--json", help="Print the claim as JSON."),
 ) -> None:
-    """Train on committed data and record every step into a run directory."""
+    """Train by a recipe and record every step.
+
+    The data is committed to first; every step goes into the run directory.
+    """
     if (resume is None) == (config is None) or (config is not None and out is None):
         raise UsageError("`tally train CONFIG.toml --out RUN`, or `tally train --resume RUN`")
     import torch

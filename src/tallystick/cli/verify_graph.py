@@ -31,14 +31,17 @@ def verify_graph(
     model: Path = typer.Option(..., "--model", help="The directory of the promised model."),
     receipt: Path | None = typer.Option(None, "--receipt", help="A receipt that has to name this graph."),
     length: int = typer.Option(8, min=1, max=4096, help="The tokens that the verification graph reads at once."),
-    route: list[str] = typer.Option([], "--route", help=f"Routes that are good enough: {', '.join(ROUTES)}."),
+    route: list[str] = typer.Option([], "--route", help=f"Routes that the verifier accepts: {', '.join(ROUTES)}."),
     dtype: str = typer.Option("F32", help="The promised precision: F32, BF16 or F16."),
     json: bool = typer.Option(False, "--json", help="Print the verdict as JSON."),
     verbose: bool = VERBOSE,
 ) -> int:
-    """Compare a committed decode graph with the promised model's own, and show how a whole answer is verified.
+    """Check that a decode graph is the promised model's.
 
-    Three routes are tried: a capture of one's own, a committed symbolic length, and the graph transformed.
+    The verdict also names the route by which a whole answer can be verified.
+
+    Three routes are tried: a capture by the verifier, a committed symbolic length, and a transformation of the
+    graph.
     """
     from tallystick.cli.output import existing
     from tallystick.graphs.files import load_program

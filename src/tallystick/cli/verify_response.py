@@ -53,7 +53,9 @@ def verify_response(
     json: bool = typer.Option(False, "--json", help="Print the report as JSON."),
     verbose: bool = VERBOSE,
 ) -> int:
-    """Judge answers by their receipts: what they state, one pass over their tokens, and higher rungs where asked.
+    """Judge answers by their receipts.
+
+    What a receipt states is checked first, then one pass over the tokens is made, then higher rungs where needed.
 
     Several receipts, or JSON lines, are a stream of one provider: numbers, links and replays are checked for all, and
     the sampled share is computed and judged together.
