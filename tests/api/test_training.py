@@ -39,7 +39,9 @@ def test_a_finished_run_is_not_resumed_and_a_full_directory_is_left_alone(
         tallystick.train(recipe, tmp_path, source=source)
 
 
-@pytest.mark.parametrize("asked", [{}, {"out": "run"}, {"recipe": "a.toml"}, {"recipe": "a", "out": "b", "resume": "c"}])
+@pytest.mark.parametrize(
+    "asked", [{}, {"out": "run"}, {"recipe": "a.toml"}, {"recipe": "a", "out": "b", "resume": "c"}]
+)
 def test_arguments_that_do_not_belong_together_are_refused(asked: dict[str, Any]) -> None:
     with pytest.raises(tallystick.UsageError, match="or `resume`"):
         tallystick.train(**asked)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from typer.core import TyperGroup
-
-if TYPE_CHECKING:
-    from typer import Context
 
 GROUPS: Final[dict[str, tuple[str, ...]]] = {
     "Record": ("train", "record-inference", "export-model"),
@@ -22,7 +19,7 @@ GROUPS: Final[dict[str, tuple[str, ...]]] = {
 class RootHelp(TyperGroup):
     """The commands of `tally`, shown in groups."""
 
-    def format_commands(self, ctx: Context, formatter: Any) -> None:
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write one section for each group: every command with the first sentence of its help."""
         width = max(map(len, self.commands))
         limit = formatter.width - width - 6
