@@ -91,7 +91,8 @@ def audit(
         policy: what the verifier asks, or its file as TOML or JSON; by default 16 steps are sampled.
         nonce: 32 bytes, or 64 hexadecimal digits, to repeat an audit; by default they are drawn.
         device: replay on `cpu` or `cuda`; by default on the device that the run names.
-        progress: called with the steps replayed so far, and with how many there are to replay.
+        progress: called with the steps replayed so far, and with how many there are to replay; first with 0 and 0,
+            before digests are rechecked.
 
     Raises:
         MalformedError: a file of the run, or the policy, is not what it should be.
@@ -103,11 +104,15 @@ def audit(
     if claims_inference(path):
         calls = InferenceDirectory(path)
         environment = calls.environment()
+        on = replay_device(device, environment)
+        progress(0, 0)
         with threads_of(environment):
-            return AuditResult(_audit_calls(calls, asked, drawn, replay_device(device, environment), progress))
+            return AuditResult(_audit_calls(calls, asked, drawn, on, progress))
     directory = RunDirectory(path)
     with threads_of(directory.environment()):
-        return AuditResult(audit_training(directory, asked, drawn, verifier_stack(directory, device, asked), progress))
+        stack = verifier_stack(directory, device, asked)
+        progress(0, 0)
+        return AuditResult(audit_training(directory, asked, drawn, stack, progress))
 
 
 def verify_segment(
@@ -126,6 +131,7 @@ def verify_segment(
     directory, asked = RunDirectory(_path(run)), _policy(policy)
     with threads_of(directory.environment()):
         stack = verifier_stack(directory, device, asked)
+        progress(0, 0)
         return AuditResult(verify_training_segment(directory, asked, start, end, stack, progress))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,8 @@ from tallystick.cli.verdicts import VERBOSE, print_verdict
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
     from tallystick.api.auditing import AuditResult
     from tallystick.audits.policy import Policy
     from tallystick.audits.training import Progress
@@ -98,13 +100,17 @@ def _policy(path: Path | None, chosen: dict[str, Any]) -> Policy:
 
 @contextmanager
 def _watched() -> Iterator[Progress]:
+    """A bar that begins once there is a run to recheck, so that a complaint about a missing one stands alone."""
     from tallystick.cli.output import progress_bar
 
-    with progress_bar() as bar:
-        task = bar.add_task("replaying", total=None, seen="")
+    with ExitStack() as shown:
+        bars: list[Bar] = []
 
         def progress(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
+            if not bars:
+                bars.append(shown.enter_context(progress_bar()))
+                bars[0].add_task("replaying", total=None, seen="")
+            bars[0].update(bars[0].task_ids[0], completed=done, total=total or None)
 
         yield progress
 
