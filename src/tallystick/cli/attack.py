@@ -1,4 +1,4 @@
-"""`tally attack`: forge a run in one of the catalogued ways, to see what an audit says to it."""
+"""`tally attack`: forge a run in one of the catalogued ways, to see which audit rejects it."""
 
 from __future__ import annotations
 

@@ -70,8 +70,8 @@ def serve(
     key: Path | None = typer.Option(None, "--key", help=KEY_HELP),
     referee: Path | None = typer.Option(None, help="Rule as the referee, with the key in this file."),
     keep: bool = typer.Option(True, help="Make the moves that anybody may make once they are due."),
-    poll: float = typer.Option(1.0, min=0.05, max=3600, help="Seconds between looks for moves that are due."),
-    grace: float = typer.Option(60.0, min=0, help="Seconds in which nothing is made, for parties to come back first."),
+    poll: float = typer.Option(1.0, min=0.05, max=3600, help="Seconds between checks for moves that are due."),
+    grace: float = typer.Option(60.0, min=0, help="Seconds before the first such move, so that parties can come back."),
 ) -> int:
     """Serve a coordinator to its parties until Ctrl-C. Prints the address, the identity and the key."""
     _need_extra()
@@ -186,7 +186,7 @@ def _referee(place: LocalCoordinator, path: Path, folder: Path, held: ExitStack)
 def _listen(
     host: str, port: int, place: LocalCoordinator, programs: Sequence[Player], pace: tuple[float, float]
 ) -> None:
-    """Serve until Ctrl-C, with the programs at work in a thread beside."""
+    """Serve until Ctrl-C, with the programs in another thread."""
     import threading
 
     from tallystick.cli.output import talk
@@ -208,7 +208,7 @@ def _listen(
 
 
 def _keep_at(programs: Sequence[Player], pace: tuple[float, float], stop: threading.Event) -> None:
-    """Let every program do what it can, again and again; an outage is told, and tried again."""
+    """Run every program in a loop; an outage is reported, and the program is tried again."""
     from tallystick.cli.output import talk
 
     console, (grace, poll) = talk(), pace

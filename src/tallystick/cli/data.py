@@ -1,4 +1,4 @@
-"""`tally commit`, `tally verify-data`, `tally record-proof`, `tally targets`: data and what is known about it."""
+"""`tally commit`, `tally verify-data`, `tally prove-data`, `tally targets`: data and what is known about it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def verify_data(run: Path = typer.Argument(help="A run directory.")) -> None:
     directory = RunDirectory(run)
     commitment = directory.spec().commitment
     if commitment is None:
-        raise UsageError(f"{run}: recorded around somebody's own loop; it commits to batches, not to a source")
+        raise UsageError(f"{run}: recorded from a custom loop; it commits to batches, not to a source")
     verify_data(directory.data_path, commitment)
     if commitment.tokens is not None:
         _verify_tokenizer(directory, commitment)
@@ -118,7 +118,7 @@ def prove_data(
     directory = RunDirectory(run)
     commitment = directory.spec().commitment
     if commitment is None:
-        raise UsageError(f"{run}: recorded around somebody's own loop; it commits to batches, not to a source")
+        raise UsageError(f"{run}: recorded from a custom loop; it commits to batches, not to a source")
     opening = open_record(directory.data_path, commitment, index)
     check_record(opening, commitment.source)
     print_json(opening.to_json())
@@ -145,7 +145,7 @@ def targets(
     directory = RunDirectory(run)
     spec = directory.spec()
     if spec.recipe is None:
-        raise UsageError(f"{run}: recorded around somebody's own loop; its records hold no positions")
+        raise UsageError(f"{run}: recorded from a custom loop; its records hold no positions")
     plan = batch_plan(spec, open_data(spec, directory.data_path))
     records = (read_record(line, "transcript.jsonl") for line in read_lines(directory.transcript_path))
     batches = (np.asarray(r.batch.indices or (), np.int64) for r in records if isinstance(r, StepRecord))

@@ -1,4 +1,4 @@
-"""`tally demo`: train, audit, commit six frauds; serve an answer, honestly and not; dispute two claims to the end."""
+"""`tally demo`: train, audit, forge six runs; serve an answer, honestly and not; dispute claims to the end."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _serve(run: Path, out: Path) -> Iterator[DemoRun]:
 
 
 def _dispute(stage: Path) -> Iterator[DemoRun]:
-    """Claim three things with a bond: honest answers, answers with one layer swapped, a step at a wrong rate."""
+    """Make three claims with a bond: honest answers, answers with one layer swapped, a step at a wrong rate."""
     from tallystick.cli.demo_dispute import honest_claim, swapped_layer, wrong_rate
     from tallystick.cli.output import talk
 
@@ -127,7 +127,7 @@ def _dispute(stage: Path) -> Iterator[DemoRun]:
 
 
 def _train(out: Path, capture_with: Callable[[str], None] | None = None) -> None:
-    """On one thread: so small a model gains nothing from a second, and waits for it on a busy machine."""
+    """On one thread: so small a model gains nothing from a second one."""
     from importlib import resources
 
     import torch

@@ -1,4 +1,4 @@
-"""`tally dispute`: open one, see where all stand, follow its moves, play one's side of it, make what is due."""
+"""`tally dispute`: open a dispute, list all, show the moves of one, play one side, make the moves that are due."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ for group in (
 
 INPUT_EXIT = 4
 INTERRUPTED_EXIT = 130
-"""Ctrl-C: 128 and the number of the signal, as shells have it; so is a reader that left."""
+"""128 and the number of the signal, as in shells; 141 is the same for a reader of the output that is gone."""
 READER_LEFT_EXIT = 141
 MISTAKE_MAX = 500
 TRACEBACK = "TALLY_TRACEBACK"

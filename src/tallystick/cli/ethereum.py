@@ -1,4 +1,4 @@
-"""`tally contract`: the coordinator of disputes as an Ethereum contract: its keys, its rules, its board's word."""
+"""`tally contract`: a coordinator that is an Ethereum contract: its keys, rules and attestations."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def deploy(
     rules: Path | None = typer.Option(None, help="The rules as JSON; what is left out has its default."),
     members: Path | None = typer.Option(None, help="The committee's addresses, one a line."),
     treasury: str | None = typer.Option(None, help="The address that fines go to; the key's own by default."),
-    board: str | None = typer.Option(None, help="The address of a board whose word moves need."),
+    board: str | None = typer.Option(None, help="The address of a board that has to attest the data of moves."),
     depth: int | None = DEPTH,
 ) -> int:
     """Deploy a contract; nobody can change its rules. Prints its address, for --coordinator."""
@@ -91,7 +91,7 @@ def show(place: str = PLACE, depth: int | None = DEPTH) -> int:
 
 def attest(
     place: str = PLACE,
-    db: str = typer.Option(..., "--db", help="The database of the local coordinator at whose board data lies."),
+    db: str = typer.Option(..., "--db", help="The database of the local coordinator whose board holds the data."),
     key: Path = KEY,
     host: str = typer.Option("127.0.0.1", help="The address to listen on."),
     port: int = typer.Option(0, min=0, max=65535, help="The port; 0 takes a free one."),
@@ -146,7 +146,7 @@ def _address(option: str, text: str | None) -> str | None:
 
 
 def _require_money(urls: Sequence[str], address: str) -> None:
-    """Raise `UsageError` for an account without any: what it signed would wait to be paid for."""
+    """Raise `UsageError` for an account without money: nothing would pay for what it signs."""
     from tallystick.disputes.coordinators.ethereum import chain
     from tallystick.disputes.coordinators.ethereum.endpoints import Endpoints, HttpEndpoint
 

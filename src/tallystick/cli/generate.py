@@ -75,7 +75,9 @@ def generate(
     top_k: int = typer.Option(0, "--top-k", help="Tokens to choose among; 0 keeps all."),
     top_p: float = typer.Option(1.0, "--top-p", help="Probability to choose within."),
     min_p: float = typer.Option(0.0, "--min-p", help="Least share of the largest probability."),
-    repetition_penalty: float = typer.Option(1.0, "--repetition-penalty", help="Above 1 disfavours what was there."),
+    repetition_penalty: float = typer.Option(
+        1.0, "--repetition-penalty", help="Above 1 makes tokens that occurred less likely."
+    ),
     seed: int | None = typer.Option(None, help="The sampler's seed; drawn if none is given."),
     nonce: str | None = typer.Option(None, help="The customer's nonce, in hexadecimal."),
     request_id: str | None = typer.Option(None, "--request-id", help="The id of the request; drawn by default."),

@@ -11,7 +11,7 @@ from tallystick.cli.verdicts import VERBOSE, show_verdict
 from tallystick.errors import UsageError
 
 PRECISION_HELP: Final = (
-    "What the prover computed in: stepwise (16-bit floats as any kernel for CPUs has them), plain (one rounding, as on "
+    "What the prover computed in: stepwise (16-bit floats, rounded as on CPUs), plain (one rounding, as on "
     "GPUs), tf32, bf16-products, bf16-sums, fp16-sums."
 )
 

@@ -40,7 +40,9 @@ def prover(
     coordinator: str = COORDINATOR,
     key: Path = KEY,
     once: bool = typer.Option(False, "--once", help="Do what can be done now, and end."),
-    concede: bool = typer.Option(False, "--concede-if-wrong", help="Give up disputes that this run does not bear out."),
+    concede: bool = typer.Option(
+        False, "--concede-if-wrong", help="Concede disputes in which this run does not support the claim."
+    ),
     device: str = DEVICE,
     board: str | None = BOARD,
     board_key: Path | None = BOARD_KEY,
