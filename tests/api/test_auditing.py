@@ -57,7 +57,7 @@ def test_a_notebook_shows_the_page_of_the_command(tally: Tally, honest: Path, fo
     checks = shown.partition("<h2>Checks</h2>")[2]
     assert checks
     assert checks == page.read_text().partition("<h2>Checks</h2>")[2]
-    assert "Objections" in tallystick.audit(forged, tallystick.Policy(samples=1))._repr_html_()
+    assert "Objections" in tallystick.audit(forged, tallystick.Policy(full=True))._repr_html_()
 
 
 def test_recorded_calls_are_audited_in_the_same_way(tally: Tally, calls: Path, tmp_path: Path) -> None:

@@ -25,11 +25,6 @@ class CheckSummary:
     advisory: bool
     worst: Finding
 
-    @property
-    def passed(self) -> bool:
-        """Whether the check decides, and nothing in it disagrees."""
-        return not self.advisory and not self.disagreeing
-
 
 @dataclass(frozen=True)
 class CheckCost:
@@ -98,17 +93,13 @@ def _objections(verdict: Verdict) -> Iterator[str]:
 
 
 def _passed(verdict: Verdict, verbose: bool) -> str:
-    """How many checks passed, and which came nearest to its limit."""
+    """How many of the checks that decide passed, and of their comparisons."""
     decisive = [finding for finding in verdict.findings if not finding.advisory]
-    passed = sum(each.passed for each in summarise_checks(decisive))
+    checks = summarise_checks(decisive)
+    passed, agreeing = sum(not each.disagreeing for each in checks), sum(each.agrees for each in decisive)
     if not passed:
         return "passed: nothing"
-    checks, agreeing = len(summarise_checks(decisive)), [finding for finding in decisive if finding.agrees]
-    line = f"passed: {_of(passed, checks)} checks, {_of(len(agreeing), len(decisive))} comparisons"
-    limited = [finding for finding in agreeing if finding.allowed > 0 and finding.distance > 0]
-    if limited:
-        nearest = max(limited, key=lambda finding: finding.distance / finding.allowed)
-        line += f"; nearest to its limit: {nearest.name}, {nearest.distance:.3g} of {nearest.allowed:.3g}"
+    line = f"passed: {_of(passed, len(checks))} checks, {_of(agreeing, len(decisive))} comparisons"
     return line if verbose else f"{line} (--verbose shows every check)"
 
 
