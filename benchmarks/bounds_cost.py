@@ -26,7 +26,7 @@ from tallystick.calibration.operators.workload import run_values
 from tallystick.graphs.graph import Graph, Ref
 from tallystick.graphs.values import float_results, operands_of
 from tallystick.operators.arrays import ArrayLibrary, library
-from tallystick.operators.bound import bound
+from tallystick.operators.balls.bound import bound
 from tallystick.operators.registry import operator
 from tallystick.operators.rounding import Deterministic, Model, Variance
 from tallystick.tensors.tensor import Tensor

@@ -10,7 +10,7 @@ from tallystick.errors import MalformedError
 from tallystick.operators.arrays import NUMPY, library
 from tallystick.operators.balls.ball import Ball
 from tallystick.operators.balls.balls import Balls
-from tallystick.operators.bound import ResultBound, bound
+from tallystick.operators.balls.bound import ResultBound, bound
 from tallystick.operators.precision import FORMATS, Precision
 from tallystick.operators.registry import operator
 from tallystick.operators.values import Value
