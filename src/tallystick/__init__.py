@@ -76,6 +76,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AnswerRequest",
     "AuditResult",
+    "BatchHooks",
     "MalformedError",
     "Policy",
     "ProofError",

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from tallystick.frameworks.torch.generation.decoding import capture_decode as capture_decode
     from tallystick.frameworks.torch.generation.decoding import capture_prefill as capture_prefill
     from tallystick.frameworks.torch.generation.decoding import model_state as model_state
+    from tallystick.frameworks.torch.generation.graph_language_model import GraphLanguageModel as GraphLanguageModel
+    from tallystick.frameworks.torch.generation.graph_language_model import bound_passes as bound_passes
+    from tallystick.frameworks.torch.generation.graph_language_model import captured_passes as captured_passes
     from tallystick.frameworks.torch.generation.own_capture import DecodeProgram as DecodeProgram
     from tallystick.frameworks.torch.generation.verification_graph import verification_graph as verification_graph
     from tallystick.frameworks.torch.randomness import explicit_randomness as explicit_randomness
@@ -36,7 +39,9 @@ HOMES = {
     "CapturedModel": "tallystick.frameworks.torch.capture.model",
     "CapturedStep": "tallystick.frameworks.torch.capture.captured_step",
     "DecodeProgram": "tallystick.frameworks.torch.generation.own_capture",
+    "GraphLanguageModel": "tallystick.frameworks.torch.generation.graph_language_model",
     "TorchEngine": "tallystick.frameworks.torch.engine",
+    "bound_passes": "tallystick.frameworks.torch.generation.graph_language_model",
     "capture": "tallystick.frameworks.torch.capture.model",
     "capture_decode": "tallystick.frameworks.torch.generation.decoding",
     "capture_decode_template": "tallystick.frameworks.torch.generation.decode_template",
@@ -44,6 +49,7 @@ HOMES = {
     "capture_recipe_step": "tallystick.frameworks.torch.training.recipe_step",
     "capture_template": "tallystick.frameworks.torch.capture.named_dimensions",
     "capture_training_step": "tallystick.frameworks.torch.capture.training_step",
+    "captured_passes": "tallystick.frameworks.torch.generation.graph_language_model",
     "explicit_randomness": "tallystick.frameworks.torch.randomness",
     "from_tensor": "tallystick.frameworks.torch.state",
     "model_state": "tallystick.frameworks.torch.generation.decoding",
@@ -56,7 +62,9 @@ __all__ = [
     "CapturedModel",
     "CapturedStep",
     "DecodeProgram",
+    "GraphLanguageModel",
     "TorchEngine",
+    "bound_passes",
     "capture",
     "capture_decode",
     "capture_decode_template",
@@ -64,6 +72,7 @@ __all__ = [
     "capture_recipe_step",
     "capture_template",
     "capture_training_step",
+    "captured_passes",
     "explicit_randomness",
     "from_tensor",
     "model_state",
