@@ -708,6 +708,8 @@ along L operators like L, and honest ones like √L. `judging/budget.py` measure
 
 Limits are {safety} times the largest that honest stacks showed, for each graph; they are statistics and no theorem.
 What they reject goes to a committee, unless both parties agreed on the limits beforehand.
+`tally calibrate GRAPH --inputs DIR --out FILE --budget FILE` makes the budget of any graph; those who challenge and
+judge disputes take it by `--budget`.
 
 Honest runs are those of the stacks of `tally calibrate`, each computing the whole graph by itself; every operator is
 also put to the referee, without thresholds (*convicted*, *tied*, *undecided*, and *of which* operators those convicted
