@@ -182,6 +182,19 @@ def test_calibrations_that_are_none_are_refused(
     assert (told.code, "none.json: not there" in told.complaint) == (4, True)
 
 
+def test_calibrations_need_a_judge(tally: Tally, court: Court, calls: Path, aligned: Path) -> None:
+    budget = ("--budget", aligned / "budget.json")
+    told = tally("prover", calls / "honest", *court.at("prover"), "--once", *budget)
+    assert (told.code, "--concede-if-wrong" in told.complaint) == (2, True)
+    told = tally("prover", calls / "honest", *court.at("prover"), "--once", "--concede-if-wrong", *budget)
+    assert (told.code, told.out) == (0, "claim 0\n")
+    told = tally("coordinator", "serve", "--db", court.db, *budget)
+    assert (told.code, "--referee" in told.complaint) == (2, True)
+    none = court.folder / "none.json"
+    told = tally("coordinator", "serve", "--db", court.db, "--referee", court.folder / "referee", "--budget", none)
+    assert (told.code, "none.json: not there" in told.complaint) == (4, True)
+
+
 def test_one_graph_has_one_budget(tally: Tally, court: Court, aligned: Path) -> None:
     twice = ("--budget", aligned / "budget.json") * 2
     told = tally("rule", *court.at("referee"), *twice)

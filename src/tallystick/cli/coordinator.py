@@ -81,6 +81,9 @@ def serve(
     _need_extra()
     from tempfile import TemporaryDirectory
 
+    if referee is None and (profile or budget):
+        raise UsageError("--profile and --budget: for the judge of --referee")
+
     with closing(_open(db, key)) as place, TemporaryDirectory() as folder, ExitStack() as held:
         programs = [_keeper(place, Path(folder, "keeper"), held)] if keep else []
         if referee is not None:

@@ -67,6 +67,8 @@ def prover(
     from tallystick.disputes.parties.prover import LazyTrace, Poster
     from tallystick.disputes.parties.watch import Watch
 
+    if not concede and (profile or budget):
+        raise UsageError("--profile and --budget: for the judge of --concede-if-wrong")
     offer = replace(offer_of(existing(run, "run")), seal=_seal(seal))
     judge = dispute_judge(profile, budget) if concede else None
     with party_session(coordinator, key, board, board_key, work) as chair:

@@ -27,6 +27,7 @@ from tallystick.judging.opening import value_file  # noqa: E402
 from tallystick.recorders.step_opening import open_operators  # noqa: E402
 from tallystick.store.inference import InferenceDirectory  # noqa: E402
 from tallystick.transcripts.budget import Budget  # noqa: E402
+from tallystick.transcripts.profile import Calibrated, Profile  # noqa: E402
 from tests.support.attacks.disputes.aligned import aligned_engine, measured, open_one_round  # noqa: E402
 from tests.support.attacks.disputes.answers import answered, record, within_bound  # noqa: E402
 from tests.support.attacks.disputes.scene import Scene  # noqa: E402
@@ -100,6 +101,23 @@ def test_honest_operators_are_not_contested_and_hold_where_they_are(scene: Scene
     outcome = play(tmp_path / "claim", tmp_path, doubt=Doubt(0, len(scene.recorded.graph.nodes), ""))
     assert outcome is not None
     assert outcome.fault is Fault.CHALLENGER, outcome.reason
+
+
+def test_a_threshold_leaves_open_what_the_bound_allows(scene: Scene, tmp_path: Path) -> None:
+    node = next(node for node in scene.recorded.graph.nodes if "linear" in node.operator)
+    open_one_round(scene, tmp_path / "claim", aligned_engine())
+    tiny = (1e-3, 1e-3, 1e-3, 1e-3)
+    narrow = Calibrated(share=tiny, absolute=tiny, relative=tiny, ulp=tiny, bias=1e-3, elements=1000)
+    kinds = {f"{node.operator} F32": narrow}
+    profile = Profile(stacks=("one",), machines=("here",), inputs=1, safety=1.0, operators=kinds)
+    found = []
+    for given in (None, profile):
+        rehearsal = Rehearsal(tmp_path / "claim", tmp_path / f"board{len(found)}")
+        trace, doubt = trace_for(tmp_path / "claim", tmp_path / "work"), Doubt(node.number, node.number + 1, "")
+        outcome = rehearsal.play(trace, doubter_for(), DisputeJudge(profile=given), doubt)
+        assert outcome is not None
+        found.append(outcome.fault)
+    assert found == [Fault.CHALLENGER, None]
 
 
 def test_errors_that_stay_inside_every_tolerance_are_convicted_together(scene: Scene, tmp_path: Path) -> None:
