@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tallystick.recorders.generation import record_generation as record_generation
     from tallystick.recorders.huggingface import TallyCallback as TallyCallback
     from tallystick.recorders.inference import record_inference as record_inference
+    from tallystick.recorders.lightning import BatchHooks as BatchHooks
     from tallystick.recorders.own_loop import record_training as record_training
     from tallystick.recorders.receipts import ReceiptIssuer as ReceiptIssuer
     from tallystick.recorders.receipts import RecordSettings as RecordSettings
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 HOMES = {
     "AnswerRequest": "tallystick.recorders.generation",
     "AuditResult": "tallystick.api.auditing",
+    "BatchHooks": "tallystick.recorders.lightning",
     "MalformedError": "tallystick.errors",
     "Policy": "tallystick.audits.policy",
     "ProofError": "tallystick.errors",

@@ -102,6 +102,10 @@ def audit(
     drawn = draw_nonce() if nonce is None else parse_nonce(nonce.hex() if isinstance(nonce, bytes) else nonce)
     asked, path = _policy(policy), _path(run)
     if claims_inference(path):
+        if asked.tolerance is not None:
+            raise UsageError(
+                "the policy's tolerance compares states of a training; calls are compared by their outputs"
+            )
         calls = InferenceDirectory(path)
         environment = calls.environment()
         on = replay_device(device, environment)

@@ -16,6 +16,7 @@ from tallystick.operators import precision as precisions
 from tallystick.operators.precision import Precision
 from tallystick.store.inference import InferenceDirectory, claims_inference
 from tallystick.store.run import RunDirectory
+from tallystick.transcripts.budget import Budget
 from tallystick.transcripts.profile import Profile
 
 PRECISIONS: Final = {
@@ -56,7 +57,7 @@ def judge(
     """
     asked = Judgement(
         read_precision(precision),
-        profile if isinstance(profile, Profile) else read_profile(profile),
+        profile if profile is None or isinstance(profile, Profile) else read_profile(profile),
         frozenset(nodes),
         tuple(properties),
         None if claim is None else parse_digest(claim, "--claim"),
@@ -72,11 +73,17 @@ def read_precision(name: str) -> Precision:
     return PRECISIONS[name]
 
 
-def read_profile(path: Path | str | None) -> Profile | None:
-    """The calibrated thresholds in a file, if one is named."""
-    if path is None:
-        return None
+def read_profile(path: Path | str) -> Profile:
+    """The calibrated thresholds in a file; raises `MalformedError` for anything else."""
     return Profile.from_bytes(read_document(Path(path)).removesuffix(b"\n"), Path(path).name)
+
+
+def read_budgets(paths: Iterable[Path]) -> tuple[Budget, ...]:
+    """The budgets in files, one for each graph; raises `UsageError` for two of one graph, `MalformedError` for none."""
+    found = [Budget.from_bytes(read_document(path).removesuffix(b"\n"), path.name) for path in paths]
+    if len({budget.graph for budget in found}) < len(found):
+        raise UsageError("--budget: two budgets for one graph")
+    return tuple(found)
 
 
 def read_published(run: Path | str) -> Published:
