@@ -16,7 +16,7 @@ PUBLIC = ("tallystick", "tallystick.torch", "tallystick.jax", "tallystick.iree",
 FENCED = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"^ {4}(.*)$", re.MULTILINE)
 FROM = re.compile(r"^\s*from (tallystick[\w.]*) import (.+)$", re.MULTILINE)
-DOTTED = re.compile(r"(?<![\w./])tallystick(?:\.\w+)*(?![\w/.-]*/)")
+DOTTED = re.compile(r'(?<![\w./"])tallystick(?:\.\w+)*(?![\w/.-]*/)')  # quoted, it is an entry point
 
 
 def python_of(page: str) -> str:
