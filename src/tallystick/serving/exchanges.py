@@ -18,8 +18,8 @@ from tallystick.commitments.digests import digest
 from tallystick.commitments.encoding import Json, encode
 from tallystick.documents.document import SAFE_INTEGER_MAX
 from tallystick.errors import MalformedError, TallyError
+from tallystick.serving.errors import invalid
 from tallystick.serving.receipt_chain import Statement
-from tallystick.serving.refusals import invalid
 from tallystick.transcripts.receipt import PROXY, TOKENS_MAX, Answer, EngineStatement, Request, Tokens
 from tallystick.transcripts.sampler import Sampler
 
@@ -189,7 +189,7 @@ class Exchange:
 
 
 def begin_exchange(body: Mapping[str, Any], tokenizer: Tokenizes | None) -> tuple[Exchange, dict[str, Any]]:
-    """An exchange, and the body to send on without the field that is ours; raises `Refusal` for fields of no sense."""
+    """An exchange, and the body to send on without the field that is ours; raises `Problem` for fields of no sense."""
     sent = {name: value for name, value in body.items() if name != "tally_nonce"}
     nonce = body.get("tally_nonce")
     if nonce is not None and not (isinstance(nonce, str) and NONCE.fullmatch(nonce)):

@@ -33,12 +33,12 @@ from tallystick.disputes.coordinators.ethereum.keys import ORDER, EthereumKey
 from tallystick.disputes.coordinators.ethereum.location import ContractLocation
 from tallystick.disputes.coordinators.local.board import BlobStore
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
-from tallystick.disputes.coordinators.local.wire import RequestLimits
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.game import TRANSITIONS
 from tallystick.disputes.game.moves import Move, read_move
 from tallystick.disputes.game.rules import Rules
 from tallystick.errors import MalformedError, ProofError, RuleError, UnavailableError, UsageError
+from tallystick.http.client import RequestLimits
 from tests.disputes.coordinators.ethereum.chains import (
     KEYS,
     QUICK,
@@ -453,7 +453,7 @@ def test_a_board_gives_its_word_over_http(tmp_path: Path) -> None:
     with served(create_app(AttestingBoard(folder, KEYS["board"], 5, ACTOR))) as url:
         board = RemoteAttester(url, KEYS["board"].address, 5, ACTOR, effort)
         assert board.attest(1, 2, data) == AttestingBoard(folder, KEYS["board"], 5, ACTOR).attest(1, 2, data)
-        with pytest.raises(UnavailableError, match="gives no word"):
+        with pytest.raises(UnavailableError, match="does not attest"):
             board.attest(1, 2, digest("blob", b"not there"))
         with pytest.raises(UnavailableError, match="about another contract"):
             replace(board, chain=6).attest(1, 2, data)

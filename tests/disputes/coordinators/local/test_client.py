@@ -30,12 +30,12 @@ from tallystick.disputes.coordinators.local.signed import (
     sign_move,
     signed_body,
 )
-from tallystick.disputes.coordinators.local.wire import RequestLimits
 from tallystick.disputes.game.moves import Choose, Timeout
 from tallystick.disputes.parties.due_moves import DueMoves
 from tallystick.disputes.parties.player import Pace, Player
 from tallystick.disputes.parties.workspace import Workspace
 from tallystick.errors import MalformedError, ProofError, RuleError, UnavailableError, UsageError
+from tallystick.http.client import RequestLimits
 from tallystick.http.listening import served
 from tests.disputes.coordinators.conformance import Play
 from tests.disputes.coordinators.local.keys import LocalWorld, key_of, party_of

@@ -19,13 +19,13 @@ from tallystick.commitments.digests import digest
 from tallystick.disputes.coordinators.local.board import BlobStore, Quotas
 from tallystick.disputes.coordinators.local.client import RemoteCoordinator
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
-from tallystick.disputes.coordinators.local.problems import Problem
 from tallystick.disputes.coordinators.local.server import BodyTimeouts, create_app
 from tallystick.disputes.coordinators.local.signed import put_message, sign_move
-from tallystick.disputes.coordinators.local.uploads import AT_ONCE, OF_ONE_PARTY, Uploads
 from tallystick.disputes.game.moves import Concede
 from tallystick.errors import UsageError
 from tallystick.http.listening import served
+from tallystick.http.problems import Problem
+from tallystick.http.uploads import AT_ONCE, OF_ONE_OWNER, Uploads
 from tests.disputes.coordinators.conformance import Play
 from tests.disputes.coordinators.local.keys import LocalWorld, key_of, set_up
 from tests.disputes.coordinators.local.script import a_claim, rules
@@ -117,7 +117,7 @@ def test_silent_uploads_of_one_party_hinder_nobody_else_and_are_ended(
             for number in range(AT_ONCE)
         ]
         name = remote(hasty).put(b"an answer", key_of("prover"))
-        assert sorted(statuses(silent)) == [b"408"] * OF_ONE_PARTY + [b"429"] * (AT_ONCE - OF_ONE_PARTY)
+        assert sorted(statuses(silent)) == [b"408"] * OF_ONE_OWNER + [b"429"] * (AT_ONCE - OF_ONE_OWNER)
     assert world.place.blobs.missing([name]) == []
     assert remote(hasty).put(b"of the same party", key_of("bystander"))
 

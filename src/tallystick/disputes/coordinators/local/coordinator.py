@@ -19,10 +19,10 @@ from tallystick.attestation.signing import SigningKey
 from tallystick.commitments.digests import Digest
 from tallystick.disputes.coordinators.coordinator import MoveEntry
 from tallystick.disputes.coordinators.local import beacon
+from tallystick.disputes.coordinators.local.admission import admit, data_of
 from tallystick.disputes.coordinators.local.board import BlobStore, Quotas, blob_digest
 from tallystick.disputes.coordinators.local.book import Book
 from tallystick.disputes.coordinators.local.database import ENTRIES, Database
-from tallystick.disputes.coordinators.local.door import admit, data_of
 from tallystick.disputes.coordinators.local.purses import Purses
 from tallystick.disputes.coordinators.local.signed import (
     Accepted,
@@ -154,8 +154,8 @@ class LocalCoordinator:
         A refused move leaves no trace. When this returns, the move is on disk.
 
         Raises:
-            MalformedError, ProofError, RuleError: see `door.admit`; the rules of the game do not allow the move now;
-                with code `funds`, the purse is too small; with code `data`, what the move refers to is not there.
+            MalformedError, ProofError, RuleError: see `admission.admit`; the rules of the game do not allow the move
+                now; with code `funds`, the purse is too small; with code `data`, what the move refers to is not there.
             UnavailableError: the database cannot be reached or written; whether it has the move is unknown.
         """
         signed, move = admit(data, self.charter)
