@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tallystick.datasets.commitment import DatasetCommitment
 from tallystick.datasets.digits import CLASSES, IMAGE_SHAPE
 from tallystick.datasets.preparation import EXAMPLES_FILE, SOURCE_FILES, TOKENIZER_FILE, TOKENS_FILE, encode_examples
 from tallystick.datasets.records import RecordOpening, RecordTree, prove_record
@@ -15,6 +14,7 @@ from tallystick.datasets.tokens import Tokens, commit_tokens, read_tokens
 from tallystick.documents.whole_files import read_file
 from tallystick.errors import MalformedError, ProofError
 from tallystick.tensors.safetensors import read_state
+from tallystick.transcripts.dataset import DatasetCommitment
 
 
 def open_dataset(folder: Path, commitment: DatasetCommitment, sequence: int = 1) -> Dataset:

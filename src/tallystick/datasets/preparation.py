@@ -13,9 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from tallystick.datasets.bpe import encode_text
-from tallystick.datasets.commitment import DatasetCommitment, DatasetKind
 from tallystick.datasets.digits import load_digits
-from tallystick.datasets.records import RecordCommit, RecordTree, encode_example
+from tallystick.datasets.records import RecordTree, encode_example
 from tallystick.datasets.samples import ExampleDataset
 from tallystick.datasets.sources import TextKind, normalize_newlines, read_corpus, split_records
 from tallystick.datasets.tokenizer import Tokenizer, TokenizerKind
@@ -24,6 +23,7 @@ from tallystick.documents.whole_files import make_folder, read_file, write_file
 from tallystick.errors import UsageError
 from tallystick.tensors.safetensors import write_state
 from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.dataset import DatasetCommitment, DatasetKind, RecordCommit
 
 TrainBpe = Callable[[str, int], Tokenizer]
 SOURCE_FILES: dict[TextKind, str] = {"text": "source.txt", "jsonl": "source.jsonl"}

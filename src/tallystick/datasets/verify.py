@@ -8,7 +8,6 @@ from typing import Final
 
 import numpy as np
 
-from tallystick.datasets.commitment import DatasetCommitment
 from tallystick.datasets.digits import load_digits
 from tallystick.datasets.opened import open_dataset, read_source, read_tokenizer, text_kind
 from tallystick.datasets.preparation import TOKENIZER_FILE, TrainBpe, make_tokenizer, tokenize
@@ -18,6 +17,7 @@ from tallystick.datasets.tokenizer import BYTE_TOKENS, Tokenizer, TokenizerKind
 from tallystick.datasets.tokens import Tokens, read_tokens
 from tallystick.documents.whole_files import read_file
 from tallystick.errors import ProofError, UnavailableError
+from tallystick.transcripts.dataset import DatasetCommitment
 
 UNKNOWN: Final = "unknown"
 

@@ -41,7 +41,7 @@ class HttpClient:
 
     def __init__(self, url: str, effort: RequestLimits | None = None) -> None:
         if not url.startswith(("http://", "https://")):
-            raise UsageError(f"{url}: no http or https URL")
+            raise UsageError(f"{url}: no URL of an HTTP server")
         self.url, self._effort = url.rstrip("/"), effort or RequestLimits()
         self._lock, self._runner = threading.Lock(), asyncio.Runner()
         self._client: httpx.AsyncClient | None = None

@@ -21,7 +21,7 @@ from tallystick.errors import MalformedError, ProofError, UnavailableError, Usag
 from tallystick.store.log import mend_tail, read_lines
 from tallystick.tensors.safetensors import read_state, write_state
 from tallystick.transcripts.receipt import RECEIPT_BYTES_MAX, Receipt, SignedReceipt
-from tallystick.transcripts.states_opening import CommittedStates, commit_states
+from tallystick.workloads.hidden_states import CommittedStates, commit_states
 
 
 class ReceiptLog:

@@ -323,7 +323,7 @@ def test_a_client_never_hangs_and_never_crashes(reply: Callable[[socket.socket],
 def test_nobody_there_is_one_clear_line() -> None:
     with pytest.raises(UnavailableError, match="no answer after 2 attempts"):
         RemoteCoordinator("http://127.0.0.1:1", effort=RequestLimits(seconds=1, attempts=2, pause=0.01))
-    with pytest.raises(UsageError, match="no URL of a coordinator"):
+    with pytest.raises(UsageError, match="no URL of an HTTP server"):
         RemoteCoordinator("ftp://127.0.0.1")
 
 
@@ -475,7 +475,7 @@ def beyond(proxy: Proxy) -> Iterator[str]:
 
 
 ASKED: dict[str, Callable[[RemoteCoordinator, LocalWorld], object]] = {
-    "charter": lambda place, _: RemoteCoordinator(place._wire.url),
+    "charter": lambda place, _: RemoteCoordinator(place._http.url),
     "time": lambda place, _: place.now(),
     "entries": lambda place, _: place.entries(),
     "move": lambda place, world: place.make(a_contest(world), key_of("challenger")),
