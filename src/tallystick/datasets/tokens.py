@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tallystick.datasets.chunks import ChunkHasher, Chunks
-from tallystick.documents.whole_files import file_size, write_file
+from tallystick.documents.files import file_size, write_atomically
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.transcripts.dataset import CHUNK_BYTES, VOCABULARY_MAX, TokensCommit
 
@@ -41,7 +41,7 @@ def encode_tokens(tokens: NDArray[np.integer[Any]], vocabulary: int) -> bytes:
 
 def write_tokens(path: Path, tokens: NDArray[np.integer[Any]], vocabulary: int) -> None:
     """Write `tokens.bin`; raises `UnavailableError` when the disk does not take it."""
-    write_file(path, encode_tokens(tokens, vocabulary))
+    write_atomically(path, encode_tokens(tokens, vocabulary))
 
 
 def read_tokens(path: Path) -> tuple[Tokens, int]:

@@ -20,6 +20,7 @@ from pydantic import Field
 from tallystick.commitments.encoding import decode
 from tallystick.disputes.coordinators.ethereum.fees import GasOffer
 from tallystick.documents.document import Count, Document
+from tallystick.documents.files import sync_folder
 from tallystick.errors import MalformedError, UnavailableError
 
 JOURNAL_BYTES_MAX: Final = 64 << 20
@@ -164,7 +165,7 @@ class Pages:
                 raise UnavailableError(f"{self.path.name}: no space left for a line")
             os.fsync(self._handle)
             if not size:
-                _keep_name(self.path)
+                sync_folder(self.path.parent)
         except OSError as error:
             raise UnavailableError(f"{self.path.name}: {error.strerror}") from None
         self._take(fact)
@@ -177,15 +178,6 @@ class Pages:
         else:
             earlier = self._open.get(fact.nonce)
             self._open[fact.nonce] = Pending((*(earlier.attempts if earlier else ()), fact))
-
-
-def _keep_name(path: Path) -> None:
-    """Make the name of a new file durable: it stands in its folder, which is written apart."""
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _read(line: bytes, what: str) -> Signed | Closed:
