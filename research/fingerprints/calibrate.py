@@ -116,7 +116,7 @@ def calibrate(study: Study) -> FingerprintCalibration:
     )
 
 
-def measured(study: Study) -> tuple[Measured, ...]:
+def measured(study: Study) -> tuple[MeasuredModels, ...]:
     """The models for which the limits hold, in each dtype that was computed."""
     if not study.sizes:
         return ()
