@@ -47,7 +47,7 @@ class HttpClient:
         self._client: httpx.AsyncClient | None = None
 
     def close(self) -> None:
-        """Let all connections go."""
+        """Close all connections."""
         with self._lock:
             if self._client is not None:
                 self._runner.run(self._client.aclose())

@@ -76,7 +76,7 @@ class ReceiptLog:
         self.last = signed
 
     def close(self) -> None:
-        """Let the file go; a second call does nothing."""
+        """Close the file; a second call does nothing."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1

@@ -47,7 +47,7 @@ Connect = Callable[..., RemoteCoordinator]
 def test_a_client_follows_a_whole_dispute_and_checks_every_entry(world: LocalWorld, remote: Connect) -> None:
     place = remote()
     while take_next(world):
-        assert place.book() == world.place.book()
+        assert place.chain() == world.place.chain()
     assert list(place.entries()) == list(world.place.entries())
     assert place.account(party_of("prover")).purse == world.place.purse(party_of("prover"))
 
@@ -88,7 +88,7 @@ def test_a_coordinator_that_rewrites_an_entry_is_found_out_by_whoever_saw_it(
     played: LocalWorld, remote: Connect, tmp_path: Path
 ) -> None:
     witness, newcomer = remote(), remote()
-    witness.book()
+    witness.chain()
     forge(tmp_path / "coordinator.db", 4, rewritten(played, played.clock() + 7))
     with pytest.raises(ProofError, match="not the one that the coordinator showed before"):
         witness.entries()
@@ -99,7 +99,7 @@ def test_a_coordinator_that_forgets_an_entry_is_found_out_by_whoever_saw_it(
     played: LocalWorld, remote: Connect, tmp_path: Path
 ) -> None:
     witness = remote()
-    witness.book()
+    witness.chain()
     with closing(sqlite3.connect(tmp_path / "coordinator.db")) as database:
         database.execute("delete from entries where number = 4")
         database.commit()
@@ -193,7 +193,7 @@ def test_a_coordinator_cannot_move_for_a_party(played: LocalWorld, remote: Conne
         if key == "coordinator":
             with pytest.raises(ProofError, match="not signed by its actor"):
                 remote().entries()
-    assert remote().book().state.disputes[0].low == 5  # the party itself can
+    assert remote().chain().state.disputes[0].low == 5  # the party itself can
 
 
 def test_an_entry_under_another_key_than_the_coordinators_is_refused(
@@ -438,8 +438,8 @@ def test_eight_clients_at_once_all_get_their_moves_in(url: str, world: LocalWorl
     places = [remote() for _ in range(clients)]
     with ThreadPoolExecutor(clients) as pool:
         list(pool.map(post_all, places))
-    books = [place.book() for place in places]
-    assert all(book == world.place.book() for book in books)
+    books = [place.chain() for place in places]
+    assert all(chain == world.place.chain() for chain in books)
     assert books[0].count == clients * moves
 
 
@@ -490,7 +490,7 @@ def test_a_proxys_page_is_nobodys_answer_and_no_lie_of_the_coordinator(
 ) -> None:
     place = remote(beyond)
     place.make(a_claim(world), key_of("prover"))
-    place.book()
+    place.chain()
     for page in (b"", b"<html>maintenance</html>", b"{}", b"[" * 5000):
         proxy.page = page
         with pytest.raises(UnavailableError):

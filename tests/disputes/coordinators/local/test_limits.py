@@ -49,7 +49,7 @@ def filled(world: LocalWorld, key: SigningKey) -> int:
     """How many whole thousands of bytes lie at the board for a party that puts a thousand at a time while it may."""
     for number in range(300):
         try:
-            world.place.board(key).put(f"{key.public} {world.place.book().count} {number}".ljust(1000).encode())
+            world.place.board(key).put(f"{key.public} {world.place.chain().count} {number}".ljust(1000).encode())
         except UsageError as error:
             assert any(line in str(error) for line in ("for this party", "is full"))  # noqa: PT017
             break
@@ -166,7 +166,7 @@ def test_nobody_waits_while_the_data_of_a_move_is_looked_at(world: LocalWorld, m
     claim, done = sign_move(a_claim(world), world.place.identity, key_of("prover")).to_bytes(), list[object]()
 
     def others() -> None:
-        acts = (world.place.book, lambda: world.board("bystander").put(b"data"))
+        acts = (world.place.chain, lambda: world.board("bystander").put(b"data"))
         threads = [threading.Thread(target=lambda act=act: done.append(act()), daemon=True) for act in acts]
         for thread in threads:
             thread.start()

@@ -77,8 +77,8 @@ class Pending:
         return self.last.nonce
 
 
-class HeldError(UnavailableError):
-    """Another process holds the journal."""
+class JournalLockedError(UnavailableError):
+    """Another process has locked the journal."""
 
 
 class TransactionJournal:
@@ -93,11 +93,11 @@ class TransactionJournal:
         self.path, self._sleep, self._clock = path, sleep, clock
 
     @contextmanager
-    def held(self, patience_s: float) -> Iterator[Pages]:
+    def held(self, patience_s: float) -> Iterator[OpenJournal]:
         """The journal, for this process alone.
 
         Raises:
-            HeldError: Another process holds it for too long.
+            JournalLockedError: Another process holds it for too long.
             UnavailableError: It cannot be read or written.
             MalformedError: It is damaged before its last line.
         """
@@ -108,7 +108,7 @@ class TransactionJournal:
             raise UnavailableError(f"{self.path}: {error.strerror}") from None
         try:
             self._lock(handle, patience_s)
-            yield Pages(self.path, handle)
+            yield OpenJournal(self.path, handle)
         finally:
             os.close(handle)
 
@@ -120,12 +120,12 @@ class TransactionJournal:
                 return
             except BlockingIOError:
                 if self._clock() >= ends_at:
-                    raise HeldError(f"{self.path.name}: another program sends with this key") from None
+                    raise JournalLockedError(f"{self.path.name}: another program sends with this key") from None
                 self._sleep(LOCK_PAUSE_S)
 
 
-class Pages:
-    """The contents of a journal that is held."""
+class OpenJournal:
+    """A journal that this process has locked."""
 
     def __init__(self, path: Path, handle: int) -> None:
         self.path, self._handle = path, handle

@@ -20,7 +20,7 @@ from tallystick.commitments.digests import Digest, parse_digest
 from tallystick.commitments.encoding import Json, decode
 from tallystick.disputes.coordinators.coordinator import MoveEntry
 from tallystick.disputes.coordinators.local.board import blob_digest
-from tallystick.disputes.coordinators.local.book import Book
+from tallystick.disputes.coordinators.local.chain_state import ChainState
 from tallystick.disputes.coordinators.local.receipts import ReceiptFile
 from tallystick.disputes.coordinators.local.signed import (
     ACCEPTED_BYTES_MAX,
@@ -81,7 +81,7 @@ class RemoteCoordinator:
         except BaseException:
             self._http.close()
             raise
-        self._book, self._entries, self._last = Book.empty(self.charter), list[MoveEntry](), b""
+        self._chain, self._entries, self._last = ChainState.empty(self.charter), list[MoveEntry](), b""
         self._lock = threading.RLock()
 
     def keep_receipts(self, path: Path) -> None:
@@ -109,22 +109,22 @@ class RemoteCoordinator:
         """The coordinator's time, in seconds."""
         return _count(self._object("/v1/time"), "time")
 
-    def book(self) -> Book:
+    def chain(self) -> ChainState:
         """The fold of all entries there are, each of them checked."""
         with self._lock:
             signed = self._receipts.count
             while self._read_page():
                 pass
-            if self._book.count < signed:
+            if self._chain.count < signed:
                 raise ProofError(
-                    f"{self._http.url}: shows {self._book.count} entries, and signed a receipt for entry {signed - 1}"
+                    f"{self._http.url}: shows {self._chain.count} entries, and signed a receipt for entry {signed - 1}"
                 )
-            return self._book
+            return self._chain
 
     def entries(self, start: int = 0) -> Sequence[MoveEntry]:
         """The accepted moves from number `start` on; raises `ProofError` where the coordinator is caught at a lie."""
         with self._lock:
-            self.book()
+            self.chain()
             return self._entries[start:]
 
     def account(self, party: str) -> Account:
@@ -179,9 +179,9 @@ class RemoteCoordinator:
 
     def _read_page(self) -> bool:
         """Take in more entries, from the last known one on, which has to be there still; whether there were any."""
-        start = max(self._book.count - 1, 0)
+        start = max(self._chain.count - 1, 0)
         lines = self._get(f"/v1/entries?start={start}", PAGE_BYTES_MAX).splitlines()
-        if self._book.count:
+        if self._chain.count:
             self._check_last(lines[:1])
             del lines[0]
         for line in lines:
@@ -190,7 +190,7 @@ class RemoteCoordinator:
 
     def _check_last(self, lines: list[bytes]) -> None:
         """Raise `ProofError` unless the entry seen last is there still, `UnavailableError` where nobody says so."""
-        number = self._book.count - 1
+        number = self._chain.count - 1
         if lines == [self._last]:
             return
         for line in lines:
@@ -203,8 +203,8 @@ class RemoteCoordinator:
             return Accepted.from_bytes(line, f"{self._http.url}: entry {number}")
 
     def _take_in(self, line: bytes) -> None:
-        accepted = self._accepted(line, self._book.count)
-        self._book, move = self._book.read(accepted)
+        accepted = self._accepted(line, self._chain.count)
+        self._chain, move = self._chain.read(accepted)
         entry = accepted.receipt.entry
         self._receipts.compare(entry)
         self._entries.append(MoveEntry(entry.number, entry.time, move))

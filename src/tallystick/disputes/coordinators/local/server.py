@@ -61,8 +61,8 @@ def _add_reading(app: FastAPI, place: LocalCoordinator) -> None:
 
     @app.get("/v1/time")
     async def time() -> Response:
-        book, now = await asyncio.to_thread(lambda: (place.book(), place.now()))
-        return _json(encode({"entries": book.count, "head": book.head, "time": now}))
+        chain, now = await asyncio.to_thread(lambda: (place.chain(), place.now()))
+        return _json(encode({"entries": chain.count, "head": chain.head, "time": now}))
 
     @app.get("/v1/entries")
     async def entries(start: str = "0") -> Response:
@@ -72,7 +72,7 @@ def _add_reading(app: FastAPI, place: LocalCoordinator) -> None:
 
     @app.get("/v1/disputes/{number}")
     async def dispute(number: str) -> Response:
-        disputes = (await asyncio.to_thread(place.book)).state.disputes
+        disputes = (await asyncio.to_thread(place.chain)).state.disputes
         wanted = _number(number, "dispute")
         if wanted >= len(disputes):
             raise Problem(404, "absent", f"there is no dispute {wanted}")
@@ -140,7 +140,7 @@ def _announced(request: Request, place: LocalCoordinator, name: Digest) -> tuple
         raise Problem(411, "malformed", "Content-Length: needed for a blob")
     owner = request.headers.get(KEY_HEADER, "")
     check_signature(owner, request.headers.get(SIGNATURE_HEADER, ""), put_message(place.identity, name, size))
-    return size, owner, place.standing(owner).share
+    return size, owner, place.allowance(owner).share
 
 
 def _account(place: LocalCoordinator, party: str) -> Json:
