@@ -212,7 +212,7 @@ def test_a_failure_of_our_own_is_told_and_leaves_no_trace(
 def test_a_move_that_would_break_the_books_is_not_accepted(
     http: httpx.Client, world: LocalWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data, path = claim_bytes(world), "tallystick.disputes.coordinators.local.chain.broken"
+    data, path = claim_bytes(world), "tallystick.disputes.coordinators.local.chain_state.broken"
     with monkeypatch.context() as patch:
         patch.setattr(path, lambda _: ["money appeared"])
         assert code_of(posted(http, data)) == (500, "failed")

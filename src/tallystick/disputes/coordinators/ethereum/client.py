@@ -50,8 +50,9 @@ class Attester(Protocol):
 
 @dataclass(frozen=True)
 class Settings:
-    """How one connects: `depth` blocks until a block is final, `None` for the chain's `finalized`; and what sending costs.
+    """How to connect, and what sending may cost.
 
+    `depth` is the number of blocks until a block is final, `None` stands for the chain's own `finalized`.
     `timeout_s` is for one answer of one server.
     """
 
