@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.commitments.tree import check_inclusion, leaf_hash
-from tallystick.datasets.chunks import CHUNK_BYTES
 from tallystick.datasets.tokens import (
     TokensCommit,
     chunk_tokens,
@@ -20,6 +19,7 @@ from tallystick.datasets.tokens import (
     write_tokens,
 )
 from tallystick.errors import MalformedError, UnavailableError
+from tallystick.transcripts.dataset import CHUNK_BYTES
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "tokens"
 Factory = pytest.TempPathFactory

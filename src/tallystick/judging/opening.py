@@ -21,6 +21,7 @@ from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.graphs.root import NodeProof, check_node, graph_root
 from tallystick.judging.findings import DIFFERS, Findings, require
 from tallystick.judging.operator_judge import OperatorJudge
+from tallystick.judging.operator_line import given_in
 from tallystick.judging.properties import judge_properties
 from tallystick.judging.published import Published
 from tallystick.judging.verdict import Verdict
@@ -32,7 +33,6 @@ from tallystick.tensors.single import VALUE, read_single
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.opening import OpenedOperator, Opening, state_digest_of
-from tallystick.transcripts.operator_line import given_in
 from tallystick.transcripts.profile import Profile
 from tallystick.transcripts.record import CallRecord, OperatorRecord, StepRecord
 from tallystick.workloads.program import BATCH, POSITION, STATE_PREFIXES

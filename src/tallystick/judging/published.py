@@ -18,9 +18,9 @@ from tallystick.tolerances.loss import LossBand
 from tallystick.transcripts.claim import Claim
 from tallystick.transcripts.inference import InferenceClaim
 from tallystick.transcripts.opening import Opening, state_digest_of
-from tallystick.transcripts.optimizer import UpdateRule
 from tallystick.transcripts.record import CallRecord, StepRecord
 from tallystick.transcripts.spec import Spec
+from tallystick.workloads.optimizer import UpdateRule
 from tallystick.workloads.program import STEP_SLOT, schedule_tensors
 
 LOSS = "loss"
@@ -87,7 +87,7 @@ class Published:
         assert self.spec is not None  # asked by `check_step`
         if self.spec.recipe is not None:
             return (UpdateRule.of(self.spec.recipe.optimizer),)
-        return tuple(group.rule for group in self.spec.optimizer or ())
+        return tuple(UpdateRule.of_group(group) for group in self.spec.optimizer or ())
 
     def _rates(self, record: StepRecord) -> tuple[float, ...]:
         return record.learning_rates or (record.learning_rate,) * len(self._rules())

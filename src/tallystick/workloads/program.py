@@ -18,10 +18,10 @@ from tallystick.errors import MalformedError
 from tallystick.graphs.graph import Graph, Ref, Role
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import State, Tensor
-from tallystick.transcripts.optimizer import UpdateRule, schedule_scalars
 from tallystick.transcripts.recipe import Recipe
-from tallystick.transcripts.schedule import learning_rate
+from tallystick.workloads.optimizer import UpdateRule, schedule_scalars
 from tallystick.workloads.plan import micro_batches
+from tallystick.workloads.schedule import learning_rate
 
 STATE_PREFIXES: Final = ("weights.", "buffers.", "optimizer.", "position.")
 BATCH: Final = "inputs."
