@@ -36,12 +36,21 @@ from tallystick.graphs.files import load_program, save_program
 from tallystick.graphs.graph import Graph
 from tallystick.graphs.root import graph_root
 from tallystick.graphs.values import float_results, operands_of
-from tallystick.judging.budget import Accumulated, Budget, Drifted, Lean, accumulate, relative_distance, weigh_budget
 from tallystick.judging.findings import Findings
 from tallystick.judging.leaf.bundling import WholeOpening
-from tallystick.judging.leaf.comparison import JudgeSettings, compare_results
+from tallystick.judging.leaf.conclusions import conclude
 from tallystick.judging.leaf.judge import rule_leaf
-from tallystick.judging.leaf.request import LeafLimits, LeafRequest
+from tallystick.judging.leaf.request import BANDS, LeafLimits, LeafRequest
+from tallystick.judging.opening.budget import (
+    Accumulated,
+    Budget,
+    Drifted,
+    Lean,
+    accumulate,
+    relative_distance,
+    weigh_budget,
+)
+from tallystick.judging.operator.judge import OperatorJudge
 from tallystick.operators.bound import bound
 from tallystick.operators.precision import FORMATS
 from tallystick.operators.registry import operator
@@ -191,11 +200,11 @@ def local_errors(graph: Graph, values: Values) -> Iterator[tuple[str, Errors]]:
 
 def referee_of(graph: Graph, values: Values) -> Figures:
     """What the referee says to every operator of an honest run."""
-    how = JudgeSettings(graph_root(graph))
+    judge = OperatorJudge(graph_root(graph))
     counts: Figures = {"operators": 0, "wrong": 0, "tied": 0, "undecided": 0, "names": []}
     for node in graph.nodes:
         held = {ref: values[ref] for ref in (*node.refs, *filter(None, node.outputs))}
-        found = compare_results(Findings(), node, held, how)
+        found = conclude(Findings(), judge, node, held, BANDS)
         counts["operators"] += 1
         for kind in ("wrong", "tied", "undecided"):
             counts[kind] += bool(getattr(found, kind))

@@ -41,8 +41,9 @@ from tallystick.transcripts.rule import GroupRule
 from tallystick.transcripts.schedule import learning_rate
 from tallystick.transcripts.spec import Spec
 from tallystick.transcripts.summary import StateSummary
+from tallystick.workloads.names import BATCH
 from tallystick.workloads.plan import batch_plan, open_data
-from tallystick.workloads.program import BATCH, StepProgram, recipe_program
+from tallystick.workloads.program import StepProgram, recipe_program
 
 RATE_TOLERANCE = 1e-12
 

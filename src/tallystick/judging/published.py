@@ -21,7 +21,8 @@ from tallystick.transcripts.opening import Opening, state_digest_of
 from tallystick.transcripts.optimizer import UpdateRule
 from tallystick.transcripts.record import CallRecord, StepRecord
 from tallystick.transcripts.spec import Spec
-from tallystick.workloads.program import STEP_SLOT, schedule_tensors
+from tallystick.workloads.names import STEP_SLOT
+from tallystick.workloads.program import schedule_tensors
 
 LOSS = "loss"
 SCHEDULE = "schedule."

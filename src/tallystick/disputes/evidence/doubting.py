@@ -22,10 +22,10 @@ from tallystick.disputes.game.protocols import DisputeView, Doubt, Ground
 from tallystick.disputes.game.state import PostedClaim, Tree
 from tallystick.errors import MalformedError, ProofError
 from tallystick.graphs.engine import Engine
-from tallystick.judging.budget import Budget, judge_budget
 from tallystick.judging.leaf.request import LeafRequest
+from tallystick.judging.opening.budget import Budget, judge_budget
 from tallystick.transcripts.spec import Spec
-from tallystick.workloads.program import STATE_PREFIXES
+from tallystick.workloads.names import STATE_PREFIXES
 
 
 def doubter_for(

@@ -13,7 +13,7 @@ from tallystick.graphs.admission import read_graph
 from tallystick.graphs.encoding import graph_bytes
 from tallystick.graphs.execution import execute
 from tallystick.graphs.graph import Graph, GraphForm, Input, Node, Output, Role
-from tallystick.judging.budget import (
+from tallystick.judging.opening.budget import (
     SYSTEMATIC,
     Accumulated,
     Budget,

@@ -10,7 +10,8 @@ import pytest
 from tallystick.commitments.digests import digest
 from tallystick.graphs.graph import Node
 from tallystick.judging.findings import Findings
-from tallystick.judging.operator_judge import OperatorJudge
+from tallystick.judging.opening.judge import judge_operator
+from tallystick.judging.operator.judge import OperatorJudge
 from tallystick.operators.precision import PLAIN, TENSOR_FLOAT
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
@@ -30,7 +31,8 @@ def judged(
     stated = how.pop("stated", TensorSpec.of(claimed))
     node = Node(7, name, refs, attributes, (stated,))
     notes = Findings()
-    line = OperatorJudge(GRAPH, **how).judge(notes, node, {**values, "n7": claimed})
+    engine = how.pop("engine", None)
+    line = judge_operator(notes, OperatorJudge(GRAPH, **how), node, {**values, "n7": claimed}, engine)
     return not notes.rejected, [finding.name for finding in notes.seen if not finding.agrees], line
 
 
@@ -81,7 +83,7 @@ def test_values_of_other_types_than_the_node_has_are_rejected() -> None:
 def test_a_value_that_is_not_there_leaves_the_operator_open() -> None:
     node = Node(7, "aten.mm.default", {"self": "a", "mat2": "b"}, {}, (TensorSpec("F32", (5, 6)),))
     notes = Findings()
-    assert OperatorJudge(GRAPH).judge(notes, node, {"a": Tensor.of(A)}) == "node 7: b is not opened"
+    assert judge_operator(notes, OperatorJudge(GRAPH), node, {"a": Tensor.of(A)}) == "node 7: b is not opened"
     assert notes.seen == []
 
 

@@ -20,18 +20,16 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.graphs.graph import Node, Ref
-from tallystick.judging.leaf.parts import Places, row_and_column
+from tallystick.judging.operator.places import Places, row_and_column
 from tallystick.operators.precision import FORMATS
 from tallystick.tensors.tensor import Tensor
 
-BANDS: Final = 2.0
-"""The default margin: both numbers may be off by one rounding."""
 Numbers: TypeAlias = npt.NDArray[Any]
 Values: TypeAlias = Mapping[Ref, Tensor]
 
 
 @dataclass(frozen=True)
-class Tie:
+class NearTie:
     """How far apart the numbers are between which a claim chose otherwise, at most, in bands; infinite where wrong.
 
     `place` is the flat place of the choice for which they are farthest apart.
@@ -42,7 +40,7 @@ class Tie:
     place: int
 
 
-def find_tie(node: Node, values: Values, ref: Ref, places: Places) -> Tie | None:
+def find_near_tie(node: Node, values: Values, ref: Ref, places: Places) -> NearTie | None:
     """The tie behind results of `ref` at flat `places` that differ from the reference's; `None` for other operators.
 
     A claim is wrong outright, infinitely many bands apart, where an index names no element, names one twice in its row
@@ -53,7 +51,7 @@ def find_tie(node: Node, values: Values, ref: Ref, places: Places) -> Tie | None
         return None
     apart = choice(node, values, ref, places)
     detail = f"{places.size} of {values[ref].array().size} choices differ"
-    return Tie(float(apart.max()), detail, int(places[np.argmax(apart)]))
+    return NearTie(float(apart.max()), detail, int(places[np.argmax(apart)]))
 
 
 def bands_between(x: Numbers, y: Numbers, dtype: str) -> npt.NDArray[np.float64]:

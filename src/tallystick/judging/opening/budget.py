@@ -22,15 +22,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.errors import MalformedError, UnavailableError
-from tallystick.graphs.derive import operand_of
 from tallystick.graphs.execution import execute
 from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.graphs.reference import Reference
 from tallystick.graphs.values import float_results
 from tallystick.judging.findings import Findings
-from tallystick.judging.leaf.comparison import MISFITS
+from tallystick.judging.operator.judge import DEFINITION_ERRORS, result_bounds
 from tallystick.judging.verdict import Verdict
-from tallystick.operators.bound import bound
 from tallystick.operators.definition import Exactness
 from tallystick.operators.precision import FORMATS, UNSTATED, Precision
 from tallystick.operators.registry import operator
@@ -181,18 +179,14 @@ def _leans(graph: Graph, read: Read, precision: Precision, unavailable: list[str
             continue
         try:
             yield from _lean(node, held, precision)
-        except (MalformedError, UnavailableError, *MISFITS) as error:
+        except (MalformedError, UnavailableError, *DEFINITION_ERRORS) as error:
             unavailable.append(f"node {node.number}: {error}")
 
 
 def _lean(node: Node, values: Mapping[Ref, Tensor], precision: Precision) -> Iterator[Lean]:
-    arguments = {name: operand_of(operand, values) for name, operand in node.operands.items()}
-    bounds = dict(
-        zip(node.outputs, bound(operator(node.operator), arguments | dict(node.attributes), precision), strict=True)
-    )
+    bounds = result_bounds(node, values, precision)
     for ref, _ in float_results(node):
         limit, claimed = bounds[ref], values[ref]
-        assert limit is not None  # a result that the node has is a result that its definition gives
         shares = signed_shares(claimed, limit.value, limit.radius)
         if len(shares) >= ELEMENTS_MIN and shares.any():
             yield Lean(ref, len(shares), float(shares.mean()), float(np.sqrt(np.mean(shares**2))))
@@ -218,7 +212,7 @@ def _drifts(graph: Graph, read: Read, unavailable: list[str]) -> Iterator[Drifte
     watch = _Watch(graph, read)
     try:
         execute(graph, known, Reference(), watch)
-    except (MalformedError, UnavailableError, *MISFITS) as error:
+    except (MalformedError, UnavailableError, *DEFINITION_ERRORS) as error:
         unavailable.append(f"path: {error}")
         return
     for output in graph.outputs:
