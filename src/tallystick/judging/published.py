@@ -77,7 +77,9 @@ class Published:
 
     def _check_rates(self, notes: Findings, opening: Opening, record: StepRecord, read: Read) -> None:
         stated = {name: found for name, found in opening.sources.items() if name.startswith(SCHEDULE)}
-        wanted = schedule_tensors(self._rules(), self._rates(record), _step_number(opening, record, read))
+        rules = self._rules()
+        rates = record.learning_rates or (record.learning_rate,) * len(rules)
+        wanted = schedule_tensors(rules, rates, _step_number(opening, record, read))
         opened = read(stated)
         for name in sorted(stated):
             agrees = name in wanted and _is_same(wanted[name], stated[name], opened.get(name))
@@ -89,9 +91,6 @@ class Published:
         if self.spec.recipe is not None:
             return (UpdateRule.of(self.spec.recipe.optimizer),)
         return tuple(group.rule for group in self.spec.optimizer or ())
-
-    def _rates(self, record: StepRecord) -> tuple[float, ...]:
-        return record.learning_rates or (record.learning_rate,) * len(self._rules())
 
     def not_checked(
         self, opening: Opening, record: StepRecord | CallRecord, is_opened: Callable[[Digest], bool]

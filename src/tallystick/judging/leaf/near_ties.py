@@ -1,7 +1,7 @@
-"""Discrete results that hang by a rounding: where the largest is, and in which order.
+"""Discrete results that depend on a rounding: where the largest is, and in which order.
 
 Two numbers that lie within a few roundings of each other may come in either order on honest devices that hold them a
-little differently. A claimed index that differs from the reference's is a *tie* where the numbers it chose between are
+little differently. A claimed index that differs from the reference's is a *near tie* where the numbers it chose between are
 within the margin: so many *bands*, each the unit roundoff of their dtype times the larger magnitude. Inside the margin
 nobody can be said to be wrong. Whole numbers have no margin: there only equal ones are tied.
 
