@@ -143,6 +143,40 @@ def test_no_framework_is_imported(honest: Leaves, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
+UNNEEDED = (
+    *("audits", "disputes", "datasets", "recorders", "frameworks", "answers", "attacks", "calibration", "store"),
+    *(
+        "graphs.execution",
+        "graphs.transforms",
+        "graphs.files",
+        "operators.engines",
+        "transcripts.spec",
+        "transcripts.recipe",
+    ),
+    *("judging.opening.files", "judging.opening.edges", "judging.opening.judge", "judging.opening.budget"),
+    *("judging.properties", "judging.published", "judging.operator.elements", "judging.operator.lazy_algebra"),
+    *("judging.leaf.bundling", "judging.leaf.freivalds", "judging.leaf.deviations", "judging.leaf.sampling"),
+    "judging.leaf.near_ties",
+)
+"""Modules that a ruling on a small operator within its bound does not need."""
+
+
+def loaded_by_ruling(path: Path, code: int) -> set[str]:
+    """The unneeded ones among the modules that a fresh interpreter has loaded after ruling on a bundle."""
+    text = (
+        "import sys\nfrom tallystick.cli.entry import run\n"
+        f"assert run(['referee', {str(path)!r}, '--json']) == {code}\nprint(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", text], check=True, capture_output=True, text=True)
+    names = {name.removeprefix("tallystick.") for name in done.stdout.splitlines()[-1].split()}
+    return {each for each in UNNEEDED if any(name == each or name.startswith(f"{each}.") for name in names)}
+
+
+def test_a_ruling_loads_only_what_it_checks_with(honest: Leaves, tmp_path: Path) -> None:
+    assert loaded_by_ruling(leaf(honest, 0, tmp_path), 0) == set()
+    assert loaded_by_ruling(leaf(choices(tmp_path / "tied", 1), 1, tmp_path), 3) == {"judging.leaf.near_ties"}
+
+
 def test_what_a_file_asks_was_chosen_by_whoever_made_it(
     tally: Tally, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

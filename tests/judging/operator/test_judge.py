@@ -111,3 +111,44 @@ def test_a_kernel_that_rounds_every_step_to_16_bits_is_honest_unless_it_is_said_
     assert judged("aten.silu.default", {"self": x}, {}, x * gate) == (True, [], "")
     assert judged("aten.silu.default", {"self": x}, {}, x * gate, precision=PLAIN)[0] is False
     assert judged("aten.silu.default", {"self": x}, {}, x * gate * np.float16(1.01))[0] is False
+
+
+def node_of(name: str, result: np.ndarray[Any, Any], **operands: str) -> Node:
+    return Node(7, name, dict(operands), {}, (TensorSpec.of(Tensor.of(result)),))
+
+
+def test_elements_are_compared_as_they_are_among_all() -> None:
+    claimed = A @ B
+    claimed[2, 3] += 1e-2
+    values = {"a": Tensor.of(A), "b": Tensor.of(B), "n7": Tensor.of(claimed)}
+    node = node_of("aten.mm.default", claimed, self="a", mat2="b")
+    (whole,) = OperatorJudge(GRAPH).compare(node, values)
+    (some,) = OperatorJudge(GRAPH).compare(node, values, {"n7": np.array([4, 15])})
+    assert (whole.worst, whole.finding.where) == (some.worst, some.finding.where) == (15, "element [2,3]")
+    assert some.wrong.tolist() == [False, True]
+    np.testing.assert_allclose(some.shares, whole.shares[[4, 15]], rtol=1e-6)
+
+
+def test_a_zero_of_the_other_sign_is_named_by_its_element() -> None:
+    x = np.array([[0.0, -0.0, 3.0]], np.float32)
+    values = {"a": Tensor.of(x), "n7": Tensor.of(np.abs(x.T))}
+    (found,) = OperatorJudge(GRAPH).compare(node_of("aten.t.default", x.T, self="a"), values)
+    assert (found.finding.where, found.finding.detail) == ("element [1,0]", "1 zeros of the other sign")
+    assert (found.finding.agrees, found.worst) == (False, 1)
+    (same,) = OperatorJudge(GRAPH).compare(
+        node_of("aten.t.default", x.T, self="a"), values | {"n7": Tensor.of(x.T.copy())}
+    )
+    assert same.finding.agrees
+    assert not same.wrong.any()
+
+
+def test_a_definition_that_fails_leaves_the_operator_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = A @ B
+    assert judged("aten.mm.default", {"self": A, "mat2": B}, {}, honest) == (True, [], "")
+
+    def failing(*_: Any, **__: Any) -> Any:
+        raise IndexError("its author did not think of this")
+
+    monkeypatch.setattr("tallystick.judging.operator.judge.bound", failing)
+    line = "node 7: does not fit its operands (IndexError: its author did not think of this)"
+    assert judged("aten.mm.default", {"self": A, "mat2": B}, {}, honest) == (True, [], line)
