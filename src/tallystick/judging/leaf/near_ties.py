@@ -1,9 +1,9 @@
 """Discrete results that depend on a rounding: where the largest is, and in which order.
 
 Two numbers that lie within a few roundings of each other may come in either order on honest devices that hold them a
-little differently. A claimed index that differs from the reference's is a *near tie* where the numbers it chose between are
-within the margin: so many *bands*, each the unit roundoff of their dtype times the larger magnitude. Inside the margin
-nobody can be said to be wrong. Whole numbers have no margin: there only equal ones are tied.
+little differently. A claimed index that differs from the reference's is a *near tie* where the numbers it chose between
+are within the margin: so many *bands*, each the unit roundoff of their dtype times the larger magnitude. Inside the
+margin nobody can be said to be wrong. Integers have no margin: there only equal ones are tied.
 
 Comparisons and stable sorts have no ties: whoever opens operators one by one has the very bits that are compared.
 Devices differ in them only over NaN, zeros of either sign, and subnormal numbers, which some take for 0.
