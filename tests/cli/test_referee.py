@@ -145,18 +145,11 @@ def test_no_framework_is_imported(honest: Leaves, tmp_path: Path) -> None:
 
 UNNEEDED = (
     *("audits", "disputes", "datasets", "recorders", "frameworks", "answers", "attacks", "calibration", "store"),
-    *(
-        "graphs.execution",
-        "graphs.transforms",
-        "graphs.files",
-        "operators.engines",
-        "transcripts.spec",
-        "transcripts.recipe",
-    ),
+    *("graphs.execution", "graphs.transforms", "graphs.files", "operators.engines"),
+    *("transcripts.spec", "transcripts.recipe", "judging.properties", "judging.published"),
     *("judging.opening.files", "judging.opening.edges", "judging.opening.judge", "judging.opening.budget"),
-    *("judging.properties", "judging.published", "judging.operator.elements", "judging.operator.lazy_algebra"),
-    *("judging.leaf.bundling", "judging.leaf.freivalds", "judging.leaf.deviations", "judging.leaf.sampling"),
-    "judging.leaf.near_ties",
+    *("judging.operator.elements", "judging.operator.lazy_algebra", "judging.leaf.bundling", "judging.leaf.freivalds"),
+    *("judging.leaf.deviations", "judging.leaf.sampling", "judging.leaf.near_ties"),
 )
 """Modules that a ruling on a small operator within its bound does not need."""
 
