@@ -51,7 +51,7 @@ from tallystick.judging.opening.budget import (
     relative_distance,
 )
 from tallystick.judging.operator.judge import OperatorJudge
-from tallystick.operators.bound import bound
+from tallystick.operators.balls.bound import bound
 from tallystick.operators.precision import FORMATS
 from tallystick.operators.registry import operator
 from tallystick.operators.rounding import DETERMINISTIC

@@ -27,7 +27,7 @@ from tallystick.judging.leaf.request import BANDS, Ground, LeafLimits, LeafReque
 from tallystick.judging.opening.judge import judge_operator
 from tallystick.judging.operator.judge import OperatorJudge
 from tallystick.judging.published import Published
-from tallystick.operators.bound import bound
+from tallystick.operators.balls.bound import bound
 from tallystick.operators.definition import Exactness
 from tallystick.operators.precision import TENSOR_FLOAT
 from tallystick.operators.registry import operator

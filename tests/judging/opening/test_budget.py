@@ -25,7 +25,7 @@ from tallystick.judging.opening.budget import (
     relative_distance,
     signed_shares,
 )
-from tallystick.operators.bound import bound
+from tallystick.operators.balls.bound import bound
 from tallystick.operators.registry import operator
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor

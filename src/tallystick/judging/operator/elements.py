@@ -16,7 +16,7 @@ from tallystick.judging.operator.lazy_algebra import LazyAlgebra, LazyTensor
 from tallystick.judging.operator.places import Places
 from tallystick.operators.balls.ball import Ball
 from tallystick.operators.balls.balls import Balls
-from tallystick.operators.bound import Argument, ResultBound, bound
+from tallystick.operators.balls.bound import Argument, ResultBound, bound
 from tallystick.operators.definition import Operator
 from tallystick.operators.precision import PLAIN, Precision
 from tallystick.operators.rounding import DETERMINISTIC, Model

@@ -21,7 +21,7 @@ from tallystick.errors import MalformedError, UnavailableError
 from tallystick.graphs.derive import Derived, Deriver, operand_of
 from tallystick.graphs.graph import Node, Ref
 from tallystick.judging.operator.places import Places
-from tallystick.operators.bound import ResultBound, bound
+from tallystick.operators.balls.bound import ResultBound, bound
 from tallystick.operators.definition import Exactness
 from tallystick.operators.precision import FORMATS, UNSTATED, Format, Precision
 from tallystick.operators.registry import operator
