@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from tests.judging.leaf.leaves import Leaves, opened, shifted
 from tests.judging.leaf.test_judge import choices, profile
 
 Tally = Callable[..., Any]
+CODE_LINES = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "trusted_base.py"))["code_lines"]
 
 
 @pytest.fixture(scope="module")
@@ -154,20 +156,33 @@ UNNEEDED = (
 """Modules that a ruling on a small operator within its bound does not need."""
 
 
-def loaded_by_ruling(path: Path, code: int) -> set[str]:
-    """The unneeded ones among the modules that a fresh interpreter has loaded after ruling on a bundle."""
+LINES_MAX = 6000
+"""Lines of code, the command line left out, on which a ruling on one operator may rest."""
+
+
+def loaded_by_ruling(path: Path, code: int) -> dict[str, Path]:
+    """The modules of ours, by name and without the command line, that a fresh interpreter loads to rule on a bundle."""
     text = (
         "import sys\nfrom tallystick.cli.entry import run\n"
-        f"assert run(['referee', {str(path)!r}, '--json']) == {code}\nprint(*sys.modules)"
+        f"assert run(['referee', {str(path)!r}, '--json']) == {code}\n"
+        "[print(name, each.__file__) for name, each in sys.modules.items() if name[:11] == 'tallystick.']"
     )
     done = subprocess.run([sys.executable, "-c", text], check=True, capture_output=True, text=True)
-    names = {name.removeprefix("tallystick.") for name in done.stdout.splitlines()[-1].split()}
-    return {each for each in UNNEEDED if any(name == each or name.startswith(f"{each}.") for name in names)}
+    lines = [line.split(" ", 1) for line in done.stdout.splitlines() if line.startswith("tallystick.")]
+    found = {name.removeprefix("tallystick."): Path(file) for name, file in lines}
+    return {name: file for name, file in found.items() if not name.startswith("cli")}
+
+
+def unneeded(names: Iterable[str]) -> set[str]:
+    return {each for each in UNNEEDED if any(f"{name}.".startswith(f"{each}.") for name in names)}
 
 
 def test_a_ruling_loads_only_what_it_checks_with(honest: Leaves, tmp_path: Path) -> None:
-    assert loaded_by_ruling(leaf(honest, 0, tmp_path), 0) == set()
-    assert loaded_by_ruling(leaf(choices(tmp_path / "tied", 1), 1, tmp_path), 3) == {"judging.leaf.near_ties"}
+    loaded = loaded_by_ruling(leaf(honest, 0, tmp_path), 0)
+    assert unneeded(loaded) == set()
+    assert sum(map(CODE_LINES, loaded.values())) <= LINES_MAX
+    tied = loaded_by_ruling(leaf(choices(tmp_path / "tied", 1), 1, tmp_path), 3)
+    assert unneeded(tied) == {"judging.leaf.near_ties"}
 
 
 def test_what_a_file_asks_was_chosen_by_whoever_made_it(
