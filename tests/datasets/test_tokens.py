@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from tallystick.commitments.tree import check_inclusion, leaf_hash
 from tallystick.datasets.tokens import (
-    TokensCommit,
     chunk_tokens,
     commit_tokens,
     encode_tokens,
@@ -19,7 +18,7 @@ from tallystick.datasets.tokens import (
     write_tokens,
 )
 from tallystick.errors import MalformedError, UnavailableError
-from tallystick.transcripts.dataset import CHUNK_BYTES
+from tallystick.transcripts.dataset import CHUNK_BYTES, TokensCommit
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "tokens"
 Factory = pytest.TempPathFactory

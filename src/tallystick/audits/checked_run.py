@@ -40,9 +40,10 @@ from tallystick.transcripts.record import (
 from tallystick.transcripts.rule import GroupRule
 from tallystick.transcripts.spec import Spec
 from tallystick.transcripts.summary import StateSummary
+from tallystick.workloads.names import BATCH
 from tallystick.workloads.optimizer import UpdateRule
 from tallystick.workloads.plan import batch_plan, open_data
-from tallystick.workloads.program import BATCH, StepProgram, recipe_program
+from tallystick.workloads.program import StepProgram, recipe_program
 from tallystick.workloads.schedule import learning_rate
 
 RATE_TOLERANCE = 1e-12

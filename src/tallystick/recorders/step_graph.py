@@ -23,7 +23,7 @@ from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import State, Tensor
 from tallystick.transcripts.record import batch_file
 from tallystick.transcripts.rule import GroupRule
-from tallystick.workloads.program import BATCH
+from tallystick.workloads.names import BATCH
 
 Batch: TypeAlias = "torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torch.Tensor]"
 Batches: TypeAlias = "Batch | Sequence[Batch]"

@@ -36,7 +36,8 @@ from tallystick.disputes.game.state import PostedClaim, Tree
 from tallystick.documents.files import read_document
 from tallystick.errors import ProofError, UnavailableError
 from tallystick.judging.findings import Findings, require
-from tallystick.judging.opening import OPENING, check_binding, check_position, states_around
+from tallystick.judging.opening.binding import check_binding, check_position, states_around
+from tallystick.judging.opening.files import OPENING
 from tallystick.judging.published import Published
 from tallystick.store.inference import InferenceDirectory, claims_inference
 from tallystick.store.run import RunDirectory
@@ -49,9 +50,9 @@ from tallystick.transcripts.claim import Log
 from tallystick.transcripts.opening import Opening, state_digest_of
 from tallystick.transcripts.record import CallRecord, StepRecord
 from tallystick.transcripts.summary import decode_sketch
+from tallystick.workloads.names import BATCH, STATE_PREFIXES
 from tallystick.workloads.optimizer import UpdateRule
 from tallystick.workloads.plan import projection_seed
-from tallystick.workloads.program import BATCH, STATE_PREFIXES
 
 WEIGHTS: Final = ("weights.", "buffers.")
 PROJECTION: Final = attrgetter("projection")

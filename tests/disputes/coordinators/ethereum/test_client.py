@@ -33,12 +33,12 @@ from tallystick.disputes.coordinators.ethereum.keys import ORDER, EthereumKey
 from tallystick.disputes.coordinators.ethereum.location import ContractLocation
 from tallystick.disputes.coordinators.local.board import BlobStore
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.game import TRANSITIONS
 from tallystick.disputes.game.moves import Move, read_move
 from tallystick.disputes.game.rules import Rules
 from tallystick.errors import MalformedError, ProofError, RuleError, UnavailableError, UsageError
 from tallystick.http.client import RequestLimits
+from tallystick.judging.fault import Fault
 from tests.disputes.coordinators.ethereum.chains import (
     KEYS,
     QUICK,

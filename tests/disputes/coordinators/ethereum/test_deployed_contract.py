@@ -17,7 +17,6 @@ from tallystick.disputes.coordinators.ethereum.encoding import (
     encode_move,
     rules_to_abi,
 )
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.invariants import broken
 from tallystick.disputes.game.moves import (
     Appeal,
@@ -35,6 +34,7 @@ from tallystick.disputes.game.moves import (
 from tallystick.disputes.game.rules import ELEMENT_MAX, RESULT_MAX, Rules
 from tallystick.disputes.game.state import Phase, Status
 from tallystick.errors import RuleError
+from tallystick.judging.fault import Fault
 from tests.disputes.coordinators.ethereum.deployed import Chain, Deployed, InProcessChain
 from tests.disputes.coordinators.ethereum.gas import faulty_tree
 from tests.disputes.coordinators.ethereum.operator_trees import DeepTree, OperatorTree, cut, operator_tree

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tallystick.disputes.coordinators.ethereum.client import ReorganisedError
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Move, Pause, value_of
 from tallystick.disputes.game.state import State, Status
+from tallystick.judging.fault import Fault
 from tests.disputes.coordinators.ethereum.chains import KEYS, QUICK, Chain, claim, contest, running_chain
 from tests.disputes.coordinators.ethereum.halls import SMALL, Hall, is_settled
 from tests.support.toy_game import CountingJudge

@@ -20,10 +20,10 @@ from tallystick.cli import coordinator
 from tallystick.commitments.encoding import encode
 from tallystick.disputes.coordinators.local.client import RemoteCoordinator
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Concede
 from tallystick.disputes.game.state import Status
 from tallystick.errors import MalformedError, TallyError, UnavailableError, UsageError
+from tallystick.judging.fault import Fault
 from tests.disputes.coordinators.conformance import MEMBERS, Play, usual_rules
 from tests.disputes.coordinators.local.keys import PURSE, key_of, party_of
 

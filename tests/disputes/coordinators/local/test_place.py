@@ -16,7 +16,6 @@ from tallystick.disputes.coordinators.local.beacon import nonce as beacon_nonce
 from tallystick.disputes.coordinators.local.board import Quotas
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 from tallystick.disputes.coordinators.local.signed import sign_move
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Concede, Convene, Draw, Finalise, Withdraw
 from tallystick.disputes.game.state import Phase, Status
 from tallystick.disputes.parties.due_moves import DueMoves
@@ -24,6 +23,7 @@ from tallystick.disputes.parties.player import Player
 from tallystick.disputes.parties.table import Clock, play_out
 from tallystick.disputes.parties.workspace import Workspace
 from tallystick.errors import MalformedError, RuleError, UnavailableError, UsageError
+from tallystick.judging.fault import Fault
 from tests.disputes.coordinators.conformance import NAMES, Play
 from tests.disputes.coordinators.local.founders import postgresql
 from tests.disputes.coordinators.local.keys import PURSE, LocalWorld, key_of, party_of, set_up

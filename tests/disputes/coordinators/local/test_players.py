@@ -11,7 +11,6 @@ from pathlib import Path
 from tallystick.disputes.coordinators.local.client import RemoteCoordinator
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 from tallystick.disputes.coordinators.local.server import create_app
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.state import Status
 from tallystick.disputes.parties import programs
 from tallystick.disputes.parties.board_cache import BoardCache
@@ -21,6 +20,7 @@ from tallystick.disputes.parties.table import play_out
 from tallystick.disputes.parties.task import PartyRole
 from tallystick.disputes.parties.workspace import Workspace
 from tallystick.http.listening import served
+from tallystick.judging.fault import Fault
 from tests.disputes.coordinators.conformance import usual_rules
 from tests.disputes.coordinators.local.keys import PURSE, LocalWorld, key_of, party_of, set_up
 from tests.support.toy_game import Cheat, Counting, CountingDoubter, CountingJudge, CountingTrace

@@ -8,7 +8,7 @@ import numpy as np
 
 from tallystick.attacks.attack import accepted, rejected
 from tallystick.attacks.step_graph_edited import larger_epsilon
-from tallystick.judging.opening import value_file
+from tallystick.judging.opening.files import value_file
 from tallystick.tensors.digest import tensor_digest
 from tallystick.tensors.safetensors import write_state
 from tallystick.tensors.tensor import Tensor

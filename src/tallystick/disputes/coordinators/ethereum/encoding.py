@@ -28,10 +28,10 @@ from eth_utils.abi import (
 
 from tallystick.commitments.digests import digest_bytes, digest_from
 from tallystick.commitments.encoding import Json, encode
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Move, read_move
 from tallystick.disputes.game.rules import Rules
 from tallystick.errors import MalformedError, RuleError, UnavailableError
+from tallystick.judging.fault import Fault
 
 ARTEFACT: Final = Path(__file__).with_name("Coordinator.json")
 GWEI: Final = 10**9

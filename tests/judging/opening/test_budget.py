@@ -15,17 +15,17 @@ from tallystick.graphs.encoding import graph_bytes
 from tallystick.graphs.execution import execute
 from tallystick.graphs.graph import Graph, GraphForm, Input, Node, Output, Role
 from tallystick.graphs.root import graph_root
-from tallystick.judging.budget import (
+from tallystick.judging.opening.budget import (
     SYSTEMATIC,
     Accumulated,
-    Drifted,
-    Lean,
+    OperatorBias,
+    PathError,
     accumulate,
     budget_of,
+    compare_with_budget,
     judge_budget,
     relative_distance,
     signed_shares,
-    weigh_budget,
 )
 from tallystick.operators.balls.bound import bound
 from tallystick.operators.registry import operator
@@ -132,9 +132,9 @@ def test_aligned_errors_grow_like_the_length_and_others_like_its_root() -> None:
     for depth in (10, 90):
         graph = chain(depth, with_tanh=False)
         for signs, found in steps.items():
-            drift = accumulate(graph, run(graph, sources, 0.5, signs).get).drifts[0]
-            assert drift.length == depth
-            found.append(drift.steps)
+            error = accumulate(graph, run(graph, sources, 0.5, signs).get).path_errors[0]
+            assert error.length == depth
+            found.append(error.steps)
     assert steps[None][1] / steps[None][0] == pytest.approx(3.0, rel=0.1)  # √9: nine times the distance
     assert steps[3][1] / steps[3][0] < 1.2
 
@@ -155,12 +155,12 @@ def test_a_value_of_another_shape_is_none(budget: Budget, ref: str) -> None:
 
 
 def test_nothing_measured_is_inconclusive() -> None:
-    assert weigh_budget(Accumulated((), ()), budget_of(ROOT, [Accumulated((), ())])).outcome == "inconclusive"
+    assert compare_with_budget(Accumulated((), ()), budget_of(ROOT, [Accumulated((), ())])).outcome == "inconclusive"
 
 
 def test_behind_a_choice_that_came_out_otherwise_nothing_is_compared() -> None:
     graph, values = classifier(), run(classifier(), bindings())
-    assert {drift.name for drift in accumulate(graph, values.get).drifts} == {"outputs.sum"}
+    assert {error.name for error in accumulate(graph, values.get).path_errors} == {"outputs.sum"}
     classes = values["n7"].array().copy()
     classes[0] = (classes[0] + 1) % 5
     found = accumulate(graph, {**values, "n7": Tensor.of(classes)}.get)
@@ -168,14 +168,14 @@ def test_behind_a_choice_that_came_out_otherwise_nothing_is_compared() -> None:
 
 
 def test_a_score_is_the_mean_in_standard_errors_of_chance_and_habit() -> None:
-    lean = Lean("n0", 100, 0.1, 0.2)
-    assert lean.score == pytest.approx(0.1 / math.hypot(0.2 / 10, SYSTEMATIC * 0.2))
-    assert Lean("n0", 10**9, 0.2, 0.2).score == pytest.approx(1 / SYSTEMATIC, rel=1e-3)
-    assert Lean("n0", 100, 0.0, 0.0).score == 0.0
+    bias = OperatorBias("n0", 100, 0.1, 0.2)
+    assert bias.score == pytest.approx(0.1 / math.hypot(0.2 / 10, SYSTEMATIC * 0.2))
+    assert OperatorBias("n0", 10**9, 0.2, 0.2).score == pytest.approx(1 / SYSTEMATIC, rel=1e-3)
+    assert OperatorBias("n0", 100, 0.0, 0.0).score == 0.0
 
 
 def test_one_direction_adds_signs_up_and_any_direction_does_not() -> None:
-    up, down = Lean("a", 10**6, 0.1, 0.1), Lean("b", 10**6, -0.1, 0.1)
+    up, down = OperatorBias("a", 10**6, 0.1, 0.1), OperatorBias("b", 10**6, -0.1, 0.1)
     both, same = Accumulated((up, down), ()), Accumulated((up, up), ())
     assert both.one_direction == pytest.approx(0.0)
     assert same.one_direction == pytest.approx(up.score * 2**0.5)
@@ -183,11 +183,11 @@ def test_one_direction_adds_signs_up_and_any_direction_does_not() -> None:
 
 
 def test_a_path_is_measured_in_roundings_times_the_root_of_its_length() -> None:
-    assert Drifted("y", 3e-7, 9, 1e-7).steps == pytest.approx(1.0)
+    assert PathError("y", 3e-7, 9, 1e-7).steps == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(
-    "runs", [[], [Accumulated((), (Drifted("y", math.inf, 4, 1.0),))]], ids=["no run", "infinitely far"]
+    "runs", [[], [Accumulated((), (PathError("y", math.inf, 4, 1.0),))]], ids=["no run", "infinitely far"]
 )
 def test_no_budget_is_made_of_nothing_or_of_a_run_without_a_distance(runs: list[Accumulated]) -> None:
     with pytest.raises(MalformedError, match="budget: "):
@@ -195,12 +195,12 @@ def test_no_budget_is_made_of_nothing_or_of_a_run_without_a_distance(runs: list[
 
 
 def test_a_budget_is_so_many_times_the_largest_honest_one() -> None:
-    runs = [Accumulated((Lean("a", 100, mean, 0.1),), (Drifted("y", mean, 4, 1.0),)) for mean in (0.01, 0.03)]
+    runs = [Accumulated((OperatorBias("a", 100, mean, 0.1),), (PathError("y", mean, 4, 1.0),)) for mean in (0.01, 0.03)]
     found = budget_of(ROOT, runs, safety=3.0)
     assert found.paths == {"y": pytest.approx(3 * 0.015)}
     assert found.one_direction == pytest.approx(3 * runs[1].one_direction)
-    assert weigh_budget(runs[1], found).outcome == "accepted"
-    assert weigh_budget(Accumulated(runs[1].leans, (Drifted("z", 9.0, 4, 1.0),)), found).outcome == "rejected"
+    assert compare_with_budget(runs[1], found).outcome == "accepted"
+    assert compare_with_budget(Accumulated(runs[1].biases, (PathError("z", 9.0, 4, 1.0),)), found).outcome == "rejected"
 
 
 @pytest.mark.parametrize(

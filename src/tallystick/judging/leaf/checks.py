@@ -1,4 +1,4 @@
-"""Whether the pieces of a leaf bundle hang together: what a referee checks before any number.
+"""Whether the pieces of a leaf bundle are consistent: what a referee checks before any number.
 
 A leaf is checked for itself. That the record at place p is about node p of the graph is checked at leaf p, so that the
 records of producers need no proof about the graph here: where every leaf holds, all of them are paired.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from tallystick.commitments.digests import Digest
 from tallystick.commitments.encoding import encode
@@ -19,17 +20,19 @@ from tallystick.graphs.graph import Graph, Node
 from tallystick.graphs.root import NodeProof, check_node
 from tallystick.judging.findings import Findings, require
 from tallystick.judging.leaf.bundle import Edge, LeafBundle
-from tallystick.judging.opening import check_binding, check_operator
-from tallystick.judging.published import Published
+from tallystick.judging.opening.binding import check_binding, check_operator
 from tallystick.tensors.digest import tensor_digest
 from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.opening import check_leaf
 
+if TYPE_CHECKING:
+    from tallystick.judging.published import Published
+
 HEADER_FIELDS = {"constants", "dialect", "form", "graph", "inputs", "outputs"}
 
 
-def check_structure(notes: Findings, bundle: LeafBundle, published: Published | None, bits: bool = True) -> Node | None:
-    """Note every check of a bundle's structure; the contested node, or `None` where something does not hang together.
+def check_bundle(notes: Findings, bundle: LeafBundle, published: Published | None, bits: bool = True) -> Node | None:
+    """Note every check of a bundle; returns the contested node, or `None` where something is not consistent.
 
     A value that is not there is no objection here.
     """

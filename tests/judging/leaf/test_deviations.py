@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tallystick.judging.leaf.suspects import BY_EACH, DISCRETE_MAX, suspicious
+from tallystick.judging.leaf.deviations import BY_EACH, DISCRETE_MAX, deviating_places
 from tallystick.tensors.tensor import Tensor
 
 UNIT = np.float32(2.0**-24)
@@ -15,7 +15,7 @@ SHAPES = [(64, 128), (2, 16, 16, 16), (8192,)]
 
 
 def found(claimed: Any, own: Any) -> set[int]:
-    return set(suspicious(Tensor.of(claimed), Tensor.of(own), b"nonce").tolist())
+    return set(deviating_places(Tensor.of(claimed), Tensor.of(own), b"nonce").tolist())
 
 
 def noisy(own: Any, seed: int) -> Any:
@@ -54,7 +54,7 @@ def test_so_is_one_that_is_nearly_zero() -> None:
     assert 3 * 128 + 4 in found(claimed, own)
 
 
-def test_what_is_equal_is_not_suspicious() -> None:
+def test_what_is_equal_does_not_deviate() -> None:
     own = np.array([1.0, np.nan, np.inf, 0.0], np.float32)
     assert found(own.copy(), own) == set()
     assert found(np.array([1.0, 1.0, -np.inf, -0.0], np.float32), own) == {1, 2, 3}

@@ -15,7 +15,7 @@ from tallystick.commitments.encoding import encode
 from tallystick.errors import MalformedError, TallyError, UnavailableError, UsageError
 from tallystick.graphs.files import load_program
 from tallystick.graphs.graph import Graph, Node
-from tallystick.judging.opening import Judgement, judge_opening
+from tallystick.judging.opening.judge import OpeningRequest, judge_opening
 from tallystick.store.log import LogWriter
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.digest import tensor_digest
@@ -73,7 +73,7 @@ def opening(whole: Path, tmp_path: Path) -> Path:
 
 
 def judged(folder: Path, **asked: Any) -> tuple[str, list[str]]:
-    verdict = judge_opening(folder, Judgement(**asked))
+    verdict = judge_opening(folder, OpeningRequest(**asked))
     return verdict.outcome, sorted({finding.name for finding in verdict.objections})
 
 
@@ -92,7 +92,7 @@ def write_opening(folder: Path, **changes: Any) -> None:
 
 def forge_value(folder: Path, ref: str, change: Callable[[np.ndarray[Any, Any]], None], follow: bool = True) -> str:
     """Replace one value by another, and every record that names it, under a new root: a forger who recommits."""
-    from tallystick.judging.opening import value_file
+    from tallystick.judging.opening.files import value_file
 
     lines = [json.loads(line) for line in (folder / "operators.jsonl").read_bytes().splitlines()]
     old = next(line["outputs"][ref] for line in lines if ref in line["outputs"])
@@ -115,7 +115,7 @@ def forge_value(folder: Path, ref: str, change: Callable[[np.ndarray[Any, Any]],
 
 
 def test_every_operator_of_an_honest_step_is_accepted(whole: Path) -> None:
-    verdict = judge_opening(whole, Judgement())
+    verdict = judge_opening(whole, OpeningRequest())
     assert verdict.outcome == "accepted"
     results = sum(len([ref for ref in node.outputs if ref]) for node in graph_of(whole).nodes)
     assert sum(finding.name == "operator" for finding in verdict.findings) == results
@@ -137,7 +137,7 @@ def test_a_result_beyond_its_bound_is_rejected_although_the_forger_recommits(ope
         array.flat[0] += np.float32(0.01)
 
     forge_value(opening, f"n{node.number}", push)
-    verdict = judge_opening(opening, Judgement())
+    verdict = judge_opening(opening, OpeningRequest())
     assert verdict.outcome == "rejected"
     assert any(f"n{node.number} ({node.operator})" in finding.where for finding in verdict.objections)
 
@@ -162,11 +162,11 @@ def test_a_reader_that_is_given_another_value_is_rejected(opening: Path) -> None
 
 
 def test_a_value_that_is_not_opened_leaves_its_operator_unjudged(opening: Path) -> None:
-    from tallystick.judging.opening import value_file
+    from tallystick.judging.opening.files import value_file
 
     line = json.loads((opening / "operators.jsonl").read_bytes().splitlines()[-1])
     (opening / value_file(next(iter(line["outputs"].values())))).unlink()
-    verdict = judge_opening(opening, Judgement())
+    verdict = judge_opening(opening, OpeningRequest())
     assert verdict.outcome == "inconclusive"
     assert any("is not opened" in reason for reason in verdict.unavailable)
 
@@ -235,7 +235,9 @@ def test_one_operator_with_a_wrong_proof_is_refused(run: Path, whole: Path, tmp_
 def test_properties_are_judged_beside_the_operators(whole: Path) -> None:
     from tallystick.judging.properties import PROPERTIES
 
-    verdict = judge_opening(whole, Judgement(properties=("shapes", "finite", "positions", "conservation", "ranges")))
+    verdict = judge_opening(
+        whole, OpeningRequest(properties=("shapes", "finite", "positions", "conservation", "ranges"))
+    )
     assert verdict.outcome == "accepted"
     assert {finding.name for finding in verdict.findings} >= {"shapes", "finite", "positions", "conservation"}
     assert "softmax" in PROPERTIES
@@ -256,7 +258,7 @@ def test_a_profile_that_knows_an_operator_is_asked_too(whole: Path) -> None:
     assert judged(whole, nodes=chosen, profile=profile(1.0)) == ("accepted", [])
     assert judged(whole, nodes=chosen, profile=profile(1e-9)) == ("rejected", ["operator threshold"])
     unknown = next(n for n in graph.nodes if n.operator == "aten.div.Tensor")
-    verdict = judge_opening(whole, Judgement(nodes=frozenset({unknown.number}), profile=profile(1.0)))
+    verdict = judge_opening(whole, OpeningRequest(nodes=frozenset({unknown.number}), profile=profile(1.0)))
     assert verdict.outcome == "inconclusive"
 
 

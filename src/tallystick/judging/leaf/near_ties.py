@@ -1,9 +1,9 @@
-"""Discrete results that hang by a rounding: where the largest is, and in which order.
+"""Discrete results that depend on a rounding: where the largest is, and in which order.
 
 Two numbers that lie within a few roundings of each other may come in either order on honest devices that hold them a
-little differently. A claimed index that differs from the reference's is a *tie* where the numbers it chose between are
-within the margin: so many *bands*, each the unit roundoff of their dtype times the larger magnitude. Inside the margin
-nobody can be said to be wrong. Whole numbers have no margin: there only equal ones are tied.
+little differently. A claimed index that differs from the reference's is a *near tie* where the numbers it chose between
+are within the margin: so many *bands*, each the unit roundoff of their dtype times the larger magnitude. Inside the
+margin nobody can be said to be wrong. Integers have no margin: there only equal ones are tied.
 
 Comparisons and stable sorts have no ties: whoever opens operators one by one has the very bits that are compared.
 Devices differ in them only over NaN, zeros of either sign, and subnormal numbers, which some take for 0.
@@ -20,18 +20,16 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.graphs.graph import Node, Ref
-from tallystick.judging.leaf.parts import Places, row_and_column
+from tallystick.judging.operator.places import Places, row_and_column
 from tallystick.operators.precision import FORMATS
 from tallystick.tensors.tensor import Tensor
 
-BANDS: Final = 2.0
-"""The default margin: both numbers may be off by one rounding."""
 Numbers: TypeAlias = npt.NDArray[Any]
 Values: TypeAlias = Mapping[Ref, Tensor]
 
 
 @dataclass(frozen=True)
-class Tie:
+class NearTie:
     """How far apart the numbers are between which a claim chose otherwise, at most, in bands; infinite where wrong.
 
     `place` is the flat place of the choice for which they are farthest apart.
@@ -42,7 +40,7 @@ class Tie:
     place: int
 
 
-def find_tie(node: Node, values: Values, ref: Ref, places: Places) -> Tie | None:
+def find_near_tie(node: Node, values: Values, ref: Ref, places: Places) -> NearTie | None:
     """The tie behind results of `ref` at flat `places` that differ from the reference's; `None` for other operators.
 
     A claim is wrong outright, infinitely many bands apart, where an index names no element, names one twice in its row
@@ -53,7 +51,7 @@ def find_tie(node: Node, values: Values, ref: Ref, places: Places) -> Tie | None
         return None
     apart = choice(node, values, ref, places)
     detail = f"{places.size} of {values[ref].array().size} choices differ"
-    return Tie(float(apart.max()), detail, int(places[np.argmax(apart)]))
+    return NearTie(float(apart.max()), detail, int(places[np.argmax(apart)]))
 
 
 def bands_between(x: Numbers, y: Numbers, dtype: str) -> npt.NDArray[np.float64]:

@@ -1,7 +1,7 @@
-"""A reading of definitions that computes only those elements of a result that are asked for.
+"""Lazy evaluation of definitions: only those elements of a result are computed that are asked for.
 
-A `Part` knows its spec, and how to compute the elements at given flat places from those elements of its operands that
-they need. Asking for a few elements of a matrix product thus reads a few rows and columns; asking for a few of a
+A `LazyTensor` knows its spec, and how to compute the elements at given flat places from those elements of its operands
+that they need. Asking for a few elements of a matrix product thus reads a few rows and columns; asking for a few of a
 softmax reads their rows. Sorts and scatters are computed as a whole: every element of theirs may need all others.
 """
 
@@ -14,9 +14,17 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from tallystick.errors import MalformedError
+from tallystick.judging.operator.places import (
+    Places,
+    broadcast_places,
+    coordinates,
+    flat_places,
+    lines_along,
+    reduced_places,
+    row_and_column,
+)
 from tallystick.operators.algebra import Axes, Comparison, Number
 from tallystick.operators.balls.ball import Ball
 from tallystick.operators.balls.balls import Balls
@@ -25,14 +33,12 @@ from tallystick.operators.types import Types
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
 
-Places: TypeAlias = npt.NDArray[np.int64]
-"""Flat places of elements, in row-major order."""
 Rule: TypeAlias = Callable[[Places], Ball]
 REMEMBERED: Final = 4
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class LazyTensor:
     """A value of which single elements can be computed; `rule` gives those at flat places, for I64[n] a ball of [n]."""
 
     spec: TensorSpec
@@ -59,45 +65,45 @@ class Part:
         return found
 
 
-Operand: TypeAlias = Part | Number
+Operand: TypeAlias = LazyTensor | Number
 
 
-class Parts(ByElement[Part]):
-    """The algebra of parts over an algebra of balls; specs, and what does not fit, are those of `Types`."""
+class LazyAlgebra(ByElement[LazyTensor]):
+    """The algebra of lazy tensors over an algebra of balls; specs, and what does not fit, are those of `Types`."""
 
     def __init__(self, balls: Balls) -> None:
         super().__init__()
         self.balls, self.types = balls, Types()
 
-    def load(self, ball: Ball) -> Part:
-        """A part of a ball that is there as a whole."""
+    def load(self, ball: Ball) -> LazyTensor:
+        """A lazy tensor of a ball that is there as a whole."""
         flat = self.balls.reshape(ball, (math.prod(ball.shape),))
-        return Part(TensorSpec(ball.dtype, ball.shape), lambda places: self._taken(flat, places))
+        return LazyTensor(TensorSpec(ball.dtype, ball.shape), lambda places: self._taken(flat, places))
 
     # ---- values from nothing
 
-    def full(self, shape: Sequence[int], number: Number, dtype: str) -> Part:
+    def full(self, shape: Sequence[int], number: Number, dtype: str) -> LazyTensor:
         """See `Algebra.full`."""
         spec = self.types.full(shape, number, dtype)
-        return Part(spec, lambda places: self.balls.full(places.shape, number, dtype))
+        return LazyTensor(spec, lambda places: self.balls.full(places.shape, number, dtype))
 
-    def iota(self, shape: Sequence[int], axis: int, dtype: str) -> Part:
+    def iota(self, shape: Sequence[int], axis: int, dtype: str) -> LazyTensor:
         """See `Algebra.iota`."""
         spec = self.types.iota(shape, axis, dtype)
         count = self.load(self.balls.iota((spec.shape[axis],), 0, dtype))
-        return Part(spec, lambda places: count.at(coordinates(places, spec.shape)[axis]))
+        return LazyTensor(spec, lambda places: count.at(coordinates(places, spec.shape)[axis]))
 
     # ---- one element at a time
 
-    def cast(self, x: Part, dtype: str) -> Part:
+    def cast(self, x: LazyTensor, dtype: str) -> LazyTensor:
         """See `Algebra.cast`."""
-        return Part(self.types.cast(x.spec, dtype), lambda places: self.balls.cast(x.at(places), dtype))
+        return LazyTensor(self.types.cast(x.spec, dtype), lambda places: self.balls.cast(x.at(places), dtype))
 
-    def wide(self, x: Part) -> Part:
+    def wide(self, x: LazyTensor) -> LazyTensor:
         """See `Algebra.wide`."""
-        return Part(self.types.wide(x.spec), lambda places: self.balls.wide(x.at(places)))
+        return LazyTensor(self.types.wide(x.spec), lambda places: self.balls.wide(x.at(places)))
 
-    def compare(self, x: Part, y: Operand, how: Comparison) -> Part:
+    def compare(self, x: LazyTensor, y: Operand, how: Comparison) -> LazyTensor:
         """See `Algebra.compare`."""
         spec = self.types.compare(x.spec, _spec(y), how)
 
@@ -105,19 +111,19 @@ class Parts(ByElement[Part]):
             left, right = self._each(places, spec, x, y)
             return self.balls.compare(left, right, how)
 
-        return Part(spec, rule)
+        return LazyTensor(spec, rule)
 
-    def where(self, condition: Part, x: Operand, y: Operand) -> Part:
+    def where(self, condition: LazyTensor, x: Operand, y: Operand) -> LazyTensor:
         """See `Algebra.where`."""
         spec = self.types.where(condition.spec, _spec(x), _spec(y))
-        return Part(spec, lambda places: self.balls.where(*self._each(places, spec, condition, x, y)))
+        return LazyTensor(spec, lambda places: self.balls.where(*self._each(places, spec, condition, x, y)))
 
-    def _by_element(self, name: str, x: Operand, y: Operand | None = None) -> Part:
+    def _by_element(self, name: str, x: Operand, y: Operand | None = None) -> LazyTensor:
         read, given = getattr(self.balls, name), (x,) if y is None else (x, y)
         spec: TensorSpec = getattr(self.types, name)(*map(_spec, given))
-        if name == "div" and isinstance(y, Part) and (y.shape != spec.shape or not y.shape):
-            return Part(spec, lambda places: self._divided(*self._each(places, spec, x, y)))
-        return Part(spec, lambda places: read(*self._each(places, spec, *given)))
+        if name == "div" and isinstance(y, LazyTensor) and (y.shape != spec.shape or not y.shape):
+            return LazyTensor(spec, lambda places: self._divided(*self._each(places, spec, x, y)))
+        return LazyTensor(spec, lambda places: read(*self._each(places, spec, *given)))
 
     def _divided(self, x: Any, y: Ball) -> Ball:
         """A divisor that serves many elements stays one that does: see `Balls.div`."""
@@ -128,35 +134,35 @@ class Parts(ByElement[Part]):
         """The operands' elements for those of a result to which they are broadcast; one operand twice is one ball."""
         found: dict[int, Ball] = {}
         for each in operands:
-            if isinstance(each, Part) and id(each) not in found:
+            if isinstance(each, LazyTensor) and id(each) not in found:
                 found[id(each)] = each.at(broadcast_places(places, spec.shape, each.shape))
-        return [found[id(each)] if isinstance(each, Part) else each for each in operands]
+        return [found[id(each)] if isinstance(each, LazyTensor) else each for each in operands]
 
     # ---- many elements to one
 
-    def sum(self, x: Part, axes: Axes, keep: bool = False, short: int = 0) -> Part:
+    def sum(self, x: LazyTensor, axes: Axes, keep: bool = False, short: int = 0) -> LazyTensor:
         """See `Algebra.sum`."""
         total = partial(self.balls.sum, short=short)
         return self._reduced(self.types.sum(x.spec, axes, keep), x, axes, partial(_along_row, total))
 
-    def prod(self, x: Part, axes: Axes, keep: bool = False) -> Part:
+    def prod(self, x: LazyTensor, axes: Axes, keep: bool = False) -> LazyTensor:
         """See `Algebra.prod`."""
         return self._reduced(self.types.prod(x.spec, axes, keep), x, axes, partial(_along_row, self.balls.prod))
 
-    def max(self, x: Part, axes: Axes, keep: bool = False) -> Part:
+    def max(self, x: LazyTensor, axes: Axes, keep: bool = False) -> LazyTensor:
         """See `Algebra.max`."""
         return self._reduced(self.types.max(x.spec, axes, keep), x, axes, partial(_along_row, self.balls.max))
 
-    def min(self, x: Part, axes: Axes, keep: bool = False) -> Part:
+    def min(self, x: LazyTensor, axes: Axes, keep: bool = False) -> LazyTensor:
         """See `Algebra.min`."""
         return self._reduced(self.types.min(x.spec, axes, keep), x, axes, partial(_along_row, self.balls.min))
 
-    def argmax(self, x: Part, axis: int, keep: bool = False) -> Part:
+    def argmax(self, x: LazyTensor, axis: int, keep: bool = False) -> LazyTensor:
         """See `Algebra.argmax`."""
         spec = self.types.argmax(x.spec, axis, keep)
         return self._reduced(spec, x, (axis,), lambda rows: self.balls.argmax(rows, 1))
 
-    def cumsum(self, x: Part, axis: int) -> Part:
+    def cumsum(self, x: LazyTensor, axis: int) -> LazyTensor:
         """See `Algebra.cumsum`."""
         spec = self.types.cumsum(x.spec, axis)
 
@@ -167,23 +173,28 @@ class Parts(ByElement[Part]):
             flat = self.balls.reshape(self.balls.cumsum(rows, 1), (len(some) * x.shape[axis],))
             return self._taken(flat, which * x.shape[axis] + column)
 
-        return Part(spec, rule)
+        return LazyTensor(spec, rule)
 
-    def sort(self, x: Part, axis: int, descending: bool) -> tuple[Part, Part]:
+    def sort(self, x: LazyTensor, axis: int, descending: bool) -> tuple[LazyTensor, LazyTensor]:
         """See `Algebra.sort`; as a whole."""
         specs = self.types.sort(x.spec, axis, descending)
-        both: list[Part] = []
+        both: list[LazyTensor] = []
 
         def rule(which: int, places: Places) -> Ball:
             if not both:
                 both.extend(map(self.load, self.balls.sort(self._whole(x), axis, descending)))
             return both[which].at(places)
 
-        return Part(specs[0], partial(rule, 0)), Part(specs[1], partial(rule, 1))
+        return LazyTensor(specs[0], partial(rule, 0)), LazyTensor(specs[1], partial(rule, 1))
 
     def dot(
-        self, x: Part, y: Part, contract: tuple[Axes, Axes], batch: tuple[Axes, Axes] = ((), ()), short: int = 0
-    ) -> Part:
+        self,
+        x: LazyTensor,
+        y: LazyTensor,
+        contract: tuple[Axes, Axes],
+        batch: tuple[Axes, Axes] = ((), ()),
+        short: int = 0,
+    ) -> LazyTensor:
         """See `Algebra.dot`."""
         spec = self.types.dot(x.spec, y.spec, contract, batch)
         free = [
@@ -196,50 +207,50 @@ class Parts(ByElement[Part]):
             some, which = np.unique(places, return_inverse=True)
             front = coordinates(some, spec.shape)
             kept = front[: split[0]], front[split[0] : split[1]], front[split[1] :]
-            rows = _lines(x.shape, (*batch[0], *free[0]), (*kept[0], *kept[1]), contract[0], len(some))
-            columns = _lines(y.shape, (*batch[1], *free[1]), (*kept[0], *kept[2]), contract[1], len(some))
+            rows = lines_along(x.shape, (*batch[0], *free[0]), (*kept[0], *kept[1]), contract[0], len(some))
+            columns = lines_along(y.shape, (*batch[1], *free[1]), (*kept[0], *kept[2]), contract[1], len(some))
             found = self.balls.dot(self._grid(x, rows), self._grid(y, columns), ((1,), (1,)), ((0,), (0,)), short)
             return self._taken(found, which)
 
-        return Part(spec, rule)
+        return LazyTensor(spec, rule)
 
-    def _reduced(self, spec: TensorSpec, x: Part, axes: Axes, reduce: Callable[[Ball], Ball]) -> Part:
+    def _reduced(self, spec: TensorSpec, x: LazyTensor, axes: Axes, reduce: Callable[[Ball], Ball]) -> LazyTensor:
         def rule(places: Places) -> Ball:
             some, which = np.unique(places, return_inverse=True)
             return self._taken(reduce(self._grid(x, reduced_places(some, x.shape, axes))), which)
 
-        return Part(spec, rule)
+        return LazyTensor(spec, rule)
 
     # ---- moving data
 
-    def reshape(self, x: Part, shape: Sequence[int]) -> Part:
+    def reshape(self, x: LazyTensor, shape: Sequence[int]) -> LazyTensor:
         """See `Algebra.reshape`."""
-        return Part(self.types.reshape(x.spec, shape), x.at)
+        return LazyTensor(self.types.reshape(x.spec, shape), x.at)
 
-    def broadcast(self, x: Part, shape: Sequence[int]) -> Part:
+    def broadcast(self, x: LazyTensor, shape: Sequence[int]) -> LazyTensor:
         """See `Algebra.broadcast`."""
         spec = self.types.broadcast(x.spec, shape)
-        return Part(spec, lambda places: x.at(broadcast_places(places, spec.shape, x.shape)))
+        return LazyTensor(spec, lambda places: x.at(broadcast_places(places, spec.shape, x.shape)))
 
-    def transpose(self, x: Part, axes: Sequence[int]) -> Part:
+    def transpose(self, x: LazyTensor, axes: Sequence[int]) -> LazyTensor:
         """See `Algebra.transpose`."""
         spec = self.types.transpose(x.spec, axes)
         back = [list(axes).index(i) for i in range(len(axes))]
         return self._moved(x, spec, lambda found: [found[i] for i in back])
 
-    def slice(self, x: Part, starts: Sequence[int], stops: Sequence[int], steps: Sequence[int]) -> Part:
+    def slice(self, x: LazyTensor, starts: Sequence[int], stops: Sequence[int], steps: Sequence[int]) -> LazyTensor:
         """See `Algebra.slice`."""
         spec = self.types.slice(x.spec, starts, stops, steps)
         return self._moved(x, spec, lambda found: [a + i * by for i, a, by in zip(found, starts, steps, strict=True)])
 
-    def flip(self, x: Part, axes: Axes) -> Part:
+    def flip(self, x: LazyTensor, axes: Axes) -> LazyTensor:
         """See `Algebra.flip`."""
         spec = self.types.flip(x.spec, axes)
         return self._moved(x, spec, lambda found: [x.shape[a] - 1 - i if a in axes else i for a, i in enumerate(found)])
 
     def windows(
-        self, x: Part, axes: Axes, sizes: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
-    ) -> Part:
+        self, x: LazyTensor, axes: Axes, sizes: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+    ) -> LazyTensor:
         """See `Algebra.windows`."""
         spec = self.types.windows(x.spec, axes, sizes, strides, dilations)
 
@@ -251,7 +262,9 @@ class Parts(ByElement[Part]):
 
         return self._moved(x, spec, move)
 
-    def pad(self, x: Part, number: Number, low: Sequence[int], high: Sequence[int], interior: Sequence[int]) -> Part:
+    def pad(
+        self, x: LazyTensor, number: Number, low: Sequence[int], high: Sequence[int], interior: Sequence[int]
+    ) -> LazyTensor:
         """See `Algebra.pad`."""
         spec = self.types.pad(x.spec, number, low, high, interior)
 
@@ -264,9 +277,9 @@ class Parts(ByElement[Part]):
             padded = self.balls.pad(kept, number, (0,), (1,), (0,))
             return self._taken(padded, np.where(inside, np.cumsum(inside) - 1, kept.shape[0]))
 
-        return Part(spec, rule)
+        return LazyTensor(spec, rule)
 
-    def concat(self, xs: Sequence[Part], axis: int) -> Part:
+    def concat(self, xs: Sequence[LazyTensor], axis: int) -> LazyTensor:
         """See `Algebra.concat`."""
         spec = self.types.concat([x.spec for x in xs], axis)
         ends = np.cumsum([x.shape[axis] for x in xs])
@@ -281,9 +294,9 @@ class Parts(ByElement[Part]):
                 parts.append(x.at(flat_places(mine, x.shape, int((source == number).sum()))))
             return self._taken(self.balls.concat(parts, 0), np.argsort(order, kind="stable"))
 
-        return Part(spec, rule)
+        return LazyTensor(spec, rule)
 
-    def take(self, x: Part, indices: Sequence[Part], axis: int) -> Part:
+    def take(self, x: LazyTensor, indices: Sequence[LazyTensor], axis: int) -> LazyTensor:
         """See `Algebra.take`; only the indices that are needed are looked at."""
         spec = self.types.take(x.spec, [each.spec for each in indices], axis)
         chosen = np.broadcast_shapes(*(each.shape for each in indices))
@@ -295,9 +308,9 @@ class Parts(ByElement[Part]):
             inner = [_index(ball, x.shape[axis + i]) for i, ball in enumerate(read)]
             return self._read_at(x, [*found[:axis], *inner, *found[axis + len(chosen) :]], read, len(places))
 
-        return Part(spec, rule)
+        return LazyTensor(spec, rule)
 
-    def take_along(self, x: Part, indices: Part, axis: int) -> Part:
+    def take_along(self, x: LazyTensor, indices: LazyTensor, axis: int) -> LazyTensor:
         """See `Algebra.take_along`."""
         spec = self.types.take_along(x.spec, indices.spec, axis)
 
@@ -308,12 +321,14 @@ class Parts(ByElement[Part]):
             inside = [np.where(x.shape[a] == 1, 0, i) for a, i in enumerate(found)]
             return self._read_at(x, inside, [read], len(places))
 
-        return Part(spec, rule)
+        return LazyTensor(spec, rule)
 
-    def scatter(self, x: Part, indices: Sequence[Part], axis: int, updates: Part, add: bool) -> Part:
+    def scatter(
+        self, x: LazyTensor, indices: Sequence[LazyTensor], axis: int, updates: LazyTensor, add: bool
+    ) -> LazyTensor:
         """See `Algebra.scatter`; as a whole."""
         spec = self.types.scatter(x.spec, [each.spec for each in indices], axis, updates.spec, add)
-        whole: list[Part] = []
+        whole: list[LazyTensor] = []
 
         def rule(places: Places) -> Ball:
             if not whole:
@@ -321,77 +336,30 @@ class Parts(ByElement[Part]):
                 whole.append(self.load(self.balls.scatter(self._whole(x), chosen, axis, self._whole(updates), add)))
             return whole[0].at(places)
 
-        return Part(spec, rule)
+        return LazyTensor(spec, rule)
 
     # ---- how
 
-    def _whole(self, x: Part) -> Ball:
+    def _whole(self, x: LazyTensor) -> Ball:
         return self.balls.reshape(x.at(np.arange(x.spec.size)), x.shape)
 
-    def _grid(self, x: Part, places: Places) -> Ball:
+    def _grid(self, x: LazyTensor, places: Places) -> Ball:
         return self.balls.reshape(x.at(places.reshape(-1)), places.shape)
 
     def _taken(self, flat: Ball, places: Places) -> Ball:
         index = self.balls.load(Tensor.of(np.asarray(places, np.int64).reshape(-1)))
         return self.balls.take(flat, (index,), 0)
 
-    def _moved(self, x: Part, spec: TensorSpec, move: Callable[[list[Places]], list[Places]]) -> Part:
-        return Part(spec, lambda places: x.at(flat_places(move(coordinates(places, spec.shape)), x.shape, len(places))))
+    def _moved(self, x: LazyTensor, spec: TensorSpec, move: Callable[[list[Places]], list[Places]]) -> LazyTensor:
+        return LazyTensor(
+            spec, lambda places: x.at(flat_places(move(coordinates(places, spec.shape)), x.shape, len(places)))
+        )
 
-    def _read_at(self, x: Part, found: list[Places], indices: Sequence[Ball], count: int) -> Ball:
+    def _read_at(self, x: LazyTensor, found: list[Places], indices: Sequence[Ball], count: int) -> Ball:
         """Nothing is known where an index is not."""
         ball = x.at(flat_places(found, x.shape, count))
         unsure = [each.radius for each in indices if each.radius is not None]
         return replace(ball, radius=sum(unsure, np.zeros(count) + ball.width)) if unsure else ball
-
-
-def coordinates(places: Places, shape: tuple[int, ...]) -> list[Places]:
-    """The index along every axis of elements at flat `places`."""
-    found, rest = [], places
-    for side in reversed(shape):
-        rest, index = np.divmod(rest, max(side, 1))
-        found.append(index)
-    return found[::-1]
-
-
-def flat_places(found: Sequence[Places], shape: tuple[int, ...], count: int) -> Places:
-    """The flat places of `count` elements with these indices along every axis."""
-    flat = np.zeros(count, np.int64)
-    for index, side in zip(found, shape, strict=True):
-        flat = flat * side + index
-    return flat
-
-
-def broadcast_places(places: Places, shape: tuple[int, ...], source: tuple[int, ...]) -> Places:
-    """Where elements of a value of `shape` come from in the value of shape `source` that is broadcast to it."""
-    if shape == source:
-        return places
-    found = coordinates(places, shape)[len(shape) - len(source) :]
-    return flat_places([i * (side != 1) for i, side in zip(found, source, strict=True)], source, len(places))
-
-
-def reduced_places(places: Places, shape: tuple[int, ...], axes: Axes) -> Places:
-    """For elements of a reduction of `shape` along `axes`, the places of their terms, I64[elements, terms]."""
-    kept = tuple(i for i in range(len(shape)) if i not in axes)
-    return _lines(shape, kept, coordinates(places, tuple(shape[i] for i in kept)), axes, len(places))
-
-
-def row_and_column(places: Places, shape: tuple[int, ...], axis: int) -> tuple[Places, Places]:
-    """The place among the rows along `axis`, and the place in its row, of every element."""
-    found, kept = coordinates(places, shape), shape[:axis] + shape[axis + 1 :]
-    return flat_places(found[:axis] + found[axis + 1 :], kept, len(places)), found[axis]
-
-
-def _lines(shape: tuple[int, ...], fixed: Axes, at: Sequence[Places], along: Axes, count: int) -> Places:
-    """Places of all elements along some axes, one row for each of `count` sets of indices of the `fixed` axes."""
-    steps = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
-    inner = np.zeros(1, np.int64)
-    for axis in along:
-        inner = (inner[:, None] + np.arange(shape[axis]) * steps[axis]).reshape(-1)
-    start = np.zeros(count, np.int64)
-    for axis, index in zip(fixed, at, strict=True):
-        start = start + index * steps[axis]
-    return start[:, None] + inner
 
 
 def _along_row(reduce: Callable[[Ball, Axes], Ball], rows: Ball) -> Ball:
@@ -407,4 +375,4 @@ def _index(ball: Ball, side: int) -> Places:
 
 
 def _spec(x: Any) -> Any:
-    return x.spec if isinstance(x, Part) else x
+    return x.spec if isinstance(x, LazyTensor) else x

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tallystick.graphs.graph import Node
-from tallystick.judging.leaf.ties import BANDS, bands_between, find_tie
+from tallystick.judging.leaf.near_ties import bands_between, find_near_tie
+from tallystick.judging.leaf.request import BANDS
 from tallystick.tensors.dtypes import round_to_bfloat16
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
@@ -30,7 +31,7 @@ def bands(
     if other:
         values["x2"] = Tensor.of(attributes.pop("other"))
     node = Node(7, f"aten.{name}", {"self": "x"} | other, attributes, specs)
-    found = find_tie(node, values, outputs[differs], np.array(places))
+    found = find_near_tie(node, values, outputs[differs], np.array(places))
     assert found is not None
     return found.bands
 
@@ -153,13 +154,13 @@ def test_what_devices_may_order_otherwise_keeps_its_margin(numbers: tuple[float,
 def test_comparisons_have_no_ties(name: str) -> None:
     x = Tensor.of(np.ones(2, np.float32))
     node = Node(7, f"aten.{name}", {"self": "x"}, {"other": 1.0}, (TensorSpec("BOOL", (2,)),))
-    assert find_tie(node, {"x": x, "n7": Tensor.of(np.zeros(2, np.bool_))}, "n7", np.array([0])) is None
+    assert find_near_tie(node, {"x": x, "n7": Tensor.of(np.zeros(2, np.bool_))}, "n7", np.array([0])) is None
 
 
 def test_an_operator_without_choices_has_no_ties() -> None:
     x = Tensor.of(np.ones(2, np.float32))
     node = Node(7, "aten.relu.default", {"self": "x"}, {}, (TensorSpec.of(x),))
-    assert find_tie(node, {"x": x, "n7": x}, "n7", np.array([0])) is None
+    assert find_near_tie(node, {"x": x, "n7": x}, "n7", np.array([0])) is None
 
 
 def test_bands_of_numbers_that_are_none() -> None:

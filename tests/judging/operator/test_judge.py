@@ -10,7 +10,8 @@ import pytest
 from tallystick.commitments.digests import digest
 from tallystick.graphs.graph import Node
 from tallystick.judging.findings import Findings
-from tallystick.judging.operator_judge import OperatorJudge
+from tallystick.judging.opening.judge import judge_operator
+from tallystick.judging.operator.judge import OperatorJudge
 from tallystick.operators.precision import PLAIN, TENSOR_FLOAT
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
@@ -30,7 +31,8 @@ def judged(
     stated = how.pop("stated", TensorSpec.of(claimed))
     node = Node(7, name, refs, attributes, (stated,))
     notes = Findings()
-    line = OperatorJudge(GRAPH, **how).judge(notes, node, {**values, "n7": claimed})
+    engine = how.pop("engine", None)
+    line = judge_operator(notes, OperatorJudge(GRAPH, **how), node, {**values, "n7": claimed}, engine)
     return not notes.rejected, [finding.name for finding in notes.seen if not finding.agrees], line
 
 
@@ -81,7 +83,7 @@ def test_values_of_other_types_than_the_node_has_are_rejected() -> None:
 def test_a_value_that_is_not_there_leaves_the_operator_open() -> None:
     node = Node(7, "aten.mm.default", {"self": "a", "mat2": "b"}, {}, (TensorSpec("F32", (5, 6)),))
     notes = Findings()
-    assert OperatorJudge(GRAPH).judge(notes, node, {"a": Tensor.of(A)}) == "node 7: b is not opened"
+    assert judge_operator(notes, OperatorJudge(GRAPH), node, {"a": Tensor.of(A)}) == "node 7: b is not opened"
     assert notes.seen == []
 
 
@@ -109,3 +111,44 @@ def test_a_kernel_that_rounds_every_step_to_16_bits_is_honest_unless_it_is_said_
     assert judged("aten.silu.default", {"self": x}, {}, x * gate) == (True, [], "")
     assert judged("aten.silu.default", {"self": x}, {}, x * gate, precision=PLAIN)[0] is False
     assert judged("aten.silu.default", {"self": x}, {}, x * gate * np.float16(1.01))[0] is False
+
+
+def node_of(name: str, result: np.ndarray[Any, Any], **operands: str) -> Node:
+    return Node(7, name, dict(operands), {}, (TensorSpec.of(Tensor.of(result)),))
+
+
+def test_elements_are_compared_as_they_are_among_all() -> None:
+    claimed = A @ B
+    claimed[2, 3] += 1e-2
+    values = {"a": Tensor.of(A), "b": Tensor.of(B), "n7": Tensor.of(claimed)}
+    node = node_of("aten.mm.default", claimed, self="a", mat2="b")
+    (whole,) = OperatorJudge(GRAPH).compare(node, values)
+    (some,) = OperatorJudge(GRAPH).compare(node, values, {"n7": np.array([4, 15])})
+    assert (whole.worst, whole.finding.where) == (some.worst, some.finding.where) == (15, "element [2,3]")
+    assert some.wrong.tolist() == [False, True]
+    np.testing.assert_allclose(some.shares, whole.shares[[4, 15]], rtol=1e-6)
+
+
+def test_a_zero_of_the_other_sign_is_named_by_its_element() -> None:
+    x = np.array([[0.0, -0.0, 3.0]], np.float32)
+    values = {"a": Tensor.of(x), "n7": Tensor.of(np.abs(x.T))}
+    (found,) = OperatorJudge(GRAPH).compare(node_of("aten.t.default", x.T, self="a"), values)
+    assert (found.finding.where, found.finding.detail) == ("element [1,0]", "1 zeros of the other sign")
+    assert (found.finding.agrees, found.worst) == (False, 1)
+    (same,) = OperatorJudge(GRAPH).compare(
+        node_of("aten.t.default", x.T, self="a"), values | {"n7": Tensor.of(x.T.copy())}
+    )
+    assert same.finding.agrees
+    assert not same.wrong.any()
+
+
+def test_a_definition_that_fails_leaves_the_operator_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = A @ B
+    assert judged("aten.mm.default", {"self": A, "mat2": B}, {}, honest) == (True, [], "")
+
+    def failing(*_: Any, **__: Any) -> Any:
+        raise IndexError("its author did not think of this")
+
+    monkeypatch.setattr("tallystick.judging.operator.judge.bound", failing)
+    line = "node 7: does not fit its operands (IndexError: its author did not think of this)"
+    assert judged("aten.mm.default", {"self": A, "mat2": B}, {}, honest) == (True, [], line)

@@ -24,15 +24,13 @@ import numpy.typing as npt
 from tallystick.commitments.digests import Digest
 from tallystick.commitments.encoding import Json
 from tallystick.errors import MalformedError, UnavailableError
-from tallystick.graphs.derive import operand_of
 from tallystick.graphs.execution import execute
 from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.graphs.reference import Reference
 from tallystick.graphs.values import float_results
 from tallystick.judging.findings import Findings
-from tallystick.judging.leaf.comparison import MISFITS
+from tallystick.judging.operator.judge import DEFINITION_ERRORS, result_bounds
 from tallystick.judging.verdict import Verdict
-from tallystick.operators.balls.bound import bound
 from tallystick.operators.definition import Exactness
 from tallystick.operators.precision import FORMATS, UNSTATED, Precision
 from tallystick.operators.registry import operator
@@ -51,8 +49,8 @@ ROUNDS: Final = frozenset({Exactness.ROUNDS, Exactness.ACCUMULATES, Exactness.LI
 
 
 @dataclass(frozen=True)
-class Lean:
-    """The signed errors of one result in units of its bound: how many, their mean, and their root mean square."""
+class OperatorBias:
+    """The signed errors of one result in units of its bound: their number, mean and root mean square."""
 
     ref: Ref
     elements: int
@@ -71,7 +69,7 @@ class Lean:
 
 
 @dataclass(frozen=True)
-class Drifted:
+class PathError:
     """One result of the graph: its relative distance from the exact one, and its longest path of rounding operators."""
 
     name: str
@@ -89,20 +87,20 @@ class Drifted:
 class Accumulated:
     """What a budget is judged on. `unavailable` says what could not be measured."""
 
-    leans: tuple[Lean, ...]
-    drifts: tuple[Drifted, ...]
+    biases: tuple[OperatorBias, ...]
+    path_errors: tuple[PathError, ...]
     unavailable: tuple[str, ...] = ()
 
     @property
     def one_direction(self) -> float:
         """|Σ score| ÷ √operators: large where all errors have one sign."""
-        scores = [lean.score for lean in self.leans]
+        scores = [bias.score for bias in self.biases]
         return abs(math.fsum(scores)) / math.sqrt(len(scores)) if scores else 0.0
 
     @property
     def any_direction(self) -> float:
-        """The root mean square of the scores: large where operators lean, each to its own side."""
-        return math.sqrt(math.fsum(lean.score**2 for lean in self.leans) / len(self.leans)) if self.leans else 0.0
+        """The root mean square of the scores: large where operators are biased, whichever way."""
+        return math.sqrt(math.fsum(bias.score**2 for bias in self.biases) / len(self.biases)) if self.biases else 0.0
 
 
 def budget_of(
@@ -118,8 +116,8 @@ def budget_of(
     """
     runs = list(honest)
     paths: dict[str, Json] = {}
-    for drift in (drift for run in runs for drift in run.drifts):
-        paths[drift.name] = max(cast(float, paths.get(drift.name, 0.0)), safety * drift.steps)
+    for error in (error for run in runs for error in run.path_errors):
+        paths[error.name] = max(cast(float, paths.get(error.name, 0.0)), safety * error.steps)
     stated: dict[str, Json] = {
         "graph": graph,
         "stacks": [*sorted(stacks)],
@@ -139,19 +137,19 @@ def judge_budget(graph: Graph, read: Read, budget: Budget, precision: Precision 
 
     A rejection is statistical: it holds as far as honest stacks are those that the budget was calibrated on.
     """
-    return weigh_budget(accumulate(graph, read, precision), budget)
+    return compare_with_budget(accumulate(graph, read, precision), budget)
 
 
-def weigh_budget(found: Accumulated, budget: Budget) -> Verdict:
-    """What has been measured beside its limits."""
+def compare_with_budget(found: Accumulated, budget: Budget) -> Verdict:
+    """The measured errors beside their limits."""
     notes = Findings()
-    if found.leans:
-        count = f"{len(found.leans)} results"
+    if found.biases:
+        count = f"{len(found.biases)} results"
         notes.note(Finding(found.one_direction, budget.one_direction), "bias in one direction", count)
         notes.note(Finding(found.any_direction, budget.any_direction), "bias in any direction", count)
-    for drift in found.drifts:
-        allowed, detail = budget.paths.get(drift.name, budget.path), f"in u√L, L = {drift.length}"
-        notes.note(Finding(drift.steps, allowed), "path", drift.name, detail)
+    for error in found.path_errors:
+        allowed, detail = budget.paths.get(error.name, budget.path), f"in u√L, L = {error.length}"
+        notes.note(Finding(error.steps, allowed), "path", error.name, detail)
     assumed = ("honest stacks differ by no more than those the budget was calibrated on",)
     return Verdict(tuple(notes.seen), found.unavailable, (), assumed)
 
@@ -163,8 +161,8 @@ def accumulate(graph: Graph, read: Read, precision: Precision = UNSTATED) -> Acc
     """
     unavailable: list[str] = []
     read = _fitting(graph, read)
-    leans = tuple(_leans(graph, read, precision, unavailable))
-    return Accumulated(leans, tuple(_drifts(graph, read, unavailable)), tuple(unavailable))
+    biases = tuple(_biases(graph, read, precision, unavailable))
+    return Accumulated(biases, tuple(_path_errors(graph, read, unavailable)), tuple(unavailable))
 
 
 def _fitting(graph: Graph, read: Read) -> Read:
@@ -180,7 +178,7 @@ def _fitting(graph: Graph, read: Read) -> Read:
 # ---- bias
 
 
-def _leans(graph: Graph, read: Read, precision: Precision, unavailable: list[str]) -> Iterator[Lean]:
+def _biases(graph: Graph, read: Read, precision: Precision, unavailable: list[str]) -> Iterator[OperatorBias]:
     for node in graph.nodes:
         if operator(node.operator).exactness not in ROUNDS or not float_results(node):
             continue
@@ -190,22 +188,18 @@ def _leans(graph: Graph, read: Read, precision: Precision, unavailable: list[str
             unavailable.append(f"node {node.number}: a value is not opened")
             continue
         try:
-            yield from _lean(node, held, precision)
-        except (MalformedError, UnavailableError, *MISFITS) as error:
+            yield from _biases_of(node, held, precision)
+        except (MalformedError, UnavailableError, *DEFINITION_ERRORS) as error:
             unavailable.append(f"node {node.number}: {error}")
 
 
-def _lean(node: Node, values: Mapping[Ref, Tensor], precision: Precision) -> Iterator[Lean]:
-    arguments = {name: operand_of(operand, values) for name, operand in node.operands.items()}
-    bounds = dict(
-        zip(node.outputs, bound(operator(node.operator), arguments | dict(node.attributes), precision), strict=True)
-    )
+def _biases_of(node: Node, values: Mapping[Ref, Tensor], precision: Precision) -> Iterator[OperatorBias]:
+    bounds = result_bounds(node, values, precision)
     for ref, _ in float_results(node):
         limit, claimed = bounds[ref], values[ref]
-        assert limit is not None  # a result that the node has is a result that its definition gives
         shares = signed_shares(claimed, limit.value, limit.radius)
         if len(shares) >= ELEMENTS_MIN and shares.any():
-            yield Lean(ref, len(shares), float(shares.mean()), float(np.sqrt(np.mean(shares**2))))
+            yield OperatorBias(ref, len(shares), float(shares.mean()), float(np.sqrt(np.mean(shares**2))))
 
 
 def signed_shares(claimed: Tensor, exact: npt.NDArray[Any], radius: Floats) -> Floats:
@@ -218,27 +212,27 @@ def signed_shares(claimed: Tensor, exact: npt.NDArray[Any], radius: Floats) -> F
 # ---- path
 
 
-def _drifts(graph: Graph, read: Read, unavailable: list[str]) -> Iterator[Drifted]:
-    """The distances of the graph's results; those behind a choice that came out otherwise cannot be compared."""
+def _path_errors(graph: Graph, read: Read, unavailable: list[str]) -> Iterator[PathError]:
+    """The distances of the graph's results; those that follow from another choice cannot be compared."""
     bindings = {source.name: read(source.name) for source in graph.sources}
     known = {name: value for name, value in bindings.items() if value is not None}
     if len(known) < len(bindings):
         unavailable.append("path: an input is not opened")
         return
-    watch = _Watch(graph, read)
+    observer = _PathObserver(graph, read)
     try:
-        execute(graph, known, Reference(), watch)
-    except (MalformedError, UnavailableError, *MISFITS) as error:
+        execute(graph, known, Reference(), observer)
+    except (MalformedError, UnavailableError, *DEFINITION_ERRORS) as error:
         unavailable.append(f"path: {error}")
         return
     for output in graph.outputs:
-        if output.value in watch.distances:
-            distance = watch.distances[output.value]
-            yield Drifted(output.name, distance, watch.lengths[output.value], watch.units[output.value])
-    unavailable.extend(f"path: {line}" for line in watch.lost)
+        if output.value in observer.distances:
+            distance = observer.distances[output.value]
+            yield PathError(output.name, distance, observer.lengths[output.value], observer.units[output.value])
+    unavailable.extend(f"path: {line}" for line in observer.lost)
 
 
-class _Watch:
+class _PathObserver:
     """Compares every claimed value with the exact one on the way."""
 
     def __init__(self, graph: Graph, read: Read) -> None:

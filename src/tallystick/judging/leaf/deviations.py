@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.judging.leaf.elements import chosen_places
-from tallystick.judging.leaf.parts import Places
+from tallystick.judging.leaf.sampling import chosen_places
+from tallystick.judging.operator.places import Places
 from tallystick.operators.precision import FORMATS
 from tallystick.tensors.tensor import Tensor
 
@@ -28,7 +28,7 @@ SHORTEST: Final = 8
 Floats = npt.NDArray[np.float64]
 
 
-def suspicious(claimed: Tensor, own: Tensor, nonce: bytes) -> Places:
+def deviating_places(claimed: Tensor, own: Tensor, nonce: bytes) -> Places:
     """Flat places, ascending, of the elements of a claimed result that are farthest from one's own, of equal spec.
 
     Among whole numbers and truth values there is no distance: the nonce chooses among those that differ.
