@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tallystick.api.operators import read_budgets, read_profile
+from tallystick.api.settings import read_budgets, read_profile
 from tallystick.calibration.operators import calibrate, stacks
 from tallystick.calibration.operators.stacks import stack_named
 from tallystick.graphs.files import save_program

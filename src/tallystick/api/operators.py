@@ -1,32 +1,15 @@
-"""`tallystick.open_operators` and `tallystick.judge`: the operators of one recorded step or call, opened and judged."""
+"""`tallystick.judge`: the opened operators of one recorded step or call, judged."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
 
+from tallystick.api.settings import read_precision, read_profile, read_published
 from tallystick.commitments.digests import parse_digest
-from tallystick.documents.files import read_document
-from tallystick.errors import UnavailableError, UsageError
-from tallystick.judging.opening import Judgement, judge_opening
-from tallystick.judging.published import Published
+from tallystick.judging.opening.judge import OpeningRequest, judge_opening
 from tallystick.judging.verdict import Verdict
-from tallystick.operators import precision as precisions
-from tallystick.operators.precision import Precision
-from tallystick.store.inference import InferenceDirectory, claims_inference
-from tallystick.store.run import RunDirectory
-from tallystick.transcripts.budget import Budget
 from tallystick.transcripts.profile import Profile
-
-PRECISIONS: Final = {
-    "stepwise": precisions.STEPWISE,
-    "plain": precisions.PLAIN,
-    "tf32": precisions.TENSOR_FLOAT,
-    "bf16-products": precisions.BFLOAT_PRODUCTS,
-    "bf16-sums": precisions.BFLOAT_SUMS,
-    "fp16-sums": precisions.HALF_SUMS,
-}
 
 
 def judge(
@@ -55,7 +38,7 @@ def judge(
         UnavailableError: a file is missing.
         UsageError: a node, a property or a precision that does not exist is asked for.
     """
-    asked = Judgement(
+    asked = OpeningRequest(
         read_precision(precision),
         profile if profile is None or isinstance(profile, Profile) else read_profile(profile),
         frozenset(nodes),
@@ -64,34 +47,3 @@ def judge(
         None if run is None else read_published(run),
     )
     return judge_opening(Path(opening), asked)
-
-
-def read_precision(name: str) -> Precision:
-    """What the prover computed in, by its name; raises `UsageError` for another."""
-    if name not in PRECISIONS:
-        raise UsageError(f"--precision {name}: one of {', '.join(PRECISIONS)}")
-    return PRECISIONS[name]
-
-
-def read_profile(path: Path | str) -> Profile:
-    """The calibrated thresholds in a file; raises `MalformedError` for anything else."""
-    return Profile.from_bytes(read_document(Path(path)).removesuffix(b"\n"), Path(path).name)
-
-
-def read_budgets(paths: Iterable[Path]) -> tuple[Budget, ...]:
-    """The budgets in files, one for each graph; raises `UsageError` for two of one graph, `MalformedError` for none."""
-    found = [Budget.from_bytes(read_document(path).removesuffix(b"\n"), path.name) for path in paths]
-    if len({budget.graph for budget in found}) < len(found):
-        raise UsageError("--budget: two budgets for one graph")
-    return tuple(found)
-
-
-def read_published(run: Path | str) -> Published:
-    """What a run directory claims; raises `UnavailableError` where there is none."""
-    path = Path(run)
-    if not path.exists():
-        raise UnavailableError(f"{path}: no such run directory")
-    if claims_inference(path):
-        return Published(InferenceDirectory(path).claim())
-    directory = RunDirectory(path)
-    return Published(directory.claim(), directory.spec())

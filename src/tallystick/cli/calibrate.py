@@ -60,7 +60,7 @@ def merge_profiles(
     """
     from functools import reduce
 
-    from tallystick.api.operators import read_profile
+    from tallystick.api.settings import read_profile
     from tallystick.documents.files import write_atomically
 
     joined = reduce(lambda one, other: one.merged(other), map(read_profile, profiles))

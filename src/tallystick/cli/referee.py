@@ -63,7 +63,7 @@ def referee(
         assert out is not None
         return _make(make, node, out, nonce, element)
     assert file is not None  # as asked above
-    from tallystick.api.operators import read_precision, read_profile, read_published
+    from tallystick.api.settings import read_precision, read_profile, read_published
     from tallystick.judging.leaf.bundle import read_bundle
     from tallystick.judging.leaf.judge import rule_leaf
     from tallystick.judging.leaf.request import LeafRequest
