@@ -1,15 +1,9 @@
 import numpy as np
 import pytest
 
-from tallystick.answers.fingerprints import (
-    DistanceLimits,
-    FingerprintLimits,
-    FingerprintRule,
-    judge_fingerprints,
-    judge_states,
-    shipped_calibration,
-    unjudged_fingerprints,
-)
+from tallystick.answers.distance_limits import DistanceLimits, FingerprintLimits, FingerprintRule, shipped_calibration
+from tallystick.answers.fingerprints import judge_fingerprints, unjudged_fingerprints
+from tallystick.answers.states import judge_states
 from tallystick.commitments.digests import digest
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.tensors.tensor import Tensor

@@ -14,7 +14,8 @@ from tallystick.answers.exact import Replay
 from tallystick.answers.ladder import Tools, climb
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.response import Response
-from tallystick.answers.verify import ReceiptContext, StatesChallenge
+from tallystick.answers.states import StatesChallenge
+from tallystick.answers.verify import ReceiptContext
 from tallystick.errors import UnavailableError, UsageError
 from tallystick.frameworks.torch.generation.block_replay import capture_layer
 from tallystick.transcripts.states_opening import commit_states

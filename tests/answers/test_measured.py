@@ -12,8 +12,9 @@ from tallystick.answers.distance_limits import FingerprintRule, Kind, MeasuredMo
 from tallystick.answers.measured import unmeasured_band, unmeasured_limits
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.sampler import SamplerRule
+from tallystick.answers.states import StatesChallenge
 from tallystick.answers.stream import verify_stream
-from tallystick.answers.verify import ReceiptContext, StatesChallenge, verify_receipt, verify_subject
+from tallystick.answers.verify import ReceiptContext, verify_receipt, verify_subject
 from tallystick.attacks.serving.weights import integer_weights
 
 NONCE = bytes(range(32))

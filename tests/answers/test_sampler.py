@@ -142,7 +142,7 @@ def test_sloppy_speculative_decoding_is_refused_without_a_seed_and_true_one_is_a
         verdicts[lenience] = combine(seen)
     assert verdicts[1.0].decision == "accepted"
     assert verdicts[0.5].decision == "rejected"
-    assert abs(verdicts[1.0].surprise.standard_errors) < 4 < verdicts[0.5].surprise.standard_errors
+    assert abs(verdicts[1.0].surprisal.standard_errors) < 4 < verdicts[0.5].surprisal.standard_errors
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.45])

@@ -13,7 +13,8 @@ import pytest
 from tallystick.answers.policy import FingerprintDemand, ReceiptPolicy
 from tallystick.answers.request import ExpectedRequest
 from tallystick.answers.response import read_response, read_responses
-from tallystick.answers.verify import StatesChallenge, verify_receipt
+from tallystick.answers.states import StatesChallenge
+from tallystick.answers.verify import verify_receipt
 from tallystick.attestation.signing import SigningKey, sign_receipt
 from tallystick.errors import MalformedError, TallyError, UnavailableError
 from tallystick.transcripts.receipt import SignedReceipt

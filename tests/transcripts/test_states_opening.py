@@ -10,10 +10,9 @@ from tallystick.commitments.digests import digest
 from tallystick.errors import MalformedError, ProofError, UsageError
 from tallystick.tensors.dtypes import round_to_bfloat16
 from tallystick.tensors.tensor import Tensor
-from tallystick.transcripts.receipt import StatesCommitment
+from tallystick.transcripts.receipt import PARTS_MAX, StatesCommitment
 from tallystick.transcripts.states_opening import (
     LEAVES_MAX,
-    PARTS_MAX,
     StatesOpening,
     challenged,
     check_states_opening,

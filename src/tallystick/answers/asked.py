@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.report import Notebook
 from tallystick.answers.request import ExpectedRequest
 from tallystick.answers.response import Response, split_name
-from tallystick.sampling.margin import stretch
 from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.receipt import Receipt, tokens_digest
 from tallystick.workloads.language_model import LanguageModel
 
 Ids = tuple[int, ...]
-STRETCH_MAX: Final = 2.0
-"""How many times the tie band may be widened by a repetition penalty that nobody is known to have asked for."""
 
 
 def check_request(
-    notes: Notebook, response: Response, asked: ExpectedRequest | None, model: LanguageModel, policy: ReceiptPolicy
+    notes: Notebook, response: Response, asked: ExpectedRequest, model: LanguageModel, policy: ReceiptPolicy
 ) -> Ids | None:
     """The receipt answers this request: prompt, nonce, limit and settings; returns the customer's own prompt."""
-    if asked is None:
-        _without_request(notes, policy)
-        return None
     receipt = response.receipt.receipt
     prompt = asked.prompt_tokens(model)
     _check_prompt(notes, receipt, prompt)
@@ -39,30 +32,6 @@ def check_request(
     for name in asked.others:
         notes.lacks("settings", f"the request's {name} may have had a say in the answer, and no check covers it")
     return prompt
-
-
-def check_form(notes: Notebook, receipt: Receipt, policy: ReceiptPolicy) -> None:
-    """Where the policy was promised a form, the receipt states no other; one that states none is judged by it."""
-    stated, promised = receipt.sampler.form, policy.sampler.form
-    if promised is not None and stated != "unknown" and not receipt.sampler.is_greedy:
-        notes.compare("settings", "form", stated, promised)
-
-
-def check_penalty(notes: Notebook, receipt: Receipt, asked: ExpectedRequest | None) -> None:
-    """What is stated widens the tie band little, unless the customer asked for it."""
-    penalty = receipt.sampler.repetition_penalty
-    is_asked = asked is not None and asked.repetition_penalty is not None
-    if stretch(receipt.sampler) > STRETCH_MAX and not is_asked:
-        line = f"the receipt states a repetition penalty of {penalty:g}, under which tokens show little"
-        notes.lacks("settings", f"{line}: give a request that asks for it")
-
-
-def _without_request(notes: Notebook, policy: ReceiptPolicy) -> None:
-    notes.not_checked.append("whether prompt, settings and limit are those that were asked for: give the request")
-    if policy.nonce == "required":
-        notes.lacks("nonce", "the policy asks for a nonce of the customer's: give the request")
-    if policy.seed == "customer":
-        notes.lacks("settings", "the policy asks for a seed of the customer's: give the request")
 
 
 def _number(response: Response, asked: ExpectedRequest) -> int:

@@ -16,13 +16,13 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
+from tallystick.answers.limits import context_of
 from tallystick.answers.report import ReceiptReport
 from tallystick.answers.sampler import SamplerEvidence
 from tallystick.answers.stream import combined, is_sampled
 from tallystick.answers.verification import (
     ModelSource,
     PolicySource,
-    context_of,
     json_of,
     model_of,
     policy_of,

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tallystick.answers.report import Notebook, shown
-from tallystick.answers.request import ExpectedRequest
 from tallystick.answers.response import REASONS, Response
 from tallystick.commitments.digests import digest
 from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.receipt import Answer, Tokens, tokens_digest
 from tallystick.workloads.language_model import LanguageModel
+
+if TYPE_CHECKING:
+    from tallystick.answers.request import ExpectedRequest
 
 Ids = tuple[int, ...]
 UNFINISHED: Final = "\ufffd"

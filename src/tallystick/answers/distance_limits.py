@@ -21,7 +21,7 @@ from tallystick.documents.document import Count, Document, Positive
 from tallystick.tolerances.fingerprints.residues import reach
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 from tallystick.transcripts.model_card import ModelCard
-from tallystick.transcripts.states_opening import PARTS_MAX
+from tallystick.transcripts.receipt import PARTS_MAX
 
 Dtype = Literal["F32", "BF16", "F16"]
 Bits = Literal[1, 4, 8, 32]

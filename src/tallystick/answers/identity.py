@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.report import Notebook
-from tallystick.attestation.signing import check_signature
+from tallystick.attestation.signatures import check_signature
 from tallystick.errors import UnavailableError
 from tallystick.transcripts.model_card import Dtype, named_root
 from tallystick.transcripts.receipt import PROXY, SIGNED, SignedReceipt

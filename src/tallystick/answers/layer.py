@@ -16,7 +16,8 @@ import numpy.typing as npt
 from tallystick.answers.enclosure import Enclosed, enclose
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.report import Notebook
-from tallystick.answers.verify import ReceiptContext, StatesChallenge
+from tallystick.answers.states import StatesChallenge
+from tallystick.answers.verify import ReceiptContext
 from tallystick.commitments.digests import digest, digest_bytes
 from tallystick.commitments.philox import sample
 from tallystick.errors import ProofError, UnavailableError

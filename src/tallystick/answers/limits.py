@@ -10,6 +10,7 @@ from tallystick.answers.work import memory, operations
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.transcripts.model_card import ModelCard
 from tallystick.transcripts.receipt import Receipt
+from tallystick.workloads.language_model import LanguageModel
 
 
 def check_consistency(receipt: Receipt) -> None:
@@ -62,3 +63,9 @@ def check_vocabulary(tokens: KnownTokens, card: ModelCard) -> None:
     for name, ids in (("request.prompt", tokens.prompt), ("answer.tokens", tokens.answer)):
         if ids and max(ids) >= card.vocabulary:
             raise MalformedError(f"receipt.{name}.ids: {max(ids)} is outside the vocabulary of {card.vocabulary}")
+
+
+def context_of(model: LanguageModel) -> int | None:
+    """How many places a model of transformers has, if it says so."""
+    found = getattr(getattr(getattr(model, "model", None), "config", None), "max_position_embeddings", None)
+    return found if isinstance(found, int) else None

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Literal, Self
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field, model_validator
 
 from tallystick.answers.distance_limits import TRIED, MeasuredModels
@@ -22,8 +21,7 @@ from tallystick.documents.document import Document
 from tallystick.errors import MalformedError
 from tallystick.sampling.fast_path import USUAL_REACH
 from tallystick.sampling.margin import margins
-from tallystick.sampling.surprisal import log_ratios, surprisals
-from tallystick.tolerances.evidence import Decision, Likelihoods, MismatchTest, Trials, discount
+from tallystick.tolerances.evidence import Decision, Likelihoods, MismatchTest, Trials
 from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.sampler import Sampler
 from tallystick.workloads.language_model import Rows
@@ -95,15 +93,17 @@ class SamplerRule(Document):
 
 
 @dataclass(frozen=True)
-class Surprise:
+class SurprisalSums:
     """Sums over tokens, in nats: surprisal, its expectation, its variance."""
 
     claimed: float = 0.0
     expected: float = 0.0
     variance: float = 0.0
 
-    def __add__(self, other: Surprise) -> Surprise:
-        return Surprise(self.claimed + other.claimed, self.expected + other.expected, self.variance + other.variance)
+    def __add__(self, other: SurprisalSums) -> SurprisalSums:
+        return SurprisalSums(
+            self.claimed + other.claimed, self.expected + other.expected, self.variance + other.variance
+        )
 
     @property
     def standard_errors(self) -> float:
@@ -113,7 +113,7 @@ class Surprise:
 
 NO_TRIALS: Final = Trials()
 NO_LIKELIHOODS: Final = Likelihoods()
-NO_SURPRISE: Final = Surprise()
+NO_SURPRISAL: Final = SurprisalSums()
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class SamplerEvidence:
     tokens: int = 0
     trials: Trials = NO_TRIALS
     likelihoods: Likelihoods = NO_LIKELIHOODS
-    surprise: Surprise = NO_SURPRISE
+    surprisal: SurprisalSums = NO_SURPRISAL
     single: Finding | None = None
     ends: tuple[Finding, ...] = ()
     not_checked: tuple[str, ...] = ()
@@ -144,7 +144,7 @@ class SamplerEvidence:
             self.tokens + other.tokens,
             self.trials + other.trials,
             self.likelihoods + other.likelihoods,
-            self.surprise + other.surprise,
+            self.surprisal + other.surprisal,
             max(singles, key=lambda each: each.distance, default=None),
             (*self.ends, *other.ends),
             tuple(dict.fromkeys([*self.not_checked, *other.not_checked])),
@@ -210,7 +210,7 @@ class SamplerEvidence:
         return Finding(rule.test.against(trials), -math.log(rule.alpha / 2), "evidence", "", detail)
 
     def _surprisal(self) -> Finding:
-        seen, count = self.surprise, self.likelihoods.tokens
+        seen, count = self.surprisal, self.likelihoods.tokens
         detail = (
             f"log e-value that tokens come from another distribution: mean surprisal {seen.claimed / count:.3f} nats, "
             f"expected {seen.expected / count:.3f}, {seen.standard_errors:+.1f} standard errors"
@@ -244,7 +244,7 @@ def judge_sampler(
     Raises `MalformedError` for a token outside the vocabulary, and for logits that are none.
     """
     _check_tokens(prompt, answer, logits)
-    view = _View(logits, answer, sampler, rule.for_dtype("F32"), _histories(prompt, answer, sampler))
+    view = ClaimedAnswer(logits, answer, sampler, rule.for_dtype("F32"), _histories(prompt, answer, sampler))
     is_lost = not sampler.is_canonical and rule.seed != "unknown"
     evidence = SamplerEvidence(
         rule,
@@ -259,7 +259,9 @@ def judge_sampler(
     if is_seeded:
         evidence = _with_margins(evidence, view)
     if not sampler.is_greedy and (not is_seeded or rule.likelihoods == "always"):
-        evidence = _with_likelihoods(evidence, view)
+        from tallystick.answers.likelihoods import with_likelihoods  # most answers are judged by their seed alone
+
+        evidence = with_likelihoods(evidence, view)
     return evidence
 
 
@@ -269,8 +271,8 @@ def combine(evidence: Iterable[SamplerEvidence]) -> SamplerEvidence:
 
 
 @dataclass(frozen=True)
-class _View:
-    """One answer in front of the verifier."""
+class ClaimedAnswer:
+    """One answer, the sampler that is claimed, and the verifier's logits and rule."""
 
     logits: Rows
     answer: Sequence[int]
@@ -290,7 +292,7 @@ class _View:
         return self.band * self.rule.far
 
 
-def _with_margins(evidence: SamplerEvidence, view: _View) -> SamplerEvidence:
+def _with_margins(evidence: SamplerEvidence, view: ClaimedAnswer) -> SamplerEvidence:
     places = range(len(view.answer))
     found = margins(view.logits, view.answer, view.sampler, places, view.histories, view.rule.reach)
     beyond = np.flatnonzero(~(found <= view.band))
@@ -304,33 +306,6 @@ def _with_margins(evidence: SamplerEvidence, view: _View) -> SamplerEvidence:
     )
     single = Finding(float(found[worst]), view.far, "sampler", where, detail)
     return replace(evidence, trials=Trials(len(found), len(beyond)), single=single)
-
-
-def _with_likelihoods(evidence: SamplerEvidence, view: _View) -> SamplerEvidence:
-    seen = surprisals(view.logits, view.answer, view.sampler, view.histories, view.far)
-    single = evidence.single or _impossible(np.flatnonzero(np.isinf(seen.least)), len(view.answer))
-    ratios = log_ratios(view.logits, view.answer, view.sampler, view.histories, view.far, view.rule.far_rate)
-    against = np.stack([pair[0] - _cost(view) for pair in ratios.values()])
-    in_favour = np.stack([pair[1] - _cost(view, name) for name, pair in ratios.items()])
-    inside = np.isfinite(seen.claimed)
-    surprise = Surprise(*(float(each[inside].sum()) for each in (seen.claimed, seen.expected, seen.variance)))
-    return replace(
-        evidence, likelihoods=Likelihoods.of(list(ratios), against, in_favour), surprise=surprise, single=single
-    )
-
-
-def _cost(view: _View, alternative: str = "") -> float:
-    """What honest drift may add to a token's log probability: within the band, and with rate `honest` beyond it."""
-    rule = view.rule
-    factor = float(alternative.rpartition("x")[2]) if alternative.startswith("temperature") else 1.0
-    temperature = view.sampler.temperature * factor
-    beyond = math.log(rule.honest) + discount(view.far, temperature)
-    return float(np.logaddexp(discount(view.band, temperature, rule.rms), beyond))
-
-
-def _impossible(places: npt.NDArray[np.int64], count: int) -> Finding:
-    where = f"token {places[0]}" if len(places) else ""
-    return Finding(len(places), 0, "sampler", where, f"of {count} tokens, those that the filters exclude")
 
 
 def _ends(answer: Sequence[int], end_tokens: frozenset[int]) -> tuple[Finding, ...]:

@@ -7,6 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+from tallystick.answers.limits import context_of
 from tallystick.answers.policy import ReceiptPolicy, read_receipt_policy
 from tallystick.answers.report import ReceiptReport
 from tallystick.answers.request import ExpectedRequest, read_request
@@ -96,12 +97,6 @@ def request_of(request: RequestSource) -> ExpectedRequest | None:
 def model_of(model: ModelSource) -> LanguageModel:
     """A model, or the one in a directory, loaded once and held for the next response."""
     return _loaded(Path(model).resolve()) if isinstance(model, str | Path) else model
-
-
-def context_of(model: LanguageModel) -> int | None:
-    """How many places a model of transformers has, if it says so."""
-    found = getattr(getattr(getattr(model, "model", None), "config", None), "max_position_embeddings", None)
-    return found if isinstance(found, int) else None
 
 
 @lru_cache(maxsize=MODELS_HELD)

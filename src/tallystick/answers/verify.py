@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from tallystick.answers.asked import check_form, check_penalty, check_request
 from tallystick.answers.delivered import Ids, KnownTokens, check_delivery, check_finish, known_tokens
-from tallystick.answers.fingerprints import judge_fingerprints, judge_states, unjudged_fingerprints
+from tallystick.answers.fingerprints import judge_fingerprints, unjudged_fingerprints
 from tallystick.answers.identity import SIGNATURE_BYTES, check_model, check_signer
 from tallystick.answers.limits import check_consistency, check_sizes, check_vocabulary
-from tallystick.answers.measured import other_form, unmeasured_band, unmeasured_limits
+from tallystick.answers.measured import unmeasured_band, unmeasured_limits
 from tallystick.answers.policy import STANDARD_DEMANDS, ReceiptPolicy
-from tallystick.answers.report import Notebook, ReceiptReport
-from tallystick.answers.request import ExpectedRequest
+from tallystick.answers.report import RUNG_OF, Notebook, ReceiptReport
 from tallystick.answers.response import Response
 from tallystick.answers.sampler import SamplerEvidence, SamplerRule, judge_sampler
+from tallystick.answers.stated import check_form, check_penalty, note_missing_request
 from tallystick.commitments.digests import Digest, digest
 from tallystick.transcripts.receipt import Receipt, SignedReceipt
 from tallystick.transcripts.sampler import Sampler
-from tallystick.transcripts.states_opening import StatesOpening
 from tallystick.workloads.language_model import LanguageModel, Prefill
+
+if TYPE_CHECKING:
+    from tallystick.answers.request import ExpectedRequest
+    from tallystick.answers.states import StatesChallenge
 
 Rung = Literal[1, 2]
 TOKEN_BYTES: Final = 4
@@ -30,20 +32,6 @@ FORGEABLE: Final = (
     "nobody forged the fingerprints: their directions were known beforehand, and whoever runs the promised model "
     "beside another one can meet them; a challenge of committed states cannot be met so"
 )
-
-
-@dataclass(frozen=True)
-class StatesChallenge:
-    """What a verifier asked to be opened after it had the receipt, and the answer."""
-
-    nonce: bytes
-    count: int
-    opening: StatesOpening
-
-    @property
-    def size(self) -> int:
-        """The bytes of hidden states that are opened."""
-        return sum(len(part.data) * 3 // 4 for part in self.opening.parts)
 
 
 @dataclass(frozen=True)
@@ -100,6 +88,12 @@ class Verification:
         names = {each.name for each in self.notes.findings.seen if not each.agrees and not each.advisory}
         is_known = bool(self.tokens.prompt and self.tokens.answer) and self.is_promised
         return is_known and not names & {"signature", "model", "prompt"}
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether a higher rung of the ladder may settle what could not be checked."""
+        doubts = [each for each in self.notes.missing if each.check in RUNG_OF and not each.lasting]
+        return self.can_compute and bool(doubts) and not self.notes.findings.rejected
 
     @property
     def is_promised(self) -> bool:
@@ -176,13 +170,24 @@ def check_statements(subject: ReceiptContext, model: LanguageModel, policy: Rece
     with notes.timing("request", len(subject.body)):
         check_form(notes, receipt, policy)
         check_penalty(notes, receipt, subject.request)
-        own_prompt = check_request(notes, subject.response, subject.request, model, policy)
+        own_prompt = _check_request(found)
         check_delivery(notes, subject.response)
         found.tokens = known_tokens(notes, subject.response, own_prompt)
         check_vocabulary(found.tokens, model.card)
         if found.tokens.answer is not None:
             check_finish(notes, subject.response, found.tokens.answer, model, subject.request)
     return found
+
+
+def _check_request(found: Verification) -> Ids | None:
+    """The receipt beside what was asked; returns the prompt by the verifier's own tokenizer."""
+    subject = found.subject
+    if subject.request is None:
+        note_missing_request(found.notes, found.policy)
+        return None
+    from tallystick.answers.asked import check_request
+
+    return check_request(found.notes, subject.response, subject.request, found.model, found.policy)
 
 
 def _compute(found: Verification, rung: Rung) -> None:
@@ -267,35 +272,14 @@ def _judge_fingerprints(found: Verification, passed: Prefill) -> None:
 
 def _judge_states(found: Verification, passed: Prefill) -> None:
     notes, subject = found.notes, found.subject
-    statement, challenge = subject.receipt.states, subject.challenge
-    if challenge is None:
-        if subject.refusal is not None:
-            notes.lacks("states", f"the provider does not open its states: {subject.refusal}")
-        elif statement is not None:
-            notes.not_checked.append("the hidden states that the receipt commits to: challenge the provider")
-        return
-    if statement is None:
-        notes.lacks("states", "the receipt commits to no hidden states")
-        return
-    opening, rule = challenge.opening, found.policy.fingerprints
-    card = found.model.card
-    unmeasured = unmeasured_limits(rule, "states", card) or other_form(statement.dtype, card)
-    with notes.timing("states", challenge.size):
-        found_states = judge_states(
-            opening,
-            statement,
-            challenge.nonce,
-            passed.hidden,
-            rule,
-            dtype=found.model.card.dtype,
-            count=challenge.count,
-            advisory=bool(unmeasured),
-        )
-    for finding in found_states:
-        notes.note(finding)
-    if unmeasured:
-        notes.lacks("states", unmeasured)
-    notes.assumptions.append("the nonce of the challenge was drawn by the verifier after it had the receipt")
+    if subject.challenge is not None:
+        from tallystick.answers.states import judge_challenge
+
+        judge_challenge(notes, subject.receipt.states, subject.challenge, passed.hidden, found.model.card, found.policy)
+    elif subject.refusal is not None:
+        notes.lacks("states", f"the provider does not open its states: {subject.refusal}")
+    elif subject.receipt.states is not None:
+        notes.not_checked.append("the hidden states that the receipt commits to: challenge the provider")
 
 
 def _check_demands(found: Verification, rung: Rung) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rich.markup import escape
 from rich.table import Table
 
-from tallystick.audits.report import Report
 from tallystick.cli.output import page
 from tallystick.tolerances.tolerance import Finding
+
+if TYPE_CHECKING:
+    from tallystick.audits.report import Report
 
 COLOURS = {"accepted": "green", "rejected": "red", "inconclusive": "yellow"}
 OBJECTIONS_SHOWN = 12

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.operators.tally.fixed import UNIFORM_BITS, uniform
-from tallystick.operators.tally.sampling import (
+from tallystick.operators.tally.keys import (
     KEYS_PER_LOGIT,
     NORMAL,
     SHARE_BITS,

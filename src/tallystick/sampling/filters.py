@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.operators.tally import fixed
-from tallystick.operators.tally.sampling import (
+from tallystick.operators.tally.keys import (
     FINITE,
     LOWEST,
     MASKED,

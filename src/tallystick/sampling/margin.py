@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.operators.tally import fixed
-from tallystick.operators.tally.sampling import WORD_BITS, logit_scale, penalty_factors
-from tallystick.sampling.choice import check_rows
+from tallystick.operators.tally.keys import WORD_BITS, logit_scale, penalty_factors
+from tallystick.sampling.checks import check_rows
 from tallystick.sampling.draw import draw_by_sums, draw_gumbel
 from tallystick.sampling.edges import ABSOLUTE, RELATIVE, SWING_MAX, FilterEdges
 from tallystick.sampling.fast_path import EVERY_TOKEN, chosen_at_a_glance

@@ -5,11 +5,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tallystick.operators.algebra import Comparison
+if TYPE_CHECKING:
+    from tallystick.operators.algebra import Comparison
 
 _COMPARISONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")

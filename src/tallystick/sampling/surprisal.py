@@ -16,7 +16,8 @@ import numpy as np
 
 from tallystick.errors import MalformedError
 from tallystick.operators.tally import fixed
-from tallystick.sampling.choice import check_rows, keys
+from tallystick.sampling.checks import check_rows
+from tallystick.sampling.choice import keys
 from tallystick.sampling.edges import FilterEdges
 from tallystick.sampling.filters import Keys, Logits, filtered, keys_at, relative_logits
 from tallystick.sampling.plain import ARRAYS

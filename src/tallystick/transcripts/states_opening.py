@@ -26,10 +26,9 @@ from tallystick.documents.document import Count, DigestText, Document
 from tallystick.errors import MalformedError, ProofError, UsageError
 from tallystick.tensors.dtypes import item_size
 from tallystick.tensors.tensor import Tensor
-from tallystick.transcripts.receipt import LAYERS_MAX, Nonce, StatesCommitment, decode_base64
+from tallystick.transcripts.receipt import LAYERS_MAX, PARTS_MAX, Nonce, StatesCommitment, decode_base64
 
 DOMAIN: Final = b"tallystick/hidden/v1\n"
-PARTS_MAX: Final = 1024
 PART_CHARACTERS_MAX: Final = 12 << 20
 PROOF_MAX: Final = 32
 LEAVES_MAX: Final = 1 << 22

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from tallystick.answers.fingerprints import FingerprintRule, judge_fingerprint, judge_states
+from tallystick.answers.distance_limits import FingerprintRule
+from tallystick.answers.fingerprints import judge_fingerprint
+from tallystick.answers.states import judge_states
 from tallystick.errors import MalformedError
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 from tallystick.transcripts.fingerprints import make_fingerprint

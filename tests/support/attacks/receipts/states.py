@@ -6,9 +6,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from tallystick.answers.verify import StatesChallenge
+from tallystick.answers.states import StatesChallenge
 from tallystick.transcripts.fingerprints import settings_of
-from tallystick.transcripts.states_opening import PARTS_MAX, CommittedStates, StatesOpening, challenged
+from tallystick.transcripts.receipt import PARTS_MAX
+from tallystick.transcripts.states_opening import CommittedStates, StatesOpening, challenged
 from tallystick.workloads.language_model import Rows
 from tests.support.attacks.fingerprints.forged import forge_states
 from tests.support.attacks.receipts.forgery import Forgery, opened
