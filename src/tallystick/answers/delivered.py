@@ -1,41 +1,32 @@
-"""What a receipt states beside what came with it: text, tokens, usage, and where the answer ends."""
+"""What a receipt states compared with the response that carries it: text, token ids, usage, reason, name."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from tallystick.answers.ending import NOT_DELIVERED
+from tallystick.answers.known_tokens import Ids
 from tallystick.answers.report import Notebook, shown
-from tallystick.answers.response import REASONS, Response
+from tallystick.answers.response import NOT_BILLED, REASONS, Response
 from tallystick.commitments.digests import digest
-from tallystick.tolerances.tolerance import Finding
-from tallystick.transcripts.receipt import Answer, Tokens, tokens_digest
+from tallystick.transcripts.receipt import Tokens, tokens_digest
 from tallystick.workloads.language_model import LanguageModel
 
 if TYPE_CHECKING:
     from tallystick.answers.request import ExpectedRequest
 
-Ids = tuple[int, ...]
 UNFINISHED: Final = "\ufffd"
 """What a decoder gives for bytes that are not yet a whole character."""
 HELD_MAX: Final = 8
 """Tokens at the end of an answer that may be pieces of one character."""
 
 
-@dataclass(frozen=True)
-class KnownTokens:
-    """The tokens of prompt and answer as far as the verifier has them; each belongs to the receipt's digest."""
-
-    prompt: Ids | None
-    answer: Ids | None
-
-
 def check_delivery(notes: Notebook, response: Response) -> None:
     """What was delivered and billed is what the receipt says: usage, token ids, reason, name of the request."""
     receipt = response.receipt.receipt
     if response.usage is None:
-        notes.not_checked.append("what was billed: give the response with its usage")
+        notes.not_checked.append(NOT_BILLED)
     elif "text" in (receipt.request.prompt.over, receipt.answer.tokens.over):
         notes.not_checked.append("what was billed: the receipt counts no tokens of its own")
     else:
@@ -55,24 +46,6 @@ def check_delivery(notes: Notebook, response: Response) -> None:
         notes.compare("nonce", "request.id", receipt.request.id, response.request_id)
 
 
-def check_finish(
-    notes: Notebook, response: Response, answer: Ids, model: LanguageModel, asked: ExpectedRequest | None
-) -> None:
-    """The delivered text is what the answer's tokens say, and the answer ended where and why the receipt says."""
-    receipt = response.receipt.receipt
-    is_stopped = check_text(notes, response, answer, model, asked)
-    if answer and answer[-1] in model.end_tokens and _is_whole(response, answer, model):
-        is_stopped = True  # a stop text was asked for, and the model ended before it: who forwards cannot tell
-    early = next((place for place, token in enumerate(answer[:-1]) if token in model.end_tokens), None)
-    if early is not None:
-        notes.differs("finish", f"token {early}", "an end token, and the answer goes on")
-    if asked is not None:
-        _check_stops(notes, answer, model, asked)
-    limit = receipt.request.max_tokens
-    notes.note(Finding(float(len(answer)), float(limit), "finish", "answer.tokens.count", "tokens beside the limit"))
-    _check_reason(notes, receipt.answer, answer, limit, model.end_tokens, is_stopped)
-
-
 def check_text(
     notes: Notebook, response: Response, answer: Ids, model: LanguageModel, asked: ExpectedRequest | None
 ) -> bool | None:
@@ -83,7 +56,7 @@ def check_text(
     delivered, decode = response.choice.content, getattr(model, "decode", None)
     is_stopped = response.receipt.receipt.answer.finish == "stop"
     if delivered is None or decode is None:
-        notes.not_checked.append("whether the text that was delivered is that of the tokens: give the response")
+        notes.not_checked.append(NOT_DELIVERED)
         return None
     whole, *others = _texts(answer, model)
     if delivered in (whole, *others) or (is_stopped and whole.startswith(delivered)):
@@ -96,7 +69,7 @@ def check_text(
     return any(rest.startswith(stop) or delivered.endswith(stop) for stop in asked.stop)
 
 
-def _check_stops(notes: Notebook, answer: Ids, model: LanguageModel, asked: ExpectedRequest) -> None:
+def check_stops(notes: Notebook, answer: Ids, model: LanguageModel, asked: ExpectedRequest) -> None:
     """No token comes, and is billed, after a stop text that was asked for.
 
     A stop text in a piece whose last character is incomplete shows with a later token: such a piece is passed over.
@@ -113,7 +86,7 @@ def _check_stops(notes: Notebook, answer: Ids, model: LanguageModel, asked: Expe
         notes.agrees("finish", "stop", "no token after a stop text")
 
 
-def _is_whole(response: Response, answer: Ids, model: LanguageModel) -> bool:
+def is_whole(response: Response, answer: Ids, model: LanguageModel) -> bool:
     """Whether all the text that the tokens say was delivered."""
     return response.choice.content in _texts(answer, model)
 
@@ -125,38 +98,6 @@ def _texts(answer: Ids, model: LanguageModel) -> tuple[str, ...]:
         return ()
     is_ended = bool(answer) and answer[-1] in model.end_tokens
     return (decode(answer), decode(answer[:-1])) if is_ended else (decode(answer),)
-
-
-def known_tokens(notes: Notebook, response: Response, own_prompt: Ids | None) -> KnownTokens:
-    """The tokens to compute with, from receipt, response and request; what belongs to no digest is left out."""
-    receipt = response.receipt.receipt
-    prompt = _matching(receipt.request.prompt, (response.prompt_token_ids, own_prompt))
-    answer = _matching(receipt.answer.tokens, (response.choice.token_ids,))
-    for name, ids in (("prompt", prompt), ("tokens", answer)):
-        if ids is None:
-            notes.lacks(name, "the receipt holds their digest alone, and nothing else at hand belongs to it")
-    return KnownTokens(prompt, answer)
-
-
-def _check_reason(
-    notes: Notebook, stated: Answer, answer: Ids, limit: int, ends: frozenset[int], is_stopped: bool | None
-) -> None:
-    if stated.finish == "end":
-        if answer and answer[-1] in ends:
-            notes.agrees("finish", "end")
-        else:
-            notes.differs("finish", "end", "the last token is no end token of the model")
-    elif stated.finish == "length":
-        short = max(0, limit - len(answer))
-        notes.note(Finding(float(short), 0.0, "finish", "length", "tokens cut off before the limit" if short else ""))
-    elif stated.finish == "cancelled":
-        notes.lacks("finish", "only the customer knows whether it left before the answer was whole")
-    elif is_stopped is None:
-        notes.lacks("finish", "a stop text is said to have ended the answer: give the request and the response")
-    elif is_stopped:
-        notes.agrees("finish", "stop")
-    else:
-        notes.differs("finish", "stop", "the answer ends at no stop text that was asked for")
 
 
 def _check_bill(notes: Notebook, name: str, counted: int, billed: int) -> None:
@@ -185,10 +126,3 @@ def _check_bound_text(notes: Notebook, stated: Tokens, text: str | None) -> None
         notes.agrees("tokens", "text")
     else:
         notes.differs("tokens", "text", "the delivered text is not the one that the receipt binds")
-
-
-def _matching(stated: Tokens, candidates: tuple[Ids | None, ...]) -> Ids | None:
-    if stated.ids is not None or stated.over is not None:
-        return stated.ids
-    known = (ids for ids in candidates if ids is not None)
-    return next((ids for ids in known if (len(ids), tokens_digest(ids)) == (stated.count, stated.digest)), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from tallystick.answers.delivered import KnownTokens
+from tallystick.answers.known_tokens import KnownTokens
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.work import memory, operations
 from tallystick.errors import MalformedError, UnavailableError

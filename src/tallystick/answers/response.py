@@ -20,6 +20,7 @@ REASONS: Final = {"end": "stop", "stop": "stop", "length": "length", "cancelled"
 """OpenAI's finish reason for each of a receipt's."""
 
 
+NOT_BILLED: Final = "what was billed: give the response with its usage"
 ANSWERS_MAX: Final = 64
 NUMBERED: Final = re.compile(r"(.+)-(0|[1-9][0-9]{0,6})")
 
@@ -90,6 +91,11 @@ class Response(Loose):
     choices: Annotated[tuple[DeliveredChoice, ...], Field(max_length=1)] = ()
     number: int = 0
     answers: int = 1
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether nothing but the receipt is known."""
+        return self.model_fields_set <= {"receipt"}
 
     @property
     def choice(self) -> DeliveredChoice:

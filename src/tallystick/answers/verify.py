@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal
 
-from tallystick.answers.delivered import Ids, KnownTokens, check_delivery, check_finish, known_tokens
+from tallystick.answers.ending import check_finish
 from tallystick.answers.fingerprints import judge_fingerprints, unjudged_fingerprints
 from tallystick.answers.identity import SIGNATURE_BYTES, check_model, check_signer
+from tallystick.answers.known_tokens import Ids, KnownTokens, known_tokens
 from tallystick.answers.limits import check_consistency, check_sizes, check_vocabulary
 from tallystick.answers.measured import unmeasured_band, unmeasured_limits
 from tallystick.answers.policy import STANDARD_DEMANDS, ReceiptPolicy
 from tallystick.answers.report import RUNG_OF, Notebook, ReceiptReport
-from tallystick.answers.response import Response
+from tallystick.answers.response import NOT_BILLED, Response
 from tallystick.answers.sampler import SamplerEvidence, SamplerRule, judge_sampler
 from tallystick.answers.stated import check_form, check_penalty, note_missing_request
 from tallystick.commitments.digests import Digest, digest
@@ -171,7 +172,7 @@ def check_statements(subject: ReceiptContext, model: LanguageModel, policy: Rece
         check_form(notes, receipt, policy)
         check_penalty(notes, receipt, subject.request)
         own_prompt = _check_request(found)
-        check_delivery(notes, subject.response)
+        _check_delivery(notes, subject.response)
         found.tokens = known_tokens(notes, subject.response, own_prompt)
         check_vocabulary(found.tokens, model.card)
         if found.tokens.answer is not None:
@@ -188,6 +189,15 @@ def _check_request(found: Verification) -> Ids | None:
     from tallystick.answers.asked import check_request
 
     return check_request(found.notes, subject.response, subject.request, found.model, found.policy)
+
+
+def _check_delivery(notes: Notebook, response: Response) -> None:
+    if response.is_bare:
+        notes.not_checked.append(NOT_BILLED)
+        return
+    from tallystick.answers.delivered import check_delivery
+
+    check_delivery(notes, response)
 
 
 def _compute(found: Verification, rung: Rung) -> None:
