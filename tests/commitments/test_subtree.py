@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from tallystick.commitments.proofs import LeafHashes, prove_inclusion
 from tallystick.commitments.subtree import check_subtree, check_subtree_inclusion, is_subtree, prove_subtree
-from tallystick.commitments.tree import Hash, LeafHashes, leaf_hash, prove_inclusion, tree_root
+from tallystick.commitments.tree import Hash, leaf_hash, tree_root
 from tallystick.errors import ProofError
 
 PUBLISHED = Path(__file__).parents[2] / "vectors" / "rfc6962-merkle"

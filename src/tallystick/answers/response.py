@@ -31,13 +31,13 @@ def split_name(request_id: str) -> tuple[str, int | None]:
     return (request_id, None) if found is None else (found[1], int(found[2]))
 
 
-class Loose(Document):
+class ResponsePart(Document):
     """Part of a response; fields that nothing here compares are left out."""
 
     model_config = ConfigDict(extra="ignore")
 
 
-class Usage(Loose):
+class Usage(ResponsePart):
     """What is billed."""
 
     prompt_tokens: TokenCount
@@ -50,24 +50,24 @@ class Usage(Loose):
         return self.model_copy(update={"completion_tokens": self.completion_tokens - others, "total_tokens": total})
 
 
-class Spoken(Loose):
+class DeliveredMessage(ResponsePart):
     """The message of a chat completion."""
 
     content: str | None = None
 
 
-class DeliveredChoice(Loose):
+class DeliveredChoice(ResponsePart):
     """One answer as it was delivered."""
 
-    message: Spoken | None = None
+    message: DeliveredMessage | None = None
     text: str | None = None
     finish_reason: str | None = None
     token_ids: TokenIds | None = None
 
     @model_validator(mode="after")
     def _is_one_text(self) -> Self:
-        spoken = None if self.message is None else self.message.content
-        if None not in (spoken, self.text) and spoken != self.text:
+        content = None if self.message is None else self.message.content
+        if None not in (content, self.text) and content != self.text:
             raise ValueError("text and message.content are not alike")
         return self
 
@@ -77,7 +77,7 @@ class DeliveredChoice(Loose):
         return self.text if self.message is None else self.message.content
 
 
-class Response(Loose):
+class Response(ResponsePart):
     """A response with its receipt; a bare receipt is a response of which nothing else is known.
 
     Of a response with several answers there is one of these for each, `number` from 0.
@@ -108,37 +108,6 @@ class Response(Loose):
         return self.id if self.id is None or self.answers == 1 else f"{self.id}-{self.number}"
 
 
-class Several(Loose):
-    """A response with an answer, and a receipt, for each of several choices."""
-
-    receipts: Annotated[tuple[SignedReceipt, ...], Field(min_length=2, max_length=ANSWERS_MAX)]
-    id: Annotated[str, Field(max_length=256)] | None = None
-    model: str | None = None
-    usage: Usage | None = None
-    prompt_token_ids: TokenIds | None = None
-    choices: Annotated[tuple[DeliveredChoice, ...], Field(max_length=ANSWERS_MAX)] = ()
-
-    def each(self) -> tuple[Response, ...]:
-        """The answers one by one; what is billed beyond the other answers is billed to each."""
-        if self.choices and len(self.choices) != len(self.receipts):
-            raise MalformedError(f"choices: {len(self.choices)}, and there are {len(self.receipts)} receipts")
-        return tuple(self._one(number) for number in range(len(self.receipts)))
-
-    def _one(self, number: int) -> Response:
-        others = sum(each.receipt.answer.tokens.count for i, each in enumerate(self.receipts) if i != number)
-        usage = None if self.usage is None else self.usage.without(others)
-        return Response(
-            receipt=self.receipts[number],
-            id=self.id,
-            model=self.model,
-            usage=usage,
-            prompt_token_ids=self.prompt_token_ids,
-            choices=self.choices[number : number + 1],
-            number=number,
-            answers=len(self.receipts),
-        )
-
-
 def read_response(value: Json, what: str = "response") -> Response:
     """Read a signed receipt, or a response of one answer whose field `receipt` holds one; raises `MalformedError`."""
     found = read_responses(value, what)
@@ -152,7 +121,9 @@ def read_responses(value: Json, what: str = "response") -> tuple[Response, ...]:
     if not isinstance(value, Mapping):
         raise MalformedError(f"{what}: a signed receipt or a response is an object")
     if "receipts" in value:
-        return Several.from_json(dict(value), what).each()
+        from tallystick.answers.several_choices import ChoicesResponse
+
+        return ChoicesResponse.from_json(dict(value), what).each()
     if "receipt" not in value:
         raise MalformedError(f"{what}: receipt: the response carries none")
     if "signature" in value or "key" in value:

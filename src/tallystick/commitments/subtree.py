@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tallystick.commitments.tree import Hash, HashReader, check_inclusion, left_size, node_hash, subtree_root
+from tallystick.commitments.proofs import HashReader, check_inclusion, left_size, subtree_root
+from tallystick.commitments.tree import Hash, node_hash
 from tallystick.errors import ProofError
 
 

@@ -21,7 +21,8 @@ from pydantic import Field
 from tallystick.commitments.digests import digest, digest_bytes, digest_from
 from tallystick.commitments.encoding import Json, encode
 from tallystick.commitments.philox import sample
-from tallystick.commitments.tree import LEAF_PREFIX, Hash, LeafHashes, check_inclusion, prove_inclusion, tree_root
+from tallystick.commitments.proofs import LeafHashes, check_inclusion, prove_inclusion
+from tallystick.commitments.tree import LEAF_PREFIX, Hash, tree_root
 from tallystick.documents.document import Count, DigestText, Document
 from tallystick.errors import MalformedError, ProofError, UsageError
 from tallystick.tensors.dtypes import item_size
