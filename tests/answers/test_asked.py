@@ -10,7 +10,7 @@ import pytest
 from tallystick.answers.request import ExpectedRequest
 from tallystick.answers.response import read_responses, split_name
 from tallystick.answers.stream import verify_stream
-from tallystick.answers.verify import ReceiptContext, verify_receipt, verify_subject
+from tallystick.answers.verify import ReceiptContext, verify_receipt
 
 NONCE = bytes(range(32))
 BODY = {"prompt": "The stick is", "n": 2, "seed": 3, "temperature": 0.8, "max_tokens": 16, "tally_nonce": "ab" * 16}
@@ -35,9 +35,7 @@ def two(answered: Callable[..., Any], language_model: Any, provider_key: Any) ->
 
 
 def verdict_on(subjects: list[ReceiptContext], model: Any, policy: Any) -> Any:
-    return verify_stream(
-        subjects, model, policy, NONCE, lambda subject: verify_subject(subject, model, policy).report(2)
-    )
+    return verify_stream(subjects, model, policy, NONCE)
 
 
 def test_several_answers_to_one_request_with_a_nonce_are_accepted(

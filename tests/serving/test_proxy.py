@@ -202,8 +202,7 @@ def test_an_honest_proxy_is_rejected_by_nobody_and_shows_nothing_that_it_did_not
         report = verify_subject(subject, language_model, ReceiptPolicy()).report(2)
         assert report.outcome == "inconclusive", report.verdict.objections
         assert report.answers["same precision"] == report.answers["same model"] == "unknown"
-    judge = lambda each: verify_subject(each, language_model, ReceiptPolicy()).report(2)  # noqa: E731
-    whole = verify_stream(subjects, language_model, ReceiptPolicy(complete=True), bytes(32), judge)
+        whole = verify_stream(subjects, language_model, ReceiptPolicy(complete=True), bytes(32))
     assert whole.outcome == "inconclusive", whole.verdict.objections
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.report import RUNGS, ReceiptReport
-from tallystick.answers.verify import ReceiptContext, verify_subject
+from tallystick.answers.verify import ReceiptContext, Verification, begin_verification, check_statements, compute
 from tallystick.errors import UsageError
 from tallystick.workloads.language_model import LanguageModel
 
@@ -44,12 +44,25 @@ def climb(
 
     Raises `UsageError` for a rung that the ladder does not have, and otherwise what `verify_receipt` raises.
     """
-    if rung is not None and rung not in RUNGS:
-        raise UsageError(f"rung {rung}: the ladder has {RUNGS[0]} to {RUNGS[-1]}")
+    check_rung(rung)
+    found = begin_verification(subject, model, policy or ReceiptPolicy())
+    check_statements(found)
+    return climb_from(found, rung, tools)
+
+
+def climb_from(found: Verification, rung: int | None = None, tools: Tools | None = None) -> ReceiptReport:
+    """As `climb`, where the statements of the receipt are checked already."""
+    check_rung(rung)
     reached = 1 if rung == 1 else FREE
-    found = verify_subject(subject, model, policy or ReceiptPolicy(), 1 if rung == 1 else FREE)
+    compute(found, 1 if rung == 1 else FREE)
     if not (found.is_doubtful if rung is None else found.can_compute and rung > FREE):
         return found.report(reached)
     from tallystick.answers.upper_rungs import climb_on  # loads graphs and operators, which few receipts need
 
     return climb_on(found, rung, tools or Tools())
+
+
+def check_rung(rung: int | None) -> None:
+    """Raise `UsageError` for a rung that the ladder does not have."""
+    if rung is not None and rung not in RUNGS:
+        raise UsageError(f"rung {rung}: the ladder has {RUNGS[0]} to {RUNGS[-1]}")

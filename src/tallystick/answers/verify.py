@@ -66,7 +66,7 @@ class ReceiptContext:
             found |= {part.layer for part in self.challenge.opening.parts} & set(receipt.states.layers)
         return found
 
-    @property
+    @cached_property
     def identity(self) -> Digest:
         """The receipt's name."""
         return digest("receipt", self.body)
@@ -148,25 +148,29 @@ def verify_subject(
     subject: ReceiptContext, model: LanguageModel, policy: ReceiptPolicy, rung: Rung = 2
 ) -> Verification:
     """As `verify_receipt`; the verification can be carried on."""
-    found = check_statements(subject, model, policy)
-    if found.can_compute:
-        _compute(found, rung)
-    else:
-        _not_computed(found)
+    found = begin_verification(subject, model, policy)
+    check_statements(found)
+    compute(found, rung)
     return found
 
 
-def check_statements(subject: ReceiptContext, model: LanguageModel, policy: ReceiptPolicy) -> Verification:
-    """What needs no pass: bounds, signature, model root, request, delivery, end. Raises as `verify_receipt`."""
-    receipt, notes = subject.receipt, Notebook()
-    found = Verification(subject, model, policy, notes)
+def begin_verification(subject: ReceiptContext, model: LanguageModel, policy: ReceiptPolicy) -> Verification:
+    """A verification in which the signature has been checked, and nothing else."""
+    found = Verification(subject, model, policy, Notebook())
+    with found.notes.timing("signature", SIGNATURE_BYTES):
+        check_signer(found.notes, subject.response.receipt, subject.body, policy)
+    return found
+
+
+def check_statements(found: Verification) -> None:
+    """What needs no pass: bounds, model root, request, delivery, end. Raises as `verify_receipt`."""
+    subject, model, policy, notes = found.subject, found.model, found.policy, found.notes
+    receipt = subject.receipt
     check_consistency(receipt)
-    with notes.timing("signature", SIGNATURE_BYTES):
-        check_signer(notes, subject.response.receipt, subject.body, policy)
     with notes.timing("model"):
         check_model(notes, subject, model, policy)
     if notes.findings.rejected:
-        return found
+        return
     check_sizes(receipt, model.card, policy, subject.context, subject.layers)
     with notes.timing("request", len(subject.body)):
         check_form(notes, receipt, policy)
@@ -177,7 +181,6 @@ def check_statements(subject: ReceiptContext, model: LanguageModel, policy: Rece
         check_vocabulary(found.tokens, model.card)
         if found.tokens.answer is not None:
             check_finish(notes, subject.response, found.tokens.answer, model, subject.request)
-    return found
 
 
 def _check_request(found: Verification) -> Ids | None:
@@ -200,8 +203,11 @@ def _check_delivery(notes: Notebook, response: Response) -> None:
     check_delivery(notes, response)
 
 
-def _compute(found: Verification, rung: Rung) -> None:
-    """One pass with the layers that are needed, and everything that is judged by it."""
+def compute(found: Verification, rung: Rung = 2) -> None:
+    """One pass with the layers that are needed, and everything that is judged by it; statements are checked before."""
+    if not found.can_compute:
+        _not_computed(found)
+        return
     prompt, answer = found.tokens.prompt, found.tokens.answer
     assert prompt is not None
     assert answer is not None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tallystick.answers.request import ExpectedRequest
     from tallystick.answers.response import Response
     from tallystick.answers.stream import StreamReport
-    from tallystick.answers.verify import ReceiptContext
+    from tallystick.answers.verify import ReceiptContext, Verification
     from tallystick.commitments.encoding import Json
     from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
     from tallystick.transcripts.environment import Environment
@@ -233,7 +233,7 @@ def _stream(
     rung: int | None,
     tools: Tools,
 ) -> StreamReport:
-    from tallystick.answers.ladder import climb
+    from tallystick.answers.ladder import climb_from
     from tallystick.answers.stream import verify_stream
     from tallystick.audits.sampling import draw_nonce
     from tallystick.cli.output import progress_bar
@@ -241,8 +241,8 @@ def _stream(
     with progress_bar() as bar:
         task = bar.add_task("verifying", total=len(subjects), seen="")
 
-        def judged(subject: ReceiptContext) -> ReceiptReport:
-            report = climb(subject, model, policy, rung or 2, tools)
+        def judged(found: Verification) -> ReceiptReport:
+            report = climb_from(found, rung or 2, tools)
             bar.update(task, seen=f"receipt {report.sequence}: {report.outcome}")
             return report
 

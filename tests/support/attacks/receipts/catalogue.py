@@ -62,9 +62,7 @@ def judge(presented: tuple[Presented, ...], model: LanguageModel, policy: Receip
     subjects = [_subject(each) for each in presented]
     if len(subjects) == 1:
         return verify_subject(subjects[0], presented[0].model or model, policy).report(2).verdict
-    report = verify_stream(
-        subjects, model, policy, NONCE, lambda subject: verify_subject(subject, model, policy).report(2)
-    )
+    report = verify_stream(subjects, model, policy, NONCE)
     return report.verdict
 
 
