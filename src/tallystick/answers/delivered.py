@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from tallystick.answers.ending import NOT_DELIVERED
 from tallystick.answers.known_tokens import Ids
-from tallystick.answers.report import Notebook, shown
+from tallystick.answers.report import CheckLog, shown
 from tallystick.answers.response import NOT_BILLED, REASONS, Response
 from tallystick.commitments.digests import digest
 from tallystick.transcripts.receipt import Tokens, tokens_digest
@@ -22,57 +22,57 @@ HELD_MAX: Final = 8
 """Tokens at the end of an answer that may be pieces of one character."""
 
 
-def check_delivery(notes: Notebook, response: Response) -> None:
-    """What was delivered and billed is what the receipt says: usage, token ids, reason, name of the request."""
+def check_delivery(log: CheckLog, response: Response) -> None:
+    """Check usage, token ids, finish reason and request id of the response against the receipt."""
     receipt = response.receipt.receipt
     if response.usage is None:
-        notes.not_checked.append(NOT_BILLED)
+        log.not_checked.append(NOT_BILLED)
     elif "text" in (receipt.request.prompt.over, receipt.answer.tokens.over):
-        notes.not_checked.append("what was billed: the receipt counts no tokens of its own")
+        log.not_checked.append("what was billed: the receipt counts no tokens of its own")
     else:
         counts = receipt.request.prompt.count, receipt.answer.tokens.count
         billed = response.usage.prompt_tokens, response.usage.completion_tokens
         for name, counted, paid in zip(("prompt_tokens", "completion_tokens"), counts, billed, strict=True):
-            _check_bill(notes, name, counted, paid)
+            _check_bill(log, name, counted, paid)
         if response.usage.total_tokens is not None:
-            _check_bill(notes, "total_tokens", sum(counts), response.usage.total_tokens)
-    _check_ids(notes, "prompt", "prompt_token_ids", receipt.request.prompt, response.prompt_token_ids)
-    _check_ids(notes, "tokens", "choices.0.token_ids", receipt.answer.tokens, response.choice.token_ids)
-    _check_bound_text(notes, receipt.answer.tokens, response.choice.content)
+            _check_bill(log, "total_tokens", sum(counts), response.usage.total_tokens)
+    _check_ids(log, "prompt", "prompt_token_ids", receipt.request.prompt, response.prompt_token_ids)
+    _check_ids(log, "tokens", "choices.0.token_ids", receipt.answer.tokens, response.choice.token_ids)
+    _check_bound_text(log, receipt.answer.tokens, response.choice.content)
     if response.choice.finish_reason is not None:
         stated = REASONS[receipt.answer.finish]
-        notes.compare("finish", "choices.0.finish_reason", stated, response.choice.finish_reason)
+        log.compare("finish", "choices.0.finish_reason", stated, response.choice.finish_reason)
     if response.request_id is not None:
-        notes.compare("nonce", "request.id", receipt.request.id, response.request_id)
+        log.compare("nonce", "request.id", receipt.request.id, response.request_id)
 
 
 def check_text(
-    notes: Notebook, response: Response, answer: Ids, model: LanguageModel, asked: ExpectedRequest | None
+    log: CheckLog, response: Response, answer: Ids, model: LanguageModel, asked: ExpectedRequest | None
 ) -> bool | None:
-    """The delivered text is that of the tokens, cut at a stop text that was asked for.
+    """Check that the delivered text is that of the tokens, cut at a requested stop text.
 
-    Returns whether such a text ended it, and None where none is claimed or it cannot be told.
+    Returns whether a stop text ended it; None where none is claimed, or it cannot be known.
     """
     delivered, decode = response.choice.content, getattr(model, "decode", None)
     is_stopped = response.receipt.receipt.answer.finish == "stop"
     if delivered is None or decode is None:
-        notes.not_checked.append(NOT_DELIVERED)
+        log.not_checked.append(NOT_DELIVERED)
         return None
     whole, *others = _texts(answer, model)
     if delivered in (whole, *others) or (is_stopped and whole.startswith(delivered)):
-        notes.agrees("tokens", "text")
+        log.agrees("tokens", "text")
     else:
-        notes.differs("tokens", "text", "the delivered text is not what the answer's tokens say")
+        log.differs("tokens", "text", "the delivered text is not what the answer's tokens say")
     if not is_stopped or asked is None:
         return None
     rest = whole.removeprefix(delivered)
     return any(rest.startswith(stop) or delivered.endswith(stop) for stop in asked.stop)
 
 
-def check_stops(notes: Notebook, answer: Ids, model: LanguageModel, asked: ExpectedRequest) -> None:
-    """No token comes, and is billed, after a stop text that was asked for.
+def check_stops(log: CheckLog, answer: Ids, model: LanguageModel, asked: ExpectedRequest) -> None:
+    """Check that no token comes after a requested stop text.
 
-    A stop text in a piece whose last character is incomplete shows with a later token: such a piece is passed over.
+    Text whose last character is incomplete is skipped: a stop text in it shows with a later token.
     """
     decode = getattr(model, "decode", None)
     if decode is None or not asked.stop:
@@ -81,18 +81,18 @@ def check_stops(notes: Notebook, answer: Ids, model: LanguageModel, asked: Expec
     texts: Iterator[str] = (decode(answer[:place]) for place in places)
     before = next((text for text in texts if not text.endswith(UNFINISHED)), "")
     if found := [stop for stop in asked.stop if stop and stop in before]:
-        notes.differs("finish", "stop", f"the answer goes on after {shown(repr(found[0]))}, at which it was to end")
+        log.differs("finish", "stop", f"the answer goes on after {shown(repr(found[0]))}, at which it was to end")
     else:
-        notes.agrees("finish", "stop", "no token after a stop text")
+        log.agrees("finish", "stop", "no token after a stop text")
 
 
 def is_whole(response: Response, answer: Ids, model: LanguageModel) -> bool:
-    """Whether all the text that the tokens say was delivered."""
+    """Whether the delivered text is the whole text of the tokens."""
     return response.choice.content in _texts(answer, model)
 
 
 def _texts(answer: Ids, model: LanguageModel) -> tuple[str, ...]:
-    """What the tokens say: the text of an end token that its tokenizer does not count as special may be left out."""
+    """The texts that the tokens may have: the text of an end token that is not special may be left out."""
     decode = getattr(model, "decode", None)
     if decode is None:
         return ()
@@ -100,29 +100,29 @@ def _texts(answer: Ids, model: LanguageModel) -> tuple[str, ...]:
     return (decode(answer), decode(answer[:-1])) if is_ended else (decode(answer),)
 
 
-def _check_bill(notes: Notebook, name: str, counted: int, billed: int) -> None:
+def _check_bill(log: CheckLog, name: str, counted: int, billed: int) -> None:
     if billed == counted:
-        notes.agrees("usage", name)
+        log.agrees("usage", name)
     else:
         more = "more" if billed > counted else "fewer"
         detail = f"billed {billed}, {abs(billed - counted)} {more} than the {counted} of the receipt"
-        notes.differs("usage", name, detail)
+        log.differs("usage", name, detail)
 
 
-def _check_ids(notes: Notebook, check: str, where: str, stated: Tokens, ids: Ids | None) -> None:
+def _check_ids(log: CheckLog, check: str, where: str, stated: Tokens, ids: Ids | None) -> None:
     if ids is None or stated.over == "text":
         return
     if (len(ids), tokens_digest(ids)) == (stated.count, stated.digest):
-        notes.agrees(check, where)
+        log.agrees(check, where)
     else:
-        notes.differs(check, where, "not the tokens of the receipt")
+        log.differs(check, where, "not the tokens of the receipt")
 
 
-def _check_bound_text(notes: Notebook, stated: Tokens, text: str | None) -> None:
-    """Where the text itself is bound, it is the one that was delivered."""
+def _check_bound_text(log: CheckLog, stated: Tokens, text: str | None) -> None:
+    """Check the delivered text where the receipt binds the text itself."""
     if stated.over != "text" or text is None:
         return
     if digest("blob", text.encode(errors="surrogatepass")) == stated.digest:
-        notes.agrees("tokens", "text")
+        log.agrees("tokens", "text")
     else:
-        notes.differs("tokens", "text", "the delivered text is not the one that the receipt binds")
+        log.differs("tokens", "text", "the delivered text is not the one that the receipt binds")

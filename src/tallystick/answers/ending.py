@@ -1,11 +1,11 @@
-"""Where an answer ends, and why: what a receipt states, by the tokens of the answer."""
+"""Checks where an answer ends, and the reason that its receipt states, by the answer's tokens."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from tallystick.answers.known_tokens import Ids
-from tallystick.answers.report import Notebook
+from tallystick.answers.report import CheckLog
 from tallystick.answers.response import Response
 from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.receipt import Answer
@@ -18,46 +18,46 @@ NOT_DELIVERED: Final = "whether the text that was delivered is that of the token
 
 
 def check_finish(
-    notes: Notebook, response: Response, answer: Ids, model: LanguageModel, asked: ExpectedRequest | None
+    log: CheckLog, response: Response, answer: Ids, model: LanguageModel, asked: ExpectedRequest | None
 ) -> None:
-    """The delivered text is what the answer's tokens say, and the answer ended where and why the receipt says."""
+    """Check that the answer ended where and why the receipt says, and that the delivered text is its own."""
     receipt, is_stopped = response.receipt.receipt, None
     if response.is_bare:
-        notes.not_checked.append(NOT_DELIVERED)
+        log.not_checked.append(NOT_DELIVERED)
     else:
         from tallystick.answers.delivered import check_text, is_whole
 
-        is_stopped = check_text(notes, response, answer, model, asked)
+        is_stopped = check_text(log, response, answer, model, asked)
         if answer and answer[-1] in model.end_tokens and is_whole(response, answer, model):
             is_stopped = True  # a stop text was asked for, and the model ended before it: who forwards cannot tell
     early = next((place for place, token in enumerate(answer[:-1]) if token in model.end_tokens), None)
     if early is not None:
-        notes.differs("finish", f"token {early}", "an end token, and the answer goes on")
+        log.differs("finish", f"token {early}", "an end token, and the answer goes on")
     if asked is not None:
         from tallystick.answers.delivered import check_stops
 
-        check_stops(notes, answer, model, asked)
+        check_stops(log, answer, model, asked)
     limit = receipt.request.max_tokens
-    notes.note(Finding(float(len(answer)), float(limit), "finish", "answer.tokens.count", "tokens beside the limit"))
-    _check_reason(notes, receipt.answer, answer, limit, model.end_tokens, is_stopped)
+    log.add(Finding(float(len(answer)), float(limit), "finish", "answer.tokens.count", "tokens beside the limit"))
+    _check_reason(log, receipt.answer, answer, limit, model.end_tokens, is_stopped)
 
 
 def _check_reason(
-    notes: Notebook, stated: Answer, answer: Ids, limit: int, ends: frozenset[int], is_stopped: bool | None
+    log: CheckLog, stated: Answer, answer: Ids, limit: int, ends: frozenset[int], is_stopped: bool | None
 ) -> None:
     if stated.finish == "end":
         if answer and answer[-1] in ends:
-            notes.agrees("finish", "end")
+            log.agrees("finish", "end")
         else:
-            notes.differs("finish", "end", "the last token is no end token of the model")
+            log.differs("finish", "end", "the last token is no end token of the model")
     elif stated.finish == "length":
         short = max(0, limit - len(answer))
-        notes.note(Finding(float(short), 0.0, "finish", "length", "tokens cut off before the limit" if short else ""))
+        log.add(Finding(float(short), 0.0, "finish", "length", "tokens cut off before the limit" if short else ""))
     elif stated.finish == "cancelled":
-        notes.lacks("finish", "only the customer knows whether it left before the answer was whole")
+        log.unavailable("finish", "only the customer knows whether it left before the answer was whole")
     elif is_stopped is None:
-        notes.lacks("finish", "a stop text is said to have ended the answer: give the request and the response")
+        log.unavailable("finish", "a stop text is said to have ended the answer: give the request and the response")
     elif is_stopped:
-        notes.agrees("finish", "stop")
+        log.agrees("finish", "stop")
     else:
-        notes.differs("finish", "stop", "the answer ends at no stop text that was asked for")
+        log.differs("finish", "stop", "the answer ends at no stop text that was asked for")

@@ -43,7 +43,7 @@ TOPLOC_VALUES: Final = 128
 def judge_fingerprints(
     receipt: Receipt, hidden: Hidden, rule: FingerprintRule, *, dtype: Dtype = "F32", advisory: Collection[str] = ()
 ) -> tuple[Finding, ...]:
-    """What every fingerprint of a receipt shows beside own rows [answer tokens, d] of its layers.
+    """Compare every fingerprint of a receipt with the verifier's rows [answer tokens, d] of its layers.
 
     `dtype` is the precision that was promised. Fingerprints that `unjudged_fingerprints` names give no finding; those
     of the methods in `advisory` decide nothing.
@@ -66,7 +66,7 @@ def judge_fingerprints(
 def judge_fingerprint(
     fingerprint: Fingerprint, hidden: Hidden, rule: FingerprintRule, *, dtype: Dtype = "F32"
 ) -> tuple[Finding, ...]:
-    """What one fingerprint shows beside own rows [tokens, d]; nothing where the rule has no limits for it.
+    """Compare one fingerprint with the verifier's rows [tokens, d]; no finding where the rule has no limits for it.
 
     Raises as `judge_fingerprints` does.
     """

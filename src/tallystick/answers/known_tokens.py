@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tallystick.answers.report import Notebook
+from tallystick.answers.report import CheckLog
 from tallystick.answers.response import Response
 from tallystick.transcripts.receipt import Tokens, tokens_digest
 
@@ -13,20 +13,20 @@ Ids = tuple[int, ...]
 
 @dataclass(frozen=True)
 class KnownTokens:
-    """The tokens of prompt and answer as far as the verifier has them; each belongs to the receipt's digest."""
+    """The tokens of prompt and answer as far as they are known; both have the receipt's digests."""
 
     prompt: Ids | None
     answer: Ids | None
 
 
-def known_tokens(notes: Notebook, response: Response, own_prompt: Ids | None) -> KnownTokens:
-    """The tokens to compute with, from receipt, response and request; what belongs to no digest is left out."""
+def known_tokens(log: CheckLog, response: Response, own_prompt: Ids | None) -> KnownTokens:
+    """The tokens to compute with, from receipt, response and request; tokens of another digest are ignored."""
     receipt = response.receipt.receipt
     prompt = _matching(receipt.request.prompt, (response.prompt_token_ids, own_prompt))
     answer = _matching(receipt.answer.tokens, (response.choice.token_ids,))
     for name, ids in (("prompt", prompt), ("tokens", answer)):
         if ids is None:
-            notes.lacks(name, "the receipt holds their digest alone, and nothing else at hand belongs to it")
+            log.unavailable(name, "the receipt holds their digest alone, and nothing else at hand belongs to it")
     return KnownTokens(prompt, answer)
 
 

@@ -1,4 +1,4 @@
-"""The ladder: from the test that costs no bytes to the exact replay, as far up as is asked or needed."""
+"""The ladder of checks on a receipt: tokens, fingerprints, one layer, exact replay, as far as asked or needed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from tallystick.transcripts.environment import Environment
 
 FREE: Final = 2
-"""The highest rung that the one pass over prompt and answer pays for."""
+"""The highest rung that needs no more than the one pass over prompt and answer."""
 
 
 @dataclass(frozen=True)
 class Tools:
-    """What the upper rungs need besides the model: layers as graphs, and a generation on this stack.
+    """What the upper rungs need besides the model: layers as graphs, and a generator on this stack.
 
     `environment` is the provider's, `layer` the layer to judge where the verifier wants a certain one.
     """
@@ -34,7 +34,7 @@ class Tools:
 
 
 def climb(
-    subject: ReceiptContext,
+    context: ReceiptContext,
     model: LanguageModel,
     policy: ReceiptPolicy | None = None,
     rung: int | None = None,
@@ -45,7 +45,7 @@ def climb(
     Raises `UsageError` for a rung that the ladder does not have, and otherwise what `verify_receipt` raises.
     """
     check_rung(rung)
-    found = begin_verification(subject, model, policy or ReceiptPolicy())
+    found = begin_verification(context, model, policy or ReceiptPolicy())
     check_statements(found)
     return climb_from(found, rung, tools)
 

@@ -1,4 +1,4 @@
-"""The order of a provider's receipts: every number once, each naming the one before, none under two names."""
+"""Checks the order of a provider's receipts: numbers and request ids are unique, and each names the one before."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHOWN: Final = 3
 
 @dataclass
 class ReceiptOrder:
-    """What the numbers of one key's receipts show.
+    """Findings about the numbers of one key's receipts.
 
     In a stream that has to be `complete`, a missing number and another order than that of the numbers are objections.
     Otherwise they are to be expected: one customer sees only its own receipts, and may sort them as it likes.
@@ -33,7 +33,7 @@ class ReceiptOrder:
 
 
 def check_order(receipts: Sequence[ReceiptContext], complete: bool = False) -> ReceiptOrder:
-    """The order of the receipts of one key, as they were handed over."""
+    """Check the receipts of one key in the order in which they were given."""
     order = ReceiptOrder(complete)
     if not receipts:
         return order
@@ -49,7 +49,7 @@ def check_order(receipts: Sequence[ReceiptContext], complete: bool = False) -> R
 
 
 def _without_replays(order: ReceiptOrder, receipts: Sequence[ReceiptContext]) -> Iterator[ReceiptContext]:
-    """One receipt handed over twice answers two requests with one answer, or was kept twice by mistake."""
+    """Receipts given twice are left out and objected to: one answer cannot serve two requests."""
     seen: dict[Digest, int] = {}
     replays = 0
     for place, receipt in enumerate(receipts, 1):
@@ -77,7 +77,7 @@ def _check_numbers(order: ReceiptOrder, receipts: Sequence[ReceiptContext]) -> N
 
 
 def _check_names(order: ReceiptOrder, receipts: Sequence[ReceiptContext]) -> None:
-    """The provider names its answers, and no two alike."""
+    """Check that no request id stands in two receipts."""
     names = Counter(each.receipt.request.id for each in receipts)
     doubled = sorted(name for name, count in names.items() if count > 1)
     for name in doubled[:SHOWN]:
@@ -87,9 +87,9 @@ def _check_names(order: ReceiptOrder, receipts: Sequence[ReceiptContext]) -> Non
 
 
 def _check_nonces(order: ReceiptOrder, receipts: Sequence[ReceiptContext]) -> None:
-    """A nonce stands in the receipts of one request. Where it does not, a customer used it twice or sent it again.
+    """Check that a nonce belongs to one request. Where it does not, a customer used it twice or sent it again.
 
-    That is no fault of the provider's: a receipt of another nonce than was asked for is found beside its own request.
+    That is no fault of the provider: a receipt with a wrong nonce is found by comparing it with its own request.
     """
     by_nonce: dict[str, list[ReceiptContext]] = defaultdict(list)
     for each in receipts:
@@ -144,7 +144,7 @@ def _check_gaps(order: ReceiptOrder, ascending: Sequence[ReceiptContext]) -> Non
 
 
 def _check_links(order: ReceiptOrder, ascending: Sequence[ReceiptContext]) -> None:
-    """Where two receipts have neighbouring numbers, the second names the first."""
+    """Check that of two receipts with successive numbers the second names the first."""
     held: dict[int, set[Digest]] = defaultdict(set)
     for each in ascending:
         held[each.receipt.sequence].add(each.identity)

@@ -1,4 +1,4 @@
-"""What one verifier asks of receipts; nothing in a receipt can change it."""
+"""The policy of one verifier for receipts; nothing in a receipt can change it."""
 
 from __future__ import annotations
 

@@ -26,13 +26,13 @@ NUMBERED: Final = re.compile(r"(.+)-(0|[1-9][0-9]{0,6})")
 
 
 def split_name(request_id: str) -> tuple[str, int | None]:
-    """The name of a request, and which of its answers this is where there are several: `name-0`, `name-1`, …."""
+    """The name of a request, and the index of the answer where there are several: `name-0`, `name-1`, …."""
     found = NUMBERED.fullmatch(request_id)
     return (request_id, None) if found is None else (found[1], int(found[2]))
 
 
 class ResponsePart(Document):
-    """Part of a response; fields that nothing here compares are left out."""
+    """Part of a response; unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -112,7 +112,7 @@ def read_response(value: Json, what: str = "response") -> Response:
     """Read a signed receipt, or a response of one answer whose field `receipt` holds one; raises `MalformedError`."""
     found = read_responses(value, what)
     if len(found) > 1:
-        raise MalformedError(f"{what}: receipts: {len(found)} answers, and one is looked for")
+        raise MalformedError(f"{what}: receipts: {len(found)} answers, not one")
     return found[0]
 
 

@@ -60,7 +60,7 @@ class SamplerRule(Document):
     (`tolerances.discount`). `seed` says who chose it; with `unknown`, tokens are judged by their probability alone.
     `form` names the one that was promised: a receipt that leaves it open is judged by it, and by nothing without.
     `likelihoods` says when token probabilities are looked at besides margins, `reach` how unlikely a token may be and
-    still be looked at as a rival (`sampling.glance`).
+    still be looked at as a rival (`sampling.fast_path`).
     """
 
     band: Logits | None = None

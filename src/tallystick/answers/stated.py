@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tallystick.answers.policy import ReceiptPolicy
-from tallystick.answers.report import Notebook
+from tallystick.answers.report import CheckLog
 from tallystick.sampling.margin import stretch
 from tallystick.transcripts.receipt import Receipt
 
@@ -16,26 +16,26 @@ STRETCH_MAX: Final = 2.0
 """How many times the tie band may be widened by a repetition penalty that nobody is known to have asked for."""
 
 
-def check_form(notes: Notebook, receipt: Receipt, policy: ReceiptPolicy) -> None:
+def check_form(log: CheckLog, receipt: Receipt, policy: ReceiptPolicy) -> None:
     """Where the policy was promised a form, the receipt states no other; one that states none is judged by it."""
     stated, promised = receipt.sampler.form, policy.sampler.form
     if promised is not None and stated != "unknown" and not receipt.sampler.is_greedy:
-        notes.compare("settings", "form", stated, promised)
+        log.compare("settings", "form", stated, promised)
 
 
-def check_penalty(notes: Notebook, receipt: Receipt, asked: ExpectedRequest | None) -> None:
+def check_penalty(log: CheckLog, receipt: Receipt, asked: ExpectedRequest | None) -> None:
     """What is stated widens the tie band little, unless the customer asked for it."""
     penalty = receipt.sampler.repetition_penalty
     is_asked = asked is not None and asked.repetition_penalty is not None
     if stretch(receipt.sampler) > STRETCH_MAX and not is_asked:
         line = f"the receipt states a repetition penalty of {penalty:g}, under which tokens show little"
-        notes.lacks("settings", f"{line}: give a request that asks for it")
+        log.unavailable("settings", f"{line}: give a request that asks for it")
 
 
-def note_missing_request(notes: Notebook, policy: ReceiptPolicy) -> None:
+def note_missing_request(log: CheckLog, policy: ReceiptPolicy) -> None:
     """Without a request nothing says what was asked for; what the policy demands of it stays open."""
-    notes.not_checked.append("whether prompt, settings and limit are those that were asked for: give the request")
+    log.not_checked.append("whether prompt, settings and limit are those that were asked for: give the request")
     if policy.nonce == "required":
-        notes.lacks("nonce", "the policy asks for a nonce of the customer's: give the request")
+        log.unavailable("nonce", "the policy asks for a nonce of the customer's: give the request")
     if policy.seed == "customer":
-        notes.lacks("settings", "the policy asks for a seed of the customer's: give the request")
+        log.unavailable("settings", "the policy asks for a seed of the customer's: give the request")

@@ -12,7 +12,7 @@ from tallystick.answers.distance_limits import Dtype, FingerprintRule
 from tallystick.answers.fingerprints import Hidden, Rows, compared_with, largest, typical
 from tallystick.answers.measured import other_form, unmeasured_limits
 from tallystick.answers.policy import ReceiptPolicy
-from tallystick.answers.report import Notebook
+from tallystick.answers.report import CheckLog
 from tallystick.errors import MalformedError, ProofError, UnavailableError
 from tallystick.tolerances.fingerprints.projection import summarise
 from tallystick.tolerances.fingerprints.settings import BLOCK_MAX, Distance, FingerprintSettings
@@ -42,7 +42,7 @@ class StatesChallenge:
 
 
 def judge_challenge(
-    notes: Notebook,
+    log: CheckLog,
     statement: StatesCommitment | None,
     challenge: StatesChallenge,
     hidden: Hidden,
@@ -51,11 +51,11 @@ def judge_challenge(
 ) -> None:
     """Judge what was opened by the states of the verifier's own pass; raises as `judge_states`."""
     if statement is None:
-        notes.lacks("states", "the receipt commits to no hidden states")
+        log.unavailable("states", "the receipt commits to no hidden states")
         return
     rule = policy.fingerprints
     unmeasured = unmeasured_limits(rule, "states", card) or other_form(statement.dtype, card)
-    with notes.timing("states", challenge.size):
+    with log.timing("states", challenge.size):
         found = judge_states(
             challenge.opening,
             statement,
@@ -67,10 +67,10 @@ def judge_challenge(
             advisory=bool(unmeasured),
         )
     for finding in found:
-        notes.note(finding)
+        log.add(finding)
     if unmeasured:
-        notes.lacks("states", unmeasured)
-    notes.assumptions.append("the nonce of the challenge was drawn by the verifier after it had the receipt")
+        log.unavailable("states", unmeasured)
+    log.assumptions.append("the nonce of the challenge was drawn by the verifier after it had the receipt")
 
 
 def judge_states(
@@ -84,7 +84,7 @@ def judge_states(
     count: int | None = None,
     advisory: bool = False,
 ) -> tuple[Finding, ...]:
-    """What opened hidden states show beside own rows [committed rows, d] of the committed layers.
+    """Compare opened hidden states with the verifier's rows [committed rows, d] of the committed layers.
 
     The nonce has to select every opened part, `count` of them (`rule.parts` if not given). Each is compared with the
     own rows directly, and under directions drawn from the nonce. With `advisory` distances decide nothing; an opening

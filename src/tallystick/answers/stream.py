@@ -107,12 +107,12 @@ class StreamProgress:
     signed: dict[str, list[list[ReceiptContext]]] = field(default_factory=lambda: defaultdict(list))
     refused: list[str] = field(default_factory=list)
 
-    def add_signed(self, subject: ReceiptContext) -> None:
+    def add_signed(self, context: ReceiptContext) -> None:
         """Take in a receipt whose signature holds."""
-        held = self.signed[subject.response.receipt.key]
-        if subject.response.number == 0 or not held:
+        held = self.signed[context.response.receipt.key]
+        if context.response.number == 0 or not held:
             held.append([])
-        held[-1].append(subject)
+        held[-1].append(context)
 
 
 def is_sampled(nonce: bytes, receipt: Digest, share: float) -> bool:
@@ -128,7 +128,7 @@ def two_rungs(found: Verification) -> ReceiptReport:
 
 
 def verify_stream(
-    subjects: Sequence[ReceiptContext],
+    contexts: Sequence[ReceiptContext],
     model: LanguageModel,
     policy: ReceiptPolicy,
     nonce: bytes,
@@ -141,21 +141,21 @@ def verify_stream(
     selects; it has to be drawn after the receipts were fixed. A receipt that cannot be judged is no reason to accept.
     """
     seen = StreamProgress()
-    for done, subject in enumerate(subjects, 1):
-        found = begin_verification(subject, model, policy)
-        if not found.notes.findings.rejected:  # a receipt that cannot be judged counts too: it leaves no gap
-            seen.add_signed(subject)
+    for done, context in enumerate(contexts, 1):
+        found = begin_verification(context, model, policy)
+        if not found.log.findings.rejected:  # a receipt that cannot be judged counts too: it leaves no gap
+            seen.add_signed(context)
         try:
             check_statements(found)
-            if is_sampled(nonce, subject.identity, policy.audit_sample):
+            if is_sampled(nonce, context.identity, policy.audit_sample):
                 seen.reports.append(judge(found))
                 seen.computed += 1
             else:
                 seen.reports.append(found.report(0))
         except Refused as error:
-            seen.refused.append(f"receipt number {subject.receipt.sequence}: {error}")
+            seen.refused.append(f"receipt number {context.receipt.sequence}: {error}")
         progress(done)
-    return _report(seen, len(subjects), policy, nonce)
+    return _report(seen, len(contexts), policy, nonce)
 
 
 def _report(seen: StreamProgress, count: int, policy: ReceiptPolicy, nonce: bytes) -> StreamReport:

@@ -18,60 +18,60 @@ if TYPE_CHECKING:
 def climb_on(found: Verification, rung: int | None, tools: Tools) -> ReceiptReport:
     """Carry a verification on up to `rung`; without it, as long as there is doubt and the material is there."""
     reached, settled = 2, frozenset[int]()
-    if rung == 3 or ((rung == 4 or found.is_doubtful) and _has_layers(found.subject, tools)):
+    if rung == 3 or ((rung == 4 or found.is_doubtful) and _has_layers(found.context, tools)):
         reached = 3
         _judge_layer(found, tools)
-    if rung == 4 or (rung is None and found.is_doubtful and _has_replayer(found.subject, tools)):
+    if rung == 4 or (rung is None and found.is_doubtful and _has_replayer(found.context, tools)):
         reached = 4
         settled = _judge_replay(found, tools)
     return _settled(found.report(reached), settled)
 
 
-def _has_layers(subject: ReceiptContext, tools: Tools) -> bool:
-    states = subject.receipt.states
-    return tools.layers is not None and subject.challenge is not None and states is not None and states.prompt
+def _has_layers(context: ReceiptContext, tools: Tools) -> bool:
+    states = context.receipt.states
+    return tools.layers is not None and context.challenge is not None and states is not None and states.prompt
 
 
-def _has_replayer(subject: ReceiptContext, tools: Tools) -> bool:
+def _has_replayer(context: ReceiptContext, tools: Tools) -> bool:
     """Whether an answer can be generated again at all: on this stack, alone in its batch."""
     if tools.replayer is None:
         return False
     stated = tools.environment
-    if stated is not None and stated.digest_as("environment") != subject.receipt.engine.environment:
+    if stated is not None and stated.digest_as("environment") != context.receipt.engine.environment:
         return True
-    return not differences(subject.receipt, tools.replayer.environment, stated)
+    return not differences(context.receipt, tools.replayer.environment, stated)
 
 
 def _judge_layer(found: Verification, tools: Tools) -> None:
-    prompt, answer, notes = found.tokens.prompt, found.tokens.answer, found.notes
+    prompt, answer, log = found.tokens.prompt, found.tokens.answer, found.log
     assert prompt is not None
     assert answer is not None
     if tools.layers is None:
-        notes.lacks("layer", "nothing here captures a layer of the model")
+        log.unavailable("layer", "nothing here captures a layer of the model")
         return
-    challenge = found.subject.challenge
+    challenge = found.context.challenge
     tokens = (*prompt, *answer[:-1])
-    with notes.timing("layer", 0 if challenge is None else challenge.size):
+    with log.timing("layer", 0 if challenge is None else challenge.size):
         try:
-            judge_layer(notes, found.subject, tokens, found.policy, tools.layers, tools.layer)
+            judge_layer(log, found.context, tokens, found.policy, tools.layers, tools.layer)
         except UnavailableError as error:
-            notes.lacks("layer", str(error))
+            log.unavailable("layer", str(error))
 
 
 def _judge_replay(found: Verification, tools: Tools) -> frozenset[int]:
-    prompt, answer, notes = found.tokens.prompt, found.tokens.answer, found.notes
+    prompt, answer, log = found.tokens.prompt, found.tokens.answer, found.log
     assert prompt is not None
     assert answer is not None
     if tools.replayer is None:
-        notes.lacks("replay", "nothing here generates on this stack")
+        log.unavailable("replay", "nothing here generates on this stack")
         return frozenset()
-    with notes.timing("replay"):
+    with log.timing("replay"):
         try:
-            return judge_replay(notes, found.subject.receipt, prompt, answer, tools.replayer, tools.environment)
+            return judge_replay(log, found.context.receipt, prompt, answer, tools.replayer, tools.environment)
         except UnavailableError as error:
-            notes.lacks("replay", str(error))
+            log.unavailable("replay", str(error))
         except ProofError as error:
-            notes.differs("replay", "environment", str(error))
+            log.differs("replay", "environment", str(error))
     return frozenset()
 
 

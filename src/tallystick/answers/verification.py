@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from tallystick.answers.limits import context_of
+from tallystick.answers.limits import context_length_of
 from tallystick.answers.policy import ReceiptPolicy, read_receipt_policy
 from tallystick.answers.report import ReceiptReport
 from tallystick.answers.request import ExpectedRequest, read_request
@@ -54,7 +54,7 @@ def verify(
         policy_of(policy),
         request_of(request),
         response=read,
-        context=context_of(promised),
+        context_length=context_length_of(promised),
     )
 
 

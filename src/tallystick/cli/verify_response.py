@@ -195,9 +195,9 @@ def _load(path: Path, dtype: str, attention: str, device: str) -> TorchLanguageM
 def _placed(subject: ReceiptContext, model: TorchLanguageModel) -> ReceiptContext:
     from dataclasses import replace
 
-    from tallystick.answers.limits import context_of
+    from tallystick.answers.limits import context_length_of
 
-    return replace(subject, context=context_of(model))
+    return replace(subject, context_length=context_length_of(model))
 
 
 def _tools(model: TorchLanguageModel, environment: Path | None, layer: int | None) -> Tools:

@@ -18,7 +18,7 @@ POSITION_MAX: Final = 1 << 40
 def check_form(sampler: Sampler) -> None:
     """Raise `UsageError` unless the logits determine the token."""
     if not sampler.is_canonical:
-        raise UsageError("a sampler of unknown form chooses no token: nobody knows how it draws")
+        raise UsageError("a sampler of unknown form chooses no token: how it draws is not stated")
 
 
 def check_rows(logits: Logits, positions: Sequence[int], histories: Sequence[Sequence[int]]) -> None:

@@ -1,4 +1,4 @@
-"""Keys of one row of logits, and which of them the filters leave: `operators.tally.sampling` at the speed of NumPy.
+"""Keys of one row of logits, and those that the filters keep: `operators.tally.sampling` in plain NumPy.
 
 Results are those of the operators, bit for bit; a test holds them to it.
 """

@@ -1,4 +1,4 @@
-"""Integers as NumPy arrays or as Python's own: what the fixed-point functions run on where speed counts."""
+"""The integer operations of the fixed-point functions on NumPy arrays, and on Python's own numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How surprising claimed tokens are to the sampler that is said to have drawn them, at the verifier's logits.
+"""The surprisal of claimed tokens under the claimed sampler, at the verifier's logits.
 
 A token's *surprisal* is −ln p(token) under penalty, temperature and filters; its expectation is the entropy of the row.
 No seed is needed. A token at a filter's edge may be out here and in on another numerical stack: its `ceiling`, the
@@ -100,10 +100,10 @@ def _row(
     expected = float(inside @ surprise)
     variance = float(inside @ (surprise - expected) ** 2)
     return (
-        _surprise(p[token]),
+        _surprisal(p[token]),
         expected,
         variance,
-        _surprise(_ceiling(FilterEdges(Ranks(x), sampler), float(x[token]), spread)),
+        _surprisal(_ceiling(FilterEdges(Ranks(x), sampler), float(x[token]), spread)),
     )
 
 
@@ -168,5 +168,5 @@ def _log(x: float) -> float:
         return float(np.log(x))
 
 
-def _surprise(p: float) -> float:
+def _surprisal(p: float) -> float:
     return -_log(p) + 0.0
