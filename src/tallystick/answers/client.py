@@ -69,7 +69,7 @@ def wrap(
 
 
 class VerifyingClient:
-    """A wrapper around `client` that verifies what `create` returns; `close`, or the end of `with`, waits for verdicts."""
+    """`client` with answers of `create` verified; `close`, or the end of `with`, waits for verdicts."""
 
     def __init__(self, client: Any, model: ModelSource, policy: PolicySource, on_verdict: OnVerdict | None) -> None:
         self._client, self._model, self._policy = client, model, policy_of(policy)

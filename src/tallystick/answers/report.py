@@ -1,4 +1,4 @@
-"""The report on one receipt: every check with its finding, bytes and time, and the answers to a customer's questions."""
+"""The report on one receipt: every check with finding, bytes and time, and the answers to a customer's questions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EXACT: Final = ("fingerprint", "states", BITS)
 
 @dataclass(frozen=True)
 class CustomerQuestion:
-    """A customer's question, by names of checks: those that come first, that answer it, and that only speak against it."""
+    """A customer's question by names of checks: those that come first, that answer it, that only speak against."""
 
     first: tuple[str, ...]
     answers: tuple[str, ...]
