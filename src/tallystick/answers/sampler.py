@@ -11,7 +11,7 @@ import math
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -21,10 +21,13 @@ from tallystick.documents.document import Document
 from tallystick.errors import MalformedError
 from tallystick.sampling.fast_path import USUAL_REACH
 from tallystick.sampling.margin import margins
-from tallystick.tolerances.evidence import Decision, Likelihoods, MismatchTest, Trials
+from tallystick.tolerances.evidence import Decision, MismatchTest, Trials
 from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.sampler import Sampler
 from tallystick.workloads.language_model import Rows
+
+if TYPE_CHECKING:
+    from tallystick.answers.likelihoods import TokenLikelihoods
 
 Rate = Annotated[float, Field(gt=0.0, lt=1.0)]
 Logits = Annotated[float, Field(gt=0.0, le=1e6)]
@@ -45,8 +48,6 @@ LOST: Final = (
     "unknown"
 )
 SHOWN: Final = 8
-EXCLUDED: Final = ("temperature x0.7", "temperature x1.43")
-"""What likelihoods have to exclude before an answer without a known seed is accepted."""
 
 
 class SamplerRule(Document):
@@ -57,7 +58,7 @@ class SamplerRule(Document):
     one beyond `far` bands, for which a single token is refused. `dishonest` is the rate of such tokens that has to be
     excluded with error `beta` before an answer is accepted; `alpha` is the probability of ever accusing an honest
     provider on evidence that adds up. `rms` is the typical drift of one logit, where drift is random
-    (`tolerances.discount`). `seed` says who chose it; with `unknown`, tokens are judged by their probability alone.
+    (`likelihoods.discount`). `seed` says who chose it; with `unknown`, tokens are judged by their probability alone.
     `form` names the one that was promised: a receipt that leaves it open is judged by it, and by nothing without.
     `likelihoods` says when token probabilities are looked at besides margins, `reach` how unlikely a token may be and
     still be looked at as a rival (`sampling.fast_path`).
@@ -92,28 +93,7 @@ class SamplerRule(Document):
         return MismatchTest(self.honest, self.dishonest)
 
 
-@dataclass(frozen=True)
-class SurprisalSums:
-    """Sums over tokens, in nats: surprisal, its expectation, its variance."""
-
-    claimed: float = 0.0
-    expected: float = 0.0
-    variance: float = 0.0
-
-    def __add__(self, other: SurprisalSums) -> SurprisalSums:
-        return SurprisalSums(
-            self.claimed + other.claimed, self.expected + other.expected, self.variance + other.variance
-        )
-
-    @property
-    def standard_errors(self) -> float:
-        """How far the sum lies above its expectation, in standard errors; 0 where nothing varies."""
-        return (self.claimed - self.expected) / math.sqrt(self.variance) if self.variance > 0 else 0.0
-
-
 NO_TRIALS: Final = Trials()
-NO_LIKELIHOODS: Final = Likelihoods()
-NO_SURPRISAL: Final = SurprisalSums()
 
 
 @dataclass(frozen=True)
@@ -128,8 +108,7 @@ class SamplerEvidence:
     rule: SamplerRule
     tokens: int = 0
     trials: Trials = NO_TRIALS
-    likelihoods: Likelihoods = NO_LIKELIHOODS
-    surprisal: SurprisalSums = NO_SURPRISAL
+    likelihoods: TokenLikelihoods | None = None
     single: Finding | None = None
     ends: tuple[Finding, ...] = ()
     not_checked: tuple[str, ...] = ()
@@ -143,8 +122,7 @@ class SamplerEvidence:
             self.rule,
             self.tokens + other.tokens,
             self.trials + other.trials,
-            self.likelihoods + other.likelihoods,
-            self.surprisal + other.surprisal,
+            _sum(self.likelihoods, other.likelihoods),
             max(singles, key=lambda each: each.distance, default=None),
             (*self.ends, *other.ends),
             tuple(dict.fromkeys([*self.not_checked, *other.not_checked])),
@@ -157,8 +135,8 @@ class SamplerEvidence:
         found = [] if self.single is None else [self.single]
         if self.trials.tokens:
             found.append(self._mismatches())
-        if self.likelihoods.tokens:
-            found.append(self._surprisal())
+        if self.likelihoods is not None:
+            found.append(self.likelihoods.finding(self.rule.alpha))
         return (*(replace(each, advisory=bool(self.undecided)) for each in found), *self.ends)
 
     @property
@@ -186,10 +164,7 @@ class SamplerEvidence:
         """How many more tokens like these lead to a decision; None where none do."""
         if not self._is_unseeded:
             return self.rule.test.tokens_missing(self.trials, self.rule.beta)
-        if not self.likelihoods.tokens:
-            return None
-        found = [self.likelihoods.tokens_missing(name, self.rule.beta) for name in EXCLUDED]
-        return None if None in found else max(each for each in found if each is not None)
+        return None if self.likelihoods is None else self.likelihoods.tokens_missing(self.rule.beta)
 
     @property
     def _is_rejected(self) -> bool:
@@ -208,15 +183,6 @@ class SamplerEvidence:
             f"{-math.log(rule.beta):.2f}"
         )
         return Finding(rule.test.against(trials), -math.log(rule.alpha / 2), "evidence", "", detail)
-
-    def _surprisal(self) -> Finding:
-        seen, count = self.surprisal, self.likelihoods.tokens
-        detail = (
-            f"log e-value that tokens come from another distribution: mean surprisal {seen.claimed / count:.3f} nats, "
-            f"expected {seen.expected / count:.3f}, {seen.standard_errors:+.1f} standard errors"
-        )
-        allowed = -math.log(self.rule.alpha / 2)
-        return Finding(self.likelihoods.log_against(), allowed, "surprisal", self.likelihoods.closest, detail)
 
 
 def judge_sampler(
@@ -338,3 +304,7 @@ def _histories(prompt: Sequence[int], answer: Sequence[int], sampler: Sampler) -
         return [()] * len(answer)
     tokens = np.asarray([*prompt, *answer], np.int64)
     return [tokens[: len(prompt) + place] for place in range(len(answer))]
+
+
+def _sum(one: TokenLikelihoods | None, other: TokenLikelihoods | None) -> TokenLikelihoods | None:
+    return one + other if one is not None and other is not None else one or other

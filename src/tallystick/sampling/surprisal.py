@@ -82,7 +82,7 @@ def log_ratios(
     """Each alternative's ln q(c)/p̄(c), and ln p(c)/q̄(c), per row and before any discount for moved weights.
 
     q and p are distributions over all tokens; p̄ and q̄ ceilings of the claimed sampler and of the alternative, so that
-    both ratios have mean 1 at most under what they are against (`tolerances.evidence.Likelihoods`). `outside` is the
+    both ratios have mean 1 at most under what they are against (`tolerances.likelihoods`). `outside` is the
     probability with which honest logits may lie outside `spread`. Alternatives are other temperatures, no filters, and
     part of the tokens from somewhere else, anywhere in the vocabulary alike.
     """
