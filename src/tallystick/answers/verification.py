@@ -15,7 +15,6 @@ from tallystick.answers.response import Response, read_response
 from tallystick.answers.verify import verify_receipt
 from tallystick.commitments.encoding import Json, parse
 from tallystick.errors import MalformedError
-from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel, load_language_model
 from tallystick.transcripts.receipt import SignedReceipt
 from tallystick.workloads.language_model import LanguageModel
 
@@ -100,5 +99,7 @@ def model_of(model: ModelSource) -> LanguageModel:
 
 
 @lru_cache(maxsize=MODELS_HELD)
-def _loaded(path: Path) -> TorchLanguageModel:
+def _loaded(path: Path) -> LanguageModel:
+    from tallystick.frameworks.torch.generation.language_models import load_language_model  # PyTorch takes seconds
+
     return load_language_model(path)
