@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from tallystick.errors import MalformedError, UsageError
-from tallystick.operators.arrays import library
+from tallystick.frameworks.torch.arrays import TORCH
 from tallystick.operators.tally import fixed, sampling
 from tallystick.operators.tally.keys import MASKED
 from tallystick.operators.values import Value, Values
@@ -26,7 +26,7 @@ from tallystick.sampling.stream import position_words
 from tallystick.transcripts.sampler import Sampler
 
 CANDIDATES: Final = 16
-ALGEBRA: Final = Values(library("torch"))
+ALGEBRA: Final = Values(TORCH)
 TENSORS: Final = Plain(torch.where)
 Histories = Sequence[Sequence[int]]
 
