@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from tallystick.answers.reading import read_responses
 from tallystick.answers.request import ExpectedRequest
-from tallystick.answers.response import read_responses, split_name
+from tallystick.answers.response import split_name
 from tallystick.answers.stream import verify_stream
 from tallystick.answers.verify import ReceiptContext, verify_receipt
 

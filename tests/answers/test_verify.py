@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tallystick.answers.policy import FingerprintDemand, ReceiptPolicy
+from tallystick.answers.reading import read_response, read_responses
 from tallystick.answers.request import ExpectedRequest
-from tallystick.answers.response import read_response, read_responses
 from tallystick.answers.states import StatesChallenge
 from tallystick.answers.verify import verify_receipt
 from tallystick.attestation.signing import SigningKey, sign_receipt

@@ -15,8 +15,8 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from tallystick.answers.policy import ReceiptPolicy
+from tallystick.answers.reading import read_response, read_responses
 from tallystick.answers.request import ExpectedRequest
-from tallystick.answers.response import read_response, read_responses
 from tallystick.answers.sampler import SamplerRule
 from tallystick.answers.stream import verify_stream
 from tallystick.answers.verify import ReceiptContext, verification_of

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from tallystick.answers.ending import NOT_DELIVERED
 from tallystick.answers.known_tokens import Ids
 from tallystick.answers.report import CheckLog, shown
-from tallystick.answers.response import NOT_BILLED, REASONS, Response
+from tallystick.answers.response import NOT_BILLED, NOT_DELIVERED, REASONS, Response
 from tallystick.commitments.digests import digest
 from tallystick.transcripts.receipt import Tokens, tokens_digest
 from tallystick.workloads.language_model import LanguageModel

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tallystick.answers.known_tokens import Ids
 from tallystick.answers.report import CheckLog
-from tallystick.answers.response import Response
+from tallystick.answers.response import NOT_DELIVERED, Response
 from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.receipt import Answer
 from tallystick.workloads.language_model import LanguageModel
 
 if TYPE_CHECKING:
     from tallystick.answers.request import ExpectedRequest
-
-NOT_DELIVERED: Final = "whether the text that was delivered is that of the tokens: give the response"
 
 
 def check_finish(

@@ -6,20 +6,18 @@ All of it comes from the provider. The receipt is what the provider signed; the 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Annotated, Final, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from tallystick.commitments.encoding import Json
 from tallystick.documents.document import Document
-from tallystick.errors import MalformedError
 from tallystick.transcripts.receipt import SignedReceipt, TokenCount, TokenIds
 
 REASONS: Final = {"end": "stop", "stop": "stop", "length": "length", "cancelled": "stop"}
 """OpenAI's finish reason for each of a receipt's."""
 
 
+NOT_DELIVERED: Final = "whether the text that was delivered is that of the tokens: give the response"
 NOT_BILLED: Final = "what was billed: give the response with its usage"
 ANSWERS_MAX: Final = 64
 NUMBERED: Final = re.compile(r"(.+)-(0|[1-9][0-9]{0,6})")
@@ -106,27 +104,3 @@ class Response(ResponsePart):
     def request_id(self) -> str | None:
         """What the receipt has to name its request."""
         return self.id if self.id is None or self.answers == 1 else f"{self.id}-{self.number}"
-
-
-def read_response(value: Json, what: str = "response") -> Response:
-    """Read a signed receipt, or a response of one answer whose field `receipt` holds one; raises `MalformedError`."""
-    found = read_responses(value, what)
-    if len(found) > 1:
-        raise MalformedError(f"{what}: receipts: {len(found)} answers, not one")
-    return found[0]
-
-
-def read_responses(value: Json, what: str = "response") -> tuple[Response, ...]:
-    """Read a signed receipt, or a response with a receipt for each of its answers; raises `MalformedError`."""
-    if not isinstance(value, Mapping):
-        raise MalformedError(f"{what}: a signed receipt or a response is an object")
-    if "receipts" in value:
-        from tallystick.answers.several_choices import ChoicesResponse
-
-        return ChoicesResponse.from_json(dict(value), what).each()
-    if "receipt" not in value:
-        raise MalformedError(f"{what}: receipt: the response carries none")
-    if "signature" in value or "key" in value:
-        return (Response(receipt=SignedReceipt.from_json(value, what)),)
-    fields = {name: each for name, each in value.items() if name not in ("number", "answers")}
-    return (Response.from_json(fields, what),)

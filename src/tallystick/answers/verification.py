@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from tallystick.answers.limits import context_length_of
 from tallystick.answers.policy import ReceiptPolicy, read_receipt_policy
+from tallystick.answers.reading import read_response
 from tallystick.answers.report import ReceiptReport
 from tallystick.answers.request import ExpectedRequest, read_request
-from tallystick.answers.response import Response, read_response
+from tallystick.answers.response import Response
 from tallystick.answers.verify import verify_receipt
 from tallystick.commitments.encoding import Json, parse
 from tallystick.errors import MalformedError

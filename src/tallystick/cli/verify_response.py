@@ -86,7 +86,7 @@ def verify_response(
 
 
 def _responses(path: Path) -> Iterator[Response]:
-    from tallystick.answers.response import read_responses
+    from tallystick.answers.reading import read_responses
     from tallystick.commitments.encoding import parse
     from tallystick.documents.files import read_document
 

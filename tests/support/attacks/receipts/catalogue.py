@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tallystick.answers.policy import ReceiptPolicy
-from tallystick.answers.response import read_response
+from tallystick.answers.reading import read_response
 from tallystick.answers.stream import verify_stream
 from tallystick.answers.verify import ReceiptContext, verification_of
 from tallystick.errors import MalformedError
