@@ -64,8 +64,9 @@ def replay_segment(
         losses.append((index, as_float(claimed.loss), replayed.loss))
         agreed &= _judge_trajectory(notes, claimed, replayed, band, judge)
         _judge_summaries(notes, claimed, replayed, start, replayer, judge)
-    if segment.reaches_anchor:
-        _judge_state(notes, start, evidence.state(segment.end), replayer.state(), segment, judge)
+    is_compared = not segment.reaches_anchor or _judge_state(
+        notes, start, evidence.state(segment.end), replayer.state(), segment, judge
+    )
     trajectory = [finding for finding in notes.seen if finding.name in TRAJECTORY]
     state = [finding for finding in notes.seen if finding.name not in TRAJECTORY and not finding.advisory]
     evidence.findings.extend(notes)
@@ -74,7 +75,7 @@ def replay_segment(
         time.perf_counter() - started,
         tuple(losses),
         agreed and all(finding.agrees for finding in trajectory),
-        all(finding.agrees for finding in state),
+        is_compared and all(finding.agrees for finding in state),
         "whole state" if segment.reaches_anchor else "summaries",
     )
 
@@ -128,12 +129,12 @@ def _judge_state(
     replayed: Mapping[str, Tensor],
     segment: Segment,
     judge: TolerantJudge | None,
-) -> None:
-    subject = f"step {segment.end}"
+) -> bool:
+    """Whether the state could be compared."""
     if judge is not None:
-        judge.state(notes, start, claimed, replayed, segment)
-        return
-    judge_whole_state(notes, claimed, replayed, subject)
+        return judge.state(notes, start, claimed, replayed, segment)
+    judge_whole_state(notes, claimed, replayed, f"step {segment.end}")
+    return True
 
 
 def judge_whole_state(

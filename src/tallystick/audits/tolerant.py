@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from tallystick.audits.calibration import LimitsEntry
 from tallystick.audits.sampling import Segment
@@ -27,6 +28,9 @@ from tallystick.transcripts.spec import Spec
 from tallystick.transcripts.summary import BucketSummary, decode_sketch
 from tallystick.workloads.plan import projection_seed
 
+if TYPE_CHECKING:
+    from tallystick.tolerances.registry import NamedTolerance
+
 State = Mapping[str, Tensor]
 MEMORY = ("optimizer.", "buffers.")
 GROUPS = ("weights", "memory")
@@ -36,7 +40,10 @@ CALIBRATED = frozenset({"residual", "residual-tensor", "mismatches", "element", 
 
 @dataclass(frozen=True)
 class TolerantJudge:
-    """Judges one segment of a model with so many weights by the limits of one calibration entry."""
+    """Judges one segment of a model with so many weights by the limits of one calibration entry.
+
+    A `tolerance` that the policy names compares opened states in place of the calibrated residual.
+    """
 
     run: RunDirectory
     spec: Spec
@@ -45,19 +52,21 @@ class TolerantJudge:
     update_floor: float
     compares_generators: bool
     parameters: int = 0
+    tolerance: NamedTolerance | None = None
 
-    def state(self, notes: Findings, start: State, claimed: State, replayed: State, segment: Segment) -> None:
+    def state(self, notes: Findings, start: State, claimed: State, replayed: State, segment: Segment) -> bool:
         """Compare an opened anchor with its replay: weights, then optimizer and buffers, then generators.
 
-        Raises `UnavailableError` where so many weights are undetermined that agreement would say too little.
+        False where a tolerance that the policy names could not compare them, which leaves the verdict open. Raises
+        `UnavailableError` where so many weights are undetermined that agreement would say too little.
         """
         subject = f"step {segment.end}"
         masks = self._undetermined(start, replayed)
         self._check_determined(notes, replayed, masks, subject)
         settled = settle(claimed, replayed, masks)
-        for group in GROUPS:
-            self._group(notes, group, (start, settled, replayed), segment)
+        compared = [self._group(notes, group, (start, settled, replayed), segment) for group in GROUPS]
         self._names(notes, claimed, replayed, subject)
+        return all(compared)
 
     def note(self, notes: Findings, finding: Finding, check: str, subject: str) -> None:
         """Note a comparison; limits that were measured on far smaller models convict nobody."""
@@ -70,14 +79,28 @@ class TolerantJudge:
                 "run, or state a calibration of that size in the policy"
             )
 
-    def _group(self, notes: Findings, group: str, states: tuple[State, State, State], segment: Segment) -> None:
+    def _group(self, notes: Findings, group: str, states: tuple[State, State, State], segment: Segment) -> bool:
         start, claimed, replayed = (part(state, group) for state in states)
         rate, subject = self._peak_rate(segment), f"step {segment.end}"
+        if self.tolerance is not None:
+            return self._by_name(notes, self.tolerance, claimed, ReplayedState(start, replayed), f"{subject}, {group}")
         residual, moved = Residual(self._limits(group, start, replayed, rate)), ReplayedState(start, replayed)
         for finding in residual.compare(claimed, moved, rate):
             self.note(notes, finding, f"{group} {finding.name}", subject)
         if group == "weights":
             notes.note(residual.advise(claimed, moved), "weights bias", subject, advisory=True)
+        return True
+
+    @staticmethod
+    def _by_name(
+        notes: Findings, tolerance: NamedTolerance, claimed: State, replayed: ReplayedState, subject: str
+    ) -> bool:
+        try:
+            notes.note(tolerance.compare(claimed, replayed), f"state {tolerance.name}", subject)
+        except UnavailableError as error:  # what else was found of the segment counts all the same
+            notes.undecided.append(f"{subject}: {error}")
+            return False
+        return True
 
     def _limits(self, group: str, start: State, replayed: State, rate: float) -> ResidualLimits:
         """The calibrated limits, widened by what the spacing of float32 hides where an update is tiny."""

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from tallystick.audits.calibration import shipped_calibration
 from tallystick.audits.checked_run import CheckedRun, gather_evidence
@@ -37,6 +38,9 @@ from tallystick.transcripts.environment import Environment
 from tallystick.transcripts.spec import Spec
 from tallystick.workloads.program import StepProgram
 from tallystick.workloads.replayer import Replayer
+
+if TYPE_CHECKING:
+    from tallystick.tolerances.registry import NamedTolerance
 
 MakeReplayer = Callable[[Spec, Dataset, BatchPlan], Replayer]
 MakeGraphReplayer = Callable[[Spec, StepProgram], Replayer]
@@ -235,7 +239,15 @@ def _judge(evidence: CheckedRun, policy: Policy, workplace: VerifierStack, segme
         raise UnavailableError(f"no limits are calibrated for {what}; steps {segment.start + 1}–{segment.end} are open")
     same_device = workplace.environment.device == evidence.environment.device == "cpu"
     parameters = _parameters(evidence, segment.start)
-    return TolerantJudge(evidence.run, evidence.spec, workload, entry, policy.update_floor, same_device, parameters)
+    named = None if policy.tolerance is None else _named_tolerance(policy.tolerance)
+    floor = policy.update_floor
+    return TolerantJudge(evidence.run, evidence.spec, workload, entry, floor, same_device, parameters, named)
+
+
+def _named_tolerance(name: str) -> NamedTolerance:
+    from tallystick.tolerances.registry import NamedTolerance
+
+    return NamedTolerance.load(name)
 
 
 def _parameters(evidence: CheckedRun, anchor: int) -> int:

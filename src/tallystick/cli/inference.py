@@ -57,6 +57,8 @@ def audit_calls(run: Path, policy: Policy, nonce: bytes, device: str | None, as_
     from tallystick.frameworks.torch.environment import describe_environment
     from tallystick.store.inference import InferenceDirectory
 
+    if policy.tolerance is not None:
+        raise UsageError("the policy's tolerance compares states of a training; calls are compared by their outputs")
     directory = InferenceDirectory(run)
     stated = directory.environment()
     on = device or (stated.device if torch.cuda.is_available() else "cpu")
