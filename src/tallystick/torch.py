@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from tallystick.frameworks.torch.generation.graph_language_model import captured_passes as captured_passes
     from tallystick.frameworks.torch.randomness import explicit_randomness as explicit_randomness
     from tallystick.frameworks.torch.randomness import seed_tensor as seed_tensor
-    from tallystick.frameworks.torch.state import from_tensor as from_tensor
-    from tallystick.frameworks.torch.state import to_tensor as to_tensor
+    from tallystick.frameworks.torch.tensors import from_tensor as from_tensor
+    from tallystick.frameworks.torch.tensors import to_tensor as to_tensor
     from tallystick.frameworks.torch.training.recipe_step import capture_recipe_step as capture_recipe_step
 
 HOMES = {
@@ -38,9 +38,9 @@ HOMES = {
     "capture_training_step": "tallystick.frameworks.torch.capture.training_step",
     "captured_passes": "tallystick.frameworks.torch.generation.graph_language_model",
     "explicit_randomness": "tallystick.frameworks.torch.randomness",
-    "from_tensor": "tallystick.frameworks.torch.state",
+    "from_tensor": "tallystick.frameworks.torch.tensors",
     "seed_tensor": "tallystick.frameworks.torch.randomness",
-    "to_tensor": "tallystick.frameworks.torch.state",
+    "to_tensor": "tallystick.frameworks.torch.tensors",
 }
 __all__ = sorted(HOMES)
 __getattr__, __dir__ = lazy(__name__, HOMES)

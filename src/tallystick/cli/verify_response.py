@@ -13,14 +13,16 @@ from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
     from tallystick.answers.ladder import Tools
+    from tallystick.answers.layer import LayerProgram
     from tallystick.answers.policy import ReceiptPolicy
     from tallystick.answers.report import ReceiptReport
     from tallystick.answers.request import ExpectedRequest
     from tallystick.answers.response import Response
     from tallystick.answers.stream import StreamReport
-    from tallystick.answers.verify import ReceiptContext, StatesChallenge
+    from tallystick.answers.verify import ReceiptContext, Verification
     from tallystick.commitments.encoding import Json
     from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
+    from tallystick.transcripts.environment import Environment
 
 OPENING_BYTES_MAX: Final = 1 << 30
 THREADS_MAX: Final = 256
@@ -71,10 +73,10 @@ def verify_response(
     asked = _policy(policy, limits, audit_sample)
     subjects = _subjects(responses, request)
     drawn = _nonce(nonce)
-    if len(subjects) == 1:
+    if opening is not None:
+        if len(subjects) != 1:
+            raise UsageError("--opening: of one receipt; give that one alone")
         subjects = [_challenged(subjects[0], opening, drawn, count or asked.fingerprints.parts)]
-    elif opening is not None:
-        raise UsageError("--opening: of one receipt; give that one alone")
     promised = _load(model, dtype, attention, device)
     subjects = [_placed(each, promised) for each in subjects]
     tools = _tools(promised, environment, layer)
@@ -84,13 +86,14 @@ def verify_response(
 
 
 def _responses(path: Path) -> Iterator[Response]:
-    from tallystick.answers.response import read_responses
+    from tallystick.answers.reading import read_responses
     from tallystick.commitments.encoding import parse
     from tallystick.documents.files import read_document
-    from tallystick.store.log import read_lines
-    from tallystick.transcripts.receipt import RECEIPT_BYTES_MAX
 
     if path.suffix == ".jsonl":
+        from tallystick.store.log import read_lines
+        from tallystick.transcripts.receipt import RECEIPT_BYTES_MAX
+
         for number, line in enumerate(read_lines(path, RECEIPT_BYTES_MAX), 1):
             yield from read_responses(parse(line, f"{path.name}: line {number}"), f"{path.name}: line {number}")
     else:
@@ -98,13 +101,14 @@ def _responses(path: Path) -> Iterator[Response]:
 
 
 def _policy(path: Path | None, limits: Path | None, audit_sample: float | None) -> ReceiptPolicy:
-    from tallystick.answers.distance_limits import FingerprintCalibration
     from tallystick.answers.policy import ReceiptPolicy, read_receipt_policy
-    from tallystick.commitments.encoding import parse
-    from tallystick.documents.files import read_document
 
     held = read_receipt_policy(path) if path is not None else ReceiptPolicy()
     if limits is not None:
+        from tallystick.answers.distance_limits import FingerprintCalibration
+        from tallystick.commitments.encoding import parse
+        from tallystick.documents.files import read_document
+
         table = FingerprintCalibration.from_json(parse(read_document(limits), limits.name), limits.name)
         own = {"limits": table.limits, "states": table.states, "measured": table.measured or None}
         held = held.model_copy(update={"fingerprints": held.fingerprints.model_copy(update=own)})
@@ -156,16 +160,14 @@ def _nonce(text: str | None) -> bytes | None:
     return found
 
 
-def _challenged(subject: ReceiptContext, opening: Path | None, nonce: bytes | None, count: int) -> ReceiptContext:
+def _challenged(subject: ReceiptContext, opening: Path, nonce: bytes | None, count: int) -> ReceiptContext:
     from dataclasses import replace
 
-    from tallystick.answers.verify import StatesChallenge
+    from tallystick.answers.states import StatesChallenge
     from tallystick.commitments.encoding import parse
     from tallystick.documents.files import read_document
     from tallystick.transcripts.states_opening import StatesOpening
 
-    if opening is None:
-        return subject
     if nonce is None:
         raise UsageError("--opening: give the nonce that you challenged with as --nonce, and the --count of parts")
     data = read_document(opening, OPENING_BYTES_MAX)
@@ -173,8 +175,7 @@ def _challenged(subject: ReceiptContext, opening: Path | None, nonce: bytes | No
     if (refusal := _refusal(told)) is not None:
         return replace(subject, refusal=refusal)
     held = StatesOpening.from_json(told, opening.name)
-    challenge: StatesChallenge = StatesChallenge(nonce, count, held)
-    return replace(subject, challenge=challenge)
+    return replace(subject, challenge=StatesChallenge(nonce, count, held))
 
 
 def _refusal(told: Json) -> str | None:
@@ -194,30 +195,34 @@ def _load(path: Path, dtype: str, attention: str, device: str) -> TorchLanguageM
 def _placed(subject: ReceiptContext, model: TorchLanguageModel) -> ReceiptContext:
     from dataclasses import replace
 
-    from tallystick.answers.verification import context_of
+    from tallystick.answers.limits import context_length_of
 
-    return replace(subject, context=context_of(model))
+    return replace(subject, context_length=context_length_of(model))
 
 
 def _tools(model: TorchLanguageModel, environment: Path | None, layer: int | None) -> Tools:
-    import torch
-
     from tallystick.answers.ladder import Tools
     from tallystick.cli.exact_replay import PlainReplayer
+
+    def captured(tokens: tuple[int, ...], number: int) -> LayerProgram:
+        from tallystick.frameworks.torch.generation.block_replay import capture_layer
+
+        return capture_layer(model, tokens, number)
+
+    stated = None if environment is None else _environment(environment)
+    return Tools(layers=captured, replayer=PlainReplayer(model), environment=stated, layer=layer)
+
+
+def _environment(path: Path) -> Environment:
+    """The provider's stack; this process uses as many threads."""
+    import torch
+
     from tallystick.documents.files import read_document
-    from tallystick.frameworks.torch.generation.block_replay import capture_layer
     from tallystick.transcripts.environment import Environment
 
-    stated = None
-    if environment is not None:
-        stated = Environment.from_bytes(read_document(environment).removesuffix(b"\n"), environment.name)
-        torch.set_num_threads(min(stated.threads, THREADS_MAX))
-    return Tools(
-        layers=lambda tokens, number: capture_layer(model, tokens, number),
-        replayer=PlainReplayer(model),
-        environment=stated,
-        layer=layer,
-    )
+    stated = Environment.from_bytes(read_document(path).removesuffix(b"\n"), path.name)
+    torch.set_num_threads(min(stated.threads, THREADS_MAX))
+    return stated
 
 
 def _stream(
@@ -228,7 +233,7 @@ def _stream(
     rung: int | None,
     tools: Tools,
 ) -> StreamReport:
-    from tallystick.answers.ladder import climb
+    from tallystick.answers.ladder import climb_from
     from tallystick.answers.stream import verify_stream
     from tallystick.audits.sampling import draw_nonce
     from tallystick.cli.output import progress_bar
@@ -236,8 +241,8 @@ def _stream(
     with progress_bar() as bar:
         task = bar.add_task("verifying", total=len(subjects), seen="")
 
-        def judged(subject: ReceiptContext) -> ReceiptReport:
-            report = climb(subject, model, policy, rung or 2, tools)
+        def judged(found: Verification) -> ReceiptReport:
+            report = climb_from(found, rung or 2, tools)
             bar.update(task, seen=f"receipt {report.sequence}: {report.outcome}")
             return report
 
