@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
+import tempfile
+import textwrap
 from pathlib import Path
 
-from trusted_base import measure, sentence
+from trusted_base import SENTENCE, make_inputs, measure, sentence
 
+WIDTH = 116
 README = Path(__file__).resolve().parent.parent / "README.md"
 
 
@@ -34,7 +37,10 @@ def main(stage: Path) -> None:
     for name, file in (("receipt", "receipt.txt"), ("forged", "quantised.txt")):
         command = f"tally verify-response {name}.json --model model"
         text = between(text, command, block(stage / file))
-    text = re.sub(r"[\d,]+ lines for an audit, [^(]*?replays with", sentence(measure()), text)
+    with tempfile.TemporaryDirectory() as folder:
+        make_inputs(Path(folder))
+        stated = sentence(measure(Path(folder)))
+    text = re.sub(SENTENCE, "\n".join(textwrap.wrap(stated, WIDTH)), text)
     README.write_text(text)
 
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from tallystick.frameworks.torch.generation.verification_graph import verification_graph as verification_graph
     from tallystick.frameworks.torch.randomness import explicit_randomness as explicit_randomness
     from tallystick.frameworks.torch.randomness import seed_tensor as seed_tensor
-    from tallystick.frameworks.torch.state import from_tensor as from_tensor
-    from tallystick.frameworks.torch.state import to_tensor as to_tensor
+    from tallystick.frameworks.torch.tensors import from_tensor as from_tensor
+    from tallystick.frameworks.torch.tensors import to_tensor as to_tensor
     from tallystick.frameworks.torch.training.recipe_step import capture_recipe_step as capture_recipe_step
 
 HOMES = {
@@ -51,10 +51,10 @@ HOMES = {
     "capture_training_step": "tallystick.frameworks.torch.capture.training_step",
     "captured_passes": "tallystick.frameworks.torch.generation.graph_language_model",
     "explicit_randomness": "tallystick.frameworks.torch.randomness",
-    "from_tensor": "tallystick.frameworks.torch.state",
+    "from_tensor": "tallystick.frameworks.torch.tensors",
     "model_state": "tallystick.frameworks.torch.generation.decoding",
     "seed_tensor": "tallystick.frameworks.torch.randomness",
-    "to_tensor": "tallystick.frameworks.torch.state",
+    "to_tensor": "tallystick.frameworks.torch.tensors",
     "verification_binding": "tallystick.frameworks.torch.generation.decode_template",
     "verification_graph": "tallystick.frameworks.torch.generation.verification_graph",
 }

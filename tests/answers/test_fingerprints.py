@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from tallystick.answers.distance_limits import DistanceLimits, FingerprintLimits, FingerprintRule, shipped_calibration
-from tallystick.answers.fingerprints import judge_fingerprints, judge_states, unjudged_fingerprints
+from tallystick.answers.fingerprints import judge_fingerprints, unjudged_fingerprints
+from tallystick.answers.states import judge_states
 from tallystick.commitments.digests import digest
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.tensors.tensor import Tensor

@@ -115,7 +115,7 @@ def test_properties_are_listed_with_what_they_prove(tally: Tally) -> None:
 
 def test_a_graph_is_run_recorded_audited_opened_and_judged(tally: Tally, tmp_path: Path) -> None:
     from tallystick.frameworks.torch.capture.model import capture
-    from tallystick.frameworks.torch.state import to_tensor
+    from tallystick.frameworks.torch.tensors import to_tensor
     from tallystick.graphs.files import save_program
     from tallystick.tensors.safetensors import write_state
 

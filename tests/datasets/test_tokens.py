@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallystick.commitments.tree import check_inclusion, leaf_hash
+from tallystick.commitments.proofs import check_inclusion
+from tallystick.commitments.tree import leaf_hash
 from tallystick.datasets.tokens import (
     chunk_tokens,
     commit_tokens,

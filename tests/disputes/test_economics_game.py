@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tallystick.commitments.digests import Digest
-from tallystick.commitments.tree import Hash, LeafHashes, leaf_hash, prove_inclusion, tree_root
+from tallystick.commitments.proofs import LeafHashes, prove_inclusion
+from tallystick.commitments.tree import Hash, leaf_hash, tree_root
 from tallystick.disputes.economics.committee import sizes
 from tallystick.disputes.economics.money import appeal_fees, bond_at_risk, lost_accusation, reward
 from tallystick.disputes.economics.spam import Delay, compensation, delays, turns

@@ -10,8 +10,8 @@ from tallystick.commitments.digests import digest
 from tallystick.errors import MalformedError, ProofError, UsageError
 from tallystick.tensors.dtypes import round_to_bfloat16
 from tallystick.tensors.tensor import Tensor
-from tallystick.transcripts.receipt import StatesCommitment
-from tallystick.transcripts.states_opening import PARTS_MAX, StatesOpening
+from tallystick.transcripts.receipt import PARTS_MAX, StatesCommitment
+from tallystick.transcripts.states_opening import StatesOpening
 from tallystick.workloads.hidden_states import (
     LEAVES_MAX,
     challenged,

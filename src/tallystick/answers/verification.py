@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from tallystick.answers.policy import ReceiptPolicy, read_receipt_policy
+from tallystick.answers.reading import read_response
 from tallystick.answers.request import ExpectedRequest, read_request
-from tallystick.answers.response import Response, read_response
+from tallystick.answers.response import Response
 from tallystick.commitments.encoding import Json, parse
 from tallystick.errors import MalformedError
-from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel, load_language_model
 from tallystick.transcripts.receipt import SignedReceipt
 from tallystick.workloads.language_model import LanguageModel
 
@@ -63,12 +63,8 @@ def model_of(model: ModelSource) -> LanguageModel:
     return _loaded(Path(model).resolve()) if isinstance(model, str | Path) else model
 
 
-def context_of(model: LanguageModel) -> int | None:
-    """How many places a model of transformers has, if it says so."""
-    found = getattr(getattr(getattr(model, "model", None), "config", None), "max_position_embeddings", None)
-    return found if isinstance(found, int) else None
-
-
 @lru_cache(maxsize=MODELS_HELD)
-def _loaded(path: Path) -> TorchLanguageModel:
+def _loaded(path: Path) -> LanguageModel:
+    from tallystick.frameworks.torch.generation.language_models import load_language_model  # PyTorch takes seconds
+
     return load_language_model(path)

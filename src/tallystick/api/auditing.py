@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING
 
 from tallystick.api.threads import threads_of
 from tallystick.api.verdict_text import VerdictText
-from tallystick.audits.inference import InferenceReport, audit_inference
 from tallystick.audits.policy import Policy, read_policy
 from tallystick.audits.report import Report
 from tallystick.audits.sampling import draw_nonce, parse_nonce
-from tallystick.audits.training import Progress, VerifierStack, audit_training
-from tallystick.audits.training import verify_segment as verify_training_segment
 from tallystick.commitments.encoding import Json
 from tallystick.errors import UsageError
 from tallystick.judging.verdict import Outcome, Verdict
@@ -23,6 +20,8 @@ from tallystick.store.run import RunDirectory
 from tallystick.tolerances.tolerance import Finding
 
 if TYPE_CHECKING:
+    from tallystick.audits.inference import InferenceReport
+    from tallystick.audits.training import Progress, VerifierStack
     from tallystick.datasets.tokenizer import Tokenizer
     from tallystick.transcripts.environment import Environment
 
@@ -112,6 +111,8 @@ def audit(
         progress(0, 0)
         with threads_of(environment):
             return AuditResult(_audit_calls(calls, asked, drawn, on, progress))
+    from tallystick.audits.training import audit_training
+
     directory = RunDirectory(path)
     with threads_of(directory.environment()):
         stack = verifier_stack(directory, device, asked)
@@ -132,6 +133,8 @@ def verify_segment(
 
     Raises what `audit` raises, and `UsageError` where `start` or `end` is no anchor.
     """
+    from tallystick.audits.training import verify_segment as verify_training_segment
+
     directory, asked = RunDirectory(_path(run)), _policy(policy)
     with threads_of(directory.environment()):
         stack = verifier_stack(directory, device, asked)
@@ -141,6 +144,7 @@ def verify_segment(
 
 def verifier_stack(run: RunDirectory, device: str | None, policy: Policy) -> VerifierStack:
     """This machine as it replays `run`; raises `UsageError` for an unknown device."""
+    from tallystick.audits.training import VerifierStack
     from tallystick.frameworks.torch.environment import describe_environment
     from tallystick.frameworks.torch.training.graph_replayer import GraphReplayer, recipe_graph_root
     from tallystick.frameworks.torch.training.replayer import TorchReplayer
@@ -166,7 +170,7 @@ def replay_device(device: str | None, stated: Environment) -> str:
 
 def report_text(report: Report | InferenceReport) -> VerdictText:
     """What a report says in lines of text."""
-    if isinstance(report, InferenceReport):
+    if not isinstance(report, Report):
         replayed = f"replayed graph {report.graph} on {len(report.replayed)} of {report.calls} calls"
         return VerdictText(report.verdict, f"claim {report.claim}", (replayed,), _repeat(report.nonce))
     reasons = [f"replayed {report.replayed_steps} of {report.steps} steps with {report.replayed}"]
@@ -189,6 +193,7 @@ def _policy(policy: PolicySource) -> Policy:
 def _audit_calls(
     run: InferenceDirectory, policy: Policy, nonce: bytes, device: str, progress: Progress
 ) -> InferenceReport:
+    from tallystick.audits.inference import audit_inference
     from tallystick.frameworks.torch.engine import TorchEngine
     from tallystick.frameworks.torch.environment import describe_environment
 

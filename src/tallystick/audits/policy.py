@@ -5,20 +5,17 @@ Nothing in a run directory can change a policy; a claim that asks for more toler
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
-from typing import Annotated, Literal, Self, TypeVar
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from tallystick.audits.calibration import Calibration
-from tallystick.commitments.encoding import parse
 from tallystick.documents.document import DigestText, Document, Positive
-from tallystick.documents.files import read_document
-from tallystick.errors import MalformedError, UsageError
+from tallystick.documents.settings import read_settings
+from tallystick.errors import UsageError
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
-Settings = TypeVar("Settings", bound=Document)
 
 
 class Policy(Document):
@@ -62,14 +59,3 @@ class Policy(Document):
 def read_policy(path: Path) -> Policy:
     """Read a policy from TOML or JSON; raises `MalformedError` naming the field."""
     return read_settings(path, Policy)
-
-
-def read_settings(path: Path, kind: type[Settings]) -> Settings:
-    """Read what a verifier wrote, TOML or JSON by the file's name; raises `MalformedError` naming the field."""
-    data = read_document(path)
-    if path.suffix == ".json":
-        return kind.from_json(parse(data, path.name), path.name)
-    try:
-        return kind.from_json(tomllib.loads(data.decode()), path.name)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedError(f"{path.name}: no valid TOML: {error}") from None

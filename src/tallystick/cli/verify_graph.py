@@ -56,7 +56,7 @@ def verify_graph(
 
 
 def _named_root(path: Path) -> Digest:
-    from tallystick.answers.response import read_responses
+    from tallystick.answers.reading import read_responses
     from tallystick.commitments.encoding import parse
     from tallystick.documents.files import read_document
 

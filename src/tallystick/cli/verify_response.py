@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tallystick.answers.request import ExpectedRequest
     from tallystick.answers.response import Response
     from tallystick.answers.stream import StreamReport
-    from tallystick.answers.verify import ReceiptContext
+    from tallystick.answers.verify import ReceiptContext, Verification
     from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
 
 
@@ -61,7 +61,7 @@ def verify_response(
     the sampled share is computed and judged together.
     """
     from tallystick.answers.ladder import climb
-    from tallystick.api.answers import challenged, read_nonce, tools_for
+    from tallystick.api.rungs import challenged, read_nonce, tools_for
     from tallystick.api.threads import threads_of
 
     check_choices(dtype=(dtype, ("F32", "BF16", "F16")), attention=(attention, ("sdpa", "eager")))
@@ -86,13 +86,14 @@ def verify_response(
 
 
 def _responses(path: Path) -> Iterator[Response]:
-    from tallystick.answers.response import read_responses
+    from tallystick.answers.reading import read_responses
     from tallystick.commitments.encoding import parse
     from tallystick.documents.files import read_document
-    from tallystick.store.log import read_lines
-    from tallystick.transcripts.receipt import RECEIPT_BYTES_MAX
 
     if path.suffix == ".jsonl":
+        from tallystick.store.log import read_lines
+        from tallystick.transcripts.receipt import RECEIPT_BYTES_MAX
+
         for number, line in enumerate(read_lines(path, RECEIPT_BYTES_MAX), 1):
             yield from read_responses(parse(line, f"{path.name}: line {number}"), f"{path.name}: line {number}")
     else:
@@ -100,13 +101,14 @@ def _responses(path: Path) -> Iterator[Response]:
 
 
 def _policy(path: Path | None, limits: Path | None, audit_sample: float | None) -> ReceiptPolicy:
-    from tallystick.answers.distance_limits import FingerprintCalibration
     from tallystick.answers.policy import ReceiptPolicy, read_receipt_policy
-    from tallystick.commitments.encoding import parse
-    from tallystick.documents.files import read_document
 
     held = read_receipt_policy(path) if path is not None else ReceiptPolicy()
     if limits is not None:
+        from tallystick.answers.distance_limits import FingerprintCalibration
+        from tallystick.commitments.encoding import parse
+        from tallystick.documents.files import read_document
+
         table = FingerprintCalibration.from_json(parse(read_document(limits), limits.name), limits.name)
         own = {"limits": table.limits, "states": table.states, "measured": table.measured or None}
         held = held.model_copy(update={"fingerprints": held.fingerprints.model_copy(update=own)})
@@ -156,9 +158,9 @@ def _load(path: Path, dtype: str, attention: str, device: str) -> TorchLanguageM
 def _placed(subject: ReceiptContext, model: TorchLanguageModel) -> ReceiptContext:
     from dataclasses import replace
 
-    from tallystick.answers.verification import context_of
+    from tallystick.answers.limits import context_length_of
 
-    return replace(subject, context=context_of(model))
+    return replace(subject, context_length=context_length_of(model))
 
 
 def _stream(
@@ -169,7 +171,7 @@ def _stream(
     rung: int | None,
     tools: Tools,
 ) -> StreamReport:
-    from tallystick.answers.ladder import climb
+    from tallystick.answers.ladder import climb_from
     from tallystick.answers.stream import verify_stream
     from tallystick.audits.sampling import draw_nonce
     from tallystick.cli.output import progress_bar
@@ -177,8 +179,8 @@ def _stream(
     with progress_bar() as bar:
         task = bar.add_task("verifying", total=len(subjects), seen="")
 
-        def judged(subject: ReceiptContext) -> ReceiptReport:
-            report = climb(subject, model, policy, rung or 2, tools)
+        def judged(found: Verification) -> ReceiptReport:
+            report = climb_from(found, rung or 2, tools)
             bar.update(task, seen=f"receipt {report.sequence}: {report.outcome}")
             return report
 

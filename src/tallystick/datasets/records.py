@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tallystick.commitments.encoding import Json, encode
-from tallystick.commitments.tree import Hash, LeafHashes, check_inclusion, leaf_hash, prove_inclusion, tree_root
+from tallystick.commitments.proofs import LeafHashes, check_inclusion, prove_inclusion
+from tallystick.commitments.tree import Hash, leaf_hash, tree_root
 from tallystick.documents.fields import fields, hash_field, integer, items, text
 from tallystick.errors import MalformedError, UsageError
 from tallystick.tensors.tensor import Tensor

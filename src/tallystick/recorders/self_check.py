@@ -16,7 +16,7 @@ import torch
 
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.prepared_graph import PreparedGraph
-from tallystick.frameworks.torch.state import from_tensor, to_tensor
+from tallystick.frameworks.torch.tensors import from_tensor, to_tensor
 from tallystick.frameworks.torch.training.graph_replayer import without_gradients
 from tallystick.recorders.step_graph import StepGraph
 from tallystick.tensors.tensor import State, Tensor

@@ -13,7 +13,7 @@ from tallystick.commitments.digests import Digest
 from tallystick.frameworks.torch.capture.captured_step import CapturedStep
 from tallystick.frameworks.torch.capture.step import Loss
 from tallystick.frameworks.torch.capture.training_step import capture_training_step
-from tallystick.frameworks.torch.state import to_tensor
+from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.graphs.files import save_program
 from tallystick.graphs.root import graph_root
 from tallystick.store.run import RunDirectory

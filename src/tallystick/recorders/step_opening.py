@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from tallystick.commitments.digests import Digest, digest_from
-from tallystick.commitments.tree import LeafHashes, leaf_hash, prove_inclusion, tree_root
+from tallystick.commitments.proofs import LeafHashes, prove_inclusion
+from tallystick.commitments.tree import leaf_hash, tree_root
 from tallystick.documents.files import write_atomically
 from tallystick.errors import UsageError
 from tallystick.graphs.engine import Arguments, Engine

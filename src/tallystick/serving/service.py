@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from tallystick.errors import TallyError, UnavailableError, UsageError
 from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
-from tallystick.frameworks.torch.models import REFUSALS
+from tallystick.frameworks.torch.refusals import REFUSALS
 from tallystick.http.problems import Problem
 from tallystick.recorders.receipts import ReceiptIssuer
 from tallystick.serving.batching import BatchingEngine

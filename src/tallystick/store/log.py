@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import IO
 
 from tallystick.commitments.digests import digest_bytes, digest_from
+from tallystick.commitments.proofs import check_inclusion, prove_inclusion
 from tallystick.commitments.tiles import TileReader, TileWriter
-from tallystick.commitments.tree import Frontier, Hash, check_inclusion, leaf_hash, prove_inclusion
+from tallystick.commitments.tree import Frontier, Hash, leaf_hash
 from tallystick.documents.files import file_size
 from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
 from tallystick.transcripts.claim import Log

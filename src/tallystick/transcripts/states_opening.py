@@ -7,9 +7,8 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from tallystick.documents.document import Count, DigestText, Document
-from tallystick.transcripts.receipt import LAYERS_MAX, Nonce
+from tallystick.transcripts.receipt import LAYERS_MAX, PARTS_MAX, Nonce
 
-PARTS_MAX: Final = 1024
 PART_CHARACTERS_MAX: Final = 12 << 20
 PROOF_MAX: Final = 32
 HashText = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]

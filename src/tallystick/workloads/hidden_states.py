@@ -20,12 +20,13 @@ import numpy.typing as npt
 from tallystick.commitments.digests import digest, digest_bytes, digest_from
 from tallystick.commitments.encoding import Json, encode
 from tallystick.commitments.philox import sample
-from tallystick.commitments.tree import LEAF_PREFIX, Hash, LeafHashes, check_inclusion, prove_inclusion, tree_root
+from tallystick.commitments.proofs import LeafHashes, check_inclusion, prove_inclusion
+from tallystick.commitments.tree import LEAF_PREFIX, Hash, tree_root
 from tallystick.errors import MalformedError, ProofError, UsageError
 from tallystick.tensors.dtypes import item_size
 from tallystick.tensors.tensor import Tensor
-from tallystick.transcripts.receipt import StatesCommitment, decode_base64
-from tallystick.transcripts.states_opening import PARTS_MAX, StatesOpening, StatesPart
+from tallystick.transcripts.receipt import PARTS_MAX, StatesCommitment, decode_base64
+from tallystick.transcripts.states_opening import StatesOpening, StatesPart
 
 DOMAIN: Final = b"tallystick/hidden/v1\n"
 LEAVES_MAX: Final = 1 << 22

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from tallystick.answers.distance_limits import FingerprintRule
-from tallystick.answers.fingerprints import judge_fingerprint, judge_states
+from tallystick.answers.fingerprints import judge_fingerprint
+from tallystick.answers.states import judge_states
 from tallystick.errors import MalformedError
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 from tallystick.workloads.fingerprints import make_fingerprint

@@ -18,7 +18,8 @@ import pytest
 
 from tallystick.commitments.digests import Digest
 from tallystick.commitments.encoding import encode
-from tallystick.commitments.tree import LeafHashes, leaf_hash, prove_inclusion, tree_root
+from tallystick.commitments.proofs import LeafHashes, prove_inclusion
+from tallystick.commitments.tree import leaf_hash, tree_root
 from tallystick.disputes.coordinators.coordinator import Board, Coordinator, MoveEntry, replayed
 from tallystick.disputes.game import committee
 from tallystick.disputes.game.invariants import broken

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from tallystick.commitments.tree import LeafHashes, node_hash, prove_inclusion
+from tallystick.commitments.proofs import LeafHashes, prove_inclusion
+from tallystick.commitments.tree import node_hash
 from tallystick.disputes.game import moves
 from tallystick.disputes.game.moves import Cut
 from tallystick.disputes.game.rules import LEAVES_MAX

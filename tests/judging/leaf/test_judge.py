@@ -539,7 +539,7 @@ def test_an_input_that_nothing_gave(honest: Leaves) -> None:
 
 def relogged(honest: Leaves, bundle: LeafBundle, lines: list[bytes], record: OperatorRecord) -> LeafBundle:
     """The operators of an opening under another root; values and proofs follow."""
-    from tallystick.commitments.tree import LeafHashes, prove_inclusion
+    from tallystick.commitments.proofs import LeafHashes, prove_inclusion
 
     leaves = LeafHashes([leaf_hash(line) for line in lines])
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tallystick.commitments.tree import Hash, check_inclusion
+from tallystick.commitments.proofs import check_inclusion
+from tallystick.commitments.tree import Hash
 from tallystick.disputes.game.claims import phase_of
 from tallystick.disputes.game.committee import undrawn
 from tallystick.disputes.game.context import Context, allow, time_left

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from tallystick.commitments.digests import Digest
-from tallystick.commitments.tree import LeafHashes, leaf_hash, prove_inclusion, tree_root
+from tallystick.commitments.proofs import LeafHashes, prove_inclusion
+from tallystick.commitments.tree import leaf_hash, tree_root
 from tallystick.errors import MalformedError, UsageError
 from tallystick.graphs.check import parse_ref
 from tallystick.graphs.encoding import canonical, header_json, node_json

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from tallystick.commitments.digests import Digest
 from tallystick.commitments.encoding import encode
-from tallystick.commitments.tree import Hash, check_inclusion, leaf_hash
+from tallystick.commitments.proofs import check_inclusion
+from tallystick.commitments.tree import Hash, leaf_hash
 from tallystick.errors import MalformedError, ProofError
 from tallystick.graphs.check import parse_ref
 from tallystick.graphs.encoding import graph_from_json

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.attestation.signing import check_signature
+from tallystick.attestation.signatures import check_signature
 from tallystick.commitments.digests import Digest
 from tallystick.disputes.coordinators.local.beacon import check_nonce
 from tallystick.disputes.coordinators.local.chain_state import ChainState

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tallystick.attacks.attack import accepted, inconclusive, rejected
-from tallystick.frameworks.torch.state import to_tensor
+from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.graphs.engine import Arguments
 from tallystick.graphs.graph import Node
 from tallystick.judging.opening.files import value_file

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.request import ExpectedRequest
-from tallystick.answers.verify import StatesChallenge
+from tallystick.answers.states import StatesChallenge
 from tallystick.attacks.serving.weights import coarse_head
 from tallystick.attestation.signing import SigningKey
 from tallystick.commitments.encoding import Json

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from tallystick.attestation.signing import check_signature
+from tallystick.attestation.signatures import check_signature
 from tallystick.commitments.digests import Digest, parse_digest
 from tallystick.commitments.encoding import Json, encode
 from tallystick.disputes.coordinators.local.admission import admit, status_of

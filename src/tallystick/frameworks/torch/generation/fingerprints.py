@@ -13,10 +13,10 @@ import numpy as np
 import torch
 
 from tallystick.errors import MalformedError
-from tallystick.frameworks.torch.state import to_tensor
+from tallystick.frameworks.torch.tensors import to_tensor
+from tallystick.tolerances.fingerprints.making import encode_rows, encode_summaries
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 from tallystick.tolerances.fingerprints.signs import direction_signs, position_signs
-from tallystick.tolerances.fingerprints.wire import encode_rows, encode_summaries
 from tallystick.transcripts.receipt import Fingerprint
 from tallystick.transcripts.states_opening import StatesOpening
 from tallystick.workloads import hidden_states

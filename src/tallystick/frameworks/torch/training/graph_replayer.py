@@ -12,7 +12,8 @@ from tallystick.errors import MalformedError, UnavailableError
 from tallystick.frameworks.torch.dtypes import DTYPES
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.models import PARAMETERS_MAX
-from tallystick.frameworks.torch.state import check_names, from_tensor, to_tensor
+from tallystick.frameworks.torch.state import check_names
+from tallystick.frameworks.torch.tensors import from_tensor, to_tensor
 from tallystick.frameworks.torch.training.recipe_step import capture_recipe_step
 from tallystick.frameworks.torch.training.summaries import Summariser
 from tallystick.frameworks.torch.training.trainer import Trainer

@@ -18,8 +18,8 @@ from tallystick.frameworks.torch.state import (
     live_tensors,
     restore_generators,
     restore_tensors,
-    to_tensor,
 )
+from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.frameworks.torch.training.optimizers import build_optimizer
 from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.recipe import Recipe

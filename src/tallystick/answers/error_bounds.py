@@ -29,25 +29,27 @@ from tallystick.tensors.tensor import Tensor
 
 
 @dataclass(frozen=True)
-class Enclosed:
+class BoundedValue:
     """A value as the exact result in float64, and how far any honest evaluation may be from it, of equal shape."""
 
     centre: npt.NDArray[np.float64]
     radius: npt.NDArray[np.float64]
 
 
-def enclose(graph: Graph, bindings: Mapping[Ref, Tensor], precision: Precision = UNSTATED) -> dict[str, Enclosed]:
+def bounded_outputs(
+    graph: Graph, bindings: Mapping[Ref, Tensor], precision: Precision = UNSTATED
+) -> dict[str, BoundedValue]:
     """The outputs of `graph` by name, from exact inputs.
 
     Raises `MalformedError` where a binding is missing or has another spec, or operands do not fit together.
     """
     wanted = {output.value: output.name for output in graph.outputs}
-    found: dict[str, Enclosed] = {}
+    found: dict[str, BoundedValue] = {}
 
     def keep(node: Node, _: Arguments, results: tuple[Any, ...]) -> None:
         for ref, ball in zip(node.outputs, results, strict=True):
             if ref in wanted and ball is not None:
-                found[wanted[ref]] = _enclosed(ball)
+                found[wanted[ref]] = _bounded(ball)
 
     execute(graph, bindings, BallEngine(precision), keep)
     return found
@@ -106,6 +108,6 @@ def _sound(known: Operator, ball: Ball) -> Ball:
     return replace(ball, radius=np.where(finite, np.broadcast_to(ball.width, ball.shape), np.inf))
 
 
-def _enclosed(ball: Ball) -> Enclosed:
+def _bounded(ball: Ball) -> BoundedValue:
     centre = np.asarray(NUMPY.storage(ball.array), np.float64)
-    return Enclosed(centre, np.array(np.broadcast_to(np.asarray(ball.width, np.float64), centre.shape)))
+    return BoundedValue(centre, np.array(np.broadcast_to(np.asarray(ball.width, np.float64), centre.shape)))
