@@ -9,9 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.commitments.tree import check_inclusion, leaf_hash
-from tallystick.datasets.chunks import CHUNK_BYTES
 from tallystick.datasets.tokens import (
-    TokensCommit,
     chunk_tokens,
     commit_tokens,
     encode_tokens,
@@ -20,6 +18,7 @@ from tallystick.datasets.tokens import (
     write_tokens,
 )
 from tallystick.errors import MalformedError, UnavailableError
+from tallystick.transcripts.dataset import CHUNK_BYTES, TokensCommit
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "tokens"
 Factory = pytest.TempPathFactory

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from research.fingerprints import calibrate, compare, producers, states
-from tallystick.answers.fingerprints import FingerprintRule
+from tallystick.answers.distance_limits import FingerprintRule
 from tallystick.tensors.safetensors import write_state
 from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings

@@ -14,7 +14,7 @@ import pytest
 
 import tallystick
 from tallystick.answers.client import WholeAnswer, with_nonce
-from tallystick.answers.fingerprints import FingerprintLimits, FingerprintRule
+from tallystick.answers.distance_limits import FingerprintLimits, FingerprintRule
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.sampler import SamplerRule
 from tallystick.attestation.signing import SigningKey

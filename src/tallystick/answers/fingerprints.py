@@ -29,9 +29,10 @@ from tallystick.errors import MalformedError, ProofError, UnavailableError
 from tallystick.tolerances.fingerprints.projection import summarise
 from tallystick.tolerances.fingerprints.settings import BLOCK_MAX, Distance, FingerprintSettings
 from tallystick.tolerances.tolerance import Finding
-from tallystick.transcripts.fingerprints import distances, settings_of
 from tallystick.transcripts.receipt import Fingerprint, Receipt, StatesCommitment
-from tallystick.transcripts.states_opening import Place, StatesOpening, check_states_opening, direction_seed
+from tallystick.transcripts.states_opening import StatesOpening
+from tallystick.workloads.fingerprints import distances, settings_of
+from tallystick.workloads.hidden_states import Place, check_states_opening, direction_seed
 
 Rows: TypeAlias = npt.NDArray[np.floating[Any]]
 Hidden: TypeAlias = Mapping[int, Rows]

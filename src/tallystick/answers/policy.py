@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from tallystick.answers.fingerprints import FingerprintRule
+from tallystick.answers.distance_limits import FingerprintRule
 from tallystick.answers.sampler import SamplerRule
 from tallystick.attestation.points import PublicKey
 from tallystick.audits.policy import read_settings

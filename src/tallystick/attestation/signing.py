@@ -1,4 +1,4 @@
-"""Ed25519 keys and signatures (RFC 8032), by the library `cryptography` behind a door of our own."""
+"""Ed25519 keys and signatures (RFC 8032), over the library `cryptography`."""
 
 from __future__ import annotations
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from tallystick.commitments.tree import Hash, LeafHashes, leaf_hash, prove_inclusion, tree_root
-
-CHUNK_BYTES = 1 << 20
+from tallystick.transcripts.dataset import CHUNK_BYTES
 
 
 def chunk_count(size: int) -> int:

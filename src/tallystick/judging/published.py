@@ -18,10 +18,10 @@ from tallystick.tolerances.loss import LossBand
 from tallystick.transcripts.claim import Claim
 from tallystick.transcripts.inference import InferenceClaim
 from tallystick.transcripts.opening import Opening, state_digest_of
-from tallystick.transcripts.optimizer import UpdateRule
 from tallystick.transcripts.record import CallRecord, StepRecord
 from tallystick.transcripts.spec import Spec
 from tallystick.workloads.names import STEP_SLOT
+from tallystick.workloads.optimizer import UpdateRule
 from tallystick.workloads.program import schedule_tensors
 
 LOSS = "loss"
@@ -90,7 +90,7 @@ class Published:
         assert self.spec is not None  # asked by `check_step`
         if self.spec.recipe is not None:
             return (UpdateRule.of(self.spec.recipe.optimizer),)
-        return tuple(group.rule for group in self.spec.optimizer or ())
+        return tuple(UpdateRule.of_group(group) for group in self.spec.optimizer or ())
 
     def not_checked(
         self, opening: Opening, record: StepRecord | CallRecord, is_opened: Callable[[Digest], bool]

@@ -57,7 +57,7 @@ class StepGraph:
     @property
     def rules(self) -> tuple[GroupRule, ...]:
         """The settings of the optimizer as a spec states them."""
-        return tuple(GroupRule.of(rule) for rule in self.captured.rules)
+        return tuple(rule.to_group() for rule in self.captured.rules)
 
     def save(self, run: RunDirectory) -> None:
         """Write the graph and its constants into the run directory."""

@@ -51,6 +51,7 @@ from tallystick.transcripts.opening import Opening, state_digest_of
 from tallystick.transcripts.record import CallRecord, StepRecord
 from tallystick.transcripts.summary import decode_sketch
 from tallystick.workloads.names import BATCH, STATE_PREFIXES
+from tallystick.workloads.optimizer import UpdateRule
 from tallystick.workloads.plan import projection_seed
 
 WEIGHTS: Final = ("weights.", "buffers.")
@@ -153,7 +154,7 @@ class ClaimedTraining:
     def undetermined(self, start: State, end: State) -> dict[str, Mask]:
         """The elements of a replayed state that no replay determines."""
         spec = self.evidence.spec
-        rules = tuple(group.rule for group in spec.optimizer or ())
+        rules = tuple(UpdateRule.of_group(group) for group in spec.optimizer or ())
         decay = spec.recipe.optimizer.betas[1] if spec.recipe else min((rule.betas[1] for rule in rules), default=0.0)
         return find_undetermined(end, self._dtype, start, decay)
 

@@ -10,8 +10,8 @@ from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.judging.findings import require
 from tallystick.judging.opening.binding import check_operator
 from tallystick.judging.opening.files import OPERATORS
+from tallystick.judging.operator_line import given_in
 from tallystick.transcripts.opening import Opening
-from tallystick.transcripts.operator_line import given_in
 from tallystick.transcripts.record import OperatorRecord
 
 

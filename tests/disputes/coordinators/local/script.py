@@ -28,7 +28,7 @@ def second_of(number: int) -> int:
 
 def take_next(world: LocalWorld) -> bool:
     """Make the next move of the script, at a time that the number of moves determines; whether there was one."""
-    world.clock.advance(second_of(world.place.book().count))
+    world.clock.advance(second_of(world.place.chain().count))
     play = Play(world)
     step = _next_step(play, world.place.state)
     if step is not None:

@@ -188,7 +188,7 @@ def test_the_keeper_of_a_server_makes_due_moves(db: Path) -> None:
         Play(Distant(place)).post()
     with serving(db) as (_, url), closing(RemoteCoordinator(url)) as remote:
         deadline = time.monotonic() + 20
-        while remote.book().state.claims[0].status is Status.OPEN and time.monotonic() < deadline:
+        while remote.chain().state.claims[0].status is Status.OPEN and time.monotonic() < deadline:
             time.sleep(0.1)
-        assert remote.book().state.claims[0].status is Status.FINAL
+        assert remote.chain().state.claims[0].status is Status.FINAL
         assert remote.entries()[-1].move.actor == party_of("coordinator")

@@ -69,7 +69,7 @@ def test_a_cheating_prover_is_found_and_its_bond_moves(tmp_path: Path) -> None:
 
 def test_programs_and_server_restarted_after_every_move_come_to_the_same_end(tmp_path: Path) -> None:
     world, moves = set_up(tmp_path / "coordinator.db", usual_rules(party_of)), -1
-    while moves < (moves := world.place.book().count):
+    while moves < (moves := world.place.chain().count):
         with seated(tmp_path, world) as players:
             play_out(players, world.clock.advance, partial(has_moved, world.place, moves))
         world.place.close()
@@ -79,7 +79,7 @@ def test_programs_and_server_restarted_after_every_move_come_to_the_same_end(tmp
 
 
 def has_moved(place: LocalCoordinator, since: int) -> bool:
-    return place.book().count > since
+    return place.chain().count > since
 
 
 def world_path(folder: Path) -> Path:

@@ -14,7 +14,7 @@ from tallystick.frameworks.torch.capture.step_names import named_scalars
 from tallystick.frameworks.torch.state import live_tensors, to_tensor
 from tallystick.graphs.graph import Graph
 from tallystick.tensors.tensor import Tensor
-from tallystick.transcripts.optimizer import UpdateRule
+from tallystick.workloads.optimizer import UpdateRule
 
 
 @dataclass(frozen=True)

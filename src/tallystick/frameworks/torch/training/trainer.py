@@ -23,8 +23,8 @@ from tallystick.frameworks.torch.state import (
 from tallystick.frameworks.torch.training.optimizers import build_optimizer
 from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.recipe import Recipe
-from tallystick.transcripts.schedule import learning_rate
 from tallystick.workloads.names import POSITION
+from tallystick.workloads.schedule import learning_rate
 
 CRASHES = (
     ArithmeticError,

@@ -11,10 +11,9 @@ from tallystick.errors import MalformedError, ProofError, UsageError
 from tallystick.tensors.dtypes import round_to_bfloat16
 from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.receipt import StatesCommitment
-from tallystick.transcripts.states_opening import (
+from tallystick.transcripts.states_opening import PARTS_MAX, StatesOpening
+from tallystick.workloads.hidden_states import (
     LEAVES_MAX,
-    PARTS_MAX,
-    StatesOpening,
     challenged,
     check_states_opening,
     commit_states,

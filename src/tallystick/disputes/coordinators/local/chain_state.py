@@ -1,4 +1,4 @@
-"""What the accepted moves of a local coordinator amount to: state, purses, time and the head of the chain."""
+"""What the accepted moves of a local coordinator amount to: state, balances, time and the head of the chain."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def _nobody() -> Mapping[str, int]:
 
 
 @dataclass(frozen=True)
-class Book:
-    """The fold of `count` accepted moves, the last of them at second `time`.
+class ChainState:
+    """What `count` accepted moves lead to, the last of them at second `time`.
 
     `spent` is what each party paid in by its moves less what it took out, `nonce` the last one of the beacon.
     """
@@ -37,8 +37,8 @@ class Book:
     spent: Mapping[str, int] = field(default_factory=_nobody)
 
     @classmethod
-    def empty(cls, charter: Charter) -> Book:
-        """The book before the first move; the chain begins at the coordinator's identity."""
+    def empty(cls, charter: Charter) -> ChainState:
+        """The state before the first move; the chain begins at the coordinator's identity."""
         return cls(charter, State(charter.rules), charter.identity, charter.beacon)
 
     def entry(self, signed: SignedMove, time: int) -> ChainEntry:
@@ -51,8 +51,8 @@ class Book:
             time=time,
         )
 
-    def after(self, move: Move, entry: ChainEntry) -> Book:
-        """The book with one more move; raises `RuleError` where the rules refuse it, or the nonce is not the next."""
+    def after(self, move: Move, entry: ChainEntry) -> ChainState:
+        """The state with one more move; raises `RuleError` where the rules refuse it, or the nonce is not the next."""
         is_beacons = isinstance(move, Draw) and move.actor == self.charter.key
         if isinstance(move, Draw) and is_beacons:
             beacon.check_nonce(move.nonce, self.nonce)
@@ -70,15 +70,15 @@ class Book:
             spent=spent,
         )
 
-    def checked(self) -> Book:
-        """This book, once it is sure that no money appeared or disappeared."""
+    def checked(self) -> ChainState:
+        """This state, once the invariants of money are checked; a broken one is a fault of the program."""
         lines = list(broken(self.state))
         if lines:
             raise AssertionError(f"after move {self.count - 1}: {lines[0]}")
         return self
 
-    def read(self, accepted: Accepted) -> tuple[Book, Move]:
-        """The book after an entry that somebody else wrote, and its move; raises `ProofError` unless all of it holds.
+    def read(self, accepted: Accepted) -> tuple[ChainState, Move]:
+        """The state after an entry that somebody else wrote, and its move; raises `ProofError` unless all of it holds.
 
         Checked are the coordinator's signature, number, time and place in the chain, the party's signature, and that
         the rules allow the move at this second.

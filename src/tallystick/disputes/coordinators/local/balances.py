@@ -1,4 +1,4 @@
-"""Purses: what the operator granted a party, less what its moves paid and plus what it withdrew."""
+"""Balances: what the operator granted a party, less what its moves paid and plus what it withdrew."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tallystick.disputes.game.rules import MONEY_MAX
 from tallystick.errors import UsageError
 
 
-class Purses:
+class Balances:
     """The grants in one database."""
 
     def __init__(self, database: Database) -> None:

@@ -1,4 +1,4 @@
-"""Requests to a coordinator that end in time whatever the other side does, and are repeated with the same bytes."""
+"""An HTTP client whose requests end in time whatever the server does, and are repeated with the same bytes."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ class HttpAnswer:
     length: str = ""
 
 
-class Wire:
+class HttpClient:
     """One HTTP client over one base URL, for any number of threads, which take turns."""
 
     def __init__(self, url: str, effort: RequestLimits | None = None) -> None:
         if not url.startswith(("http://", "https://")):
-            raise UsageError(f"{url}: no URL of a coordinator")
+            raise UsageError(f"{url}: no URL of an HTTP server")
         self.url, self._effort = url.rstrip("/"), effort or RequestLimits()
         self._lock, self._runner = threading.Lock(), asyncio.Runner()
         self._client: httpx.AsyncClient | None = None
 
     def close(self) -> None:
-        """Let all connections go."""
+        """Close all connections."""
         with self._lock:
             if self._client is not None:
                 self._runner.run(self._client.aclose())

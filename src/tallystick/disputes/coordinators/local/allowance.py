@@ -1,4 +1,4 @@
-"""What a party has at stake, which decides how much of the board it may fill."""
+"""How much of the board a party may fill, which depends on what it has at stake."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Allowance:
     disputes: int = 0
 
 
-def standing_of(party: str, state: State, purse: int) -> Allowance:
+def allowance_of(party: str, state: State, purse: int) -> Allowance:
     """What a party has at stake in the game, or could have with what is in its purse."""
     claims = {number: claim for number, claim in enumerate(state.claims) if claim.prover == party}
     disputes = sum(dispute.claim in claims for dispute in state.disputes)

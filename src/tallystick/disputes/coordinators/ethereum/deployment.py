@@ -1,6 +1,6 @@
 """How a contract came to be: its rules, out of the very transaction that made it, and the code they were given to.
 
-A contract's word about itself is worth nothing. Its address is the hash of who made it and of that account's nonce,
+What a contract says about itself proves nothing. Its address is the hash of who made it and of that account's nonce,
 `keccak256(rlp([sender, nonce]))` (Ethereum yellow paper, §7), and what the transaction carried is the code of this
 version followed by the rules.
 """
@@ -16,7 +16,7 @@ from rlp import encode as rlp_encode  # type: ignore[import-untyped]
 
 from tallystick.disputes.coordinators.ethereum import chain
 from tallystick.disputes.coordinators.ethereum.chain import AddressHex, DataHex, HashHex, Quantity
-from tallystick.disputes.coordinators.ethereum.encoding import artefact, decode_founding
+from tallystick.disputes.coordinators.ethereum.encoding import artefact, decode_deployment
 from tallystick.disputes.coordinators.ethereum.endpoints import Endpoint
 from tallystick.disputes.game.rules import Rules
 from tallystick.documents.document import explain
@@ -24,7 +24,7 @@ from tallystick.errors import MalformedError, UnavailableError
 
 
 @dataclass(frozen=True)
-class Founding:
+class Deployment:
     """A contract's rules, its board if it has one, and the block from which its log begins."""
 
     rules: Rules
@@ -44,7 +44,7 @@ class _Making(BaseModel):
     block: Annotated[Quantity, Field(alias="blockNumber")]
 
 
-def founding(server: Endpoint, address: str, first_block: int = 0) -> Founding:
+def read_deployment(server: Endpoint, address: str, first_block: int = 0) -> Deployment:
     """How the contract at `address` came to be, searched for from `first_block` on.
 
     Raises:
@@ -61,10 +61,10 @@ def founding(server: Endpoint, address: str, first_block: int = 0) -> Founding:
     if contract_address(making.sender, making.nonce) != address or making.block != found[0].block:
         raise UnavailableError(f"{server.name}: {address} was not made by the transaction that is said to have made it")
     try:
-        rules, board = decode_founding(bytes.fromhex(making.input[2:]))
+        rules, board = decode_deployment(bytes.fromhex(making.input[2:]))
     except MalformedError as error:
         raise UnavailableError(f"{server.name}: {address}: {error}") from None
-    return Founding(rules, board, making.block)
+    return Deployment(rules, board, making.block)
 
 
 def contract_address(sender: str, nonce: int) -> str:

@@ -3,17 +3,78 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from tallystick.commitments.digests import Digest, digest, parse_digest
 from tallystick.commitments.encoding import Json, encode
-from tallystick.datasets.records import RecordCommit
-from tallystick.datasets.tokens import TokensCommit
-from tallystick.documents.fields import constant, fields
+from tallystick.commitments.tree import Hash
+from tallystick.documents.fields import constant, fields, hash_field, integer, text
 from tallystick.errors import MalformedError
 
+CHUNK_BYTES: Final = 1 << 20
+VOCABULARY_MAX: Final = 1 << 20
+RecordKind = Literal["text", "jsonl", "arrays"]
+RECORD_KINDS: Final = get_args(RecordKind)
 DatasetKind = Literal["text", "jsonl", "digits"]
 RECORDS_OF: Final = {"text": "text", "jsonl": "jsonl", "digits": "arrays"}
+
+
+@dataclass(frozen=True)
+class RecordCommit:
+    """How many records of which kind stand under which RFC 6962 root."""
+
+    kind: str
+    count: int
+    root: Hash
+
+    @property
+    def digest(self) -> Digest:
+        """The one name of the ordered records."""
+        return digest("dataset", encode(self.to_json()))
+
+    def to_json(self) -> Json:
+        """The object as JSON values."""
+        return {"count": self.count, "kind": self.kind, "root": self.root.hex()}
+
+    @classmethod
+    def from_json(cls, value: Json, what: str = "records") -> RecordCommit:
+        """Read a commitment; raises `MalformedError`."""
+        parts = fields(value, ("count", "kind", "root"), what)
+        kind = text(parts["kind"], f"{what}.kind")
+        if kind not in RECORD_KINDS:
+            raise MalformedError(f"{what}.kind: {kind[:64]!r} is none of {', '.join(RECORD_KINDS)}")
+        return cls(kind, integer(parts["count"], f"{what}.count", least=1), hash_field(parts["root"], f"{what}.root"))
+
+
+@dataclass(frozen=True)
+class TokensCommit:
+    """How many tokens of which vocabulary stand under which root over ordered 1 MiB chunks."""
+
+    count: int
+    vocabulary: int
+    root: Hash
+
+    @property
+    def digest(self) -> Digest:
+        """The one name of the tokens."""
+        return digest("tokens", encode(self.to_json()))
+
+    def to_json(self) -> Json:
+        """The object as JSON values."""
+        return {
+            "chunk_bytes": CHUNK_BYTES,
+            "count": self.count,
+            "root": self.root.hex(),
+            "vocabulary": self.vocabulary,
+        }
+
+    @classmethod
+    def from_json(cls, value: Json, what: str = "tokens") -> TokensCommit:
+        """Read a commitment; raises `MalformedError`."""
+        parts = fields(value, ("chunk_bytes", "count", "root", "vocabulary"), what)
+        integer(parts["chunk_bytes"], f"{what}.chunk_bytes", CHUNK_BYTES, CHUNK_BYTES)
+        vocabulary = integer(parts["vocabulary"], f"{what}.vocabulary", 1, VOCABULARY_MAX)
+        return cls(integer(parts["count"], f"{what}.count"), vocabulary, hash_field(parts["root"], f"{what}.root"))
 
 
 @dataclass(frozen=True)

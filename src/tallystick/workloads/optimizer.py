@@ -6,11 +6,12 @@ as `schedule.<name>`. AdamW is Loshchilov & Hutter 2019 (Algorithm 2), Adam King
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal, Self
 
 from tallystick.errors import UsageError
 from tallystick.transcripts.recipe import OptimizerRecipe
+from tallystick.transcripts.rule import GroupRule
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,23 @@ class UpdateRule:
     def of(cls, recipe: OptimizerRecipe) -> Self:
         """The rule of a recipe."""
         return cls(recipe.kind, recipe.betas, recipe.eps, recipe.weight_decay, recipe.momentum)
+
+    @classmethod
+    def of_group(cls, group: GroupRule) -> Self:
+        """The rule of a parameter group, as a spec states it."""
+        return cls(
+            group.kind,
+            group.betas,
+            group.eps,
+            group.weight_decay,
+            group.momentum,
+            group.nesterov,
+            group.maximize,
+        )
+
+    def to_group(self) -> GroupRule:
+        """The rule as a spec states it."""
+        return GroupRule.model_validate(asdict(self))
 
     @property
     def slots(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""D-15 and bad input: what the door refuses leaves no trace, the clock goes on, and the honest twin is accepted."""
+"""D-15 and bad input: what is refused leaves no trace, the clock goes on, and the honest twin is accepted."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def signed_claim(world: LocalWorld) -> SignedMove:
 
 
 def refusal(world: LocalWorld, data: bytes) -> TallyError:
-    """What the door says, once it is sure that nothing else has changed."""
-    book, purse = world.place.book(), world.place.purse(party_of("prover"))
+    """The refusal, once it is sure that nothing else has changed."""
+    chain, purse = world.place.chain(), world.place.purse(party_of("prover"))
     with pytest.raises(TallyError) as caught:
         world.place.take(data)
-    assert (world.place.book(), world.place.purse(party_of("prover"))) == (book, purse)
+    assert (world.place.chain(), world.place.purse(party_of("prover"))) == (chain, purse)
     return caught.value
 
 
@@ -51,7 +51,7 @@ def test_a_signed_move_is_accepted_once_and_its_copy_gets_the_same_receipt(world
     first = world.place.take(data)
     world.advance(50)
     assert world.place.take(data) == first
-    assert world.place.book().count == 1
+    assert world.place.chain().count == 1
 
 
 def test_the_same_move_signed_anew_is_another_move(world: LocalWorld) -> None:

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.errors import MalformedError, UsageError
-from tallystick.transcripts.optimizer import UpdateRule, schedule_scalars
 from tallystick.transcripts.recipe import Recipe
 from tallystick.transcripts.rule import GroupRule
+from tallystick.workloads.optimizer import UpdateRule, schedule_scalars
 
 BETAS = st.floats(0.0, 0.9999)
 RATES = st.floats(1e-8, 1.0)
@@ -124,11 +124,11 @@ def test_the_rule_of_a_recipe_has_its_settings(recipe_of: Callable[..., Recipe])
     assert UpdateRule.of(recipe.optimizer) == UpdateRule("adamw", (0.8, 0.95), 1e-7, 0.2)
 
 
-STATED = GroupRule.of(UpdateRule("adamw", (0.9, 0.95), 1e-8, 0.1)).to_json()
+STATED = UpdateRule("adamw", (0.9, 0.95), 1e-8, 0.1).to_group().to_json()
 
 
 def test_a_rule_is_read_back_from_a_spec() -> None:
-    assert GroupRule.from_json(STATED, "rule").rule == UpdateRule("adamw", (0.9, 0.95), 1e-8, 0.1)
+    assert UpdateRule.of_group(GroupRule.from_json(STATED, "rule")) == UpdateRule("adamw", (0.9, 0.95), 1e-8, 0.1)
 
 
 @pytest.mark.parametrize(

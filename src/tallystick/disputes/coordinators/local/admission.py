@@ -1,4 +1,4 @@
-"""What a local coordinator asks of a move before the rules of the game are asked."""
+"""The checks on a move that come before the rules of the game, and the HTTP status of each refusal."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from tallystick.disputes.coordinators.local.signed import Charter, SignedMove, r
 from tallystick.disputes.game.moves import Descend, Move, Partition, Post, Reveal, read_move
 from tallystick.errors import RuleError
 
-DOOR_CODES: Final = frozenset({"coordinator", "funds", "data", "standing", "quota"})
-"""The codes by which a local coordinator refuses besides those of the game."""
+WRONG: Final = frozenset(
+    {"cuts", "child", "range", "value", "proof", "evidence", "commitment", "seal", "level", "data"}
+)
+"""Codes of moves that say something wrong; of the others the time or the phase is wrong."""
+FORBIDDEN: Final = frozenset({"actor", "self", "standing"})
 
 
 def admit(data: bytes, charter: Charter) -> tuple[SignedMove, Move]:
@@ -37,3 +40,12 @@ def data_of(move: Move) -> Digest | None:
     if isinstance(move, Post):
         return move.statement
     return move.data if isinstance(move, Partition | Descend | Reveal) else None
+
+
+def status_of(code: str) -> int:
+    """The HTTP status of a refusal with the code of a rule."""
+    if code in FORBIDDEN:
+        return 403
+    if code == "quota":
+        return 413
+    return 422 if code in WRONG else 409

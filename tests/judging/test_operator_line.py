@@ -7,8 +7,8 @@ import pytest
 from tallystick.commitments.digests import Digest, digest
 from tallystick.errors import MalformedError
 from tallystick.graphs.graph import Node, Ref
+from tallystick.judging.operator_line import given_in, operator_line
 from tallystick.tensors.spec import TensorSpec
-from tallystick.transcripts.operator_line import given_in, operator_line
 from tallystick.transcripts.record import OperatorRecord
 
 SPEC = TensorSpec("F32", (2,))

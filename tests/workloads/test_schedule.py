@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.transcripts.recipe import Recipe
-from tallystick.transcripts.schedule import learning_rate
+from tallystick.workloads.schedule import learning_rate
 
 RecipeOf = Callable[..., Recipe]
 
