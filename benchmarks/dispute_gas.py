@@ -31,7 +31,6 @@ from tallystick.disputes.coordinators.ethereum.encoding import (
 from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
 from tallystick.disputes.coordinators.ethereum.typed_data import kept_data
 from tallystick.disputes.game import committee
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import (
     Convene,
     Descend,
@@ -51,6 +50,7 @@ from tallystick.disputes.game.moves import (
 )
 from tallystick.disputes.game.rules import Rules
 from tallystick.errors import UnavailableError
+from tallystick.judging.fault import Fault
 from tests.support.ethereum_node import LocalNode, running_node
 
 PLACES = 5

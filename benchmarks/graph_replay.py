@@ -22,7 +22,7 @@ from tallystick.frameworks.torch.tensors import from_tensor
 from tallystick.frameworks.torch.training.recipe_step import capture_recipe_step
 from tallystick.frameworks.torch.training.trainer import Trainer
 from tallystick.transcripts.recipe import Recipe
-from tallystick.transcripts.schedule import learning_rate
+from tallystick.workloads.schedule import learning_rate
 
 GOAL = Goal(1.05)
 PLANTED = 0.05

@@ -15,7 +15,7 @@ import tallystick.jax
 import tallystick.torch
 from tallystick.cli.open import open_call
 from tallystick.graphs import Reference, execute, save_program, subgraph
-from tallystick.judging.opening import Judgement, judge_opening
+from tallystick.judging.opening.judge import OpeningRequest, judge_opening
 from tallystick.store.inference import InferenceDirectory
 from tallystick.tensors.tensor import Tensor
 
@@ -60,7 +60,7 @@ def judge_call(model: nn.Module, x: torch.Tensor, out: Path) -> None:
     with tallystick.record_inference(model, out / "calls"):
         model(x)
     open_call(InferenceDirectory(out / "calls"), 1, out / "opened")
-    verdict = judge_opening(out / "opened", Judgement())
+    verdict = judge_opening(out / "opened", OpeningRequest())
     worst = max(finding.distance for finding in verdict.findings if finding.name == "operator")
     print(f"{verdict.outcome}: the worst operator takes {worst:.0%} of its bound")
 

@@ -8,10 +8,10 @@ from tallystick.commitments.digests import digest
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
-from tallystick.transcripts.fingerprints import make_fingerprint
 from tallystick.transcripts.receipt import Answer, EngineStatement, Receipt, Request, Tokens
 from tallystick.transcripts.sampler import Sampler
-from tallystick.transcripts.states_opening import commit_states
+from tallystick.workloads.fingerprints import make_fingerprint
+from tallystick.workloads.hidden_states import commit_states
 
 LAYERS, TOKENS, SIZE = (0, 1, 2), 130, 48
 NONCE = bytes(32)

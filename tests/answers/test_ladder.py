@@ -18,7 +18,7 @@ from tallystick.answers.states import StatesChallenge
 from tallystick.answers.verify import ReceiptContext
 from tallystick.errors import UnavailableError, UsageError
 from tallystick.frameworks.torch.generation.block_replay import capture_layer
-from tallystick.transcripts.states_opening import commit_states
+from tallystick.workloads.hidden_states import commit_states
 
 NONCE = bytes(range(16))
 EVERYTHING = 1024
@@ -281,7 +281,7 @@ def test_replayed_tokens_are_no_fingerprints(
 ) -> None:
     """Fewer bits choose the same tokens: a receipt that leaves out what shows them is not accepted for that."""
     from tallystick.tolerances.fingerprints.settings import FingerprintSettings
-    from tallystick.transcripts.fingerprints import make_fingerprint
+    from tallystick.workloads.fingerprints import make_fingerprint
 
     rows = honest_answer.issued.states.states[0].values()[-16:]
     early = make_fingerprint({0: np.array(rows, np.float32)}, FingerprintSettings(layers=(0,), block=8)).to_json()

@@ -9,7 +9,7 @@ import pytest
 
 import tallystick
 from tallystick.graphs.files import load_program
-from tallystick.judging.opening import Judgement, judge_opening
+from tallystick.judging.opening.judge import OpeningRequest, judge_opening
 from tallystick.store.run import RunDirectory
 
 torch = pytest.importorskip("torch")
@@ -70,6 +70,6 @@ def test_an_honest_step_of_it_is_judged_without_objection(momentum: float, one_t
     names = {node.operator for node in load_program(opening / "graph.json")[0].nodes}
     assert {"aten.convolution.default", "aten.convolution_backward.default"} <= names
     assert any("batch_norm" in name for name in names)
-    verdict = judge_opening(opening, Judgement())
+    verdict = judge_opening(opening, OpeningRequest())
     assert [str(finding) for finding in verdict.objections] == []
     assert verdict.outcome == "accepted"

@@ -18,7 +18,6 @@ from tallystick.commitments.digests import Digest
 from tallystick.commitments.tree import leaf_hash
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 from tallystick.disputes.game.committee import commitment
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import (
     Contest,
     Convene,
@@ -32,6 +31,7 @@ from tallystick.disputes.game.moves import (
     Vote,
 )
 from tallystick.disputes.parties.board_cache import BoardCache
+from tallystick.judging.fault import Fault
 
 Tally_ = Callable[..., Any]
 PARTIES = ("prover", "challenger", "guardian", "planter", "member")

@@ -17,7 +17,7 @@ from tallystick.attacks.disputes.swapped_layer import forge_swapped_layer
 from tallystick.attestation.signing import SigningKey
 from tallystick.disputes.parties.workspace import Workspace
 from tallystick.graphs.root import graph_root
-from tallystick.judging.budget import budget_of
+from tallystick.judging.opening.budget import budget_of
 from tests.support.attacks.disputes.aligned import aligned_engine, measured, open_one_round
 from tests.support.attacks.disputes.scene import WEIGHT, Scene, record_calls
 

@@ -11,15 +11,9 @@ from hypothesis import strategies as st
 
 from tallystick.commitments.encoding import parse
 from tallystick.commitments.tree import Hash
-from tallystick.datasets.records import (
-    RecordCommit,
-    RecordOpening,
-    RecordTree,
-    check_record,
-    encode_example,
-    prove_record,
-)
+from tallystick.datasets.records import RecordOpening, RecordTree, check_record, encode_example, prove_record
 from tallystick.errors import MalformedError, ProofError, UsageError
+from tallystick.transcripts.dataset import RecordCommit
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "dataset"
 RECORDS = [b'{"text":"one"}', b'{"text":"two"}', b'{"text":"three"}']

@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 
 from tallystick.commitments.proofs import check_inclusion
 from tallystick.commitments.tree import leaf_hash
-from tallystick.datasets.chunks import CHUNK_BYTES
 from tallystick.datasets.tokens import (
-    TokensCommit,
     chunk_tokens,
     commit_tokens,
     encode_tokens,
@@ -21,6 +19,7 @@ from tallystick.datasets.tokens import (
     write_tokens,
 )
 from tallystick.errors import MalformedError, UnavailableError
+from tallystick.transcripts.dataset import CHUNK_BYTES, TokensCommit
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "tokens"
 Factory = pytest.TempPathFactory

@@ -18,12 +18,12 @@ from tallystick.disputes.economics.spam import Delay, compensation, delays, turn
 from tallystick.disputes.economics.workload import ClaimKind, Economy
 from tallystick.disputes.game import moves
 from tallystick.disputes.game.committee import commitment
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.game import apply
 from tallystick.disputes.game.moves import Move, value_of
 from tallystick.disputes.game.partition import cut_places
 from tallystick.disputes.game.rules import Rules
 from tallystick.disputes.game.state import Dispute, Phase, State
+from tallystick.judging.fault import Fault
 
 PROVER, CHALLENGER, TREASURY, SOMEBODY = ("1" * 64, "2" * 64, "3" * 64, "4" * 64)
 MEMBERS = tuple(f"{number:064x}" for number in range(1000, 1064))

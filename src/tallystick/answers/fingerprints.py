@@ -24,8 +24,8 @@ from tallystick.answers.distance_limits import (
 from tallystick.errors import MalformedError
 from tallystick.tolerances.fingerprints.settings import Distance
 from tallystick.tolerances.tolerance import Finding
-from tallystick.transcripts.fingerprints import distances, settings_of
 from tallystick.transcripts.receipt import Fingerprint, Receipt
+from tallystick.workloads.fingerprints import distances, settings_of
 
 Rows: TypeAlias = npt.NDArray[np.floating[Any]]
 Hidden: TypeAlias = Mapping[int, Rows]

@@ -29,7 +29,7 @@ from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.receipt import StatesCommitment
-from tallystick.transcripts.states_opening import Rows, check_states_opening
+from tallystick.workloads.hidden_states import Rows, check_states_opening
 
 INPUT: Final = "inputs.input_ids"
 RELATIVE: Final[Mapping[str, float]] = {"F32": 2e-5, "F16": 2e-3, "BF16": 2e-2}

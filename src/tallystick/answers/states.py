@@ -19,7 +19,8 @@ from tallystick.tolerances.fingerprints.settings import BLOCK_MAX, Distance, Fin
 from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.model_card import ModelCard
 from tallystick.transcripts.receipt import StatesCommitment
-from tallystick.transcripts.states_opening import Place, StatesOpening, check_states_opening, direction_seed
+from tallystick.transcripts.states_opening import StatesOpening
+from tallystick.workloads.hidden_states import Place, check_states_opening, direction_seed
 
 NONCE_WIDTH: Final = 16
 """Fresh directions for each opened part."""

@@ -11,9 +11,9 @@ from tallystick.attacks.forging import find_scene, recipe_of
 from tallystick.frameworks.torch.training.trainer import Observation, Trainer
 from tallystick.store.run import RunDirectory
 from tallystick.transcripts.recipe import OptimizerRecipe, Recipe
-from tallystick.transcripts.schedule import learning_rate
 from tallystick.transcripts.spec import Spec
 from tallystick.workloads.plan import classes
+from tallystick.workloads.schedule import learning_rate
 
 RATE_EXCESS = 1.01
 

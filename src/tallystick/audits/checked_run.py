@@ -38,11 +38,13 @@ from tallystick.transcripts.record import (
     read_record,
 )
 from tallystick.transcripts.rule import GroupRule
-from tallystick.transcripts.schedule import learning_rate
 from tallystick.transcripts.spec import Spec
 from tallystick.transcripts.summary import StateSummary
+from tallystick.workloads.names import BATCH
+from tallystick.workloads.optimizer import UpdateRule
 from tallystick.workloads.plan import batch_plan, open_data
-from tallystick.workloads.program import BATCH, StepProgram, recipe_program
+from tallystick.workloads.program import StepProgram, recipe_program
+from tallystick.workloads.schedule import learning_rate
 
 RATE_TOLERANCE = 1e-12
 
@@ -147,7 +149,7 @@ def gather_evidence(run: RunDirectory, policy: Policy) -> CheckedRun:
 def _open_data(evidence: CheckedRun) -> None:
     spec = evidence.spec
     require(evidence.claim.data == spec.data_root, "the claim names another data root than the spec")
-    if spec.commitment is None:
+    if spec.data is None:
         return
     dataset = open_data(spec, evidence.run.data_path)
     _check_stated_data(evidence)
@@ -157,7 +159,7 @@ def _open_data(evidence: CheckedRun) -> None:
 
 def _check_stated_data(evidence: CheckedRun) -> None:
     """What is committed to is of the kinds that the recipe states."""
-    recipe, commitment = evidence.spec.recipe, evidence.spec.commitment
+    recipe, commitment = evidence.spec.recipe, evidence.spec.data
     assert recipe is not None  # only a recipe has data
     assert commitment is not None
     require(commitment.kind == recipe.data.kind, f"the data is {commitment.kind}, the recipe's is {recipe.data.kind}")
@@ -177,7 +179,7 @@ def _open_graph(evidence: CheckedRun) -> None:
 def _program(evidence: CheckedRun, graph: Graph, constants: State) -> StepProgram | None:
     spec = evidence.spec
     if spec.recipe is None:
-        rules = tuple(group.rule for group in spec.optimizer or ())
+        rules = tuple(UpdateRule.of_group(group) for group in spec.optimizer or ())
         return StepProgram(graph, constants, rules, evidence.batch, evidence.rates)
     if evidence.dataset is None or evidence.plan is None:
         return None  # the data was rejected already

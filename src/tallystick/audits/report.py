@@ -131,7 +131,7 @@ def _not_checked(evidence: CheckedRun, policy: Policy, segments: list[SegmentRep
         yield "whether this is the claim that was published: give its digest with --claim"
     if evidence.spec.recipe is None and evidence.program is not None:
         yield "where the first state came from, which data the batches are, and what set the learning rates"
-    if not policy.full and evidence.spec.commitment is not None:
+    if not policy.full and evidence.spec.data is not None:
         yield f"whether the {_derived(evidence)} of the source: `tally verify-data`, or --full"
     if evidence.failures:
         yield f"{evidence.failures} steps crashed and were repeated; the crashes themselves were not replayed"

@@ -23,11 +23,11 @@ from tallystick.tolerances.reach import reach_adamw, reach_sgd
 from tallystick.tolerances.screens import moment_cosine, second_moment_floor, update_profile
 from tallystick.tolerances.streams import difference_norm, element_count, norm, not_finite
 from tallystick.tolerances.tolerance import Finding, is_float
-from tallystick.transcripts.optimizer import UpdateRule
 from tallystick.transcripts.recipe import Recipe, RecordRecipe
-from tallystick.transcripts.schedule import learning_rate
 from tallystick.transcripts.summary import BucketSummary, StateSummary, decode_sketch
+from tallystick.workloads.optimizer import UpdateRule
 from tallystick.workloads.plan import projection_seed
+from tallystick.workloads.schedule import learning_rate
 
 LEAST_NORM = 1e-30
 SCREENED = frozenset({"F32", "F64", "BF16"})
@@ -58,7 +58,7 @@ def screen_anchors(evidence: CheckedRun) -> None:
             _screen_segment(evidence, recipe, previous, state, start, mark)
             moves.append(_move_per_rate(recipe, previous, state, start, mark))
         elif previous is not None and evidence.optimizer:
-            rules = [group.rule for group in evidence.optimizer]
+            rules = [UpdateRule.of_group(group) for group in evidence.optimizer]
             if all(rule.kind != "sgd" for rule in rules):
                 _note(evidence, _loop_screens(evidence, rules, previous, state, start, mark), start, mark)
         previous = state

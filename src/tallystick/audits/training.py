@@ -24,7 +24,6 @@ from tallystick.audits.screens import screen_anchors
 from tallystick.audits.tolerant import TolerantJudge
 from tallystick.audits.training_kind import workload_of
 from tallystick.commitments.digests import Digest
-from tallystick.datasets.commitment import DatasetCommitment
 from tallystick.datasets.order import BatchPlan
 from tallystick.datasets.preparation import TrainBpe
 from tallystick.datasets.samples import Dataset
@@ -34,6 +33,7 @@ from tallystick.judging.findings import DIFFERS, require
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.safetensors import StateFile
 from tallystick.tolerances.streams import element_count
+from tallystick.transcripts.dataset import DatasetCommitment
 from tallystick.transcripts.environment import Environment
 from tallystick.transcripts.spec import Spec
 from tallystick.workloads.program import StepProgram
@@ -261,7 +261,7 @@ def _derive_data(evidence: CheckedRun, workplace: VerifierStack) -> Iterable[str
 
     The digests of source, tokenizer and tokens do not show that one comes from the other.
     """
-    commitment = evidence.spec.commitment
+    commitment = evidence.spec.data
     if commitment is None or commitment.tokens is None or evidence.dataset is None:
         return
     with evidence.findings.check("tokens of the source"):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tallystick.attestation.signing import SigningKey
     from tallystick.commitments.encoding import Json
-    from tallystick.disputes.coordinators.local.book import Book
+    from tallystick.disputes.coordinators.local.chain_state import ChainState
     from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
     from tallystick.disputes.coordinators.local.database import Database
     from tallystick.disputes.evidence.judging import DisputeJudge
@@ -120,7 +120,7 @@ def show(
 
             print_json(_summary(place))
         else:
-            _print_tables(place, place.book())
+            _print_tables(place, place.chain())
     return 0
 
 
@@ -235,22 +235,22 @@ def _summary(place: LocalCoordinator) -> Json:
 
     from tallystick.disputes.game.state import Dispute, PostedClaim
 
-    book = place.book()
-    claims: Json = TypeAdapter(tuple[PostedClaim, ...]).dump_python(book.state.claims, mode="json")
-    disputes: Json = TypeAdapter(tuple[Dispute, ...]).dump_python(book.state.disputes, mode="json")
+    chain = place.chain()
+    claims: Json = TypeAdapter(tuple[PostedClaim, ...]).dump_python(chain.state.claims, mode="json")
+    disputes: Json = TypeAdapter(tuple[Dispute, ...]).dump_python(chain.state.disputes, mode="json")
     return {
-        "balance": book.state.balance,
+        "balance": chain.state.balance,
         "claims": claims,
         "coordinator": place.identity,
         "disputes": disputes,
-        "entries": book.count,
-        "head": book.head,
+        "entries": chain.count,
+        "head": chain.head,
         "purses": {party: place.purse(party) for party in place.parties()},
         "time": place.now(),
     }
 
 
-def _print_tables(place: LocalCoordinator, book: Book) -> None:
+def _print_tables(place: LocalCoordinator, chain: ChainState) -> None:
     from rich.table import Column, Table
 
     from tallystick.cli.dispute_tables import claims_table, print_table
@@ -258,12 +258,12 @@ def _print_tables(place: LocalCoordinator, book: Book) -> None:
     from tallystick.disputes.game.pausing import game_time
     from tallystick.disputes.parties.progress import standing
 
-    now, state = place.now(), book.state
+    now, state = place.now(), chain.state
     purses = Table("party", Column("purse", justify="right"), box=None)
     for party in place.parties():
         purses.add_row(party, f"{place.purse(party):,}")
     disputes = disputes_table([standing(state, number, now) for number in range(len(state.disputes))])
-    print(f"coordinator {place.identity}\n{book.count} moves, head {book.head}")
+    print(f"coordinator {place.identity}\n{chain.count} moves, head {chain.head}")
     for table in (claims_table(state, game_time(state, now)), disputes, purses):
         if table.row_count:
             print_table(table)

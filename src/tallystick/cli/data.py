@@ -9,8 +9,8 @@ import typer
 
 if TYPE_CHECKING:
     from tallystick.commitments.digests import Digest
-    from tallystick.datasets.commitment import DatasetCommitment
     from tallystick.store.run import RunDirectory
+    from tallystick.transcripts.dataset import DatasetCommitment
 
 
 def register(app: typer.Typer) -> None:
@@ -50,9 +50,9 @@ def _commit_directory(path: Path, target: Path, verify: Path | None) -> Digest:
 def _commit_file(path: Path, target: Path, verify: Path | None) -> Digest:
     from tallystick.commitments.encoding import decode, encode
     from tallystick.datasets.preparation import commit_source
-    from tallystick.datasets.records import RecordCommit
     from tallystick.documents.files import read_document, write_atomically
     from tallystick.errors import ProofError
+    from tallystick.transcripts.dataset import RecordCommit
 
     found = commit_source("jsonl" if path.suffix == ".jsonl" else "text", path)
     if verify is None:
@@ -72,7 +72,7 @@ def verify_data(run: Path = typer.Argument(help="A run directory.")) -> None:
     from tallystick.store.run import RunDirectory
 
     directory = RunDirectory(run)
-    commitment = directory.spec().commitment
+    commitment = directory.spec().data
     if commitment is None:
         raise UsageError(f"{run}: recorded around somebody's own loop; it commits to batches, not to a source")
     verify_data(directory.data_path, commitment)
@@ -106,7 +106,7 @@ def prove_data(
     from tallystick.store.run import RunDirectory
 
     directory = RunDirectory(run)
-    commitment = directory.spec().commitment
+    commitment = directory.spec().data
     if commitment is None:
         raise UsageError(f"{run}: recorded around somebody's own loop; it commits to batches, not to a source")
     opening = open_record(directory.data_path, commitment, index)

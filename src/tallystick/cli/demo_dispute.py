@@ -173,7 +173,7 @@ class _Seats:
     def _operator(self, referee: Player) -> str:
         """The operator that the only dispute ended at, as the referee saw it."""
         from tallystick.documents.files import read_document
-        from tallystick.judging.opening import OPERATOR
+        from tallystick.judging.opening.files import OPERATOR
         from tallystick.transcripts.opening import OpenedOperator
 
         if not self.coordinator.state.disputes:

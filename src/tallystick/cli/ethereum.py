@@ -76,7 +76,7 @@ def show(place: str = PLACE, depth: int | None = DEPTH) -> int:
     print_json(
         {
             "balance": state.balance,
-            "board": found.founding.board,
+            "board": found.deployment.board,
             "chain": found.chain_id,
             "claims": [{"prover": each.prover, "status": each.status.value} for each in state.claims],
             "contract": found.contract,
@@ -109,8 +109,8 @@ def attest(
     from tallystick.http.listening import address_of, bind, http_server
 
     found, owner = connect(place), _key(key)
-    if found.founding.board != owner.address:
-        raise UsageError(f"--key {key}: the contract's board is {found.founding.board}, not {owner.address}")
+    if found.deployment.board != owner.address:
+        raise UsageError(f"--key {key}: the contract's board is {found.deployment.board}, not {owner.address}")
     with closing(LocalCoordinator.open(db)) as local, bind(host, port) as listening:
         board = AttestingBoard(local.board(SigningKey.generate()), owner, found.chain_id, found.contract)
         print(address_of(listening), flush=True)

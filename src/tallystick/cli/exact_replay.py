@@ -50,7 +50,7 @@ class PlainReplayer:
 def settings_of(receipt: Receipt) -> RecordSettings:
     """What has to be recorded so that a receipt of the same answer states the same."""
     from tallystick.recorders.receipts import RecordSettings
-    from tallystick.transcripts.fingerprints import settings_of as fingerprint_settings
+    from tallystick.workloads.fingerprints import settings_of as fingerprint_settings
 
     states = receipt.states
     fingerprints = tuple(map(fingerprint_settings, receipt.fingerprints))

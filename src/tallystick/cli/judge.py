@@ -46,9 +46,9 @@ def judge(
     if opening is None:
         raise UsageError("`tally judge DIR`, or `tally judge --list`")
     from tallystick.commitments.digests import parse_digest
-    from tallystick.judging.opening import Judgement, judge_opening
+    from tallystick.judging.opening.judge import OpeningRequest, judge_opening
 
-    asked = Judgement(
+    asked = OpeningRequest(
         read_precision(precision),
         None if profile is None else read_profile(profile),
         frozenset(node or ()),

@@ -15,9 +15,9 @@ from tallystick.cli.party_session import COORDINATOR, KEY
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
-    from tallystick.disputes.game.fault import Fault
     from tallystick.disputes.game.moves import Move
     from tallystick.disputes.parties.watch import GameView
+    from tallystick.judging.fault import Fault
 
 ANSWER = typer.Option(..., "--answer", help="Who is at fault, as the planter knows: prover, challenger or nobody.")
 
@@ -128,7 +128,7 @@ def _moved(coordinator: str, key: Path, move: Callable[[str], Move]) -> GameView
 
 
 def _answer(text: str) -> Fault:
-    from tallystick.disputes.game.fault import Fault
+    from tallystick.judging.fault import Fault
 
     if text not in tuple(Fault):
         raise UsageError(f"--answer {text}: {', '.join(Fault)}")

@@ -189,7 +189,7 @@ def _require_whole(run: Path) -> None:
     """Raise `UnavailableError` for a run that nobody could defend, before a bond is at stake."""
     from tallystick.disputes.evidence.subjects import whole_calls, whole_evidence
     from tallystick.errors import ProofError
-    from tallystick.judging.opening import OPENING
+    from tallystick.judging.opening.files import OPENING
     from tallystick.store.inference import InferenceDirectory, claims_inference
     from tallystick.store.run import RunDirectory
 

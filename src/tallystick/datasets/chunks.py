@@ -7,8 +7,7 @@ from functools import cached_property
 
 from tallystick.commitments.proofs import LeafHashes, prove_inclusion
 from tallystick.commitments.tree import Hash, leaf_hash, tree_root
-
-CHUNK_BYTES = 1 << 20
+from tallystick.transcripts.dataset import CHUNK_BYTES
 
 
 def chunk_count(size: int) -> int:

@@ -13,17 +13,17 @@ from pathlib import Path
 import numpy as np
 
 from tallystick.datasets.bpe import encode_text
-from tallystick.datasets.commitment import DatasetCommitment, DatasetKind
 from tallystick.datasets.digits import load_digits
-from tallystick.datasets.records import RecordCommit, RecordTree, encode_example
+from tallystick.datasets.records import RecordTree, encode_example
 from tallystick.datasets.samples import ExampleDataset
 from tallystick.datasets.sources import TextKind, normalize_newlines, read_corpus, split_records
 from tallystick.datasets.tokenizer import Tokenizer, TokenizerKind
 from tallystick.datasets.tokens import Tokens, commit_tokens, token_dtype, write_tokens
-from tallystick.documents.whole_files import make_folder, read_file, write_file
+from tallystick.documents.files import FILE_BYTES_MAX, read_document, write_atomically
 from tallystick.errors import UsageError
 from tallystick.tensors.safetensors import write_state
 from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.dataset import DatasetCommitment, DatasetKind, RecordCommit
 
 TrainBpe = Callable[[str, int], Tokenizer]
 SOURCE_FILES: dict[TextKind, str] = {"text": "source.txt", "jsonl": "source.jsonl"}
@@ -60,13 +60,13 @@ def prepare(
         return _prepare_digits(folder)
     if source is None:
         raise UsageError(f"data of kind {kind} needs a source file")
-    data = normalize_newlines(kind, read_file(source))
+    data = normalize_newlines(kind, read_document(source, FILE_BYTES_MAX))
     records = RecordTree.of(kind, split_records(kind, data))
     corpus = read_corpus(kind, data)
     tokenizer = make_tokenizer(corpus, tokenization, vocabulary, train_bpe)
     tokens = tokenize(tokenizer, corpus)
-    write_file(folder / SOURCE_FILES[kind], data)
-    write_file(folder / TOKENIZER_FILE, tokenizer.to_bytes())
+    write_atomically(folder / SOURCE_FILES[kind], data)
+    write_atomically(folder / TOKENIZER_FILE, tokenizer.to_bytes())
     write_tokens(folder / TOKENS_FILE, tokens, tokenizer.vocabulary)
     committed = commit_tokens(tokens, tokenizer.vocabulary)
     return DatasetCommitment(kind, records.commit, tokenizer.digest, committed)
@@ -74,7 +74,8 @@ def prepare(
 
 def commit_source(kind: TextKind, path: Path) -> RecordCommit:
     """The root and the number of the records of a text or JSONL file; raises what `prepare` raises."""
-    return RecordTree.of(kind, split_records(kind, normalize_newlines(kind, read_file(path)))).commit
+    data = normalize_newlines(kind, read_document(path, FILE_BYTES_MAX))
+    return RecordTree.of(kind, split_records(kind, data)).commit
 
 
 def tokenize(tokenizer: Tokenizer, corpus: str) -> Tokens:
@@ -91,7 +92,6 @@ def encode_examples(examples: ExampleDataset) -> list[bytes]:
 def _prepare_digits(folder: Path) -> DatasetCommitment:
     examples = ExampleDataset(*load_digits())
     arrays = {"images": Tensor.of(examples.images), "labels": Tensor.of(examples.labels)}
-    make_folder(folder)
     write_state(folder / EXAMPLES_FILE, arrays)
     return DatasetCommitment("digits", RecordTree.of("arrays", encode_examples(examples)).commit)
 

@@ -7,49 +7,20 @@ import binascii
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Literal, get_args
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tallystick.commitments.digests import Digest, digest
 from tallystick.commitments.encoding import Json, encode
 from tallystick.commitments.proofs import LeafHashes, check_inclusion, prove_inclusion
 from tallystick.commitments.tree import Hash, leaf_hash, tree_root
 from tallystick.documents.fields import fields, hash_field, integer, items, text
 from tallystick.errors import MalformedError, UsageError
 from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.dataset import RecordCommit, RecordKind
 
-RecordKind = Literal["text", "jsonl", "arrays"]
-RECORD_KINDS: Final = get_args(RecordKind)
 PROOF_HASHES_MAX: Final = 64
-
-
-@dataclass(frozen=True)
-class RecordCommit:
-    """How many records of which kind stand under which RFC 6962 root."""
-
-    kind: str
-    count: int
-    root: Hash
-
-    @property
-    def digest(self) -> Digest:
-        """The one name of the ordered records."""
-        return digest("dataset", encode(self.to_json()))
-
-    def to_json(self) -> Json:
-        """The object as JSON values."""
-        return {"count": self.count, "kind": self.kind, "root": self.root.hex()}
-
-    @classmethod
-    def from_json(cls, value: Json, what: str = "records") -> RecordCommit:
-        """Read a commitment; raises `MalformedError`."""
-        parts = fields(value, ("count", "kind", "root"), what)
-        kind = text(parts["kind"], f"{what}.kind")
-        if kind not in RECORD_KINDS:
-            raise MalformedError(f"{what}.kind: {kind[:64]!r} is none of {', '.join(RECORD_KINDS)}")
-        return cls(kind, integer(parts["count"], f"{what}.count", least=1), hash_field(parts["root"], f"{what}.root"))
 
 
 @dataclass(frozen=True)

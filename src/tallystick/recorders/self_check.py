@@ -21,7 +21,8 @@ from tallystick.frameworks.torch.training.graph_replayer import without_gradient
 from tallystick.recorders.step_graph import StepGraph
 from tallystick.tensors.tensor import State, Tensor
 from tallystick.tolerances.loss import LossBand, quantise
-from tallystick.workloads.program import BATCH, StepProgram
+from tallystick.workloads.names import BATCH
+from tallystick.workloads.program import StepProgram
 
 GAPS: Final = (4, 16, 64, 256, 1024)
 """The most steps from one check to the next, which grow; a gap is drawn from their upper half.

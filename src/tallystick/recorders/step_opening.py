@@ -21,13 +21,13 @@ from tallystick.graphs.execution import execute
 from tallystick.graphs.files import save_program
 from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.graphs.root import graph_root, prove_node
+from tallystick.judging.operator_line import operator_line
 from tallystick.store.log import LogWriter, OpenedLine
 from tallystick.tensors.digest import tensor_digest
 from tallystick.tensors.single import write_single
 from tallystick.tensors.tensor import State, Tensor
 from tallystick.transcripts.claim import Log
 from tallystick.transcripts.opening import OpenedOperator, Opening
-from tallystick.transcripts.operator_line import operator_line
 from tallystick.transcripts.record import OperatorRecord
 
 VALUES: Final = "tensors"

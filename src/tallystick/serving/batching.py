@@ -89,7 +89,7 @@ class BatchingEngine:
         return slots
 
     def cancel(self, slots: Sequence[Slot]) -> None:
-        """Let requests go: those that wait at once, those in the batch before the next step."""
+        """Cancel requests: those that wait at once, those in the batch before the next step."""
         with self._changed:
             for slot in slots:
                 slot.is_cancelled = True

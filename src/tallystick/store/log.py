@@ -19,6 +19,7 @@ from tallystick.commitments.digests import digest_bytes, digest_from
 from tallystick.commitments.proofs import check_inclusion, prove_inclusion
 from tallystick.commitments.tiles import TileReader, TileWriter
 from tallystick.commitments.tree import Frontier, Hash, leaf_hash
+from tallystick.documents.files import file_size
 from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
 from tallystick.transcripts.claim import Log
 
@@ -112,7 +113,7 @@ def mend_tail(path: Path) -> None:
 
 def read_lines(path: Path, bytes_max: int = LINE_BYTES_MAX) -> Iterator[bytes]:
     """The lines of a log without their line feeds; raises `MalformedError` at a truncated or endless line."""
-    _must_be_file(path)
+    file_size(path)
     with path.open("rb") as file:
         number = 0
         while line := file.readline(bytes_max + 1):
@@ -156,18 +157,13 @@ def _offset(path: Path, index: int) -> int:
 
 
 def _line_at(path: Path, offset: int) -> bytes:
-    _must_be_file(path)
+    size = file_size(path)
     with path.open("rb") as file:
-        file.seek(min(offset, path.stat().st_size))
+        file.seek(min(offset, size))
         line = file.readline(LINE_BYTES_MAX + 1)
     if not line.endswith(b"\n"):
         raise MalformedError(f"{path.name}: no whole line starts at byte {offset}")
     return line[:-1]
-
-
-def _must_be_file(path: Path) -> None:
-    if not path.is_file():
-        raise UnavailableError(f"{path.name}: not there, or not a file (looked in {path.parent})")
 
 
 def _tiles_folder(path: Path) -> Path:

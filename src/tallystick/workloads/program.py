@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
@@ -18,15 +17,11 @@ from tallystick.errors import MalformedError
 from tallystick.graphs.graph import Graph, Ref, Role
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import State, Tensor
-from tallystick.transcripts.optimizer import UpdateRule, schedule_scalars
 from tallystick.transcripts.recipe import Recipe
-from tallystick.transcripts.schedule import learning_rate
+from tallystick.workloads.names import BATCH, POSITION, STATE_PREFIXES, STEP_SLOT
+from tallystick.workloads.optimizer import UpdateRule, schedule_scalars
 from tallystick.workloads.plan import micro_batches
-
-STATE_PREFIXES: Final = ("weights.", "buffers.", "optimizer.", "position.")
-BATCH: Final = "inputs."
-POSITION: Final = "position.step"
-STEP_SLOT: Final = ".step"
+from tallystick.workloads.schedule import learning_rate
 
 Bind = Callable[[int], State]
 

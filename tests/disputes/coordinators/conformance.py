@@ -22,7 +22,6 @@ from tallystick.commitments.proofs import LeafHashes, prove_inclusion
 from tallystick.commitments.tree import leaf_hash, tree_root
 from tallystick.disputes.coordinators.coordinator import Board, Coordinator, MoveEntry, replayed
 from tallystick.disputes.game import committee
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.invariants import broken
 from tallystick.disputes.game.moves import (
     Choose,
@@ -40,6 +39,7 @@ from tallystick.disputes.game.partition import cut_places
 from tallystick.disputes.game.rules import Rules
 from tallystick.disputes.game.state import Dispute, Phase, PostedClaim, State
 from tallystick.errors import RuleError
+from tallystick.judging.fault import Fault
 
 MEMBERS: Final = tuple(f"member{number}" for number in range(5))
 NAMES: Final = ("prover", "challenger", "bystander", "referee", "guardian", "planter", "treasury", *MEMBERS)

@@ -17,13 +17,13 @@ from tallystick.disputes.evidence.subjects import subject_of_call, whole_calls  
 from tallystick.disputes.evidence.traces import trace_for  # noqa: E402
 from tallystick.disputes.evidence.view import OpeningView  # noqa: E402
 from tallystick.disputes.evidence.whole import read_operators  # noqa: E402
-from tallystick.disputes.game.fault import Fault  # noqa: E402
 from tallystick.disputes.game.protocols import Doubt  # noqa: E402
 from tallystick.errors import ProofError  # noqa: E402
 from tallystick.frameworks.torch.engine import TorchEngine  # noqa: E402
 from tallystick.graphs.root import graph_root  # noqa: E402
-from tallystick.judging.budget import budget_of  # noqa: E402
-from tallystick.judging.opening import value_file  # noqa: E402
+from tallystick.judging.fault import Fault  # noqa: E402
+from tallystick.judging.opening.budget import budget_of  # noqa: E402
+from tallystick.judging.opening.files import value_file  # noqa: E402
 from tallystick.recorders.step_opening import open_operators  # noqa: E402
 from tallystick.store.inference import InferenceDirectory  # noqa: E402
 from tallystick.transcripts.budget import Budget  # noqa: E402

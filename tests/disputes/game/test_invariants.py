@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tallystick.disputes.game import moves
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.game import apply, next_moves
 from tallystick.disputes.game.invariants import broken, held
 from tallystick.disputes.game.state import Credit, Phase, State, Status
 from tallystick.errors import RuleError
+from tallystick.judging.fault import Fault
 from tests.disputes.playing import (
     BEACON,
     CHALLENGER,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 
 from tallystick.disputes.game import committee
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Disclose, Vote
 from tallystick.disputes.game.state import Dispute, Phase, PostedClaim, Status
+from tallystick.judging.fault import Fault
 from tests.support.simulator.actors import Actor, WorldView
 
 

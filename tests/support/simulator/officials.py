@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Convene, Draw, Move, Pause, Resume, Rule, Unseal
 from tallystick.disputes.game.state import Dispute, Phase, PostedClaim, Status
+from tallystick.judging.fault import Fault
 from tests.support.simulator.actors import Actor, WorldView
 from tests.support.simulator.trees import NOTHING
 

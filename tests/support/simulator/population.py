@@ -6,7 +6,7 @@ from random import Random
 from typing import Final
 
 from tallystick.disputes.game import committee
-from tallystick.disputes.game.fault import Fault
+from tallystick.judging.fault import Fault
 from tests.support.simulator.actors import Actor, WorldView
 from tests.support.simulator.challengers import Challenger
 from tests.support.simulator.keeper import Keeper

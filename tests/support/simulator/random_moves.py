@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Final
 
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import (
     Appeal,
     Choose,
@@ -39,6 +38,7 @@ from tallystick.disputes.game.moves import (
 )
 from tallystick.disputes.game.partition import cut_places
 from tallystick.disputes.game.state import Dispute, Phase, State
+from tallystick.judging.fault import Fault
 from tests.support.simulator.trees import ELEMENTS, FORGED, NOTHING, Tree, Truth
 
 BISECTION: Final = ("partition", "choose", "protest", "descend", "reveal")

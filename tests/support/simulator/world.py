@@ -10,11 +10,11 @@ from typing import Final
 
 from tallystick.disputes.coordinators.coordinator import MoveEntry
 from tallystick.disputes.game import committee
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.invariants import broken
 from tallystick.disputes.game.moves import Move, Retire, Withdraw
 from tallystick.disputes.game.pausing import game_time
 from tallystick.disputes.game.state import Dispute, Phase, State, Status
+from tallystick.judging.fault import Fault
 from tests.support.simulator.accounts import Accounts
 from tests.support.simulator.actors import Actor
 from tests.support.simulator.background_load import BackgroundLoad

@@ -20,7 +20,7 @@ from tallystick.graphs.files import load_program
 from tallystick.graphs.graph import Graph
 from tallystick.graphs.root import graph_root
 from tallystick.graphs.values import float_results
-from tallystick.judging.budget import Accumulated, budget_of
+from tallystick.judging.opening.budget import Accumulated, budget_of
 from tallystick.operators.precision import FORMATS
 from tallystick.tensors.safetensors import read_state
 from tallystick.tolerances.threshold import NO_ERRORS, QUANTILES, SAFETY, Errors, Threshold, rounding_errors

@@ -18,7 +18,7 @@ from tallystick.calibration.operators.traces import input_sets
 from tallystick.calibration.operators.workload import all_values
 from tallystick.errors import UnavailableError
 from tallystick.graphs.files import load_program
-from tallystick.judging.budget import Accumulated, Drifted, Lean, accumulate
+from tallystick.judging.opening.budget import Accumulated, OperatorBias, PathError, accumulate
 
 
 def main(stack_name: str, job: Path) -> None:
@@ -37,7 +37,7 @@ def main(stack_name: str, job: Path) -> None:
 
 def read_run(row: Mapping[str, Any]) -> Accumulated:
     """One run as `main` wrote it."""
-    leans, drifts = (Lean(**each) for each in row["leans"]), (Drifted(**each) for each in row["drifts"])
+    leans, drifts = (OperatorBias(**each) for each in row["leans"]), (PathError(**each) for each in row["drifts"])
     return Accumulated(tuple(leans), tuple(drifts), tuple(row["unavailable"]))
 
 

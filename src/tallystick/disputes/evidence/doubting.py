@@ -23,11 +23,11 @@ from tallystick.disputes.game.state import PostedClaim, Tree
 from tallystick.errors import MalformedError, ProofError
 from tallystick.graphs.engine import Engine
 from tallystick.graphs.root import graph_root
-from tallystick.judging.budget import judge_budget
 from tallystick.judging.leaf.request import LeafRequest
+from tallystick.judging.opening.budget import judge_budget
 from tallystick.transcripts.budget import Budget, budget_for
 from tallystick.transcripts.spec import Spec
-from tallystick.workloads.program import STATE_PREFIXES
+from tallystick.workloads.names import STATE_PREFIXES
 
 
 def doubter_for(

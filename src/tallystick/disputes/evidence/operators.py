@@ -23,7 +23,7 @@ from tallystick.errors import UnavailableError
 from tallystick.graphs.files import constants_path
 from tallystick.graphs.graph import Ref
 from tallystick.judging.leaf.bundling import WholeOpening
-from tallystick.judging.opening import GRAPH, OPENING, OPERATOR, OPERATORS, value_file
+from tallystick.judging.opening.files import GRAPH, OPENING, OPERATOR, OPERATORS, value_file
 from tallystick.transcripts.opening import Opening
 from tallystick.transcripts.record import OperatorRecord
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tallystick.disputes.game.context import Context
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.ledger import credit
 from tallystick.disputes.game.state import Dispute, Phase, State, Status
+from tallystick.judging.fault import Fault
 
 
 def settle(at: Context, number: int, fault: Fault) -> State:

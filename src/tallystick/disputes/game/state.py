@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from tallystick.commitments.digests import Digest
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.rules import Rules
+from tallystick.judging.fault import Fault
 
 Tree: TypeAlias = tuple[str, int, int]
 """Root, size and levels of what is claimed."""

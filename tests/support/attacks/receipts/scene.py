@@ -17,7 +17,7 @@ from tallystick.attestation.signing import SigningKey
 from tallystick.commitments.encoding import Json
 from tallystick.tolerances.fingerprints.standard import standard_fingerprints
 from tallystick.transcripts.sampler import Sampler
-from tallystick.transcripts.states_opening import CommittedStates
+from tallystick.workloads.hidden_states import CommittedStates
 from tallystick.workloads.language_model import LanguageModel, Rows
 
 if TYPE_CHECKING:

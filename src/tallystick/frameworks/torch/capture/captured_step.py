@@ -15,7 +15,7 @@ from tallystick.frameworks.torch.state import live_tensors
 from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.graphs.graph import Graph
 from tallystick.tensors.tensor import Tensor
-from tallystick.transcripts.optimizer import UpdateRule
+from tallystick.workloads.optimizer import UpdateRule
 
 
 @dataclass(frozen=True)

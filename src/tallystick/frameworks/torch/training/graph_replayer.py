@@ -22,8 +22,9 @@ from tallystick.graphs.root import graph_root
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.spec import Spec
+from tallystick.workloads.names import POSITION
 from tallystick.workloads.plan import classes, projection_seed
-from tallystick.workloads.program import POSITION, StepProgram
+from tallystick.workloads.program import StepProgram
 from tallystick.workloads.replayer import ReplayedStep
 
 OBSERVED = frozenset({"loss", "gradient_norm", "activation.mean", "activation.rms"})
