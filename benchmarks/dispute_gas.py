@@ -25,7 +25,7 @@ from tallystick.disputes.coordinators.ethereum.encoding import (
     artefact,
     decode_event,
     decode_move,
-    encode_founding,
+    encode_deployment,
     encode_move,
 )
 from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
@@ -113,7 +113,7 @@ class Contract:
     @cached_property
     def address(self) -> str:
         """Where the contract is; makes it."""
-        data = "0x" + encode_founding(self.rules, BOARD.address).hex()
+        data = "0x" + encode_deployment(self.rules, BOARD.address).hex()
         return str(self._sent({"from": self.parties[4], "data": data})["contractAddress"])
 
     @cached_property

@@ -7,7 +7,7 @@ import torch
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.frameworks.torch.generation.fingerprints import commit_states, make_fingerprint
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
-from tallystick.transcripts import fingerprints
+from tallystick.workloads import fingerprints
 from tallystick.workloads.hidden_states import check_states_opening
 
 SETTINGS = [
