@@ -47,7 +47,7 @@ def environment(one_thread: None) -> Any:
 
 @pytest.fixture(scope="module")
 def replayer(language_model: Any) -> Any:
-    from tallystick.cli.exact_replay import PlainReplayer
+    from tallystick.api.exact_replay import PlainReplayer
 
     return PlainReplayer(language_model)
 

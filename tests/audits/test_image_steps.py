@@ -10,7 +10,6 @@ import pytest
 import tallystick
 from tallystick.graphs.files import load_program
 from tallystick.judging.opening.judge import OpeningRequest, judge_opening
-from tallystick.store.run import RunDirectory
 
 torch = pytest.importorskip("torch")
 SIDE, CLASSES, BATCH = 12, 5, 4
@@ -58,9 +57,9 @@ def recorded(out: Path, momentum: float) -> Path:
 
 
 def opened(run: Path, out: Path) -> Path:
-    from tallystick.cli.open import open_step
+    from tallystick.api.opening import open_operators
 
-    open_step(RunDirectory(run), 2, out, None)
+    open_operators(run, 2, out)
     return out
 
 

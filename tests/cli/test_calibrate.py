@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tallystick.api.settings import read_budgets, read_profile
 from tallystick.calibration.operators import calibrate, stacks
 from tallystick.calibration.operators.stacks import stack_named
-from tallystick.cli.judge import read_budgets, read_profile
 from tallystick.graphs.files import save_program
 from tallystick.graphs.graph import Graph, GraphForm, Input, Node, Output, Role
 from tallystick.graphs.root import graph_root

@@ -47,15 +47,15 @@ def run(source: Path, one_thread: None, tmp_path_factory: pytest.TempPathFactory
 def test_a_run_with_a_step_graph_is_audited_by_it(tally: Tally, run: Path) -> None:
     told = tally("audit", run, "--full")
     assert told.code == 0
-    assert "replayed: graph sha256:" in told.out
+    assert "replayed 3 of 3 steps with graph sha256:" in told.out
     assert json.loads(tally("audit", run, "--json").out)["replayed"].startswith("graph sha256:")
-    assert "replayed: the recipe" in tally("audit", run, "--replay", "recipe").out
+    assert "steps with the recipe" in tally("audit", run, "--replay", "recipe").out
 
 
 def test_without_a_graph_the_recipe_is_replayed(tally: Tally, run: Path, tmp_path: Path) -> None:
     assert tally("train", run.parent / "config.toml", "--out", tmp_path / "run", "--no-graph").code == 0
     assert not (tmp_path / "run/graphs").exists()
-    assert "replayed: the recipe" in tally("audit", tmp_path / "run").out
+    assert "steps with the recipe" in tally("audit", tmp_path / "run").out
     told = tally("open", tmp_path / "run", "--step", 1, "--operators", "--out", tmp_path / "x")
     assert told.code == 2
     assert "the run has no step graph" in told.complaint

@@ -201,6 +201,6 @@ def test_what_a_file_asks_was_chosen_by_whoever_made_it(
         write_bundle(out, opened(tmp_path / name, changes).whole.bundle(0, chosen))
         assert tally("referee", out).code == code
         assert (asked[-1].nonce, asked[-1].element) == (b"", None)
-        told = tally("referee", out, "--nonce", "ab")
+        told = tally("referee", out, "--nonce", "ab", "--verbose")
         assert (told.code, asked[-1].nonce) == (code, b"\xab")
         assert "drawn after the prover had committed" in told.out

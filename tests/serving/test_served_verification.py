@@ -9,7 +9,7 @@ import pytest
 
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.sampler import SamplerRule
-from tallystick.answers.verification import verify
+from tallystick.api.answers import verify
 from tallystick.transcripts.receipt import SignedReceipt
 from tallystick.workloads.fingerprints import distances
 

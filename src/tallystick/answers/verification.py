@@ -1,4 +1,4 @@
-"""`tallystick.verify`: one response, in whatever form it is held, against the promised model."""
+"""Responses, policies, requests and models in the forms in which somebody may hold them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from tallystick.answers.limits import context_length_of
 from tallystick.answers.policy import ReceiptPolicy, read_receipt_policy
 from tallystick.answers.reading import read_response
-from tallystick.answers.report import ReceiptReport
 from tallystick.answers.request import ExpectedRequest, read_request
 from tallystick.answers.response import Response
-from tallystick.answers.verify import verify_receipt
 from tallystick.commitments.encoding import Json, parse
 from tallystick.errors import MalformedError
 from tallystick.transcripts.receipt import SignedReceipt
@@ -23,39 +20,6 @@ MODELS_HELD: Final = 2
 ModelSource = LanguageModel | Path | str
 PolicySource = ReceiptPolicy | Path | str | None
 RequestSource = ExpectedRequest | Mapping[str, Any] | Path | str | None
-
-
-def verify(
-    response: object,
-    *,
-    model: ModelSource,
-    policy: PolicySource = None,
-    request: RequestSource = None,
-) -> ReceiptReport:
-    """Judge one response by its receipt, with one pass of the promised model.
-
-    Args:
-        response: a signed receipt, or a response that carries one: as JSON text, as parsed JSON, or as an object of the
-            `openai` client.
-        model: the promised model, or its directory.
-        policy: what the verifier asks, or its file.
-        request: what was asked: the arguments of the call, or a file of its JSON.
-
-    Raises:
-        MalformedError: something is not what it should be; the line names the field.
-        UnavailableError: the model is not there, or verifying takes more than the policy spends.
-        UsageError: the model has no chat template for the request.
-    """
-    read = response_of(response)
-    promised = model_of(model)
-    return verify_receipt(
-        read.receipt,
-        promised,
-        policy_of(policy),
-        request_of(request),
-        response=read,
-        context_length=context_length_of(promised),
-    )
 
 
 def response_of(response: object) -> Response:

@@ -28,7 +28,9 @@ def calibrate(
     keep: Path | None = typer.Option(None, help="Keep the values of all runs in this directory."),
     as_json: bool = typer.Option(False, "--json", help="Print what was found as JSON."),
 ) -> None:
-    """Run every operator of a graph on each numerical stack of this machine, and set thresholds by their errors.
+    """Measure thresholds for the operators of a graph.
+
+    Every operator runs on each numerical stack of this machine; the thresholds follow from the errors.
 
     A file `weights.safetensors` beside the inputs belongs to every set.
     """
@@ -52,10 +54,13 @@ def merge_profiles(
     profiles: list[Path] = typer.Argument(help="Profiles of several machines."),
     out: Path = typer.Option(help="Where the profile that holds for all of them is written."),
 ) -> None:
-    """Join calibration profiles: the larger error everywhere, never beyond an operator's bound."""
+    """Join the thresholds of several machines.
+
+    The larger threshold counts, but never more than the bound of the operator.
+    """
     from functools import reduce
 
-    from tallystick.cli.judge import read_profile
+    from tallystick.api.settings import read_profile
     from tallystick.documents.files import write_atomically
 
     joined = reduce(lambda one, other: one.merged(other), map(read_profile, profiles))

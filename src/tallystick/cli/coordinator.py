@@ -31,7 +31,7 @@ NO_KEY: Final = "0" * 64
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this file."""
-    group = typer.Typer(no_args_is_help=True, help="A coordinator of disputes, in a database and over HTTP.")
+    group = typer.Typer(no_args_is_help=True, help="Run a coordinator of disputes in a database.")
     group.command(name="init")(init)
     group.command(name="serve")(serve)
     group.command(name="grant")(grant)
@@ -74,8 +74,8 @@ def serve(
     profile: Path | None = PROFILE,
     budget: list[Path] = BUDGET,
     keep: bool = typer.Option(True, help="Make the moves that anybody may make once they are due."),
-    poll: float = typer.Option(1.0, min=0.05, max=3600, help="Seconds between looks for moves that are due."),
-    grace: float = typer.Option(60.0, min=0, help="Seconds in which nothing is made, for parties to come back first."),
+    poll: float = typer.Option(1.0, min=0.05, max=3600, help="Seconds between checks for moves that are due."),
+    grace: float = typer.Option(60.0, min=0, help="Seconds before the first such move, so that parties can come back."),
 ) -> int:
     """Serve a coordinator to its parties until Ctrl-C. Prints the address, the identity and the key."""
     _need_extra()
@@ -113,7 +113,7 @@ def show(
     key: Path | None = typer.Option(None, "--key", help=KEY_HELP),
     as_json: bool = typer.Option(False, "--json", help="One line of JSON."),
 ) -> int:
-    """Check every entry of a coordinator's database, and print where its claims, disputes and purses stand."""
+    """Check every entry of a coordinator's database, and print the state of claims, disputes and purses."""
     with closing(_open(db, key)) as place:
         if as_json:
             from tallystick.cli.output import print_json
@@ -193,7 +193,7 @@ def _referee(place: LocalCoordinator, path: Path, judge: DisputeJudge, folder: P
 def _listen(
     host: str, port: int, place: LocalCoordinator, programs: Sequence[Player], pace: tuple[float, float]
 ) -> None:
-    """Serve until Ctrl-C, with the programs at work in a thread beside."""
+    """Serve until Ctrl-C, with the programs in another thread."""
     import threading
 
     from tallystick.cli.output import talk
@@ -215,7 +215,7 @@ def _listen(
 
 
 def _keep_at(programs: Sequence[Player], pace: tuple[float, float], stop: threading.Event) -> None:
-    """Let every program do what it can, again and again; an outage is told, and tried again."""
+    """Run every program in a loop; an outage is reported, and the program is tried again."""
     from tallystick.cli.output import talk
 
     console, (grace, poll) = talk(), pace

@@ -29,7 +29,7 @@ MakeTrace = Callable[[Path], "Trace"]
 
 @dataclass(frozen=True)
 class Ended:
-    """How a claim fared: who was at fault where, after how many moves, and what each party has gained."""
+    """What became of a claim: who was at fault where, after how many moves, and what each party has gained."""
 
     state: State
     record: int

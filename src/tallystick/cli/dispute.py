@@ -1,4 +1,4 @@
-"""`tally dispute`: open one, see where all stand, follow its moves, play one's side of it, make what is due.
+"""`tally dispute`: open a dispute, list all, show the moves of one, play one side, make the moves that are due.
 
 The moves of members, guardian and planter are in `offices`.
 """
@@ -47,7 +47,7 @@ EXITS: Final = {"won": 0, "lost": 1, "nobody is at fault": 3, "not over": 3}
 
 def register(app: typer.Typer) -> None:
     """Add the group of this file."""
-    group = typer.Typer(no_args_is_help=True, help="Open disputes, follow them, play them, settle them.")
+    group = typer.Typer(no_args_is_help=True, help="Open, follow, play and settle disputes.")
     for command in (open_, status, show, play, settle, withdraw, retire, pause, resume, seal, unseal):
         group.command(name=command.__name__.rstrip("_"))(command)
     app.add_typer(group, name="dispute")
@@ -104,9 +104,9 @@ def status(coordinator: str = COORDINATOR, json: bool = JSON) -> None:
 
 
 def show(number: int = NUMBER, coordinator: str = COORDINATOR, board: str | None = BOARD, json: bool = JSON) -> None:
-    """Print every move of a dispute, the range as it shrinks, why it was ruled so, and who is to move."""
+    """Print every move of a dispute, the remaining range, the reason of the ruling, and who moves next."""
+    from tallystick.api.verdict_text import printable
     from tallystick.cli.output import print_json
-    from tallystick.cli.report import printable
     from tallystick.disputes.parties.connect import connected
     from tallystick.disputes.parties.history import tell
     from tallystick.disputes.parties.progress import standing

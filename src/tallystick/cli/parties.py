@@ -45,7 +45,9 @@ def prover(
     coordinator: str = COORDINATOR,
     key: Path = KEY,
     once: bool = typer.Option(False, "--once", help="Do what can be done now, and end."),
-    concede: bool = typer.Option(False, "--concede-if-wrong", help="Give up disputes that this run does not bear out."),
+    concede: bool = typer.Option(
+        False, "--concede-if-wrong", help="Concede disputes in which this run does not support the claim."
+    ),
     seal: str | None = typer.Option(None, "--seal", help="A planter's seal (`tally dispute seal`), for a new claim."),
     device: str = DEVICE,
     profile: Path | None = PROFILE,
@@ -55,10 +57,12 @@ def prover(
     work: Path | None = WORK,
     poll: float = POLL,
 ) -> int:
-    """Post a run as a claim with a bond, and answer for it until it is final. Prints the claim's number.
+    """Post a run as a claim, and answer for it.
 
-    Started again after a crash it goes on; nothing is computed while nobody disputes. Ends when the claim is final (0)
-    or slashed (1) and all money is taken out; stopped before, its exit code is 3.
+    The claim has a bond; its number is printed. The program answers challenges until the claim is final.
+
+    It can be started again after a crash. It computes nothing while nobody disputes. It ends when the claim is
+    final (0) or slashed (1) and all money is taken out; stopped before that, its exit code is 3.
     """
     from tallystick.cli.output import existing
     from tallystick.disputes.evidence.traces import trace_for
@@ -101,11 +105,13 @@ def challenger(
     work: Path | None = WORK,
     poll: float = POLL,
 ) -> int:
-    """Recompute claims, contest what differs, and play the disputes to their end.
+    """Recompute claims, and contest what differs.
 
-    Every claim is fetched from the board, audited, and contested once at most. Audits run in a process of their own,
-    one at a time, the claim first whose window ends first; meanwhile disputes are answered. Exit code 1 if one was
-    lost.
+    The program plays its disputes to their end.
+
+    Every claim is fetched from the board, audited, and contested at most once. Audits run one at a time in a
+    process of their own; the claim whose window ends first comes first. Disputes are answered meanwhile. Exit code
+    1 if one was lost.
     """
     from tallystick.disputes.evidence.doubting import doubter_for
     from tallystick.disputes.parties import programs
@@ -137,9 +143,12 @@ def committee(
     work: Path | None = WORK,
     poll: float = POLL,
 ) -> int:
-    """Stake as a member of the rules, and vote in the committees that the member is drawn for.
+    """Vote in the committees this member is drawn for.
 
-    Votes are written down before they are committed to, and disclosed after a crash too. Whoever is absent pays.
+    The member stakes first.
+
+    A vote is written to disk before it is committed to, so that it can be disclosed after a crash. A member who
+    does not vote pays.
     """
     from tallystick.disputes.evidence.traces import torch_engine
     from tallystick.disputes.parties import programs
@@ -166,7 +175,10 @@ def rule(
     work: Path | None = WORK,
     poll: float = POLL,
 ) -> int:
-    """Rule as the referee wherever a check decides; where none does, a committee is convened."""
+    """Rule as the referee where a check decides.
+
+    Where no check decides, the program calls a committee.
+    """
     from tallystick.disputes.evidence.traces import torch_engine
     from tallystick.disputes.parties import programs
 

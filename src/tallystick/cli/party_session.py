@@ -74,7 +74,7 @@ def dispute_judge(
     profile: Path | None, budgets: Iterable[Path], engine: Engine | None = None, device: str = "cpu"
 ) -> DisputeJudge:
     """A judge by these calibrations; raises `UnavailableError` or `MalformedError` for a file that is none."""
-    from tallystick.cli.judge import read_budgets, read_profile
+    from tallystick.api.settings import read_budgets, read_profile
     from tallystick.disputes.evidence.judging import DisputeJudge
 
     thresholds = None if profile is None else read_profile(profile)

@@ -54,9 +54,9 @@ def run(
 
 
 def opened_step(run: Path, out: Path, node: int | None = None) -> Path:
-    from tallystick.cli.open import open_step
+    from tallystick.api.opening import open_operators
 
-    open_step(RunDirectory(run), 2, out, node)
+    open_operators(run, 2, out, node=node)
     return out
 
 
@@ -282,13 +282,13 @@ def test_an_opening_goes_into_an_empty_directory_and_names_a_step_and_a_node_tha
 def test_the_graph_of_a_run_is_replayed_and_has_to_be_that_of_its_recipe(
     run: Path, tmp_path: Path, recipe_of: Callable[..., Any], source: Path
 ) -> None:
+    from tallystick.api.auditing import verifier_stack
     from tallystick.audits.policy import Policy
     from tallystick.audits.training import VerifierStack, audit_training
-    from tallystick.cli.audit import workplace_for
 
     policy = Policy(full=True)
     directory = RunDirectory(run)
-    place = workplace_for(directory, None, policy)
+    place = verifier_stack(directory, None, policy)
     report = audit_training(directory, policy, bytes(32), place)
     assert (report.verdict.outcome, report.replayed) == ("accepted", f"graph {directory.spec().graph}")
     other = VerifierStack(place.environment, place.replayer, place.graph_replayer, lambda spec: "sha256:" + "4" * 64)

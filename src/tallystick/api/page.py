@@ -7,38 +7,47 @@ import io
 from importlib import resources
 
 from tallystick import __version__
+from tallystick.api.verdict_text import describe, summarise_checks
+from tallystick.audits.inference import InferenceReport
 from tallystick.audits.report import Report
-from tallystick.cli.report import describe, sections, summarise_checks
 
 OBJECTIONS_SHOWN = 20
 RECORDED, REPLAYED, RULED_OUT = "#8fa3b8", "#35618f", "#b3261e"
 
 
-def render_page(report: Report) -> str:
+def render_page(report: Report | InferenceReport) -> str:
     """The page as HTML; every value is escaped, because a run's text is the prover's."""
     from jinja2 import Environment
 
-    template = resources.files("tallystick.cli").joinpath("templates/report.html").read_text()
-    objections = report.verdict.objections
+    template = resources.files("tallystick.api").joinpath("templates/report.html").read_text()
+    verdict = report.verdict
+    segments = report.segments if isinstance(report, Report) else ()
     return (
         Environment(autoescape=True)
         .from_string(template)
         .render(
             report=report,
-            outcome=report.verdict.outcome,
+            mode=report.policy.mode if isinstance(report, Report) else "",
+            outcome=verdict.outcome,
             figures=_figures(report),
-            objections=[describe(finding) for finding in objections[:OBJECTIONS_SHOWN]],
-            more=max(0, len(objections) - OBJECTIONS_SHOWN),
-            sections=list(sections(report)),
-            segments=report.segments,
-            plot=_plot(report) if report.segments else "",
-            checks=summarise_checks(report.verdict.findings),
+            objections=[describe(finding) for finding in verdict.objections[:OBJECTIONS_SHOWN]],
+            more=max(0, len(verdict.objections) - OBJECTIONS_SHOWN),
+            sections=(
+                ("could not check", verdict.unavailable),
+                ("not checked", verdict.not_checked),
+                ("assumed", verdict.assumptions),
+            ),
+            segments=segments,
+            plot=_plot(report) if isinstance(report, Report) and segments else "",
+            checks=summarise_checks(verdict.findings),
             version=__version__,
         )
     )
 
 
-def _figures(report: Report) -> list[tuple[str, str]]:
+def _figures(report: Report | InferenceReport) -> list[tuple[str, str]]:
+    if isinstance(report, InferenceReport):
+        return [("calls replayed", f"{len(report.replayed)} of {report.calls}")]
     ratio = "unknown" if report.cost_ratio is None else f"{report.cost_ratio:.2f}"
     chances = [
         (f"caught if {100 * float(share):g} % were bad", f"{100 * chance:.1f} %")
