@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tallystick.answers.ladder import Tools, climb
+from tallystick.answers.limits import context_length_of
 from tallystick.answers.report import ReceiptReport
 from tallystick.answers.states import StatesChallenge
 from tallystick.answers.verification import (
     ModelSource,
     PolicySource,
     RequestSource,
-    context_length_of,
     model_of,
     policy_of,
     request_of,
