@@ -110,9 +110,10 @@ def sentence(lines: Mapping[str, int]) -> str:
 
 
 def code_lines(path: Path) -> int:
-    """Lines that hold code: no blank lines, comments or docstrings."""
+    """Lines that hold code: no blank lines, comments or docstrings, and nothing that type checkers alone read."""
     text = path.read_text()
-    prose = {line for node in ast.walk(ast.parse(text)) for line in _docstring_lines(node)}
+    nodes = list(ast.walk(ast.parse(text)))
+    prose = {line for node in nodes for line in (*_docstring_lines(node), *_lines_for_type_checkers(node))}
     return sum(
         bool(line.strip()) and not line.strip().startswith("#") and number not in prose
         for number, line in enumerate(text.splitlines(), 1)
@@ -125,6 +126,11 @@ def _docstring_lines(node: ast.AST) -> range:
         first = body[0]
         return range(first.lineno, (first.end_lineno or first.lineno) + 1)
     return range(0)
+
+
+def _lines_for_type_checkers(node: ast.AST) -> range:
+    is_typing = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not node.orelse
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1) if is_typing else range(0)
 
 
 def _tally(folder: Path, command: str) -> None:

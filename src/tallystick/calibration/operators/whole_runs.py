@@ -37,8 +37,9 @@ def main(stack_name: str, job: Path) -> None:
 
 def read_run(row: Mapping[str, Any]) -> Accumulated:
     """One run as `main` wrote it."""
-    leans, drifts = (OperatorBias(**each) for each in row["leans"]), (PathError(**each) for each in row["drifts"])
-    return Accumulated(tuple(leans), tuple(drifts), tuple(row["unavailable"]))
+    biases = tuple(OperatorBias(**each) for each in row["biases"])
+    path_errors = tuple(PathError(**each) for each in row["path_errors"])
+    return Accumulated(biases, path_errors, tuple(row["unavailable"]))
 
 
 if __name__ == "__main__":
