@@ -148,3 +148,18 @@ def test_an_opening_is_judged_against_the_run_it_is_taken_from(tally: Tally, run
     assert told.code == 1
     assert "belongs to the claim" in told.out
     assert tally("judge", tmp_path / "opened", "--run", tmp_path / "nowhere").code == 4
+
+
+def test_opened_operators_are_neither_audited_nor_opened_nor_a_run(tally: Tally, run: Path, tmp_path: Path) -> None:
+    opened = tmp_path / "opening"
+    assert tally("open", run, "--step", 2, "--operators", "--out", opened, "--no-tensors").code == 0
+    assert tally("judge", opened, "--run", run).code == 3
+    refused = {
+        "`tally judge": tally("audit", opened),
+        "opened operators already": tally("open", opened, "--step", 2, "--operators", "--out", tmp_path / "more"),
+        "not the run": tally("judge", opened, "--run", opened),
+    }
+    for reason, answer in refused.items():
+        assert answer.code == 2
+        assert reason in " ".join(answer.err.split())
+    assert "no training run" in " ".join(tally("audit", tmp_path).err.split())

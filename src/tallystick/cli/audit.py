@@ -52,18 +52,20 @@ def audit(
     from tallystick.audits.sampling import draw_nonce, parse_nonce
     from tallystick.audits.training import audit_training
     from tallystick.cli.inference import audit_calls
-    from tallystick.store.inference import claims_inference
-    from tallystick.store.run import RunDirectory
+    from tallystick.store.inference import InferenceDirectory
+    from tallystick.store.statement import OpeningDirectory, read_statement
 
+    statement = read_statement(run)
+    if isinstance(statement, OpeningDirectory):
+        raise UsageError(f"{run}: holds opened operators; `tally judge {run}` judges them")
     chosen = {"samples": samples, "window": window, "claim": claim, "full": full or None}
     asked = _policy(policy, chosen | {"mode": "tolerant" if tolerant else None, "replay": replay})
     drawn = draw_nonce() if nonce is None else parse_nonce(nonce)
-    if claims_inference(run):
-        return audit_calls(run, asked, drawn, device, json)
-    directory = RunDirectory(run)
-    workplace = workplace_for(directory, device, asked)
+    if isinstance(statement, InferenceDirectory):
+        return audit_calls(statement, asked, drawn, device, json)
+    workplace = workplace_for(statement, device, asked)
     with _watched() as progress:
-        report = audit_training(directory, asked, drawn, workplace, progress)
+        report = audit_training(statement, asked, drawn, workplace, progress)
     return _show(report, html, json)
 
 

@@ -58,10 +58,10 @@ class Ended:
 
 def honest_claim(model: Path, calls: Path) -> Ended:
     """Record answers of the exported model into `calls`, and claim them."""
-    from tallystick.disputes.evidence.traces import trace_for
+    from tallystick.disputes.evidence.statement import statement_at
 
     record_calls(model, calls)
-    return play(calls, lambda work: trace_for(calls, work))
+    return play(calls, lambda work: statement_at(calls).trace(work))
 
 
 def swapped_layer(calls: Path, out: Path) -> Ended:

@@ -181,7 +181,7 @@ def _look(coordinator: str) -> GameView:
 def _roles(chair: PartySession, side: str, run: Path | None, device: str) -> tuple[PartyRole, ...]:
     from tallystick.disputes.evidence.doubting import doubter_for
     from tallystick.disputes.evidence.judging import DisputeJudge
-    from tallystick.disputes.evidence.traces import trace_for
+    from tallystick.disputes.evidence.statement import statement_at
     from tallystick.disputes.parties import programs
     from tallystick.disputes.parties.evidence import find_evidence
     from tallystick.disputes.parties.offers import offer_of
@@ -189,7 +189,9 @@ def _roles(chair: PartySession, side: str, run: Path | None, device: str) -> tup
     if side == "prover":
         if run is None:
             raise UsageError("--run: the prover answers from its run")
-        trace = trace_for(run, chair.workspace.folder / "trace" / offer_of(run).root[:16], device=device)
+        statement = statement_at(run)
+        root = offer_of(run, statement).root
+        trace = statement.trace(chair.workspace.folder / "trace" / root[:16], device=device)
         return programs.prover(chair.shelf, chair.workspace, lambda _: trace)
     doubter, judge = doubter_for(device=device), DisputeJudge()
     return programs.challenger(

@@ -11,6 +11,7 @@ from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
     from tallystick.audits.policy import Policy
+    from tallystick.store.inference import InferenceDirectory
 
 
 def register(app: typer.Typer) -> None:
@@ -46,7 +47,7 @@ def record_inference(
         print(claim.identity)
 
 
-def audit_calls(run: Path, policy: Policy, nonce: bytes, device: str | None, as_json: bool) -> int:
+def audit_calls(run: InferenceDirectory, policy: Policy, nonce: bytes, device: str | None, as_json: bool) -> int:
     """Audit recorded calls on this machine and print what was found; returns the exit code."""
     import torch
 
@@ -55,17 +56,15 @@ def audit_calls(run: Path, policy: Policy, nonce: bytes, device: str | None, as_
     from tallystick.cli.output import print_json, progress_bar
     from tallystick.frameworks.torch.engine import TorchEngine
     from tallystick.frameworks.torch.environment import describe_environment
-    from tallystick.store.inference import InferenceDirectory
 
-    directory = InferenceDirectory(run)
-    stated = directory.environment()
+    stated = run.environment()
     on = device or (stated.device if torch.cuda.is_available() else "cpu")
     torch.set_num_threads(min(stated.threads, 256))
     environment = describe_environment("cuda" if on == "cuda" else "cpu")
     with progress_bar() as bar:
         task = bar.add_task("replaying", total=None, seen="")
         report = audit_inference(
-            directory,
+            run,
             policy,
             nonce,
             environment,

@@ -95,14 +95,13 @@ def read_published(run: Path) -> Published:
     """What a run directory claims."""
     from tallystick.cli.output import existing
     from tallystick.judging.published import Published
-    from tallystick.store.inference import InferenceDirectory, claims_inference
     from tallystick.store.run import RunDirectory
+    from tallystick.store.statement import OpeningDirectory, read_statement
 
-    existing(run, "run directory")
-    if claims_inference(run):
-        return Published(InferenceDirectory(run).claim())
-    directory = RunDirectory(run)
-    return Published(directory.claim(), directory.spec())
+    found = read_statement(existing(run, "run directory"))
+    if isinstance(found, OpeningDirectory):
+        raise UsageError(f"--run {run}: holds opened operators, and not the run that they were opened of")
+    return Published(found.claim(), found.spec() if isinstance(found, RunDirectory) else None)
 
 
 def _show(verdict: Verdict, opening: Path, as_json: bool) -> int:

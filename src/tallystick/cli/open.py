@@ -43,19 +43,17 @@ def open_run(
 def _open_record(run: Path, index: int | None, step: int) -> None:
     from tallystick.cli.output import print_json
     from tallystick.commitments.encoding import parse
-    from tallystick.disputes.evidence.subjects import place_of_step
-    from tallystick.store.inference import claims_inference
     from tallystick.store.log import open_line
     from tallystick.store.run import RunDirectory
 
-    if claims_inference(run):
+    found = _recorded(run)
+    if not isinstance(found, RunDirectory):
         raise UsageError(f"{run}: holds calls of a model; `tally open RUN --step C --operators --out DIR`")
-    directory = RunDirectory(run)
-    log = directory.claim().transcript
+    log = found.claim().transcript
     if index is not None and index >= log.size:
         raise UsageError(f"--record {index}: there are {log.size} records, counted from 0")
-    place = index if index is not None else place_of_step(directory, log.size, step)
-    opened = open_line(directory.transcript_path, place, log.size)
+    place = index if index is not None else found.place_of_step(step, log.size)
+    opened = open_line(found.transcript_path, place, log.size)
     opened.check(log)
     print_json(
         {
@@ -72,31 +70,42 @@ def _open_operators(
     run: Path, step: int | None, out: Path | None, node: int | None, with_tensors: bool, device: str
 ) -> None:
     from tallystick.cli.output import print_json, talk
-    from tallystick.store.inference import InferenceDirectory, claims_inference
     from tallystick.store.run import RunDirectory
 
     if step is None or out is None:
         raise UsageError("`tally open RUN --step S --operators --out DIR`")
     if device not in ("cpu", "cuda"):
         raise UsageError(f"--device {device}: cpu or cuda")
-    if claims_inference(run):
-        opening = open_call(InferenceDirectory(run), step, out, node, with_tensors, device)
+    found = _recorded(run)
+    if isinstance(found, RunDirectory):
+        opening = open_step(found, step, out, node, with_tensors, device)
     else:
-        opening = open_step(RunDirectory(run), step, out, node, with_tensors, device)
+        opening = open_call(found, step, out, node, with_tensors, device)
     what = f"operator {node}" if node is not None else f"{opening.operators.size} operators"
     talk().print(f"{out}: {what} of record {opening.index}; judge with `tally judge {out}`", soft_wrap=True)
     print_json({"opening": str(opening.identity), "operators": opening.operators.to_json()})
+
+
+def _recorded(run: Path) -> RunDirectory | InferenceDirectory:
+    """What was recorded in a folder; raises `UsageError` for operators, below which there is nothing to open."""
+    from tallystick.store.statement import OpeningDirectory, read_statement
+
+    found = read_statement(run)
+    if isinstance(found, OpeningDirectory):
+        raise UsageError(f"{run}: holds opened operators already; `tally judge {run}` judges them")
+    return found
 
 
 def open_step(
     run: RunDirectory, step: int, out: Path, node: int | None = None, with_tensors: bool = True, device: str = "cpu"
 ) -> Opening:
     """Open the operators of a step of a run that has a step graph; raises what `open_operators` raises."""
-    from tallystick.disputes.evidence.subjects import graph_replayer, subject_of_step, whole_evidence
+    from tallystick.disputes.evidence.gathering import gather_whole
+    from tallystick.disputes.evidence.opening_sources import graph_replayer, source_of_step
     from tallystick.frameworks.torch.engine import TorchEngine
     from tallystick.recorders.step_opening import open_operators
 
-    subject = subject_of_step(whole_evidence(run), step, lambda evidence: graph_replayer(evidence, device))
+    subject = source_of_step(gather_whole(run), step, lambda evidence: graph_replayer(evidence, device))
     return open_operators(subject, out, TorchEngine(device), node, with_tensors)
 
 
@@ -109,8 +118,9 @@ def open_call(
     device: str = "cpu",
 ) -> Opening:
     """Open the operators of a recorded call of a model; raises what `open_operators` raises."""
-    from tallystick.disputes.evidence.subjects import subject_of_call, whole_calls
+    from tallystick.disputes.evidence.gathering import gather_whole
+    from tallystick.disputes.evidence.opening_sources import source_of_call
     from tallystick.frameworks.torch.engine import TorchEngine
     from tallystick.recorders.step_opening import open_operators
 
-    return open_operators(subject_of_call(whole_calls(run), number), out, TorchEngine(device), node, with_tensors)
+    return open_operators(source_of_call(gather_whole(run), number), out, TorchEngine(device), node, with_tensors)

@@ -25,6 +25,7 @@ from tallystick.cli.status import ChallengerFindings, Posting, Stake, tell_nothi
 from tallystick.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
+    from tallystick.disputes.evidence.claim_statement import ClaimStatement
     from tallystick.disputes.parties.player import Player
     from tallystick.disputes.parties.watch import GameView
 
@@ -54,18 +55,19 @@ def prover(
     """
     from tallystick.cli.output import existing
     from tallystick.disputes.evidence.judging import DisputeJudge
-    from tallystick.disputes.evidence.traces import trace_for
+    from tallystick.disputes.evidence.statement import statement_at
     from tallystick.disputes.parties import programs
     from tallystick.disputes.parties.offers import offer_of
     from tallystick.disputes.parties.prover import LazyTrace, Poster
     from tallystick.disputes.parties.watch import Watch
 
-    offer = offer_of(existing(run, "run"))
+    statement = statement_at(existing(run, "run"))
+    offer = offer_of(run, statement)
     with party_session(coordinator, key, board, board_key, work) as chair:
         poster = Poster(offer, chair.shelf)
         if poster.number(Watch(chair.place.coordinator).look()) is None:
-            _require_whole(run)
-        own = LazyTrace(lambda: trace_for(run, chair.workspace.folder / "trace" / offer.root[:16], device=device))
+            _require_whole(statement)
+        own = LazyTrace(lambda: statement.trace(chair.workspace.folder / "trace" / offer.root[:16], device=device))
         judge = DisputeJudge() if concede else None
         roles = programs.prover(
             chair.shelf, chair.workspace, lambda claim: own if offer.is_of(claim) else None, offer, judge
@@ -161,19 +163,12 @@ def rule(
     return 0
 
 
-def _require_whole(run: Path) -> None:
-    """Raise `UnavailableError` for a run that nobody could defend, before a bond is at stake."""
-    from tallystick.disputes.evidence.subjects import whole_calls, whole_evidence
+def _require_whole(statement: ClaimStatement) -> None:
+    """Raise `UnavailableError` for a statement that nobody could defend, before a bond is at stake."""
     from tallystick.errors import ProofError
-    from tallystick.judging.opening import OPENING
-    from tallystick.store.inference import InferenceDirectory, claims_inference
-    from tallystick.store.run import RunDirectory
 
     try:
-        if claims_inference(run):
-            whole_calls(InferenceDirectory(run))
-        elif not (run / OPENING).is_file():
-            whole_evidence(RunDirectory(run))
+        statement.require_whole()
     except ProofError as error:
         raise UnavailableError(f"{error}; nothing is claimed") from None
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tallystick.disputes.evidence.judging import DisputeJudge
-from tallystick.disputes.evidence.traces import trace_for
+from tallystick.disputes.evidence.statement import statement_at
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Pinpoint
 from tallystick.disputes.game.protocols import DisputeView, Doubt, Ground
@@ -122,7 +122,7 @@ class Court:
     def play(self) -> Fault | None:
         """The dispute, to its end."""
         seats, offer = Seats(self.folder, self.table), offer_of(self.claim)
-        trace, doubter = trace_for(self.claim, self.folder / "work"), Accuser()
+        trace, doubter = statement_at(self.claim).trace(self.folder / "work"), Accuser()
         prover = seats.player("9" * 64, lambda *at: programs.prover(*at, lambda _: trace, offer))
         accuser = seats.player(
             CHALLENGER, lambda *at: programs.challenger(*at, lambda _: doubter, self.pleads, naming=self.naming)

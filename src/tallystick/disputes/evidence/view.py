@@ -29,6 +29,8 @@ from tallystick.judging.leaf.bundling import WholeOpening
 from tallystick.judging.opening import OPERATOR, VALUES, read_value, value_file
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.claim import Claim
+from tallystick.transcripts.inference import InferenceClaim
 from tallystick.transcripts.opening import OpenedOperator, Opening
 
 
@@ -168,6 +170,13 @@ def revealed_operator(folder: Path) -> OpenedOperator:
 def places_of(dispute: Dispute) -> Sequence[int]:
     """The places of the leaves of the last partition."""
     return cut_places(dispute.low, dispute.high, len(dispute.cuts) + 1) if dispute.cuts else ()
+
+
+def require_claim(opening: Opening, claim: Claim | InferenceClaim, graph: Digest | None) -> None:
+    """Raise `ProofError` unless an opening names this claim, its transcript and its graph."""
+    require(opening.claim == claim.identity, f"the opening belongs to the claim {opening.claim}")
+    require(opening.transcript == claim.transcript, "the opening brings another transcript than the claim")
+    require(opening.graph == graph, f"the operators are those of {opening.graph}, another graph than the claim's")
 
 
 def _value_files(folder: Path) -> list[str]:

@@ -146,10 +146,10 @@ def test_a_step_at_a_wrong_learning_rate_is_convicted_by_the_contract_itself(
 def test_honest_work_is_contested_by_nobody_and_the_bond_goes_back(
     chain: Chain, scene: Scene, tmp_path: Path, work: str
 ) -> None:
-    from tallystick.disputes.evidence.traces import trace_for
+    from tallystick.disputes.evidence.statement import statement_at
 
     run = scene.run if work == "run" else scene.calls
-    case = Case(chain, run, trace_for(run, tmp_path / "trace"))
+    case = Case(chain, run, statement_at(run).trace(tmp_path / "trace"))
     players = (case.prover(), case.challenger())
     state = case.hall.play(*players)
     assert [claim.status for claim in state.claims] == [Status.FINAL]
