@@ -118,9 +118,9 @@ def _looks(scene: Scene, others: int, count: int) -> Figure:
         Workspace(scene.folder / f"work-{others}") as workspace,
     ):
         key = SigningKey.read(scene.key)
-        shelf = BoardCache(place.board(key), workspace.folder / "data")
+        cache = BoardCache(place.board(key), workspace.folder / "data")
         trace = statement_at(scene.run).trace(workspace.folder / "trace")
-        roles = programs.prover(shelf, workspace, lambda _: trace, offer_of(scene.run))
+        roles = programs.prover(cache, workspace, lambda _: trace, offer_of(scene.run))
         player = Player(place.connect(key), workspace, roles)
         player.look()
         looks = [{"look": time_arm(player.step)} for _ in range(count)]

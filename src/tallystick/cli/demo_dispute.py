@@ -107,11 +107,11 @@ class _Seats:
 
     def __init__(self, stage: Path) -> None:
         from tallystick.attestation.signing import SigningKey
-        from tallystick.disputes.parties.table import Clock
+        from tallystick.disputes.parties.play_out import Clock
 
         self.stage, self.clock = stage, Clock()
         self.keys = {name: SigningKey.generate() for name in (*PAYING, "referee", "treasury")}
-        self.shelves: dict[str, BoardCache] = {}
+        self.caches: dict[str, BoardCache] = {}
 
     @cached_property
     def coordinator(self) -> LocalCoordinator:
@@ -126,7 +126,7 @@ class _Seats:
         self.coordinator.close()
 
     def play(self, claimed: Path, make_trace: MakeTrace) -> Ended:
-        from tallystick.disputes.parties.table import play_out
+        from tallystick.disputes.parties.play_out import play_out
 
         players = list(self._players(claimed, make_trace))
         try:
@@ -160,9 +160,9 @@ class _Seats:
         from tallystick.disputes.parties.workspace import Workspace
 
         key, workspace = self.keys[name], Workspace(self.stage / name)
-        shelf = BoardCache(self.coordinator.board(key), workspace.folder / "shelf")
-        self.shelves[name] = shelf
-        return Player(self.coordinator.connect(key), workspace, roles((shelf, workspace)))
+        cache = BoardCache(self.coordinator.board(key), workspace.folder / "cache")
+        self.caches[name] = cache
+        return Player(self.coordinator.connect(key), workspace, roles((cache, workspace)))
 
     def _gained(self, name: str) -> int:
         """What a party has more than it began with; the treasury's share stays owed."""
@@ -178,6 +178,6 @@ class _Seats:
 
         if not self.coordinator.state.disputes:
             return ""
-        revealed = self.shelves["referee"].answered(referee.watch.look(), 0).turns[-1]
+        revealed = self.caches["referee"].answered(referee.watch.look(), 0).turns[-1]
         record = OpenedOperator.from_bytes(read_document(revealed / OPERATOR), OPERATOR).record
         return record.operator

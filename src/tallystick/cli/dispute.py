@@ -29,9 +29,9 @@ from tallystick.errors import UsageError
 if TYPE_CHECKING:
     from tallystick.commitments.encoding import Json
     from tallystick.disputes.coordinators.coordinator import Board
+    from tallystick.disputes.parties.game_view import GameView
     from tallystick.disputes.parties.history import HistoryEntry
     from tallystick.disputes.parties.task import PartyRole
-    from tallystick.disputes.parties.watch import GameView
 
 NUMBER = typer.Argument(min=0, help="The dispute's number.")
 EXITS: Final = {"won": 0, "lost": 1, "nobody is at fault": 3, "not over": 3}
@@ -56,10 +56,10 @@ def open_(
     """Contest leaves of a claim, all of them by default, with a bond. Prints the dispute's number."""
     from tallystick.disputes.game.moves import Contest
     from tallystick.disputes.parties.connect import connected
-    from tallystick.disputes.parties.watch import Watch
+    from tallystick.disputes.parties.game_view import GameFollower
 
     with connected(coordinator, key) as place:
-        watch = Watch(place.coordinator)
+        watch = GameFollower(place.coordinator)
         view = watch.look()
         if claim >= len(view.state.claims):
             raise UsageError(f"there is no claim {claim}; `tally dispute status` lists them")
@@ -76,21 +76,21 @@ def open_(
 def status(coordinator: str = COORDINATOR, json: bool = JSON) -> None:
     """List claims and disputes, with their clocks."""
     from tallystick.cli.output import print_json, talk
-    from tallystick.disputes.parties.progress import standing
+    from tallystick.disputes.parties.progress import progress_of
 
     view = _look(coordinator)
-    standings = [standing(view.state, number, view.now) for number in range(len(view.state.disputes))]
+    progress = [progress_of(view.state, number, view.now) for number in range(len(view.state.disputes))]
     if json:
-        disputes: list[Json] = [each.to_json() for each in standings]
+        disputes: list[Json] = [each.to_json() for each in progress]
         print_json({"claims": _claims_json(view), "disputes": disputes, "time": view.now})
         return
     if not view.state.claims:
         talk().print("no claims yet")
         return
     print_table(claims_table(view.state, view.time))
-    if standings:
+    if progress:
         print()
-        print_table(disputes_table(standings))
+        print_table(disputes_table(progress))
 
 
 def show(number: int = NUMBER, coordinator: str = COORDINATOR, board: str | None = BOARD, json: bool = JSON) -> None:
@@ -98,16 +98,16 @@ def show(number: int = NUMBER, coordinator: str = COORDINATOR, board: str | None
     from tallystick.cli.output import print_json
     from tallystick.cli.report import printable
     from tallystick.disputes.parties.connect import connected
+    from tallystick.disputes.parties.game_view import GameFollower
     from tallystick.disputes.parties.history import tell
-    from tallystick.disputes.parties.progress import standing
-    from tallystick.disputes.parties.watch import Watch
+    from tallystick.disputes.parties.progress import progress_of
 
     with connected(coordinator, board=board) as place:
-        view = Watch(place.coordinator).look()
+        view = GameFollower(place.coordinator).look()
         _require_dispute(view, number)
         told = tell(place.coordinator.rules, place.coordinator.entries(), number)
         reasons = _reasons(told, place.board)
-    now = standing(view.state, number, view.now)
+    now = progress_of(view.state, number, view.now)
     if json:
         print_json({"moves": [each.to_json() for each in told], "now": now.to_json(), "reasons": list(reasons)})
         return
@@ -132,11 +132,11 @@ def play(
 
     Exit codes: 0 the other side is at fault, 1 this side is, 3 nobody.
     """
+    from tallystick.disputes.parties.game_view import GameFollower
     from tallystick.disputes.parties.programs import focused
-    from tallystick.disputes.parties.watch import Watch
 
     with party_session(coordinator, key, board, board_key, work) as chair:
-        view = Watch(chair.place.coordinator).look()
+        view = GameFollower(chair.place.coordinator).look()
         _require_dispute(view, number)
         side = _side(view, number)
         roles = _roles(chair, side, run, device)
@@ -152,10 +152,10 @@ def settle(number: int = NUMBER, coordinator: str = COORDINATOR, key: Path = KEY
     from tallystick.cli.output import talk
     from tallystick.disputes.parties.connect import connected
     from tallystick.disputes.parties.due_moves import DueMoves
-    from tallystick.disputes.parties.watch import Watch
+    from tallystick.disputes.parties.game_view import GameFollower
 
     with connected(coordinator, key) as place:
-        watch, keeper, made = Watch(place.coordinator), DueMoves(everybody=True), set[str]()
+        watch, keeper, made = GameFollower(place.coordinator), DueMoves(everybody=True), set[str]()
         view = watch.look()
         _require_dispute(view, number)
         while task := next((each for each in keeper.about(view, number) if each.key not in made), None):
@@ -172,10 +172,10 @@ def settle(number: int = NUMBER, coordinator: str = COORDINATOR, key: Path = KEY
 
 def _look(coordinator: str) -> GameView:
     from tallystick.disputes.parties.connect import connected
-    from tallystick.disputes.parties.watch import Watch
+    from tallystick.disputes.parties.game_view import GameFollower
 
     with connected(coordinator) as place:
-        return Watch(place.coordinator).look()
+        return GameFollower(place.coordinator).look()
 
 
 def _roles(chair: PartySession, side: str, run: Path | None, device: str) -> tuple[PartyRole, ...]:
@@ -192,10 +192,10 @@ def _roles(chair: PartySession, side: str, run: Path | None, device: str) -> tup
         statement = statement_at(run)
         root = offer_of(run, statement).root
         trace = statement.trace(chair.workspace.folder / "trace" / root[:16], device=device)
-        return programs.prover(chair.shelf, chair.workspace, lambda _: trace)
+        return programs.prover(chair.cache, chair.workspace, lambda _: trace)
     doubter, judge = doubter_for(device=device), DisputeJudge()
     return programs.challenger(
-        chair.shelf, chair.workspace, lambda _: doubter, judge, find_evidence, naming=judge.worst
+        chair.cache, chair.workspace, lambda _: doubter, judge, find_evidence, naming=judge.worst
     )
 
 

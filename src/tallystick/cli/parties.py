@@ -26,8 +26,8 @@ from tallystick.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from tallystick.disputes.evidence.claim_statement import ClaimStatement
+    from tallystick.disputes.parties.game_view import GameView
     from tallystick.disputes.parties.player import Player
-    from tallystick.disputes.parties.watch import GameView
 
 
 def register(app: typer.Typer) -> None:
@@ -57,20 +57,20 @@ def prover(
     from tallystick.disputes.evidence.judging import DisputeJudge
     from tallystick.disputes.evidence.statement import statement_at
     from tallystick.disputes.parties import programs
+    from tallystick.disputes.parties.game_view import GameFollower
     from tallystick.disputes.parties.offers import offer_of
-    from tallystick.disputes.parties.prover import LazyTrace, Poster
-    from tallystick.disputes.parties.watch import Watch
+    from tallystick.disputes.parties.prover import LazyTrace, PostingRole
 
     statement = statement_at(existing(run, "run"))
     offer = offer_of(run, statement)
     with party_session(coordinator, key, board, board_key, work) as chair:
-        poster = Poster(offer, chair.shelf)
-        if poster.number(Watch(chair.place.coordinator).look()) is None:
+        poster = PostingRole(offer, chair.cache)
+        if poster.number(GameFollower(chair.place.coordinator).look()) is None:
             _require_whole(statement)
         own = LazyTrace(lambda: statement.trace(chair.workspace.folder / "trace" / offer.root[:16], device=device))
         judge = DisputeJudge() if concede else None
         roles = programs.prover(
-            chair.shelf, chair.workspace, lambda claim: own if offer.is_of(claim) else None, offer, judge
+            chair.cache, chair.workspace, lambda claim: own if offer.is_of(claim) else None, offer, judge
         )
         posting = Posting(poster)
         view = drive(chair.player(roles), posting.is_over, poll, not once)
@@ -107,7 +107,7 @@ def challenger(
         AuditProcess(chair.workspace, partial(doubter_for, device=device), doubter) as auditor,
     ):
         wanted = claim or None
-        roles = programs.challenger(chair.shelf, chair.workspace, auditor, judge, find_evidence, wanted, judge.worst)
+        roles = programs.challenger(chair.cache, chair.workspace, auditor, judge, find_evidence, wanted, judge.worst)
         player = chair.player(roles)
         return _lost(_watched(player, ChallengerFindings(player, chair.workspace).tell, poll, watch))
 
@@ -134,7 +134,7 @@ def committee(
     with party_session(coordinator, key, board, board_key, work) as chair:
         if chair.place.coordinator.party not in chair.place.coordinator.rules.members:
             raise UsageError("--key: the rules do not list this member")
-        player = chair.player(programs.member(chair.shelf, chair.workspace, judge))
+        player = chair.player(programs.member(chair.cache, chair.workspace, judge))
         _watched(player, Stake(player).tell, poll, watch)
     return 0
 
@@ -159,7 +159,7 @@ def rule(
         if chair.place.coordinator.party != chair.place.coordinator.rules.referee:
             raise UsageError("--key: the rules name another referee")
         judge = DisputeJudge(torch_engine(device), device) if replay else DisputeJudge()
-        _watched(chair.player(programs.referee(chair.shelf, judge, judge.is_large)), tell_nothing, poll, watch)
+        _watched(chair.player(programs.referee(chair.cache, judge, judge.is_large)), tell_nothing, poll, watch)
     return 0
 
 

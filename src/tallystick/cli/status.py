@@ -10,9 +10,9 @@ from tallystick.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from tallystick.disputes.game.state import PostedClaim
+    from tallystick.disputes.parties.game_view import GameView
     from tallystick.disputes.parties.player import Player
-    from tallystick.disputes.parties.prover import Poster
-    from tallystick.disputes.parties.watch import GameView
+    from tallystick.disputes.parties.prover import PostingRole
     from tallystick.disputes.parties.workspace import Workspace
 
 EXITS: Final = {"final": 0, "slashed": 1, "open": 3}
@@ -22,7 +22,7 @@ EXITS: Final = {"final": 0, "slashed": 1, "open": 3}
 class Posting:
     """A prover's claim: its number is printed as soon as it stands, though its end may be days away."""
 
-    poster: Poster
+    poster: PostingRole
     stdout: TextIO = field(default_factory=lambda: sys.stdout)
     printed: int | None = None
 
@@ -78,7 +78,7 @@ class ChallengerFindings:
 
     def _found(self, claim: PostedClaim) -> str | None:
         from tallystick.cli.report import printable
-        from tallystick.disputes.parties.watch import claim_name
+        from tallystick.disputes.parties.game_view import claim_name
 
         noted = self.workspace.note(f"claims/{claim_name(claim)}")
         if noted is None:

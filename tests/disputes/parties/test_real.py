@@ -27,9 +27,9 @@ from tallystick.disputes.parties.board_cache import BoardCache  # noqa: E402
 from tallystick.disputes.parties.due_moves import DueMoves  # noqa: E402
 from tallystick.disputes.parties.evidence import find_evidence  # noqa: E402
 from tallystick.disputes.parties.offers import offer_of  # noqa: E402
+from tallystick.disputes.parties.play_out import Clock, play_out  # noqa: E402
 from tallystick.disputes.parties.player import Player  # noqa: E402
 from tallystick.disputes.parties.referee import REASON  # noqa: E402
-from tallystick.disputes.parties.table import Clock, play_out  # noqa: E402
 from tallystick.disputes.parties.task import PartyRole  # noqa: E402
 from tallystick.disputes.parties.workspace import Workspace  # noqa: E402
 from tests.support.attacks.disputes.catalogue import DECEPTIONS  # noqa: E402
@@ -81,11 +81,11 @@ class Court:
         key = key or SigningKey.generate()
         self.place.grant(key.public, PURSE)
         workspace = Workspace(self.folder / key.public[:8])
-        shelf = BoardCache(self.place.board(key), workspace.folder / "data")
-        return Player(self.place.connect(key), workspace, roles(shelf, workspace))
+        cache = BoardCache(self.place.board(key), workspace.folder / "data")
+        return Player(self.place.connect(key), workspace, roles(cache, workspace))
 
     def referee(self) -> Player:
-        return self.player(lambda shelf, _: programs.referee(shelf, DisputeJudge()), self.referee_key)
+        return self.player(lambda cache, _: programs.referee(cache, DisputeJudge()), self.referee_key)
 
     def members(self) -> list[Player]:
         judge = DisputeJudge(torch_engine())

@@ -21,8 +21,8 @@ from tallystick.commitments.encoding import Json, decode, encode
 from tallystick.disputes.game.protocols import DisputeView, Doubt, Doubter, Ground
 from tallystick.disputes.game.state import PostedClaim, Status
 from tallystick.disputes.parties.auditing import AuditFinding, doubt_form, read_doubt
+from tallystick.disputes.parties.game_view import claim_name
 from tallystick.disputes.parties.task import FAILURES
-from tallystick.disputes.parties.watch import claim_name
 from tallystick.disputes.parties.workspace import Workspace
 from tallystick.documents.files import write_atomically
 from tallystick.errors import MalformedError, ProofError, UnavailableError
@@ -89,7 +89,7 @@ class AuditProcess:
             self.worker = self._begun(claim, statement)
         return None
 
-    def is_elsewhere(self, claim: PostedClaim) -> bool:
+    def is_pending(self, claim: PostedClaim) -> bool:
         """See `Auditor`."""
         self._let_go()
         is_asked = self.worker is not None and _note(claim) in self.asked

@@ -26,7 +26,7 @@ class Auditor(Protocol):
         """What an audit of a claim found; `None` if it goes on in another process. Raises what it failed by."""
         ...
 
-    def is_elsewhere(self, claim: PostedClaim) -> bool:
+    def is_pending(self, claim: PostedClaim) -> bool:
         """Whether an audit of a claim that was asked for goes on in another process, or waits for one."""
         ...
 
@@ -49,7 +49,7 @@ class Inline:
         """See `Auditor`."""
         return AuditFinding(self.doubters(claim).doubt(claim, statement))
 
-    def is_elsewhere(self, claim: PostedClaim) -> bool:
+    def is_pending(self, claim: PostedClaim) -> bool:
         """Never."""
         return False
 

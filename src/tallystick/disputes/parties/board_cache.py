@@ -9,7 +9,7 @@ from tallystick.commitments.digests import Digest
 from tallystick.disputes.coordinators.coordinator import Board
 from tallystick.disputes.coordinators.manifest import fetch, publish
 from tallystick.disputes.game.protocols import DisputeView, Files
-from tallystick.disputes.parties.watch import GameView
+from tallystick.disputes.parties.game_view import GameView
 from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
 
 

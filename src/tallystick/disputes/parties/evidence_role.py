@@ -11,8 +11,8 @@ from tallystick.disputes.game.moves import Concede, Evidence, Move, Prove
 from tallystick.disputes.game.protocols import DisputeView, Judge
 from tallystick.disputes.game.state import Phase, Status
 from tallystick.disputes.parties.board_cache import BoardCache
+from tallystick.disputes.parties.game_view import GameView
 from tallystick.disputes.parties.task import PartyTask
-from tallystick.disputes.parties.watch import GameView
 from tallystick.disputes.parties.workspace import Workspace
 
 
@@ -30,7 +30,7 @@ class EvidenceRole:
     """
 
     side: Fault
-    shelf: BoardCache
+    cache: BoardCache
     workspace: Workspace
     judge: Judge
     evidence: Callable[[DisputeView], Evidence | None] = no_evidence
@@ -47,7 +47,7 @@ class EvidenceRole:
                 yield PartyTask(key, left, partial(self._plea, view, number), kept=True)
 
     def _plea(self, view: GameView, number: int) -> Move | None:
-        answered = self.shelf.answered(view, number)
+        answered = self.cache.answered(view, number)
         evidence = self.evidence(answered) if self.side is Fault.CHALLENGER else None
         if evidence is not None:
             return Prove(actor=view.party, dispute=number, evidence=evidence)

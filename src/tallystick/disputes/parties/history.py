@@ -22,7 +22,7 @@ from tallystick.disputes.game.moves import (
 )
 from tallystick.disputes.game.rules import Rules
 from tallystick.disputes.game.state import State
-from tallystick.disputes.parties.progress import DisputeProgress, standing
+from tallystick.disputes.parties.progress import DisputeProgress, progress_of
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class HistoryEntry:
     after: DisputeProgress
 
     def to_json(self) -> dict[str, Json]:
-        """The move as data, and the standing after it."""
+        """The move as data, and the progress_of after it."""
         return {
             "after": self.after.to_json(),
             "move": self.entry.move.to_json(),
@@ -53,7 +53,7 @@ def tell(rules: Rules, entries: Iterable[MoveEntry], number: int) -> list[Histor
         opens = isinstance(entry.move, Contest) and len(before.disputes) == number
         if opens or getattr(entry.move, "dispute", None) == number:
             role = role_of(state, number, entry.move.actor)
-            found.append(HistoryEntry(entry, role, said(entry.move), standing(state, number, entry.time)))
+            found.append(HistoryEntry(entry, role, said(entry.move), progress_of(state, number, entry.time)))
     return found
 
 

@@ -13,14 +13,14 @@ from tallystick.disputes.game.moves import Disclose, Draw, Enlist, Move, Vote
 from tallystick.disputes.game.protocols import Judge
 from tallystick.disputes.game.state import Phase
 from tallystick.disputes.parties.board_cache import BoardCache
+from tallystick.disputes.parties.game_view import GameView
 from tallystick.disputes.parties.ruling import find
-from tallystick.disputes.parties.task import PartyTask, is_pressing
-from tallystick.disputes.parties.watch import GameView
+from tallystick.disputes.parties.task import PartyTask, is_nearly_over
 from tallystick.disputes.parties.workspace import Workspace
 
 
 @dataclass(frozen=True)
-class Cast:
+class SaltedVote:
     """A vote with the salt of its commitment."""
 
     vote: Fault
@@ -34,7 +34,7 @@ class CommitteeMember:
     Vote and salt are on disk before the commitment is made: a member that forgot them could never disclose, and pay.
     """
 
-    shelf: BoardCache
+    cache: BoardCache
     workspace: Workspace
     judge: Judge
     enlists: bool = True
@@ -67,7 +67,7 @@ class CommitteeMember:
     def _commit(self, view: GameView, number: int, left: int) -> Move:
         cast = self._cast(view, number)
         if cast is None:
-            cast = Cast(self._found(view, number, left), secrets.token_hex(32))
+            cast = SaltedVote(self._found(view, number, left), secrets.token_hex(32))
             self.workspace.put_note(self._note(view, number), {"salt": cast.salt, "vote": cast.vote.value})
         sitting = len(view.state.disputes[number].rounds) - 1
         hidden = commitment(number, sitting, view.party, cast.vote, cast.salt)
@@ -75,14 +75,14 @@ class CommitteeMember:
 
     def _found(self, view: GameView, number: int, left: int) -> Fault:
         nonces = [entry.move.nonce for entry in view.moves.get(number, ()) if isinstance(entry.move, Draw)]
-        is_last_call = is_pressing(left, view.rules.vote_window)
-        return find(view, number, self.shelf, self.judge, is_last_call, nonces[-1])[0] or Fault.NOBODY
+        is_last_try = is_nearly_over(left, view.rules.vote_window)
+        return find(view, number, self.cache, self.judge, is_last_try, nonces[-1])[0] or Fault.NOBODY
 
-    def _cast(self, view: GameView, number: int) -> Cast | None:
+    def _cast(self, view: GameView, number: int) -> SaltedVote | None:
         noted = self.workspace.note(self._note(view, number))
         if noted is None:
             return None
-        return Cast(Fault(str(noted.get("vote"))), str(noted.get("salt")))
+        return SaltedVote(Fault(str(noted.get("vote"))), str(noted.get("salt")))
 
     def _note(self, view: GameView, number: int) -> str:
         return f"votes/{view.name_of(number)}-{len(view.state.disputes[number].rounds)}"

@@ -11,8 +11,8 @@ from tallystick.disputes.game.moves import Move, Pinpoint
 from tallystick.disputes.game.protocols import DisputeView
 from tallystick.disputes.game.state import Dispute, Phase, Status
 from tallystick.disputes.parties.board_cache import BoardCache
+from tallystick.disputes.parties.game_view import GameView
 from tallystick.disputes.parties.task import PartyTask
-from tallystick.disputes.parties.watch import GameView
 from tallystick.disputes.parties.workspace import Workspace
 
 NAMEABLE: Final = (Phase.RULING, Phase.DRAWING)
@@ -25,7 +25,7 @@ class PinpointRole:
     That nothing is to be named is written down as well: it was found at the cost of the whole operator.
     """
 
-    shelf: BoardCache
+    cache: BoardCache
     workspace: Workspace
     naming: Callable[[DisputeView], tuple[int, int] | None]
 
@@ -39,7 +39,7 @@ class PinpointRole:
                 yield PartyTask(key, left, partial(self._name, view, number), kept=True, single=True)
 
     def _name(self, view: GameView, number: int) -> Move | None:
-        named = self.naming(self.shelf.answered(view, number))
+        named = self.naming(self.cache.answered(view, number))
         if named is None:
             self.workspace.put_note(self._note(view, number), {"element": None})
             return None

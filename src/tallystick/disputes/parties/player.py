@@ -10,8 +10,8 @@ from typing import Final
 from tallystick.disputes.coordinators.coordinator import Coordinator
 from tallystick.disputes.game.moves import Move
 from tallystick.disputes.parties.calendar import next_instant
-from tallystick.disputes.parties.task import FAILURES, MISTAKES, Elsewhere, PartyRole, PartyTask
-from tallystick.disputes.parties.watch import GameView, Watch
+from tallystick.disputes.parties.game_view import GameFollower, GameView
+from tallystick.disputes.parties.task import FAILURES, MISTAKES, AnswerPending, PartyRole, PartyTask
 from tallystick.disputes.parties.workspace import Sent, Workspace
 from tallystick.errors import RuleError, UnavailableError
 
@@ -19,7 +19,7 @@ PATIENCE: Final = 120
 """Seconds after which a move that nobody has seen did not arrive."""
 NOT_MADE: Final = -(1 << 40)
 """The time of a move that was thought out, and not made yet."""
-REST_MAX: Final = 300
+BACKOFF_S_MAX: Final = 300
 
 
 def quiet(line: str) -> None:
@@ -27,7 +27,7 @@ def quiet(line: str) -> None:
 
 
 @dataclass(frozen=True)
-class Pace:
+class Polling:
     """How long to sleep between looks, in seconds, and how."""
 
     poll: float = 2.0
@@ -35,7 +35,7 @@ class Pace:
 
 
 @dataclass
-class Rest:
+class Backoff:
     """A task that failed: how often, and when it is tried again."""
 
     failures: int
@@ -54,14 +54,14 @@ class Player:
     roles: Sequence[PartyRole]
     say: Callable[[str], None] = quiet
     patience: int = PATIENCE
-    watch: Watch = field(init=False)
+    watch: GameFollower = field(init=False)
     view: GameView | None = None
-    rests: dict[str, Rest] = field(default_factory=dict)
+    backoffs: dict[str, Backoff] = field(default_factory=dict)
     is_waiting: bool = False
     """Whether at the last look another process was thinking something out for this party."""
 
     def __post_init__(self) -> None:
-        self.watch = Watch(self.coordinator)
+        self.watch = GameFollower(self.coordinator)
 
     def step(self) -> bool:
         """Do one thing, the most urgent first; whether anything was done.
@@ -72,39 +72,39 @@ class Player:
         """
         self.view = self.watch.look()
         tasks = self._tasks(self.view)
-        self.rests = {task.key: self.rests[task.key] for task in tasks if task.key in self.rests}
-        self.is_waiting = any(task.is_elsewhere() for task in tasks)
+        self.backoffs = {task.key: self.backoffs[task.key] for task in tasks if task.key in self.backoffs}
+        self.is_waiting = any(task.is_pending() for task in tasks)
         return any(self._does(task, self.view) for task in tasks if self._is_awake(task, self.view))
 
-    def look(self, pace: Pace | None = None) -> None:
+    def look(self, polling: Polling | None = None) -> None:
         """Do all that can be done now, or when what other processes think out is there; raises as `step` does."""
-        pace = pace or Pace()
+        polling = polling or Polling()
         while (is_moving := self.step()) or self.is_waiting:
             if not is_moving:
-                pace.sleep(pace.poll)
+                polling.sleep(polling.poll)
 
     def wakes(self) -> int | None:
         """The next second at which there may be something to do though nobody else moves; `None` for never."""
         if self.view is None:
             return None
-        rests = [rest.until for rest in self.rests.values() if rest.until > self.view.now]
-        return min(filter(None, [next_instant(self.view.state, self.view.now), *rests]), default=None)
+        backoffs = [rest.until for rest in self.backoffs.values() if rest.until > self.view.now]
+        return min(filter(None, [next_instant(self.view.state, self.view.now), *backoffs]), default=None)
 
     def run(
         self,
         until: Callable[[GameView], bool],
-        pace: Pace | None = None,
+        polling: Polling | None = None,
         after: Callable[[GameView], None] | None = None,
     ) -> GameView:
         """Play until nothing is left to do and `until` holds; `after` sees every look. Outages are waited out."""
-        pace, outages = pace or Pace(), 0
+        polling, outages = polling or Polling(), 0
         while True:
             try:
                 is_moving, outages = self.step(), 0
             except UnavailableError as error:
                 self.say(f"waiting: {error}")
                 outages += 1
-                pace.sleep(min(pace.poll * 2 ** min(outages, 30), REST_MAX))
+                polling.sleep(min(polling.poll * 2 ** min(outages, 30), BACKOFF_S_MAX))
                 continue
             assert self.view is not None  # set by `step`
             if after is not None:
@@ -112,7 +112,7 @@ class Player:
             if not is_moving and until(self.view):
                 return self.view
             if not is_moving:
-                pace.sleep(pace.poll)
+                polling.sleep(polling.poll)
 
     def _tasks(self, view: GameView) -> list[PartyTask]:
         """What is open, the least time left first; what has no clock comes last."""
@@ -120,14 +120,14 @@ class Player:
         return sorted(tasks, key=lambda task: (task.seconds is None, task.seconds or 0))
 
     def _is_awake(self, task: PartyTask, view: GameView) -> bool:
-        rest = self.rests.get(task.key)
-        return (rest is None or view.now >= rest.until) and not task.is_elsewhere()
+        rest = self.backoffs.get(task.key)
+        return (rest is None or view.now >= rest.until) and not task.is_pending()
 
     def _does(self, task: PartyTask, view: GameView) -> bool:
         """Whether the task was done; a failure costs this task time, and no other."""
         try:
             self._make(task, view)
-        except Elsewhere:
+        except AnswerPending:
             return True
         except MISTAKES as error:
             self.say(f"{task.key}: a mistake of this program: {type(error).__name__}: {error}")
@@ -172,10 +172,10 @@ class Player:
             if task.single:
                 self.workspace.forget(task.key)
             raise
-        self.rests[task.key] = Rest(0, now + self.patience)
+        self.backoffs[task.key] = Backoff(0, now + self.patience)
 
     def _rest(self, task: PartyTask, now: int) -> None:
         """Wait before the next try: twice as long each time, and never past most of what is left."""
-        failures = self.rests[task.key].failures + 1 if task.key in self.rests else 0
-        longest = REST_MAX if task.seconds is None else min(REST_MAX, max(1, task.seconds // 8))
-        self.rests[task.key] = Rest(failures, now + min(1 << min(failures, 30), longest))
+        failures = self.backoffs[task.key].failures + 1 if task.key in self.backoffs else 0
+        longest = BACKOFF_S_MAX if task.seconds is None else min(BACKOFF_S_MAX, max(1, task.seconds // 8))
+        self.backoffs[task.key] = Backoff(failures, now + min(1 << min(failures, 30), longest))

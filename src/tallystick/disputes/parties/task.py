@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from tallystick.disputes.game.moves import Move
-from tallystick.disputes.parties.watch import GameView
+from tallystick.disputes.parties.game_view import GameView
 from tallystick.errors import TallyError
 
 MISTAKES: Final = (
@@ -18,7 +18,7 @@ MISTAKES: Final = (
 FAILURES: Final = (TallyError, OSError, *MISTAKES)
 
 
-class Elsewhere(Exception):  # noqa: N818 - nothing went wrong
+class AnswerPending(Exception):  # noqa: N818 - nothing went wrong
     """Raised by an answer that another process has begun to think out."""
 
 
@@ -34,8 +34,8 @@ class PartyTask:
     `seconds` are left for it, `None` if no clock runs; `answer` thinks out the move, `None` for no move. A task that
     is `kept` is answered once: its move is written down before it is made, and made again as it stands there after a
     crash. A kept one that is `single` carries no turn, and is not repeated before it is clear that it did not arrive.
-    While a task `is_elsewhere` another process thinks it out, and it is not asked again; what begins this raises
-    `Elsewhere`.
+    While a task `is_pending` another process thinks it out, and it is not asked again; what begins this raises
+    `AnswerPending`.
     """
 
     key: str
@@ -43,7 +43,7 @@ class PartyTask:
     answer: Callable[[], Move | None]
     kept: bool = False
     single: bool = False
-    is_elsewhere: Callable[[], bool] = here
+    is_pending: Callable[[], bool] = here
 
 
 class PartyRole(Protocol):
@@ -54,6 +54,6 @@ class PartyRole(Protocol):
         ...
 
 
-def is_pressing(seconds: int | None, clock: int) -> bool:
+def is_nearly_over(seconds: int | None, clock: int) -> bool:
     """Whether so little of `clock` is left that a party stops hoping, and makes the move of last resort."""
     return seconds is not None and seconds <= max(1, clock // 4)

@@ -61,7 +61,7 @@ class Case:
 
     def prover(self) -> Player:
         offer = offer_of(self.run)
-        return self.hall.player("prover", lambda shelf, work: programs.prover(shelf, work, lambda _: self.trace, offer))
+        return self.hall.player("prover", lambda cache, work: programs.prover(cache, work, lambda _: self.trace, offer))
 
     def challenger(self) -> Player:
         from tallystick.disputes.evidence.doubting import doubter_for
@@ -70,14 +70,14 @@ class Case:
         doubter = doubter_for()
         return self.hall.player(
             "challenger",
-            lambda shelf, work: programs.challenger(shelf, work, lambda _: doubter, DisputeJudge(), find_evidence),
+            lambda cache, work: programs.challenger(cache, work, lambda _: doubter, DisputeJudge(), find_evidence),
         )
 
     def members(self) -> list[Player]:
         from tallystick.disputes.evidence.judging import DisputeJudge
 
         return [
-            self.hall.player(name, lambda shelf, work: programs.member(shelf, work, DisputeJudge()))
+            self.hall.player(name, lambda cache, work: programs.member(cache, work, DisputeJudge()))
             for name in MEMBERS[:3]
         ]
 

@@ -20,8 +20,8 @@ from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Concede, Convene, Draw, Finalise, Withdraw
 from tallystick.disputes.game.state import Phase, Status
 from tallystick.disputes.parties.due_moves import DueMoves
+from tallystick.disputes.parties.play_out import Clock, play_out
 from tallystick.disputes.parties.player import Player
-from tallystick.disputes.parties.table import Clock, play_out
 from tallystick.disputes.parties.workspace import Workspace
 from tallystick.errors import MalformedError, RuleError, UnavailableError, UsageError
 from tests.disputes.coordinators.conformance import NAMES, Play

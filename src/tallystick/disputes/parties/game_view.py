@@ -92,7 +92,7 @@ def claim_name(claim: PostedClaim) -> str:
 
 
 @dataclass
-class Watch:
+class GameFollower:
     """Reads a coordinator's accepted moves as they come, and folds each of them once."""
 
     coordinator: Coordinator

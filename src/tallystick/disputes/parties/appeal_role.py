@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Appeal
 from tallystick.disputes.game.voting import next_seats
+from tallystick.disputes.parties.game_view import GameView
 from tallystick.disputes.parties.task import PartyTask
-from tallystick.disputes.parties.watch import GameView
 
 
 @dataclass(frozen=True)
-class Appellant:
+class AppealRole:
     """Appeals findings against this party; where nobody is at fault its bond comes back anyway."""
 
     def tasks(self, view: GameView) -> Iterator[PartyTask]:
