@@ -18,13 +18,14 @@ AUDIT_ALL = """
 import json, sys, torch
 from pathlib import Path
 from tallystick.audits.policy import Policy
-from tallystick.audits.training import Workplace, audit_training
+from tallystick.audits.training import audit_training
 from tallystick.frameworks.torch.environment import describe_environment
-from tallystick.frameworks.torch.replayer import TorchReplayer
+from tallystick.frameworks.torch.training.replayer import TorchReplayer
 from tallystick.store.run import RunDirectory
+from tallystick.workloads.verifier_stack import VerifierStack
 
 torch.set_num_threads(1)
-here = Workplace(describe_environment("cpu"), TorchReplayer)
+here = VerifierStack(describe_environment("cpu"), TorchReplayer)
 for line in sys.stdin:
     path, mode = line.split()
     report = audit_training(RunDirectory(Path(path)), Policy(mode=mode, full=True), bytes(32), here)

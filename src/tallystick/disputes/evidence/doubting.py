@@ -6,15 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tallystick.audits.training import VerifierStack
-from tallystick.commitments.digests import Digest
 from tallystick.disputes.evidence.calls import doubt_calls
 from tallystick.disputes.evidence.claimed_run import ClaimCache, ClaimedCalls, ClaimedRun, ClaimedTraining
 from tallystick.disputes.evidence.doubts import MARGIN, audit_whole, doubt_operators, doubt_training
 from tallystick.disputes.evidence.locate import ChallengerWork, locate
 from tallystick.disputes.evidence.replays import Replays, objection
 from tallystick.disputes.evidence.structure import check_descent, check_turn
-from tallystick.disputes.evidence.subjects import THREADS_MAX
 from tallystick.disputes.evidence.traces import torch_engine
 from tallystick.disputes.evidence.view import OpeningView, supplied, view_of
 from tallystick.disputes.evidence.whole import read_operators
@@ -24,8 +21,8 @@ from tallystick.errors import MalformedError, ProofError
 from tallystick.graphs.engine import Engine
 from tallystick.judging.budget import Budget, judge_budget
 from tallystick.judging.leaf.request import LeafRequest
-from tallystick.transcripts.spec import Spec
 from tallystick.workloads.program import STATE_PREFIXES
+from tallystick.workloads.verifier_stack import VerifierStack
 
 
 def doubter_for(
@@ -122,7 +119,7 @@ class OpenedDoubter:
             held = self._held.of(statement, claim)
             if isinstance(held, ClaimedTraining):
                 replays = Replays(held, self.device)
-                report = audit_whole(held.evidence, workplace(held, self.device))
+                report = audit_whole(held.evidence, stack_for(held, self.device))
                 found = doubt_training(held, replays, report)
                 self.work.replayed += held.evidence.steps + replays.steps
                 return found
@@ -139,35 +136,11 @@ class OpenedDoubter:
         return found
 
 
-def workplace(held: ClaimedTraining, device: str) -> VerifierStack:
-    """This machine, with as many threads as the run states."""
-    import torch
+def stack_for(held: ClaimedTraining, device: str) -> VerifierStack:
+    """PyTorch on `device`, with as many threads as the run states."""
+    from tallystick.frameworks.torch.training.verifier_stack import torch_verifier_stack
 
-    from tallystick.frameworks.tokenizers import train_bpe
-    from tallystick.frameworks.torch.environment import describe_environment
-    from tallystick.frameworks.torch.training.graph_replayer import GraphReplayer
-    from tallystick.frameworks.torch.training.replayer import TorchReplayer
-
-    torch.set_num_threads(min(held.evidence.environment.threads, THREADS_MAX))
-    return VerifierStack(
-        describe_environment("cuda" if device.startswith("cuda") else "cpu"),
-        lambda spec, dataset, plan: TorchReplayer(spec, dataset, plan, device),
-        lambda spec, program: GraphReplayer(spec, program, device),
-        _captured_root,
-        train_bpe,
-    )
-
-
-def _captured_root(spec: Spec) -> Digest:
-    """The graph that these libraries give for a recipe; captured once, because one process does not change them."""
-    from tallystick.frameworks.torch.training.graph_replayer import recipe_graph_root
-
-    if spec.identity not in _CAPTURED:
-        _CAPTURED[spec.identity] = recipe_graph_root(spec)
-    return _CAPTURED[spec.identity]
-
-
-_CAPTURED: dict[Digest, Digest] = {}
+    return torch_verifier_stack(held.evidence.environment, device)
 
 
 def _whole(statement: Path) -> OpeningView:

@@ -14,7 +14,7 @@ from tallystick.audits.checked_run import CheckedRun
 from tallystick.audits.policy import Policy
 from tallystick.audits.replay import TRAJECTORY
 from tallystick.audits.report import Report
-from tallystick.audits.training import VerifierStack, audit_training
+from tallystick.audits.training import audit_training
 from tallystick.disputes.evidence.claimed_run import PROJECTION, STEP_FACTOR, ClaimedTraining
 from tallystick.disputes.evidence.locate import ChallengerWork, deviations
 from tallystick.disputes.evidence.replays import Replays
@@ -28,6 +28,7 @@ from tallystick.judging.leaf.request import LeafRequest
 from tallystick.store.log import read_lines
 from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.record import AnchorRecord, read_record
+from tallystick.workloads.verifier_stack import VerifierStack
 
 MARGIN: Final = 2.0
 """How many times a judge's limits something has to be off before a bond is bet on it."""
@@ -66,12 +67,12 @@ def doubt_operators(view: OpeningView, engine: Engine, work: ChallengerWork, que
     return None
 
 
-def audit_whole(evidence: CheckedRun, workplace: VerifierStack) -> Report:
+def audit_whole(evidence: CheckedRun, stack: VerifierStack) -> Report:
     """A full audit: within calibrated limits; where none are calibrated, bit by bit on the same stack."""
-    report = audit_training(evidence.run, Policy(mode="tolerant", full=True), bytes(32), workplace)
-    if not report.verdict.unavailable or workplace.environment.differences(evidence.environment):
+    report = audit_training(evidence.run, Policy(mode="tolerant", full=True), bytes(32), stack)
+    if not report.verdict.unavailable or stack.environment.differences(evidence.environment):
         return report
-    return audit_training(evidence.run, Policy(mode="exact", full=True), bytes(32), workplace)
+    return audit_training(evidence.run, Policy(mode="exact", full=True), bytes(32), stack)
 
 
 def _located(held: ClaimedTraining, replays: Replays, bad: Finding, step: int) -> Doubt:

@@ -15,7 +15,7 @@ import numpy as np
 from tallystick.audits.screens import screen_anchors
 from tallystick.commitments.tree import leaf_hash
 from tallystick.disputes.evidence.claimed_run import ClaimCache, ClaimedCalls, ClaimedTraining
-from tallystick.disputes.evidence.doubting import workplace
+from tallystick.disputes.evidence.doubting import stack_for
 from tallystick.disputes.evidence.doubts import audit_whole, doubt_training
 from tallystick.disputes.evidence.drift import Leeway, deviation
 from tallystick.disputes.evidence.members import own_results, within_own
@@ -248,7 +248,7 @@ class DisputeJudge:
         return (Fault.PROVER, wrong) if wrong else (Fault.CHALLENGER, reason)
 
     def _audited(self, held: ClaimedTraining) -> Found:
-        report = audit_whole(held.evidence, workplace(held, self.device))
+        report = audit_whole(held.evidence, stack_for(held, self.device))
         found = doubt_training(held, Replays(held, self.device), report)
         if found is not None:
             return Fault.PROVER, found.reason
