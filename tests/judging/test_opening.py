@@ -281,18 +281,19 @@ def test_the_graph_of_a_run_is_replayed_and_has_to_be_that_of_its_recipe(
     run: Path, tmp_path: Path, recipe_of: Callable[..., Any], source: Path
 ) -> None:
     from tallystick.audits.policy import Policy
-    from tallystick.audits.training import VerifierStack, audit_training
-    from tallystick.cli.audit import workplace_for
+    from tallystick.audits.training import audit_training
+    from tallystick.cli.audit import verifier_stack_for
+    from tallystick.workloads.verifier_stack import VerifierStack
 
     policy = Policy(full=True)
     directory = RunDirectory(run)
-    place = workplace_for(directory, None, policy)
-    report = audit_training(directory, policy, bytes(32), place)
+    stack = verifier_stack_for(directory, None, policy)
+    report = audit_training(directory, policy, bytes(32), stack)
     assert (report.verdict.outcome, report.replayed) == ("accepted", f"graph {directory.spec().graph}")
-    other = VerifierStack(place.environment, place.replayer, place.graph_replayer, lambda spec: "sha256:" + "4" * 64)
+    other = VerifierStack(stack.environment, stack.replayer, stack.graph_replayer, lambda spec: "sha256:" + "4" * 64)
     found = audit_training(directory, policy, bytes(32), other)
     assert {finding.name for finding in found.verdict.objections} == {"step graph of the recipe"}
-    blind = VerifierStack(place.environment, place.replayer, place.graph_replayer)
+    blind = VerifierStack(stack.environment, stack.replayer, stack.graph_replayer)
     assert audit_training(directory, policy, bytes(32), blind).verdict.outcome == "inconclusive"
     by_recipe = audit_training(directory, Policy(full=True, replay="recipe"), bytes(32), blind)
     assert (by_recipe.verdict.outcome, by_recipe.replayed) == ("accepted", "the recipe")

@@ -28,11 +28,11 @@ Audit = Callable[[Path], Any]
 def audit(one_thread: None) -> Audit:
     from tallystick.audits.policy import Policy
     from tallystick.audits.training import audit_training
-    from tallystick.cli.audit import workplace_for
+    from tallystick.cli.audit import verifier_stack_for
 
     def judged(path: Path) -> Any:
         run, asked = RunDirectory(path), Policy(full=True)
-        return audit_training(run, asked, bytes(32), workplace_for(run, None, asked)).verdict
+        return audit_training(run, asked, bytes(32), verifier_stack_for(run, None, asked)).verdict
 
     return judged
 

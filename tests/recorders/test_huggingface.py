@@ -97,11 +97,11 @@ def steps_of(run: Path) -> list[StepRecord]:
 def replayed(one_thread: None) -> Replayed:
     from tallystick.audits.policy import Policy
     from tallystick.audits.training import audit_training
-    from tallystick.cli.audit import workplace_for
+    from tallystick.cli.audit import verifier_stack_for
 
     def audit(path: Path, **policy: Any) -> Any:
         run, asked = RunDirectory(path), Policy.from_json({"full": True, **policy}, "policy")
-        return audit_training(run, asked, bytes(32), workplace_for(run, None, asked))
+        return audit_training(run, asked, bytes(32), verifier_stack_for(run, None, asked))
 
     return audit
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 import math
 from functools import cache
 from importlib import resources
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import Field
 
 from tallystick.documents.document import Count, Document, Positive
-from tallystick.tolerances.residual import ResidualLimits
 from tallystick.transcripts.recipe import Recipe
+
+if TYPE_CHECKING:
+    from tallystick.tolerances.residual import ResidualLimits
 
 Distance = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Family = Literal["language", "image"]
@@ -34,6 +36,8 @@ class StateLimits(Document):
 
     def residual_limits(self, update_floor: float) -> ResidualLimits:
         """The limits as the tolerance takes them; an absent `element` or `stretch` is no limit."""
+        from tallystick.tolerances.residual import ResidualLimits  # only a tolerant audit measures residuals
+
         return ResidualLimits(
             self.overall,
             self.worst_tensor,

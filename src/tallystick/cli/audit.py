@@ -14,9 +14,9 @@ from tallystick.errors import UsageError
 if TYPE_CHECKING:
     from tallystick.audits.policy import Policy
     from tallystick.audits.report import Report
-    from tallystick.audits.training import Progress, VerifierStack
-    from tallystick.datasets.tokenizer import Tokenizer
+    from tallystick.audits.training import Progress
     from tallystick.store.run import RunDirectory
+    from tallystick.workloads.verifier_stack import VerifierStack
 
 RUN = typer.Argument(help="A finished run directory.")
 POLICY = typer.Option(None, help="The verifier's policy, as TOML or JSON.")
@@ -63,9 +63,9 @@ def audit(
     drawn = draw_nonce() if nonce is None else parse_nonce(nonce)
     if isinstance(statement, InferenceDirectory):
         return audit_calls(statement, asked, drawn, device, json)
-    workplace = workplace_for(statement, device, asked)
+    stack = verifier_stack_for(statement, device, asked)
     with _watched() as progress:
-        report = audit_training(statement, asked, drawn, workplace, progress)
+        report = audit_training(statement, asked, drawn, stack, progress)
     return _show(report, html, json)
 
 
@@ -84,9 +84,9 @@ def verify_segment(
 
     asked = _policy(None, {"claim": claim})
     directory = RunDirectory(run)
-    workplace = workplace_for(directory, device, asked)
+    stack = verifier_stack_for(directory, device, asked)
     with _watched() as progress:
-        report = verify_segment(directory, asked, start, end, workplace, progress)
+        report = verify_segment(directory, asked, start, end, stack, progress)
     return _show(report, html, json)
 
 
@@ -102,36 +102,13 @@ def _policy(path: Path | None, chosen: dict[str, Any]) -> Policy:
         raise UsageError(str(error)) from None
 
 
-def workplace_for(run: RunDirectory, device: str | None, policy: Policy) -> VerifierStack:
-    """This machine, set to as many threads as the run states: a matter of speed and of the last bits."""
-    import torch
-
-    from tallystick.audits.training import VerifierStack
-    from tallystick.frameworks.torch.environment import describe_environment
-    from tallystick.frameworks.torch.training.graph_replayer import GraphReplayer, recipe_graph_root
-    from tallystick.frameworks.torch.training.replayer import TorchReplayer
+def verifier_stack_for(run: RunDirectory, device: str | None, policy: Policy) -> VerifierStack:
+    """PyTorch on this machine, for the environment that the run states; raises `UsageError` for another device."""
+    from tallystick.frameworks.torch.training.verifier_stack import torch_verifier_stack
 
     if device not in (None, "cpu", "cuda"):
         raise UsageError(f"--device {device}: cpu or cuda")
-    stated = run.environment()
-    on = device or (stated.device if torch.cuda.is_available() else "cpu")
-    torch.set_num_threads(min(stated.threads, THREADS_MAX))
-    return VerifierStack(
-        describe_environment("cuda" if on == "cuda" else "cpu"),
-        lambda spec, dataset, plan: TorchReplayer(spec, dataset, plan, on, policy.parameters_max),
-        lambda spec, program: GraphReplayer(spec, program, on, policy.parameters_max),
-        recipe_graph_root,
-        _train_bpe,
-    )
-
-
-def _train_bpe(text: str, vocabulary: int) -> Tokenizer:
-    from tallystick.frameworks.tokenizers import train_bpe  # raises where the library is missing: a full audit asks
-
-    return train_bpe(text, vocabulary)
-
-
-THREADS_MAX = 256
+    return torch_verifier_stack(run.environment(), device, policy.parameters_max)
 
 
 @contextmanager

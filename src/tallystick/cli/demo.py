@@ -141,11 +141,11 @@ def _judge(title: str, run: Path, expected: str) -> DemoRun:
     from tallystick.audits.policy import Policy
     from tallystick.audits.sampling import draw_nonce
     from tallystick.audits.training import audit_training
-    from tallystick.cli.audit import workplace_for
+    from tallystick.cli.audit import verifier_stack_for
     from tallystick.store.run import RunDirectory
 
     started, directory, policy = time.perf_counter(), RunDirectory(run), Policy(full=True)
-    report = audit_training(directory, policy, draw_nonce(), workplace_for(directory, None, policy))
+    report = audit_training(directory, policy, draw_nonce(), verifier_stack_for(directory, None, policy))
     return DemoRun(title, expected, report.verdict.outcome, _reason(report), time.perf_counter() - started)
 
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-
 from tallystick.datasets.bpe import encode_text
 from tallystick.datasets.commitment import DatasetCommitment, DatasetKind
 from tallystick.datasets.digits import load_digits
-from tallystick.datasets.records import RecordCommit, RecordTree, encode_example
+from tallystick.datasets.opened import EXAMPLES_FILE, SOURCE_FILES, TOKENIZER_FILE, TOKENS_FILE, encode_examples
+from tallystick.datasets.records import RecordCommit, RecordTree
 from tallystick.datasets.samples import ExampleDataset
 from tallystick.datasets.sources import TextKind, normalize_newlines, read_corpus, split_records
 from tallystick.datasets.tokenizer import Tokenizer, TokenizerKind
@@ -26,10 +25,6 @@ from tallystick.tensors.safetensors import write_state
 from tallystick.tensors.tensor import Tensor
 
 TrainBpe = Callable[[str, int], Tokenizer]
-SOURCE_FILES: dict[TextKind, str] = {"text": "source.txt", "jsonl": "source.jsonl"}
-TOKENIZER_FILE = "tokenizer.json"
-TOKENS_FILE = "tokens.bin"
-EXAMPLES_FILE = "examples.safetensors"
 
 
 def prepare(
@@ -80,12 +75,6 @@ def commit_source(kind: TextKind, path: Path) -> RecordCommit:
 def tokenize(tokenizer: Tokenizer, corpus: str) -> Tokens:
     """The tokens of `corpus` in the dtype of the tokenizer's vocabulary."""
     return encode_text(tokenizer, corpus).astype(token_dtype(tokenizer.vocabulary))
-
-
-def encode_examples(examples: ExampleDataset) -> list[bytes]:
-    """The examples as records, in their order."""
-    pairs = zip(examples.images, examples.labels, strict=True)
-    return [encode_example({"image": image, "label": np.asarray(label)}) for image, label in pairs]
 
 
 def _prepare_digits(folder: Path) -> DatasetCommitment:

@@ -10,11 +10,18 @@ import numpy as np
 
 from tallystick.datasets.commitment import DatasetCommitment
 from tallystick.datasets.digits import load_digits
-from tallystick.datasets.opened import open_dataset, read_source, read_tokenizer, text_kind
-from tallystick.datasets.preparation import TOKENIZER_FILE, TrainBpe, make_tokenizer, tokenize
+from tallystick.datasets.opened import (
+    TOKENIZER_FILE,
+    check_stated_tokenizer,
+    open_dataset,
+    read_source,
+    read_tokenizer,
+    text_kind,
+)
+from tallystick.datasets.preparation import TrainBpe, make_tokenizer, tokenize
 from tallystick.datasets.samples import ExampleDataset, TokenDataset
 from tallystick.datasets.sources import TextKind, normalize_newlines, read_corpus
-from tallystick.datasets.tokenizer import BYTE_TOKENS, Tokenizer, TokenizerKind
+from tallystick.datasets.tokenizer import Tokenizer, TokenizerKind
 from tallystick.datasets.tokens import Tokens, read_tokens
 from tallystick.documents.whole_files import read_file
 from tallystick.errors import ProofError, UnavailableError
@@ -70,14 +77,6 @@ def verify_tokenizer(
             f"{error} with tokenizers {training.library}; the run states {training.stated}, "
             "and another version may learn other merges: install that one to decide"
         ) from None
-
-
-def check_stated_tokenizer(tokenizer: Tokenizer, kind: TokenizerKind, vocabulary: int) -> None:
-    """Raise `ProofError` where a tokenizer cannot be the one of a recipe, whatever it was trained on."""
-    if tokenizer.kind != kind:
-        raise ProofError(f"{TOKENIZER_FILE}: of kind {tokenizer.kind}, where the recipe states {kind}")
-    if tokenizer.vocabulary > max(vocabulary, BYTE_TOKENS):
-        raise ProofError(f"{TOKENIZER_FILE}: {tokenizer.vocabulary} tokens, where the recipe allows {vocabulary}")
 
 
 def verify_tokens(kind: TextKind, source: Path, tokenizer: Tokenizer, tokens: Path) -> None:

@@ -24,7 +24,6 @@ from tallystick.audits.training_kind import workload_of
 from tallystick.audits.undetermined import settle
 from tallystick.disputes.evidence.claimed_training import ClaimedTraining
 from tallystick.disputes.evidence.drift import Leeway, deviation
-from tallystick.disputes.evidence.full_audit import environment_here
 from tallystick.disputes.evidence.opened_step import step_distance
 from tallystick.disputes.evidence.opening_sources import graph_replayer
 from tallystick.errors import UnavailableError
@@ -33,6 +32,7 @@ from tallystick.tensors.tensor import State, Tensor
 from tallystick.tolerances.projection import Projection
 from tallystick.tolerances.streams import element_count
 from tallystick.tolerances.tolerance import Finding
+from tallystick.transcripts.environment import Environment
 from tallystick.workloads.plan import projection_seed
 
 if TYPE_CHECKING:
@@ -151,6 +151,13 @@ def objection(notes: Findings, factor: float = 1.0) -> str:
             found = f"{each.name} {each.distance:.3g}, allowed {each.allowed:.3g} {each.detail}"
             return f"{each.where}: {found}"
     return ""
+
+
+def environment_here(device: str) -> Environment:
+    """The environment of this machine."""
+    from tallystick.frameworks.torch.environment import describe_environment
+
+    return describe_environment("cuda" if device.startswith("cuda") else "cpu")
 
 
 def _weights(replayer: GraphReplayer) -> dict[str, Tensor]:
