@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
@@ -20,7 +20,7 @@ from tallystick.disputes.evidence.traces import (
     require_within_bounds,
     torch_engine,
 )
-from tallystick.disputes.evidence.view import OpeningView
+from tallystick.disputes.evidence.view import OpeningView, supplied
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.protocols import Doubt
 from tallystick.graphs.engine import Engine
@@ -28,11 +28,12 @@ from tallystick.store.inference import InferenceDirectory
 from tallystick.transcripts.claim import Log
 
 
-@dataclass(frozen=True)
+@dataclass
 class CallsStatement:
     """Recorded calls of a model; implements `ClaimStatement`."""
 
     run: InferenceDirectory
+    is_whole: bool = field(default=False, init=False)
     levels: ClassVar[Levels] = 2
     questions_of_records: ClassVar[tuple[OpenQuestion, ...]] = ()
 
@@ -48,10 +49,14 @@ class CallsStatement:
 
     def require_whole(self) -> None:
         """See `ClaimStatement`; weights, inputs and outputs included."""
-        self.calls.weights()
-        for record in self.calls.records:
-            self.calls.inputs(record)
-            self.calls.outputs(record)
+        if self.is_whole:
+            return
+        with supplied():
+            self.calls.weights()
+            for record in self.calls.records:
+                self.calls.inputs(record)
+                self.calls.outputs(record)
+        self.is_whole = True
 
     def require_disputable(self) -> None:
         """See `ClaimStatement`; the graph has to take every call."""
@@ -70,6 +75,7 @@ class CallsStatement:
 
     def doubt(self, own: Recomputation) -> Doubt | None:
         """See `ClaimStatement`."""
+        self.require_whole()
         return doubt_calls(self.calls, own.engine, own.work)
 
     def rule_record(self, line: bytes, device: str | None) -> Ruled:

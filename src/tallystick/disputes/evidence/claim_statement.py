@@ -58,7 +58,7 @@ class ClaimStatement(Protocol):
         ...
 
     def require_whole(self) -> None:
-        """Recheck all of it; raises `ProofError` with the first thing that does not hold."""
+        """Recheck all of it, once; raises `ProofError` with the first check that fails."""
         ...
 
     def require_disputable(self) -> None:
@@ -83,7 +83,10 @@ class ClaimStatement(Protocol):
         ...
 
     def doubt(self, own: Recomputation) -> Doubt | None:
-        """The first of its leaves that one's own computation does not confirm; `None` where all are confirmed."""
+        """The first of its leaves that one's own computation does not confirm; `None` where all are confirmed.
+
+        Raises `ProofError` where it is not whole.
+        """
         ...
 
     def rule_record(self, line: bytes, device: str | None) -> Ruled:

@@ -61,7 +61,7 @@ class OpenedDoubter:
     def choose(self, answered: DisputeView, children: Sequence[tuple[int, int]]) -> int | Ground:
         """The child with the first wrong record, or the first whose outputs leave the tolerance."""
         try:
-            statement = self._statements.of(answered.statement, answered.claim)
+            statement = self._statements.whole(answered.statement, answered.claim)
             if answered.dispute.level > 1:
                 check_turn(answered, statement)
                 return self._child_of_records(answered, children)
@@ -96,7 +96,7 @@ class OpenedDoubter:
         if key not in self._found:
             own = Recomputation(self.engine, self.device, self.budget, self.work)
             try:
-                self._found[key] = self._statements.of(path, claim).doubt(own)
+                self._found[key] = self._statements.claimed(path, claim).doubt(own)
             except (ProofError, MalformedError) as error:
                 self._found[key] = Doubt(0, claim.size, str(error))
         return self._found[key]

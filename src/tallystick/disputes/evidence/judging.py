@@ -192,14 +192,14 @@ class DisputeJudge:
 
     def _record(self, answered: DisputeView) -> Ruled:
         """A record that was revealed and not descended from."""
-        dispute, statement = answered.dispute, self._statements.of(answered.statement, answered.claim)
+        dispute, statement = answered.dispute, self._statements.whole(answered.statement, answered.claim)
         with supplied():
             line = read_document(answered.turns[-1] / record_file(dispute.low))
         require(leaf_hash(line).hex() == dispute.leaf, "the revealed record is not the one under the posted leaf")
         return statement.rule_record(line, self.device if self.is_member else None)
 
     def _structure(self, answered: DisputeView) -> Ruled:
-        questions = check_turn(answered, self._statements.of(answered.statement, answered.claim))
+        questions = check_turn(answered, self._statements.whole(answered.statement, answered.claim))
         if not questions:
             return Fault.CHALLENGER, "what was opened is consistent and belongs to the claim"
         return questions[0].settle(self.device, 1.0, ChallengerWork()) if self.is_member else (None, questions[0].text)

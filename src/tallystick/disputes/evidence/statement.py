@@ -35,13 +35,19 @@ class StatementCache:
 
     _read: dict[tuple[Path, Tree], ClaimStatement] = field(default_factory=dict)
 
-    def of(self, path: Path, claim: PostedClaim) -> ClaimStatement:
-        """The statement of a claim; raises `ProofError` where it is not whole, or not what was claimed."""
+    def whole(self, path: Path, claim: PostedClaim) -> ClaimStatement:
+        """As `claimed`; raises `ProofError` where the statement is not whole, too."""
+        found = self.claimed(path, claim)
+        with supplied():
+            found.require_whole()
+        return found
+
+    def claimed(self, path: Path, claim: PostedClaim) -> ClaimStatement:
+        """The statement of a claim; raises `ProofError` where it is not about what was claimed."""
         key = (path, claim.tree)
         if key not in self._read:
             with supplied():
                 found = statement_at(path, claim.levels)
-                found.require_whole()
                 tree = (digest_bytes(found.tree.root).hex(), found.tree.size)
                 require(tree == (claim.root, claim.size), "the statement is about another tree than the claim")
             self._read[key] = found

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from tallystick.audits.calibration import shipped_calibration
 from tallystick.audits.checked_run import CheckedRun
+from tallystick.audits.report import Report
 from tallystick.disputes.evidence.claim_statement import Levels, OpenQuestion, Recomputation
 from tallystick.disputes.evidence.claimed_training import ClaimedTraining
 from tallystick.disputes.evidence.doubts import doubt_training
 from tallystick.disputes.evidence.full_audit import audit_whole
-from tallystick.disputes.evidence.gathering import gather_whole
+from tallystick.disputes.evidence.gathering import check_anchors, gather_records, require_agreement
 from tallystick.disputes.evidence.locate import ChallengerWork
 from tallystick.disputes.evidence.opened_step import check_step
 from tallystick.disputes.evidence.opening_sources import graph_replayer
@@ -26,20 +27,26 @@ from tallystick.disputes.evidence.traces import (
     require_within_bounds,
     torch_engine,
 )
-from tallystick.disputes.evidence.view import OpeningView
+from tallystick.disputes.evidence.view import OpeningView, supplied
 from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.protocols import Doubt
+from tallystick.errors import UnavailableError
 from tallystick.graphs.engine import Engine
+from tallystick.judging.findings import Findings
 from tallystick.store.run import RunDirectory
 from tallystick.transcripts.claim import Log
 from tallystick.workloads.program import STATE_PREFIXES
 
+ANCHORS: Final = frozenset({"anchor", "final state"})
+"""The findings of an audit about the files of anchors."""
 
-@dataclass(frozen=True)
+
+@dataclass
 class TrainingStatement:
-    """A training run; implements `ClaimStatement`."""
+    """A training run; implements `ClaimStatement`. Its anchors are rechecked once, `is_whole` from then on."""
 
     run: RunDirectory
+    is_whole: bool = field(default=False, init=False)
     levels: ClassVar[Levels] = 2
 
     @property
@@ -49,8 +56,8 @@ class TrainingStatement:
 
     @cached_property
     def evidence(self) -> CheckedRun:
-        """The run, rechecked; raises `ProofError`."""
-        return gather_whole(self.run)
+        """The run, rechecked but for its anchors; raises `ProofError`."""
+        return gather_records(self.run)
 
     @property
     def training(self) -> ClaimedTraining:
@@ -59,7 +66,10 @@ class TrainingStatement:
 
     def require_whole(self) -> None:
         """See `ClaimStatement`."""
-        assert self.evidence is not None  # raises
+        if not self.is_whole:
+            with supplied():
+                check_anchors(self.evidence)
+            self.is_whole = True
 
     def require_disputable(self) -> None:
         """See `ClaimStatement`; every whole run can be disputed."""
@@ -83,10 +93,23 @@ class TrainingStatement:
 
     def doubt(self, own: Recomputation) -> Doubt | None:
         """See `ClaimStatement`."""
-        replays = Replays(self.training, own.device)
-        found = doubt_training(self.training, replays, audit_whole(self.evidence, own.device))
+        with supplied():
+            replays = Replays(self.training, own.device)
+        found = doubt_training(self.training, replays, self._audited(own.device))
         own.work.replayed += self.evidence.steps + replays.steps
         return found
+
+    def _audited(self, device: str) -> Report:
+        """The report of a full audit, which rechecks every anchor while it reads it."""
+        try:
+            report = audit_whole(self.evidence, device)
+        except UnavailableError:
+            self.require_whole()  # an anchor that is not there is withheld, and the prover's fault
+            raise
+        anchors = [finding for finding in report.verdict.findings if finding.name in ANCHORS]
+        require_agreement(str(self.run.path), Findings(anchors))
+        self.is_whole = True
+        return report
 
     def rule_record(self, line: bytes, device: str | None) -> Ruled:
         """See `ClaimStatement`."""
