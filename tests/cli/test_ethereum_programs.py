@@ -108,9 +108,9 @@ def check_what_is_shown(tally: Tally, programs: Programs, chain: Chain, rules: R
 
 def test_a_contract_is_not_deployed_by_an_account_without_money(tally: Tally, node: LocalNode, tmp_path: Path) -> None:
     KEYS["guardian"].write(tmp_path / "poor")
-    told = tally("contract", "deploy", "--rpc", node.url, "--key", tmp_path / "poor")
-    assert told.code == 2
-    assert f"{KEYS['guardian'].address} holds nothing on this chain" in told.complaint
+    result = tally("contract", "deploy", "--rpc", node.url, "--key", tmp_path / "poor")
+    assert result.code == 2
+    assert f"{KEYS['guardian'].address} holds nothing on this chain" in result.complaint
 
 
 def money(chain: Chain, role: str) -> int:

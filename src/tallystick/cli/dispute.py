@@ -58,8 +58,8 @@ def open_(
     from tallystick.disputes.parties.connect import connected
     from tallystick.disputes.parties.game_view import GameFollower
 
-    with connected(coordinator, key) as place:
-        watch = GameFollower(place.coordinator)
+    with connected(coordinator, key) as connection:
+        watch = GameFollower(connection.coordinator)
         view = watch.look()
         if claim >= len(view.state.claims):
             raise UsageError(f"there is no claim {claim}; `tally dispute status` lists them")
@@ -67,7 +67,7 @@ def open_(
             raise UsageError(f"this party contests claim {claim} in dispute {number} already; --again opens another")
         price = view.rules.challenger_bond + view.rules.deposit
         end = view.state.claims[claim].size if high is None else high
-        place.coordinator.submit(Contest(actor=view.party, value=price, claim=claim, low=low, high=end))
+        connection.coordinator.submit(Contest(actor=view.party, value=price, claim=claim, low=low, high=end))
         number = _open_one(watch.look(), claim)
         print("on its way" if number is None else f"dispute {number}")
     return 0
@@ -99,19 +99,19 @@ def show(number: int = NUMBER, coordinator: str = COORDINATOR, board: str | None
     from tallystick.cli.report import printable
     from tallystick.disputes.parties.connect import connected
     from tallystick.disputes.parties.game_view import GameFollower
-    from tallystick.disputes.parties.history import tell
+    from tallystick.disputes.parties.history import dispute_history
     from tallystick.disputes.parties.progress import progress_of
 
-    with connected(coordinator, board=board) as place:
-        view = GameFollower(place.coordinator).look()
+    with connected(coordinator, board=board) as connection:
+        view = GameFollower(connection.coordinator).look()
         _require_dispute(view, number)
-        told = tell(place.coordinator.rules, place.coordinator.entries(), number)
-        reasons = _reasons(told, place.board)
+        history = dispute_history(connection.coordinator.rules, connection.coordinator.entries(), number)
+        reasons = _reasons(history, connection.board)
     now = progress_of(view.state, number, view.now)
     if json:
-        print_json({"moves": [each.to_json() for each in told], "now": now.to_json(), "reasons": list(reasons)})
+        print_json({"moves": [each.to_json() for each in history], "now": now.to_json(), "reasons": list(reasons)})
         return
-    print_table(moves_table(told))
+    print_table(moves_table(history))
     for reason in reasons:
         print(f"because: {printable(reason)}")
     print_table(disputes_table([now]))
@@ -133,14 +133,14 @@ def play(
     Exit codes: 0 the other side is at fault, 1 this side is, 3 nobody.
     """
     from tallystick.disputes.parties.game_view import GameFollower
-    from tallystick.disputes.parties.programs import focused
+    from tallystick.disputes.parties.programs import only_dispute
 
-    with party_session(coordinator, key, board, board_key, work) as chair:
-        view = GameFollower(chair.place.coordinator).look()
+    with party_session(coordinator, key, board, board_key, work) as session:
+        view = GameFollower(session.connection.coordinator).look()
         _require_dispute(view, number)
         side = _side(view, number)
-        roles = _roles(chair, side, run, device)
-        player = chair.player(focused(roles, number))
+        roles = _roles(session, side, run, device)
+        player = session.player(only_dispute(roles, number))
         view = drive(player, lambda view: view.state.disputes[number].phase == "settled", poll)
     ending = _ending(view, number, side)
     print(f"dispute {number}: {ending}")
@@ -154,14 +154,14 @@ def settle(number: int = NUMBER, coordinator: str = COORDINATOR, key: Path = KEY
     from tallystick.disputes.parties.due_moves import DueMoves
     from tallystick.disputes.parties.game_view import GameFollower
 
-    with connected(coordinator, key) as place:
-        watch, keeper, made = GameFollower(place.coordinator), DueMoves(everybody=True), set[str]()
+    with connected(coordinator, key) as connection:
+        watch, keeper, made = GameFollower(connection.coordinator), DueMoves(everybody=True), set[str]()
         view = watch.look()
         _require_dispute(view, number)
         while task := next((each for each in keeper.about(view, number) if each.key not in made), None):
             move = task.answer()
-            assert move is not None  # a keeper thinks nothing out
-            place.coordinator.submit(move)
+            assert move is not None  # a due move is known at once
+            connection.coordinator.submit(move)
             made.add(task.key)
             print(move.kind, flush=True)
             view = watch.look()
@@ -174,11 +174,11 @@ def _look(coordinator: str) -> GameView:
     from tallystick.disputes.parties.connect import connected
     from tallystick.disputes.parties.game_view import GameFollower
 
-    with connected(coordinator) as place:
-        return GameFollower(place.coordinator).look()
+    with connected(coordinator) as connection:
+        return GameFollower(connection.coordinator).look()
 
 
-def _roles(chair: PartySession, side: str, run: Path | None, device: str) -> tuple[PartyRole, ...]:
+def _roles(session: PartySession, side: str, run: Path | None, device: str) -> tuple[PartyRole, ...]:
     from tallystick.disputes.evidence.doubting import doubter_for
     from tallystick.disputes.evidence.judging import DisputeJudge
     from tallystick.disputes.evidence.statement import statement_at
@@ -191,11 +191,11 @@ def _roles(chair: PartySession, side: str, run: Path | None, device: str) -> tup
             raise UsageError("--run: the prover answers from its run")
         statement = statement_at(run)
         root = offer_of(run, statement).root
-        trace = statement.trace(chair.workspace.folder / "trace" / root[:16], device=device)
-        return programs.prover(chair.cache, chair.workspace, lambda _: trace)
+        trace = statement.trace(session.workspace.folder / "trace" / root[:16], device=device)
+        return programs.prover(session.cache, session.workspace, lambda _: trace)
     doubter, judge = doubter_for(device=device), DisputeJudge()
     return programs.challenger(
-        chair.cache, chair.workspace, lambda _: doubter, judge, find_evidence, naming=judge.worst
+        session.cache, session.workspace, lambda _: doubter, judge, find_evidence, naming=judge.worst
     )
 
 
@@ -227,7 +227,7 @@ def _open_one(view: GameView, claim: int) -> int | None:
     return max((n for n in mine if view.state.disputes[n].phase != "settled"), default=None)
 
 
-def _reasons(told: Sequence[HistoryEntry], board: Board) -> tuple[str, ...]:
+def _reasons(history: Sequence[HistoryEntry], board: Board) -> tuple[str, ...]:
     """What the referee wrote to its rulings, as far as it can be had."""
     from tempfile import TemporaryDirectory
 
@@ -238,7 +238,7 @@ def _reasons(told: Sequence[HistoryEntry], board: Board) -> tuple[str, ...]:
 
     found = list[str]()
     with TemporaryDirectory() as folder:
-        for move in (each.entry.move for each in told):
+        for move in (each.entry.move for each in history):
             if isinstance(move, Rule):
                 with suppress(TallyError, OSError):  # the ruling counts without it
                     data = (BoardCache(board, Path(folder)).folder_of(move.reason) / REASON).read_bytes()

@@ -21,7 +21,7 @@ from tallystick.cli.party_session import (
     drive,
     party_session,
 )
-from tallystick.cli.status import ChallengerFindings, Posting, Stake, tell_nothing, tell_of_the_end
+from tallystick.cli.status import ChallengerFindings, Posting, Stake, show_end, show_nothing
 from tallystick.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
@@ -63,17 +63,17 @@ def prover(
 
     statement = statement_at(existing(run, "run"))
     offer = offer_of(run, statement)
-    with party_session(coordinator, key, board, board_key, work) as chair:
-        poster = PostingRole(offer, chair.cache)
-        if poster.number(GameFollower(chair.place.coordinator).look()) is None:
+    with party_session(coordinator, key, board, board_key, work) as session:
+        poster = PostingRole(offer, session.cache)
+        if poster.number(GameFollower(session.connection.coordinator).look()) is None:
             _require_whole(statement)
-        own = LazyTrace(lambda: statement.trace(chair.workspace.folder / "trace" / offer.root[:16], device=device))
+        own = LazyTrace(lambda: statement.trace(session.workspace.folder / "trace" / offer.root[:16], device=device))
         judge = DisputeJudge() if concede else None
         roles = programs.prover(
-            chair.cache, chair.workspace, lambda claim: own if offer.is_of(claim) else None, offer, judge
+            session.cache, session.workspace, lambda claim: own if offer.is_of(claim) else None, offer, judge
         )
         posting = Posting(poster)
-        view = drive(chair.player(roles), posting.is_over, poll, not once)
+        view = drive(session.player(roles), posting.is_over, poll, not once)
         return posting.ending(view, once)
 
 
@@ -103,13 +103,15 @@ def challenger(
 
     doubter, judge = doubter_for(device=device, contests_all=whole), DisputeJudge()
     with (
-        party_session(coordinator, key, board, board_key, work) as chair,
-        AuditProcess(chair.workspace, partial(doubter_for, device=device), doubter) as auditor,
+        party_session(coordinator, key, board, board_key, work) as session,
+        AuditProcess(session.workspace, partial(doubter_for, device=device), doubter) as auditor,
     ):
         wanted = claim or None
-        roles = programs.challenger(chair.cache, chair.workspace, auditor, judge, find_evidence, wanted, judge.worst)
-        player = chair.player(roles)
-        return _lost(_watched(player, ChallengerFindings(player, chair.workspace).tell, poll, watch))
+        roles = programs.challenger(
+            session.cache, session.workspace, auditor, judge, find_evidence, wanted, judge.worst
+        )
+        player = session.player(roles)
+        return _lost(_watched(player, ChallengerFindings(player, session.workspace).show, poll, watch))
 
 
 def committee(
@@ -131,11 +133,11 @@ def committee(
     from tallystick.disputes.parties import programs
 
     judge = DisputeJudge(torch_engine(device), device)
-    with party_session(coordinator, key, board, board_key, work) as chair:
-        if chair.place.coordinator.party not in chair.place.coordinator.rules.members:
+    with party_session(coordinator, key, board, board_key, work) as session:
+        if session.connection.coordinator.party not in session.connection.coordinator.rules.members:
             raise UsageError("--key: the rules do not list this member")
-        player = chair.player(programs.member(chair.cache, chair.workspace, judge))
-        _watched(player, Stake(player).tell, poll, watch)
+        player = session.player(programs.member(session.cache, session.workspace, judge))
+        _watched(player, Stake(player).show, poll, watch)
     return 0
 
 
@@ -155,11 +157,11 @@ def rule(
     from tallystick.disputes.evidence.traces import torch_engine
     from tallystick.disputes.parties import programs
 
-    with party_session(coordinator, key, board, board_key, work) as chair:
-        if chair.place.coordinator.party != chair.place.coordinator.rules.referee:
+    with party_session(coordinator, key, board, board_key, work) as session:
+        if session.connection.coordinator.party != session.connection.coordinator.rules.referee:
             raise UsageError("--key: the rules name another referee")
         judge = DisputeJudge(torch_engine(device), device) if replay else DisputeJudge()
-        _watched(chair.player(programs.referee(chair.cache, judge, judge.is_large)), tell_nothing, poll, watch)
+        _watched(session.player(programs.referee(session.cache, judge, judge.is_large)), show_nothing, poll, watch)
     return 0
 
 
@@ -173,17 +175,17 @@ def _require_whole(statement: ClaimStatement) -> None:
         raise UnavailableError(f"{error}; nothing is claimed") from None
 
 
-def _watched(player: Player, tell: Callable[[GameView], None], poll: float, is_watching: bool) -> GameView:
-    """Play until Ctrl-C, or once; `tell` sees every look after which there was nothing left to do."""
+def _watched(player: Player, show: Callable[[GameView], None], poll: float, is_watching: bool) -> GameView:
+    """Play until Ctrl-C, or once; `show` sees every look after which there was nothing left to do."""
 
     def quiet(view: GameView) -> bool:
-        tell(view)
+        show(view)
         return False
 
     view = drive(player, quiet, poll, is_watching)
-    tell(view)
+    show(view)
     if is_watching:
-        tell_of_the_end(view)
+        show_end(view)
     return view
 
 

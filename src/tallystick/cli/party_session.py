@@ -38,7 +38,7 @@ JSON = typer.Option(False, "--json", help="Print JSON.")
 class PartySession:
     """One party at a coordinator, with its folder and what it fetched from the board."""
 
-    place: CoordinatorConnection
+    connection: CoordinatorConnection
     workspace: Workspace
     cache: BoardCache
 
@@ -46,7 +46,7 @@ class PartySession:
         """The program of this party."""
         from tallystick.disputes.parties.player import Player
 
-        return Player(self.place.coordinator, self.workspace, roles, patience=self.place.patience)
+        return Player(self.connection.coordinator, self.workspace, roles, patience=self.connection.patience)
 
 
 @contextmanager
@@ -59,11 +59,11 @@ def party_session(
     from tallystick.disputes.parties.workspace import Workspace
 
     with (
-        connected(coordinator, key, board, board_key) as place,
-        Workspace(work or place.folder()) as workspace,
+        connected(coordinator, key, board, board_key) as connection,
+        Workspace(work or connection.folder()) as workspace,
     ):
-        place.keep_receipts(workspace.folder)
-        yield PartySession(place, workspace, BoardCache(place.board, workspace.folder / "data"))
+        connection.keep_receipts(workspace.folder)
+        yield PartySession(connection, workspace, BoardCache(connection.board, workspace.folder / "data"))
 
 
 def drive(player: Player, until: Callable[[GameView], bool], poll: float, is_watching: bool = True) -> GameView:

@@ -116,7 +116,7 @@ def test_without_money_nothing_is_contested_and_everything_else_goes_on(tmp_path
     assert not game.coordinator.state.disputes
     assert "the purse holds 0" in game.said[-1]
     assert doubter.doubts == 1  # what was found is remembered, and only the contest is tried again
-    challenger.coordinator = challenger.watch.coordinator = game.coordinator.connect(CHALLENGER)
+    challenger.coordinator = challenger.follower.coordinator = game.coordinator.connect(CHALLENGER)
     game.coordinator.clock.advance(game.coordinator.clock() + 600)
     challenger.look()
     assert len(game.coordinator.state.disputes) == 1

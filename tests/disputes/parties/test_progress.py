@@ -1,4 +1,4 @@
-"""Where a dispute stands, told to people; when something becomes possible; what was made in it."""
+"""The progress of a dispute, for people; when something becomes possible; what was made in it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tallystick.disputes.game.state import Pausing, Phase
 from tallystick.disputes.parties import progress
 from tallystick.disputes.parties.calendar import next_instant
 from tallystick.disputes.parties.game_view import GameFollower
-from tallystick.disputes.parties.history import tell
+from tallystick.disputes.parties.history import dispute_history
 from tallystick.disputes.parties.progress import bar, progress_of, span
 from tests.disputes.parties.in_memory_game import CHALLENGER, CHEAT, InMemoryGame, rules
 from tests.support.in_memory import InMemoryCoordinator
@@ -60,18 +60,21 @@ def test_a_standing_follows_the_game(tmp_path: Path) -> None:
     assert ended.to_json()["range"] == [CHEAT.operator, CHEAT.operator + 1]
 
 
-def test_every_move_of_one_dispute_is_told_and_no_other(tmp_path: Path) -> None:
+def test_every_move_of_one_dispute_is_listed_and_no_other(tmp_path: Path) -> None:
     game = InMemoryGame(tmp_path)
     players = [game.challenger(name=f"{number:064x}") for number in (900, 901)]
     game.play(game.prover(CHEATING), game.referee(), *players)
     for number in (0, 1):
-        told = tell(game.coordinator.rules, game.coordinator.entries, number)
+        history = dispute_history(game.coordinator.rules, game.coordinator.entries, number)
         made = [entry for entry in game.coordinator.entries if getattr(entry.move, "dispute", None) == number]
-        assert [each.entry for each in told[1:]] == made
-        assert told[0].role == "challenger"
-        assert told[0].said.startswith("contests 0–19")
-        assert told[-1].after.phase == "settled"
-    ranges = [each.after.high - each.after.low for each in tell(game.coordinator.rules, game.coordinator.entries, 0)]
+        assert [each.entry for each in history[1:]] == made
+        assert history[0].role == "challenger"
+        assert history[0].summary.startswith("contests 0–19")
+        assert history[-1].after.phase == "settled"
+    ranges = [
+        each.after.high - each.after.low
+        for each in dispute_history(game.coordinator.rules, game.coordinator.entries, 0)
+    ]
     assert min(ranges) == 1
 
 
@@ -106,10 +109,10 @@ def test_every_phase_has_somebody_to_move() -> None:
     assert set(progress.MOVERS) == set(Phase)
 
 
-def test_a_named_element_is_told(tmp_path: Path) -> None:
+def test_a_named_element_is_listed(tmp_path: Path) -> None:
     game = InMemoryGame(tmp_path)
     challenger = game.challenger(naming=lambda _: (1, 31_234))
     game.play(game.prover(CHEATING), challenger, game.referee(waits=True))
     assert progress_of(game.coordinator.state, 0, game.coordinator.clock()).to_json()["element"] == [1, 31_234]
-    said = [each.said for each in tell(game.coordinator.rules, game.coordinator.entries, 0)]
-    assert said.count("names element 31234 of result 1") == 1
+    summaries = [each.summary for each in dispute_history(game.coordinator.rules, game.coordinator.entries, 0)]
+    assert summaries.count("names element 31234 of result 1") == 1

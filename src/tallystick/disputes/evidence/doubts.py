@@ -1,7 +1,7 @@
 """Where a claim goes wrong: the first record that a challenger's own computation does not confirm.
 
-A claim is doubted where it is further off than `MARGIN` times what a judge allows: the judge's stack is another one,
-and a challenger that is right must not lose its bond over that.
+A claim is doubted where it is further off than `MARGIN` times what a judge allows, because the judge's stack is another
+one: a challenger that is right must not lose its bond by a rounding difference.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.record import AnchorRecord, read_record
 
 MARGIN: Final = 2.0
-"""How many times a judge's limits something has to be off before a bond is bet on it."""
+"""How many times a judge's limits a deviation has to reach before a challenger stakes a bond on it."""
 CONFIRMED_MAX: Final = 16
 STEPWISE: Final = TRAJECTORY | {f"{name} summary" for name in ("exact", "fp16_rne", "grid", "projection")}
 """The findings that are about one step, and not about an anchor."""
 UNRULED: Final = frozenset({"tokenizer of the source"})
-"""What no judge of a record can rule on, so that no bond is bet on it."""
+"""Findings on which no judge of a record can rule, so that a challenger stakes no bond on them."""
 _STEP: Final = re.compile(r"\bsteps? (\d+)")
 
 

@@ -80,7 +80,7 @@ class DisputeJudge:
             return None, str(error)
 
     def _leaf(self, answered: DisputeView, nonce: str | None) -> Ruled:
-        """By the operator; of a single one by its structure too, since nobody had a move to protest against it."""
+        """By the operator; of a graph of one operator by its structure too, because nobody had a move to protest it."""
         found = self._operator(answered, nonce)
         if found[0] is Fault.PROVER or answered.dispute.size > 1:
             return found

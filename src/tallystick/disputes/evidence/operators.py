@@ -1,7 +1,7 @@
 """The operators of one record, opened once and kept: the prover answers every move of a dispute from these files.
 
-A replay may differ in its last bits from the one before. So nothing is posted of a replay whose operators are not those
-that were posted: the files that were written first stay, and are read again by a program that was killed.
+Two replays may differ in their last bits, and a prover that posts values of both contradicts itself. So the files that
+were written first stay, also for a program that is started again, and another replay is never posted.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""A replay of one's own, for what no opening can show: that a state is the one to which the records lead.
+"""Replays on this machine, which show what no opening can: that a state is the one to which the records lead.
 
 A challenger replays to find where a run goes wrong; a member of a committee replays one segment at most, to say who is
 right about a state in its middle or about an anchor. States are compared as in a tolerant audit. In a window for which
 no limits are calibrated, bits are compared on the stack that the run states, and on another one the limits of the
 longest calibrated window, stretched (`limits.py`). Where that says nothing either, each tensor is held to what so many
-operators may drift (`drift.py`), without the elements that no replay determines. So over such a window an honest prover
-has to replay on the stack that it stated, and had better keep anchors closer together.
+operators may drift (`drift.py`), without the elements that no replay determines. Over such a window an honest prover
+has to replay on the stack that it stated; closer anchors avoid that.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The operators that a dispute is about, as the prover's opponent sees them: from what lies at the board.
+"""The operators that a dispute is about, as the prover's opponent reads them from the board.
 
-Everything here comes from the prover. What is not there, or is not what its name says, is a `ProofError`: the prover
-had to give it, and its digest was posted with a move.
+All files here are the prover's, and their digests were posted with its moves. So a file that is missing, malformed or
+not the posted one raises `ProofError`.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def _of_spec(what: str, tensor: Tensor, spec: TensorSpec | None) -> Tensor:
 
 @contextmanager
 def supplied() -> Iterator[None]:
-    """What is missing or malformed in here was supplied so by the prover: a `ProofError`."""
+    """Raise `ProofError` for what is missing or malformed inside, because the prover supplied it."""
     try:
         yield
     except (MalformedError, UnavailableError, UsageError) as error:

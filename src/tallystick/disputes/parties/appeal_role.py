@@ -1,4 +1,4 @@
-"""A party that a committee found at fault asks a larger one, while there is one to ask."""
+"""A party that a committee found at fault appeals to a larger one, while the rules have one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tallystick.disputes.parties.task import PartyTask
 
 @dataclass(frozen=True)
 class AppealRole:
-    """Appeals findings against this party; where nobody is at fault its bond comes back anyway."""
+    """Appeals findings against this party; a finding that nobody is at fault returns the bond and is not appealed."""
 
     def tasks(self, view: GameView) -> Iterator[PartyTask]:
         """The findings that can be appealed."""

@@ -1,4 +1,4 @@
-"""Audits in a process apart, so that a program whose audit takes days answers its disputes meanwhile.
+"""Audits in a process of their own, so that a program whose audit takes days answers its disputes meanwhile.
 
 The program starts the process, and reads from its workspace what the process wrote there: nothing is lost when either
 is killed but the audit that was going on. The process ends with the program, however that ends.
@@ -30,7 +30,7 @@ from tallystick.errors import MalformedError, ProofError, UnavailableError
 REASON_MAX: Final = 4096
 
 
-class Recalling(Doubter, Protocol):
+class RecallingDoubter(Doubter, Protocol):
     """A doubter that takes the finding of another one of its kind for its own."""
 
     def recall(self, claim: PostedClaim, statement: Path, found: Doubt | None) -> None:
@@ -57,7 +57,7 @@ class AuditProcess:
 
     workspace: Workspace
     make: Callable[[], Doubter]
-    doubter: Recalling
+    doubter: RecallingDoubter
     worker: Worker | None = None
     asked: set[str] = field(default_factory=set)
 

@@ -1,4 +1,4 @@
-"""How a challenger comes to what it contests: by an audit in its own process, or in another one while it answers."""
+"""How a challenger finds what it contests: by an audit in its own process, or in another one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Auditor(Protocol):
 
 
 @dataclass(frozen=True)
-class Inline:
+class InlineAuditor:
     """Audits in the process of the challenger, which makes no move until they end."""
 
     doubters: Callable[[PostedClaim], Doubter]

@@ -1,4 +1,4 @@
-"""What lies at the board, as folders: everything that a dispute's moves refer to, fetched once and kept."""
+"""The files that a dispute's moves refer to, as folders: each is fetched from the board once and kept."""
 
 from __future__ import annotations
 

@@ -21,9 +21,9 @@ from tallystick.errors import MalformedError, ProofError, UnavailableError
 
 @dataclass
 class Challenger:
-    """Looks at every claim once and contests it at most once; `claims` restricts it to some, `None` is all.
+    """Recomputes every claim once and contests it at most once; `claims` restricts it to some, `None` is all.
 
-    Where its files and clock run out it protests rather than be silent.
+    When its clock is nearly over and it could not choose, it protests, because a timeout would lose the bond for sure.
     """
 
     cache: BoardCache
@@ -33,7 +33,7 @@ class Challenger:
     contests: bool = True
 
     def tasks(self, view: GameView) -> Iterator[PartyTask]:
-        """Claims that were not looked at yet, and disputes in which the challenger's clock runs."""
+        """Claims that were not recomputed yet, and disputes in which the challenger's clock runs."""
         if self.contests:
             yield from self._claims(view)
         for number, seconds in view.turns.items():
@@ -48,15 +48,13 @@ class Challenger:
         for number, claim in enumerate(view.state.claims):
             left = claim.deadline - view.time
             is_open = claim.status is Status.OPEN and left > 0 and number not in contested
-            is_mine_to_ask = claim.prover != view.party and (self.claims is None or number in self.claims)
-            if is_open and is_mine_to_ask and not self._is_believed(claim):
+            is_ours = claim.prover != view.party and (self.claims is None or number in self.claims)
+            noted = self.workspace.note(_note(claim))
+            is_settled = noted is not None and noted.get("doubt") is None
+            if is_open and is_ours and not is_settled:
                 key = f"contest-{number}-{claim_name(claim)}"
                 answer = partial(self._contest, view, number, left)
                 yield PartyTask(key, left, answer, True, True, partial(self._is_pending, claim))
-
-    def _is_believed(self, claim: PostedClaim) -> bool:
-        noted = self.workspace.note(_note(claim))
-        return noted is not None and noted.get("doubt") is None
 
     def _is_pending(self, claim: PostedClaim) -> bool:
         return self.auditor.is_pending(claim) and self._noted(claim) is None
@@ -91,11 +89,12 @@ class Challenger:
             raise
 
     def _choice(self, view: GameView, number: int, seconds: int) -> Move:
-        """A child, or a protest; near the end of the clock a protest is better than silence, whatever went wrong."""
+        """A child, or a protest; near the end of the clock a protest, whatever went wrong, because a timeout loses."""
         dispute = view.state.disputes[number]
         chosen: int | Ground
         try:
-            chosen = self._chosen(view, number)
+            ends = bounds(dispute.low, dispute.high, view.rules.ways)
+            chosen = self.auditor.choose(self.cache.answered(view, number), list(pairwise(ends)))
         except (MalformedError, ProofError):
             chosen = "structure"
         except FAILURES:
@@ -105,11 +104,6 @@ class Challenger:
         if isinstance(chosen, int):
             return Choose(actor=view.party, dispute=number, turn=dispute.turn, child=chosen)
         return Protest(actor=view.party, dispute=number, turn=dispute.turn, ground=chosen)
-
-    def _chosen(self, view: GameView, number: int) -> int | Ground:
-        dispute = view.state.disputes[number]
-        ends = bounds(dispute.low, dispute.high, view.rules.ways)
-        return self.auditor.choose(self.cache.answered(view, number), list(pairwise(ends)))
 
 
 def _of_use(view: GameView, contested: Collection[int]) -> list[PostedClaim]:

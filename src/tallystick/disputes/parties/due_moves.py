@@ -1,4 +1,4 @@
-"""The moves that anybody may make once they are due: nothing is thought out, the rules are asked."""
+"""The moves that anybody may make once they are due, as the rules say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A member of committees: judges what it was drawn for, commits to a vote that it wrote down, and discloses it."""
+"""A member of committees: judges the disputes it was drawn for, commits to a stored vote, and discloses it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ class SaltedVote:
 
 @dataclass
 class CommitteeMember:
-    """Votes on what its judge finds, and for nobody's fault where it cannot tell.
+    """Votes on what its judge finds, and for nobody's fault where its judge does not decide.
 
-    Vote and salt are on disk before the commitment is made: a member that forgot them could never disclose, and pay.
+    Vote and salt are on disk before the commitment is made, because a member that lost them could not disclose its
+    vote, and would pay for its absence.
     """
 
     cache: BoardCache
@@ -58,19 +59,19 @@ class CommitteeMember:
         if not sitting.commitments[seat] and dispute.phase is Phase.COMMITTING and left > 0:
             key = f"vote-{view.name_of(number)}-{len(dispute.rounds)}"
             yield PartyTask(key, left, partial(self._commit, view, number, left))
-        cast = self._cast(view, number)
-        if cast and sitting.commitments[seat] and sitting.votes[seat] is None:
-            move = Disclose(actor=view.party, dispute=number, vote=cast.vote, salt=cast.salt)
+        stored = self._stored_vote(view, number)
+        if stored and sitting.commitments[seat] and sitting.votes[seat] is None:
+            move = Disclose(actor=view.party, dispute=number, vote=stored.vote, salt=stored.salt)
             if view.allows(move):
                 yield PartyTask(f"disclose-{view.name_of(number)}-{len(dispute.rounds)}", max(left, 0), lambda: move)
 
     def _commit(self, view: GameView, number: int, left: int) -> Move:
-        cast = self._cast(view, number)
-        if cast is None:
-            cast = SaltedVote(self._found(view, number, left), secrets.token_hex(32))
-            self.workspace.put_note(self._note(view, number), {"salt": cast.salt, "vote": cast.vote.value})
+        stored = self._stored_vote(view, number)
+        if stored is None:
+            stored = SaltedVote(self._found(view, number, left), secrets.token_hex(32))
+            self.workspace.put_note(self._note(view, number), {"salt": stored.salt, "vote": stored.vote.value})
         sitting = len(view.state.disputes[number].rounds) - 1
-        hidden = commitment(number, sitting, view.party, cast.vote, cast.salt)
+        hidden = commitment(number, sitting, view.party, stored.vote, stored.salt)
         return Vote(actor=view.party, dispute=number, commitment=hidden)
 
     def _found(self, view: GameView, number: int, left: int) -> Fault:
@@ -78,7 +79,7 @@ class CommitteeMember:
         is_last_try = is_nearly_over(left, view.rules.vote_window)
         return find(view, number, self.cache, self.judge, is_last_try, nonces[-1])[0] or Fault.NOBODY
 
-    def _cast(self, view: GameView, number: int) -> SaltedVote | None:
+    def _stored_vote(self, view: GameView, number: int) -> SaltedVote | None:
         noted = self.workspace.note(self._note(view, number))
         if noted is None:
             return None

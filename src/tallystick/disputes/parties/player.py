@@ -1,4 +1,4 @@
-"""A party's program: looks, does the most urgent thing it can, and looks again; killed anywhere, it goes on."""
+"""A party's program: reads the game, does its most urgent task, and repeats; killed at any point, it can go on."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tallystick.disputes.parties.workspace import Sent, Workspace
 from tallystick.errors import RuleError, UnavailableError
 
 PATIENCE: Final = 120
-"""Seconds after which a move that nobody has seen did not arrive."""
+"""Seconds after which a move that is not among the accepted ones counts as lost."""
 NOT_MADE: Final = -(1 << 40)
-"""The time of a move that was thought out, and not made yet."""
+"""The time of a move that was computed, and not made yet."""
 BACKOFF_S_MAX: Final = 300
 
 
@@ -28,7 +28,7 @@ def quiet(line: str) -> None:
 
 @dataclass(frozen=True)
 class Polling:
-    """How long to sleep between looks, in seconds, and how."""
+    """How long to wait between two readings of the game, `poll` in seconds, and how."""
 
     poll: float = 2.0
     sleep: Callable[[float], None] = time.sleep
@@ -46,7 +46,7 @@ class Backoff:
 class Player:
     """One party at one coordinator, in one or more roles.
 
-    Nothing of what it knows is kept here alone: the coordinator's moves and the workspace determine what it does next.
+    It may be killed at any point, because the coordinator's moves and the workspace determine what it does next.
     """
 
     coordinator: Coordinator
@@ -54,14 +54,14 @@ class Player:
     roles: Sequence[PartyRole]
     say: Callable[[str], None] = quiet
     patience: int = PATIENCE
-    watch: GameFollower = field(init=False)
+    follower: GameFollower = field(init=False)
     view: GameView | None = None
     backoffs: dict[str, Backoff] = field(default_factory=dict)
     is_waiting: bool = False
-    """Whether at the last look another process was thinking something out for this party."""
+    """Whether another process was computing an answer for this party when the game was last read."""
 
     def __post_init__(self) -> None:
-        self.watch = GameFollower(self.coordinator)
+        self.follower = GameFollower(self.coordinator)
 
     def step(self) -> bool:
         """Do one thing, the most urgent first; whether anything was done.
@@ -70,14 +70,14 @@ class Player:
             UnavailableError: the coordinator does not answer.
             ProofError: its moves do not follow its rules.
         """
-        self.view = self.watch.look()
+        self.view = self.follower.look()
         tasks = self._tasks(self.view)
         self.backoffs = {task.key: self.backoffs[task.key] for task in tasks if task.key in self.backoffs}
         self.is_waiting = any(task.is_pending() for task in tasks)
         return any(self._does(task, self.view) for task in tasks if self._is_awake(task, self.view))
 
     def look(self, polling: Polling | None = None) -> None:
-        """Do all that can be done now, or when what other processes think out is there; raises as `step` does."""
+        """Do all that can be done now, other processes' answers included; raises as `step` does."""
         polling = polling or Polling()
         while (is_moving := self.step()) or self.is_waiting:
             if not is_moving:
@@ -96,7 +96,7 @@ class Player:
         polling: Polling | None = None,
         after: Callable[[GameView], None] | None = None,
     ) -> GameView:
-        """Play until nothing is left to do and `until` holds; `after` sees every look. Outages are waited out."""
+        """Play until nothing is left to do and `until` holds; `after` gets every view. Outages are waited out."""
         polling, outages = polling or Polling(), 0
         while True:
             try:
@@ -139,7 +139,7 @@ class Player:
         return False
 
     def _make(self, task: PartyTask, view: GameView) -> None:
-        """Think the move out, look again, and make it if the rules still allow it."""
+        """Compute the move, read the game again, and make the move if the rules still allow it."""
         sent = self._written_down(task, view) if task.kept else None
         if task.single and sent is not None and (arrives := sent.time + self.patience) > view.now:
             raise UnavailableError(f"waiting until {arrives} whether the {sent.move.kind} arrived")
@@ -149,7 +149,7 @@ class Player:
             return
         if task.kept and sent is None:
             self.workspace.send(task.key, move, NOT_MADE)
-        self.view = view = self.watch.look()
+        self.view = view = self.follower.look()
         if not view.allows(move):
             raise UnavailableError(f"the rules no longer allow this {move.kind}")
         if task.kept:
@@ -157,7 +157,7 @@ class Player:
         self._submit(task, move, view.now)
 
     def _written_down(self, task: PartyTask, view: GameView) -> Sent | None:
-        """The move that an earlier program thought out; forgotten where the rules do not take it."""
+        """The move that was computed and stored before; dropped where the rules do not take it any more."""
         sent = self.workspace.sent(task.key)
         if sent is not None and not view.allows(sent.move):
             self.workspace.forget(task.key)
@@ -165,7 +165,7 @@ class Player:
         return sent
 
     def _submit(self, task: PartyTask, move: Move, now: int) -> None:
-        """Make a move. Where its fate is unknown, the coordinator's moves will tell; a refused one never arrives."""
+        """Make a move. After an outage the accepted moves show whether it arrived; a refused one never does."""
         try:
             self.coordinator.submit(move)
         except RuleError:

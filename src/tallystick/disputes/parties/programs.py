@@ -10,7 +10,7 @@ from tallystick.disputes.game.moves import Evidence
 from tallystick.disputes.game.protocols import DisputeView, Doubter, Judge, Trace
 from tallystick.disputes.game.state import PostedClaim
 from tallystick.disputes.parties.appeal_role import AppealRole
-from tallystick.disputes.parties.auditing import Auditor, Inline
+from tallystick.disputes.parties.auditing import Auditor, InlineAuditor
 from tallystick.disputes.parties.board_cache import BoardCache
 from tallystick.disputes.parties.challenger import Challenger
 from tallystick.disputes.parties.due_moves import DueMoves
@@ -33,8 +33,8 @@ def prover(
 ) -> tuple[PartyRole, ...]:
     """Posts its offer, answers, appeals; concedes only with a judge to find it at fault."""
     posting: tuple[PartyRole, ...] = (PostingRole(offer, cache),) if offer else ()
-    pleading: tuple[PartyRole, ...] = (EvidenceRole(Fault.PROVER, cache, workspace, conceding),) if conceding else ()
-    return (*posting, Prover(cache, traces, concedes=conceding is not None), *pleading, AppealRole(), DueMoves())
+    judging: tuple[PartyRole, ...] = (EvidenceRole(Fault.PROVER, cache, workspace, conceding),) if conceding else ()
+    return (*posting, Prover(cache, traces, concedes=conceding is not None), *judging, AppealRole(), DueMoves())
 
 
 def challenger(
@@ -46,16 +46,16 @@ def challenger(
     claims: Collection[int] | None = None,
     naming: Callable[[DisputeView], tuple[int, int] | None] | None = None,
 ) -> tuple[PartyRole, ...]:
-    """Looks at claims (all, or those of `claims`), contests, chooses, names what is wrong, pleads, appeals.
+    """Recomputes claims (all, or those of `claims`), contests, chooses, names what is wrong, brings evidence, appeals.
 
-    Doubters are asked in this process, which makes no move meanwhile; an `Apart` lets it go on.
+    Doubters compute in this process, which makes no move meanwhile; with an `AuditProcess` it does.
     """
-    auditor = Inline(doubters) if callable(doubters) else doubters
-    pleading: tuple[PartyRole, ...] = ()
+    auditor = InlineAuditor(doubters) if callable(doubters) else doubters
+    judging: tuple[PartyRole, ...] = ()
     if judge is not None:
-        pleading = (EvidenceRole(Fault.CHALLENGER, cache, workspace, judge, evidence),)
+        judging = (EvidenceRole(Fault.CHALLENGER, cache, workspace, judge, evidence),)
     names: tuple[PartyRole, ...] = (PinpointRole(cache, workspace, naming),) if naming else ()
-    return (Challenger(cache, workspace, auditor, claims), *names, *pleading, AppealRole(), DueMoves())
+    return (Challenger(cache, workspace, auditor, claims), *names, *judging, AppealRole(), DueMoves())
 
 
 def member(cache: BoardCache, workspace: Workspace, judge: Judge) -> tuple[PartyRole, ...]:
@@ -70,14 +70,14 @@ def referee(
     return (Referee(cache, judge, waits), DueMoves())
 
 
-def focused(roles: Sequence[PartyRole], number: int) -> tuple[PartyRole, ...]:
-    """The same roles, in one dispute alone."""
+def only_dispute(roles: Sequence[PartyRole], number: int) -> tuple[PartyRole, ...]:
+    """The same roles, restricted to one dispute."""
     return tuple(SingleDisputeRole(role, number) for role in roles)
 
 
 @dataclass(frozen=True)
 class SingleDisputeRole:
-    """One dispute's share of a role."""
+    """A role restricted to one dispute."""
 
     role: PartyRole
     number: int

@@ -1,4 +1,4 @@
-"""The prover: posts a claim, answers for it from its trace when somebody contests it, and otherwise only looks."""
+"""The prover: posts a claim, and answers from its trace when somebody contests it."""
 
 from __future__ import annotations
 
@@ -89,9 +89,9 @@ class LazyTrace:
 
 @dataclass
 class Prover:
-    """Answers every dispute over claims that `traces` knows; it is asked at every look, and computes nothing.
+    """Answers every dispute over claims for which `traces` gives a trace; looking the trace up computes nothing.
 
-    It gives up by itself only if it `concedes` and its own trace does not bear out what it claimed.
+    It concedes only with `concedes`, where its own trace contradicts what it claimed.
     """
 
     cache: BoardCache

@@ -33,10 +33,10 @@ def waits_never(answered: DisputeView) -> bool:
 
 @dataclass
 class Referee:
-    """Rules on what its judge finds; its reason lies at the board under the digest that the ruling names.
+    """Rules on what its judge finds; its reason is put at the board under the digest that the ruling names.
 
-    Where it `waits`, as over an operator of which one element is much less work than all, the challenger has half of
-    the window to name an element.
+    `waits` says of which disputes the challenger has half of the window to name an element first: of large operators,
+    because one element is much less work to judge than all.
     """
 
     cache: BoardCache

@@ -1,4 +1,4 @@
-"""What a judge's finding is, whatever lies at the board: the prover answers for its files hanging together."""
+"""What a judge finds, whatever files are at the board: inconsistent files are the prover's fault."""
 
 from __future__ import annotations
 
