@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from tallystick.audits.checked_run import CheckedRun
+from typing import TYPE_CHECKING
+
 from tallystick.errors import UnavailableError
 from tallystick.graphs.files import load_program
 from tallystick.graphs.root import graph_root
 from tallystick.judging.findings import Findings, require
 from tallystick.workloads.program import StepProgram, recipe_program
 from tallystick.workloads.verifier_stack import VerifierStack
+
+if TYPE_CHECKING:
+    from tallystick.audits.checked_run import CheckedRun
 
 CAPTURING = ("torch:", "transformers:")
 """The libraries whose version decides which graph a recipe gives."""
