@@ -42,7 +42,7 @@ from tallystick.judging.leaf.bundling import WholeOpening
 from tallystick.judging.leaf.comparison import JudgeSettings, compare_results
 from tallystick.judging.leaf.judge import rule_leaf
 from tallystick.judging.leaf.request import LeafLimits, LeafRequest
-from tallystick.operators.bound import bound
+from tallystick.operators.balls.bound import bound
 from tallystick.operators.precision import FORMATS
 from tallystick.operators.registry import operator
 from tallystick.operators.rounding import DETERMINISTIC
@@ -81,7 +81,7 @@ def main() -> int:
     inputs, steps = (2, 2) if arguments.quick else (12, 6)
     with tempfile.TemporaryDirectory() as folder:
         cases = [case for make in (language_case, step_case) for case in [make(Path(folder), inputs, steps)]]
-        figures = {"machine": machine(), "cases": [study(case, arguments.quick) for case in cases]}
+        figures: dict[str, Any] = {"machine": machine(), "cases": [study(case, arguments.quick) for case in cases]}
         figures |= {"proofs": proof_sizes(Path(folder)), "referee": referee_cost(Path(folder))}
     (arguments.out / "data").mkdir(parents=True, exist_ok=True)
     (arguments.out / "data" / "budget.json").write_text(json.dumps(rounded(figures), indent=1) + "\n")
@@ -492,7 +492,8 @@ def found_statement(whole: WholeOpening) -> int:
 def referee_cost(folder: Path) -> Figures:
     """Seconds of a ruling on one product of matrices: all of its elements, or some and 20 vectors."""
     whole = open_chain(folder / "product", product(SIDE))
-    bundle, found = whole.bundle(0), {"side": SIDE}
+    bundle = whole.bundle(0)
+    found: Figures = {"side": SIDE}
     for name, question in (
         ("whole", LeafRequest(limits=LeafLimits(whole_flops=1 << 40, whole_bytes=1 << 40))),
         ("sampled", LeafRequest(nonce=b"drawn later")),

@@ -166,7 +166,7 @@ def _numbers_of_time(held: Held) -> dict[str, Any]:
 
 def _better(held: Held) -> int:
     """The smallest N with which the challenger's work meets its goal with any kernels."""
-    return min(each["ways"] for each in _of_graph(held, "drift ") if each["outcome"] == "met")
+    return min(int(each["ways"]) for each in _of_graph(held, "drift ") if each["outcome"] == "met")
 
 
 def _machine(held: Held) -> str:
@@ -285,8 +285,8 @@ def _work(held: Held) -> str:
             )
         )
     heads = ("a pass", "V", "s", "operators run ÷ V, bisecting", "challenger bisecting ÷ pass")
-    heads += ("challenger in one-round mode ÷ pass", "prover's opening ÷ pass", "of it running and digesting")
-    return table(heads, rows)
+    others = ("challenger in one-round mode ÷ pass", "prover's opening ÷ pass", "of it running and digesting")
+    return table((*heads, *others), rows)
 
 
 def _referee(held: Held) -> str:
@@ -309,8 +309,8 @@ def _referee(held: Held) -> str:
             )
         )
     heads = ("graph", "hashes to the root, bytes", "proof, median", "mean", "most")
-    heads += ("documents, mean", "shared by all leaves", "values, mean kB", "ruling, median ms", "99 of 100")
-    return table((*heads, "ruling ÷ pass"), rows)
+    others = ("documents, mean", "shared by all leaves", "values, mean kB", "ruling, median ms", "99 of 100")
+    return table((*heads, *others, "ruling ÷ pass"), rows)
 
 
 def _time(held: Held) -> str:
@@ -488,7 +488,7 @@ def _proofs(held: Held) -> list[Figure]:
 
 def _is_time_of(each: Figure, proof: Figure) -> bool:
     graph = _after(proof["what"], "operator, ").partition(", V =")[0]
-    return each["clock"] == "cpu" and each["what"].endswith(graph)
+    return bool(each["clock"] == "cpu" and each["what"].endswith(graph))
 
 
 def _works(held: Held, arm: str) -> list[Figure]:
@@ -497,7 +497,7 @@ def _works(held: Held, arm: str) -> list[Figure]:
 
 
 def _workload(work: Figure) -> str:
-    return work["name"].partition(", ")[2].removesuffix(", cpu")
+    return str(work["name"]).partition(", ")[2].removesuffix(", cpu")
 
 
 def _convicted(held: Held) -> int:

@@ -79,7 +79,7 @@ def record(folder: Path, _: str) -> None:
             torch.manual_seed(0)
             model = make().eval().to(getattr(torch, dtype))
             with torch.no_grad(), record_inference(model, folder / "calls" / f"{name} {dtype}"):
-                for _ in range(2):
+                for _call in range(2):
                     batch = data()
                     model(batch.to(getattr(torch, dtype)) if batch.is_floating_point() else batch)
 
@@ -104,7 +104,7 @@ def prove(folder: Path, stack: str) -> None:
 
 def challenge(folder: Path, stack: str) -> None:
     """How far this stack's children lie from the values of all stacks."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, subject in subjects(folder):
         for path in sorted(folder.glob(f"{name}.*.safetensors")):
             rows.extend(compared(subject.graph, path))

@@ -257,7 +257,7 @@ def _wrapped(block: str) -> str:
         return block
     items = block.strip().split("\n")
     end = "\n" * (len(block) - len(block.rstrip("\n")))
-    options = {"width": 120, "break_long_words": False, "break_on_hyphens": False}
+    options: dict[str, Any] = {"width": 120, "break_long_words": False, "break_on_hyphens": False}
     return (
         "\n".join(textwrap.fill(item, subsequent_indent="  " * item.startswith("* "), **options) for item in items)
         + end

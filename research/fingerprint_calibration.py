@@ -5,7 +5,7 @@ Usage: python -m research.fingerprint_calibration [--model DIR ...] [--answers N
 
 Models are directories in the form of transformers; without one, the demo's model and the larger one of the inference
 study are trained first. The limits hold for models no deeper and no wider than these; `tally verify-response --limits`
-takes the table. Writes the limits to <out>/src/tallystick/audits/receipts/fingerprints.json and what they rest
+takes the table. Writes the limits to <out>/src/tallystick/answers/fingerprints.json and what they rest
 on to <out>/docs/data/fingerprints.json. Exits 1 if an honest answer is rejected more often than once in a hundred.
 """
 

@@ -73,7 +73,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     examples = collected("EXAMPLES")
-    engines = {"torch": TorchEngine(), "jax": JaxEngine(), "iree": IreeEngine()}
+    engines: dict[str, Engine] = {"torch": TorchEngine(), "jax": JaxEngine(), "iree": IreeEngine()}
     rows = [_row(described, examples.get(name, []), engines) for name, described in OPERATORS.items()]
     DATA.write_text(json.dumps(_document(rows), indent=1, ensure_ascii=False) + "\n", "utf-8")
     PAGE.write_text(_page(rows), "utf-8")

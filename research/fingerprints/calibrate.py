@@ -15,14 +15,14 @@ import numpy as np
 from research.fingerprints.compare import DIRECT, Computed, Depth, Seen, compare_pair
 from research.fingerprints.producers import DTYPES, PRODUCERS, Producer, job_of, stacks_of
 from research.fingerprints.states import BATCH, file_name
-from tallystick.answers.fingerprints import (
+from tallystick.answers.distance_limits import (
     DistanceLimits,
     FingerprintCalibration,
     FingerprintLimits,
     FingerprintRule,
-    Measured,
-    judge_fingerprint,
+    MeasuredModels,
 )
+from tallystick.answers.fingerprints import judge_fingerprint
 from tallystick.calibration.training.calibrate import machine
 from tallystick.calibration.training.processes import StackJob, run_all
 from tallystick.frameworks.torch.generation.language_models import load_language_model
@@ -116,7 +116,7 @@ def calibrate(study: Study) -> FingerprintCalibration:
     )
 
 
-def measured(study: Study) -> tuple[Measured, ...]:
+def measured(study: Study) -> tuple[MeasuredModels, ...]:
     """The models for which the limits hold, in each dtype that was computed."""
     if not study.sizes:
         return ()
@@ -124,7 +124,9 @@ def measured(study: Study) -> tuple[Measured, ...]:
     models = tuple(Path(model).name for model in study.models)
     answers = sum(map(len, study.models.values()))
     kinds: list[Any] = [each for each in DTYPES if any(each in producer.dtypes for producer in study.producers)]
-    return tuple(Measured(dtype=kind, layers=layers, width=width, models=models, answers=answers) for kind in kinds)
+    return tuple(
+        MeasuredModels(dtype=kind, layers=layers, width=width, models=models, answers=answers) for kind in kinds
+    )
 
 
 def size_of(model: Path) -> tuple[int, int]:

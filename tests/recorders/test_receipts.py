@@ -121,7 +121,7 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 from tallystick.attestation.signing import SigningKey
-from tallystick.commitments.digest import digest
+from tallystick.commitments.digests import digest
 from tallystick.store.receipts import ReceiptLog
 from tallystick.transcripts.receipt import Receipt
 from tallystick.transcripts.sampler import Sampler

@@ -139,5 +139,5 @@ def _rank(limits: DistanceLimits) -> tuple[float, int]:
 @cache
 def shipped_calibration() -> FingerprintCalibration:
     """The table that comes with the package."""
-    data = (resources.files("tallystick") / "audits" / "receipts" / "fingerprints.json").read_bytes()
+    data = resources.files("tallystick.answers").joinpath("fingerprints.json").read_bytes()
     return FingerprintCalibration.from_bytes(data.strip(), "fingerprints.json")

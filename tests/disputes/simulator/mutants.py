@@ -70,7 +70,7 @@ def without(check: Check) -> Iterator[None]:
         if (sys._getframe(1).f_code.co_name, code) != (check.function, check.code):
             held(condition, code, sentence)
 
-    with mock.patch.object(importlib.import_module(f"tallystick.disputes.{check.module}"), "allow", lenient):
+    with mock.patch.object(importlib.import_module(f"tallystick.disputes.game.{check.module}"), "allow", lenient):
         yield
 
 

@@ -115,8 +115,8 @@ def test_statistics_of_batch_norm_are_outputs_in_training() -> None:
 
 GRAPHS = """
 import runpy, sys, torch
-from tallystick.frameworks.torch.capture import capture
-from tallystick.frameworks.torch.training_step import capture_training_step
+from tallystick.frameworks.torch.capture.model import capture
+from tallystick.frameworks.torch.capture.training_step import capture_training_step
 from tallystick.graphs.root import graph_root
 model, given = runpy.run_path(sys.argv[1])["build"]("cnn")
 optimizer = torch.optim.AdamW(model.parameters())

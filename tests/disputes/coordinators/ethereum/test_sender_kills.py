@@ -25,12 +25,12 @@ import json, os, sys
 from pathlib import Path
 from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
 from tallystick.disputes.coordinators.ethereum.client import Settings, connect
-from tallystick.disputes.coordinators.ethereum.endpoints import Patience
+from tallystick.disputes.coordinators.ethereum.endpoints import RetryRules
 from tallystick.disputes.coordinators.ethereum.sender import SendingRules
-from tallystick.disputes.moves import read_move
+from tallystick.disputes.game.moves import read_move
 
 def send(place, secret, folder, move):
-    settings = Settings(patience=Patience(rounds=1), sending=SendingRules(patience_s=1, poll_s=0.02))
+    settings = Settings(patience=RetryRules(rounds=1), sending=SendingRules(patience_s=1, poll_s=0.02))
     seat = connect(place, EthereumKey(bytes.fromhex(secret)), Path(folder), settings=settings)
     seat.submit(read_move(move.encode()))
 

@@ -395,7 +395,7 @@ BOMB_SCRIPT = """
 import time
 from pathlib import Path
 from tallystick.errors import MalformedError
-from tallystick.graphs.door import read_graph
+from tallystick.graphs.admission import read_graph
 from tallystick.graphs.encoding import canonical as text
 
 def canonical(value):
