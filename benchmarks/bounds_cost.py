@@ -23,10 +23,11 @@ from benchmarks.measure import interval, median_ratio, take_rounds
 from research.operators.attacks import workloads
 from research.operators.workloads import MODELS
 from tallystick.calibration.operators.workload import run_values
+from tallystick.frameworks.torch.arrays import TORCH
 from tallystick.graphs.graph import Graph, Ref
 from tallystick.graphs.values import float_results, operands_of
-from tallystick.operators.arrays import ArrayLibrary, library
-from tallystick.operators.bound import bound
+from tallystick.operators.arrays import NUMPY, ArrayLibrary
+from tallystick.operators.balls.bound import bound
 from tallystick.operators.registry import operator
 from tallystick.operators.rounding import Deterministic, Model, Variance
 from tallystick.tensors.tensor import Tensor
@@ -54,9 +55,10 @@ def _model(name: str, folder: Path, count: int) -> Iterator[Figure]:
         "forward again": partial(program, loaded),
         FLOOR: partial(_magnitudes, list(_products(work.graph, values))),
     }
-    kinds = [(on, model) for on in ("numpy", "torch") for model in MODELS_OF_ERROR]
+    libraries = {"numpy": NUMPY, "torch": TORCH}
+    kinds = [(on, model) for on in libraries for model in MODELS_OF_ERROR]
     for on, model in kinds:
-        arms[f"{model} on {on}"] = partial(_bounds, work.graph, values, MODELS_OF_ERROR[model], library(on))
+        arms[f"{model} on {on}"] = partial(_bounds, work.graph, values, MODELS_OF_ERROR[model], libraries[on])
     rng = random.Random(8)
     rounds = take_rounds(arms, count, rng)
     control = interval(rounds, median_ratio("forward again", "forward", "cpu"), rng)

@@ -14,10 +14,7 @@ import tallystick
 import tallystick.jax
 import tallystick.torch
 from tallystick.cli.open import open_call
-from tallystick.graphs.execution import execute
-from tallystick.graphs.files import save_program
-from tallystick.graphs.reference import Reference
-from tallystick.graphs.slicing import subgraph
+from tallystick.graphs import Reference, execute, save_program, subgraph
 from tallystick.judging.opening import Judgement, judge_opening
 from tallystick.store.inference import InferenceDirectory
 from tallystick.tensors.tensor import Tensor

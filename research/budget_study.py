@@ -42,7 +42,7 @@ from tallystick.judging.leaf.bundling import WholeOpening
 from tallystick.judging.leaf.comparison import JudgeSettings, compare_results
 from tallystick.judging.leaf.judge import rule_leaf
 from tallystick.judging.leaf.request import LeafLimits, LeafRequest
-from tallystick.operators.bound import bound
+from tallystick.operators.balls.bound import bound
 from tallystick.operators.precision import FORMATS
 from tallystick.operators.registry import operator
 from tallystick.operators.rounding import DETERMINISTIC

@@ -31,14 +31,21 @@ def reachable(start: str) -> set[str]:
 
 
 def imports_of(module: str) -> list[str]:
-    """The modules of ours that one module names; a folder's public surface is followed into its files."""
+    """The modules of ours that one module imports, those for type checkers left out, and the families it may load."""
     path = module_path(module)
     assert path is not None
     names = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    waiting: list[ast.AST] = [ast.parse(path.read_text())]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("tallystick"):
             names.append(node.module)
             names.extend(f"{node.module}.{alias.name}" for alias in node.names)
+        if isinstance(node, ast.Constant) and str(node.value).startswith(f"{OPERATORS}."):
+            names.append(str(node.value))
+        waiting.extend(ast.iter_child_nodes(node))
     parents = [module.rsplit(".", depth)[0] for depth in range(1, module.count("."))]
     return [name for name in (*names, *parents) if module_path(name) is not None]
 

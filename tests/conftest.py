@@ -167,7 +167,8 @@ def rewrite() -> Callable[..., None]:
     import json
 
     from tallystick.commitments.encoding import encode
-    from tallystick.store.log import LogWriter, read_lines
+    from tallystick.store.log import read_lines
+    from tallystick.store.log_writer import LogWriter
 
     def apply(run: Path, change: Callable[[list[dict[str, Any]]], None], log: str = "transcript") -> None:
         path = run / f"{log}.jsonl"

@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "tallystick"
-PUBLIC = {"tallystick", "tallystick.torch", "tallystick.jax", "tallystick.iree"}
+PUBLIC = {"tallystick", "tallystick.graphs", "tallystick.torch", "tallystick.jax", "tallystick.iree"}
 NAMED_IN_TEXT = re.compile(r"tallystick(?:\.\w+)+")
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "src" / "tallystick"
-PUBLIC = ("tallystick", "tallystick.torch", "tallystick.jax", "tallystick.iree")
+PUBLIC = ("tallystick", "tallystick.graphs", "tallystick.torch", "tallystick.jax", "tallystick.iree")
 LAYERS = [
     *("errors", "lazy", "commitments", "documents", "tensors", "operators", "graphs", "tolerances"),
     *("transcripts", "datasets", "workloads", "sampling", "attestation", "store", "judging"),

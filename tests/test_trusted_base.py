@@ -25,3 +25,10 @@ def test_blank_lines_comments_and_docstrings_do_not_count(tmp_path: Path) -> Non
         '"""Prose\nover two lines."""\n\n# a comment\nanswer = 42\n\ndef f():\n    """Prose."""\n    return answer\n'
     )
     assert TRUSTED_BASE["code_lines"](source) == 3
+
+
+def test_operators_that_are_loaded_by_name_count_and_types_alone_do_not() -> None:
+    reached = TRUSTED_BASE["reachable"]("tallystick.graphs.admission")
+    assert {"tallystick.operators.aten.softmax", "tallystick.operators.tally.sampling"} <= reached
+    assert "tallystick.graphs.drawing" not in reached
+    assert "tallystick.graphs.template" not in reached

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from research.inference.stacks import place_named
 from tallystick.errors import UnavailableError
-from tallystick.graphs.execution import execute
-from tallystick.graphs.generation import Run
+from tallystick.graphs.execution import Run, execute
 from tallystick.graphs.graph import Graph
 from tallystick.tensors.tensor import State, Tensor
 from tallystick.workloads.language_model import Prefill
@@ -25,7 +24,7 @@ IREE_TARGETS: Final[Mapping[str, tuple[str, str]]] = {
 @cache
 def verifier_on(name: str, model: Path, dtype: Any) -> Any:
     """The model in the directory `model` as the place `name` runs it; raises `UnavailableError` where it cannot."""
-    from tallystick.frameworks.graph_language_model import GraphLanguageModel, captured_passes
+    from tallystick.frameworks.torch.generation.graph_language_model import GraphLanguageModel, captured_passes
     from tallystick.frameworks.torch.generation.language_models import load_language_model
 
     place = place_named(name)
@@ -122,9 +121,8 @@ def _engine(name: str) -> tuple[Any, Run]:
 
 
 def _iree(name: str) -> tuple[Any, Run]:
-    from tallystick.frameworks.graph_language_model import run_compiled
     from tallystick.frameworks.iree import programs
-    from tallystick.frameworks.iree.engine import IreeEngine
+    from tallystick.frameworks.iree.engine import IreeEngine, run_compiled
 
     if name in IREE_TARGETS:
         target, flag = IREE_TARGETS[name]

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from tallystick.frameworks.torch.capture.named_dimensions import capture_template as capture_template
     from tallystick.frameworks.torch.capture.training_step import capture_training_step as capture_training_step
     from tallystick.frameworks.torch.engine import TorchEngine as TorchEngine
+    from tallystick.frameworks.torch.generation.graph_language_model import GraphLanguageModel as GraphLanguageModel
+    from tallystick.frameworks.torch.generation.graph_language_model import bound_passes as bound_passes
+    from tallystick.frameworks.torch.generation.graph_language_model import captured_passes as captured_passes
     from tallystick.frameworks.torch.randomness import explicit_randomness as explicit_randomness
     from tallystick.frameworks.torch.randomness import seed_tensor as seed_tensor
     from tallystick.frameworks.torch.state import from_tensor as from_tensor
@@ -26,11 +29,14 @@ if TYPE_CHECKING:
 HOMES = {
     "CapturedModel": "tallystick.frameworks.torch.capture.model",
     "CapturedStep": "tallystick.frameworks.torch.capture.captured_step",
+    "GraphLanguageModel": "tallystick.frameworks.torch.generation.graph_language_model",
     "TorchEngine": "tallystick.frameworks.torch.engine",
+    "bound_passes": "tallystick.frameworks.torch.generation.graph_language_model",
     "capture": "tallystick.frameworks.torch.capture.model",
     "capture_recipe_step": "tallystick.frameworks.torch.training.recipe_step",
     "capture_template": "tallystick.frameworks.torch.capture.named_dimensions",
     "capture_training_step": "tallystick.frameworks.torch.capture.training_step",
+    "captured_passes": "tallystick.frameworks.torch.generation.graph_language_model",
     "explicit_randomness": "tallystick.frameworks.torch.randomness",
     "from_tensor": "tallystick.frameworks.torch.state",
     "seed_tensor": "tallystick.frameworks.torch.randomness",

@@ -11,14 +11,8 @@ from hypothesis import strategies as st
 
 from tallystick.commitments.encoding import parse
 from tallystick.commitments.tree import Hash
-from tallystick.datasets.records import (
-    RecordCommit,
-    RecordOpening,
-    RecordTree,
-    check_record,
-    encode_example,
-    prove_record,
-)
+from tallystick.datasets.record_opening import RecordOpening, check_record, prove_record
+from tallystick.datasets.records import RecordCommit, RecordTree, encode_example
 from tallystick.errors import MalformedError, ProofError, UsageError
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "dataset"

@@ -25,7 +25,7 @@ from tallystick.judging.budget import (
     signed_shares,
     weigh_budget,
 )
-from tallystick.operators.bound import bound
+from tallystick.operators.balls.bound import bound
 from tallystick.operators.registry import operator
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor

@@ -16,7 +16,7 @@ from tallystick.errors import MalformedError, TallyError, UnavailableError, Usag
 from tallystick.graphs.files import load_program
 from tallystick.graphs.graph import Graph, Node
 from tallystick.judging.opening import Judgement, judge_opening
-from tallystick.store.log import LogWriter
+from tallystick.store.log_writer import LogWriter
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.digest import tensor_digest
 from tallystick.tensors.safetensors import read_state, write_state

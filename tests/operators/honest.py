@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tallystick.graphs.engine import Engine
 from tallystick.graphs.graph import Node
-from tallystick.operators.bound import ResultBound, bound
+from tallystick.operators.balls.bound import ResultBound, bound
 from tallystick.operators.registry import operator
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor

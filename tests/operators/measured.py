@@ -11,7 +11,7 @@ import numpy as np
 
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.graphs.engine import Engine
-from tallystick.operators.bound import ResultBound
+from tallystick.operators.balls.bound import ResultBound
 from tallystick.operators.rounding import DETERMINISTIC, Model, Probabilistic, Variance
 from tallystick.tensors.tensor import Tensor
 from tests.operators.examples import Call

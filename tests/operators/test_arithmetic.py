@@ -12,15 +12,17 @@ import pytest
 import torch
 
 from tallystick.errors import MalformedError
-from tallystick.operators.arrays import library
+from tallystick.frameworks.torch.arrays import TORCH
+from tallystick.operators.arrays import NUMPY
 from tallystick.operators.registry import operator
 from tallystick.operators.types import Types
 from tallystick.operators.values import Value, Values
 from tallystick.tensors.tensor import Tensor
 from tests.operators.examples import Bf16, Call, mapped, specs, tensor_of
 from tests.operators.examples_arithmetic import EXAMPLES, MALFORMED, NAMES
+from tests.support.array_libraries import library
 
-REFERENCE = Values(library("numpy"), "F64")
+REFERENCE = Values(NUMPY, "F64")
 TORCH_DTYPES = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}
 UNITS = {"F16": 2.0**-11, "BF16": 2.0**-8, "F32": 2.0**-24, "F64": 2.0**-53}
 ROUNDINGS = 32
@@ -103,7 +105,7 @@ def torch_results(call: Call) -> list[Tensor]:
     name, overload = call.operator.removeprefix("aten.").rsplit(".", 1)
     results = getattr(getattr(torch.ops.aten, name), overload)(**torch_arguments(call.arguments))
     found = results if isinstance(results, tuple) else (results,)
-    return [Values(library("torch")).unload(Value(result, dtype_of(result))) for result in found]
+    return [Values(TORCH).unload(Value(result, dtype_of(result))) for result in found]
 
 
 def dtype_of(result: torch.Tensor) -> str:
@@ -111,7 +113,7 @@ def dtype_of(result: torch.Tensor) -> str:
 
 
 def torch_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    values = Values(library("torch"))
+    values = Values(TORCH)
     loaded = mapped(arguments, lambda tensor: values.load(tensor).array)
     return {name: TORCH_DTYPES.get(value, value) if isinstance(value, str) else value for name, value in loaded.items()}
 

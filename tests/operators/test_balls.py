@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 from tallystick.errors import MalformedError
-from tallystick.operators.arrays import NUMPY, library
+from tallystick.operators.arrays import NUMPY
 from tallystick.operators.balls.ball import Ball
 from tallystick.operators.balls.balls import Balls
-from tallystick.operators.bound import ResultBound, bound
+from tallystick.operators.balls.bound import ResultBound, bound
 from tallystick.operators.precision import FORMATS, Precision
 from tallystick.operators.registry import operator
 from tallystick.operators.values import Value
 from tallystick.tensors.tensor import Tensor
+from tests.support.array_libraries import library
 
 BALLS = Balls(NUMPY)
 U = 2.0**-24

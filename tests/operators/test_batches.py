@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.errors import MalformedError
-from tallystick.operators.arrays import library
+from tallystick.operators.arrays import NUMPY
 from tallystick.operators.batches import Batched, Batches, Mixes
 from tallystick.operators.definition import Exactness, Operator, parse_parameters
 from tallystick.operators.registry import OPERATORS, operator
@@ -25,7 +25,7 @@ from tallystick.tensors.spec import TensorSpec
 from tests.operators.examples import Bf16, Call, call, collected, mapped, tensor_of
 
 EXAMPLES = collected("EXAMPLES")
-REFERENCE = Values(library("numpy"), "F64")
+REFERENCE = Values(NUMPY, "F64")
 Place = tuple[int, int] | None
 """The axis of the batch in an operand and the rows of one example."""
 

@@ -10,7 +10,7 @@ import pytest
 
 from tallystick.errors import MalformedError
 from tallystick.operators.arrays import NUMPY
-from tallystick.operators.bound import bound
+from tallystick.operators.balls.bound import bound
 from tallystick.operators.registry import operator
 from tallystick.operators.types import Types
 from tallystick.operators.values import Values

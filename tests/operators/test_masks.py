@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tallystick.operators.bound import ResultBound
+from tallystick.operators.balls.bound import ResultBound
 from tallystick.tensors.tensor import Tensor
 from tests.operators.examples import call
 from tests.operators.honest import bounds_of

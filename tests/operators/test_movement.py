@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from tallystick.errors import MalformedError
+from tallystick.frameworks.torch.arrays import TORCH
 from tallystick.frameworks.torch.dtypes import DTYPES
-from tallystick.operators.arrays import library
+from tallystick.operators.arrays import NUMPY
 from tallystick.operators.registry import operator
 from tallystick.operators.types import Types
 from tallystick.operators.values import Values
@@ -18,8 +19,8 @@ from tallystick.tensors.tensor import Tensor
 from tests.operators.examples import Call, call, mapped, specs
 from tests.operators.examples_moves import EXAMPLES
 
-NATIVE = Values(library("torch"), None)
-REFERENCE = Values(library("numpy"), "F64")
+NATIVE = Values(TORCH, None)
+REFERENCE = Values(NUMPY, "F64")
 UNWRITTEN = {"aten.empty.memory_format", "aten.empty_like.default", "aten.new_empty.default"}
 COMPUTED = {"aten.arange.start", "aten.arange.start_step", "aten.linspace.default", "aten.index_add.default"}
 UNIT = 2.0**-24

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.frameworks.torch.engine import TorchEngine
-from tallystick.operators.bound import excess
+from tallystick.operators.balls.bound import excess
 from tallystick.operators.precision import PLAIN, STEPWISE, Precision
 from tallystick.operators.registry import OPERATORS
 from tests.operators.examples import Call, collected

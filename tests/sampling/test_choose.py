@@ -9,11 +9,13 @@ import numpy.typing as npt
 import pytest
 
 from tallystick.errors import MalformedError, UsageError
-from tallystick.operators.arrays import NUMPY, library
+from tallystick.frameworks.jax.arrays import JAX
+from tallystick.operators.arrays import NUMPY
 from tallystick.operators.tally.sampling import MASKED
 from tallystick.operators.values import Values
 from tallystick.sampling.choice import choose, kept, keys, scores, weights
 from tallystick.transcripts.sampler import Sampler
+from tests.support.array_libraries import library
 from tests.support.sampler_definition import choose_by_definition, keys_by_definition
 
 SAMPLERS = (
@@ -74,7 +76,7 @@ def test_jax_gives_the_same_tokens(sampler: Sampler) -> None:
 
     logits, histories = rows_of(97, 3.0), histories_of(6, 97)
     with jax.enable_x64(True):
-        tokens = choose_by_definition(logits, sampler, range(6), histories, Values(library("jax")))
+        tokens = choose_by_definition(logits, sampler, range(6), histories, Values(JAX))
     assert tokens.tolist() == choose(logits, sampler, range(6), histories).tolist()
 
 

@@ -17,7 +17,6 @@ import torch
 
 from tallystick.errors import MalformedError
 from tallystick.frameworks.torch.generation.sampler import TorchSampler, choose_on_device
-from tallystick.operators.arrays import library
 from tallystick.operators.tally import fixed
 from tallystick.operators.tally.sampling import MASKED
 from tallystick.operators.values import Values
@@ -27,6 +26,7 @@ from tallystick.sampling.plain import ARRAYS
 from tallystick.sampling.stream import position_words
 from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.sampler import Sampler
+from tests.support.array_libraries import library
 from tests.support.sampler_definition import choose_by_definition
 
 ROOT = Path(__file__).parents[2]

@@ -1,7 +1,7 @@
 """A slice of a graph run on balls: for every value, all that an honest evaluation of the slice can give.
 
-Of a single operator, `operators.bound` says how far a result may lie from the exact one. Here radii are carried from
-operator to operator, so that only the inputs of the slice have to be known. Rules and proofs: docs/bounds.md.
+Of a single operator, `operators.balls.bound` says how far a result may lie from the exact one. Here radii are carried
+from operator to operator, so that only the inputs of the slice have to be known. Rules and proofs: docs/bounds.md.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from tallystick.graphs.engine import Arguments
 from tallystick.graphs.execution import execute
 from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.operators.arrays import NUMPY
-from tallystick.operators.aten.attention import EXPONENTIAL
 from tallystick.operators.balls.ball import Ball
 from tallystick.operators.balls.balls import Balls
-from tallystick.operators.bound import PLAIN_SUMS
+from tallystick.operators.balls.bound import PLAIN_SUMS, rescalings
 from tallystick.operators.definition import Exactness, Operator
 from tallystick.operators.library import ANY
 from tallystick.operators.precision import FORMATS, SHORT, UNSTATED, Precision
@@ -85,10 +84,9 @@ class BallEngine:
     def _algebra(self, known: Operator, short: str | None) -> Balls:
         """As for a single operator: what a fused kernel may regroup, rescale and round in between."""
         figures = ANY.within(known.name, short is not None)
-        rescaling = 1 + EXPONENTIAL["F32"] if "attention" in known.name else 0
         is_composite, plain = known.exactness is Exactness.COMPOSITE, known.name in PLAIN_SUMS
         step = None if self.precision.widens else short
-        return Balls(NUMPY, self.precision, self.model, figures, rescaling, is_composite, step, plain)
+        return Balls(NUMPY, self.precision, self.model, figures, rescalings(known), is_composite, step, plain)
 
 
 def _balls(arguments: Iterable[Any]) -> Iterator[Ball]:

@@ -22,7 +22,7 @@ from tallystick.commitments.philox import sample
 from tallystick.errors import ProofError, UnavailableError
 from tallystick.graphs.graph import Graph, Ref
 from tallystick.graphs.inspection import Inspection
-from tallystick.operators.bound import excess
+from tallystick.operators.balls.bound import excess
 from tallystick.tensors.dtypes import round_to_bfloat16, round_to_float16
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor

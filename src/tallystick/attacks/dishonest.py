@@ -27,7 +27,7 @@ from tallystick.transcripts.record import AnchorRecord, StepRecord, anchor_file,
 from tallystick.transcripts.schedule import learning_rate
 from tallystick.transcripts.spec import Spec
 from tallystick.workloads.plan import classes
-from tallystick.workloads.program import POSITION
+from tallystick.workloads.replayer import POSITION
 
 Batches = Iterable[Mapping[str, np.ndarray]]
 

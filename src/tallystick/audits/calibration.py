@@ -75,10 +75,10 @@ class LimitsEntry(Document):
 
     @property
     def parameters_max(self) -> float:
-        """The largest model, in weights, that a distance beyond these limits says anything against.
+        """The largest number of weights for which a distance beyond these limits counts against a run.
 
-        Limits lie `MARGIN` times above honest drift at least. Rounding of a sum grows with the root of its length, so
-        that a model `MARGIN`² times as large may use the margin up.
+        Limits lie at least `MARGIN` times above honest drift. The rounding of a sum grows with the root of its length,
+        so a model `MARGIN`² times as large may reach the limits.
         """
         return math.inf if self.parameters is None else MARGIN**2 * self.parameters
 

@@ -45,10 +45,10 @@ from tallystick.transcripts.schedule import learning_rate
 from tallystick.transcripts.spec import Spec
 from tallystick.transcripts.summary import StateSummary
 from tallystick.workloads.plan import batch_plan, open_data
-from tallystick.workloads.program import BATCH, StepProgram, recipe_program
+from tallystick.workloads.replayer import POSITION
 
 if TYPE_CHECKING:
-    from tallystick.graphs.graph import Graph
+    from tallystick.workloads.program import StepProgram
 
 RATE_TOLERANCE = 1e-12
 
@@ -117,6 +117,8 @@ class CheckedRun:
 
     def batch(self, index: int) -> State:
         """The kept batch of step `index` as the graph names it; raises `ProofError` unless it is the recorded one."""
+        from tallystick.workloads.program import BATCH
+
         name = self.step(index).batch.digest
         require(name is not None, f"step {index} does not name the tensors it consumed")
         assert name is not None  # required above
@@ -165,7 +167,9 @@ def read_run(run: RunDirectory, policy: Policy) -> CheckedRun:
         _open_data(evidence)
     if evidence.spec.graph is not None:
         with findings.check("step graph"):
-            _open_graph(evidence)
+            from tallystick.audits.step_graph import open_step_graph
+
+            evidence.program = open_step_graph(evidence)
     _read_transcript(evidence, policy)
     _read_trace(evidence, policy)
     _check_tiles(evidence)
@@ -192,27 +196,6 @@ def _check_stated_data(evidence: CheckedRun) -> None:
     if commitment.tokens is not None:
         tokenizer = read_tokenizer(evidence.run.data_path, commitment)
         check_stated_tokenizer(tokenizer, recipe.tokenizer.kind, recipe.tokenizer.vocabulary)
-
-
-def _open_graph(evidence: CheckedRun) -> None:
-    """Read the step graph through the strict reader; raises `MalformedError` for one that no verifier would run."""
-    from tallystick.graphs.files import load_program
-    from tallystick.graphs.root import graph_root
-
-    graph, constants = load_program(evidence.run.graph_path)
-    require(graph_root(graph) == evidence.spec.graph, "graphs/step.json is not the graph that the spec names")
-    if evidence.claim.no_graph is None:
-        evidence.program = _program(evidence, graph, constants)
-
-
-def _program(evidence: CheckedRun, graph: Graph, constants: State) -> StepProgram | None:
-    spec = evidence.spec
-    if spec.recipe is None:
-        rules = tuple(group.rule for group in spec.optimizer or ())
-        return StepProgram(graph, constants, rules, evidence.batch, evidence.rates)
-    if evidence.dataset is None or evidence.plan is None:
-        return None  # the data was rejected
-    return recipe_program(spec.recipe, graph, constants, evidence.dataset, evidence.plan)
 
 
 def _read_transcript(evidence: CheckedRun, policy: Policy) -> None:
@@ -324,19 +307,18 @@ def walk_anchors(evidence: CheckedRun, policy: Policy) -> Iterator[tuple[int, St
         if path.is_file() and path.stat().st_size > policy.anchor_bytes_max:
             raise UnavailableError(f"{path.name}: larger than the {policy.anchor_bytes_max} bytes allowed")
     for index in sorted(evidence.anchors):
-        yield index, _checked_anchor(evidence, index)
+        state: State | None = None  # lets go of the last one before the next is read
+        with evidence.findings.check("anchor", f"step {index}"):
+            state = _checked_anchor(evidence, index)
+        yield index, state
     with evidence.findings.check("final state"):
         require(evidence.ends_as_claimed, "the last anchor is not the final state")
 
 
-def _checked_anchor(evidence: CheckedRun, index: int) -> State | None:
-    checked: State | None = None
-    with evidence.findings.check("anchor", f"step {index}"):
-        state = evidence.state(index)
-        held = state.get("position.step")
-        is_position = held is not None and (held.dtype, held.shape) == ("I64", ())
-        position = int(held.array().flat[0]) if held is not None and is_position else None
-        file = evidence.anchors[index].file.removeprefix("anchors/")
-        require(position == index, f"{file} is not the state after step {index}")
-        checked = state
-    return checked
+def _checked_anchor(evidence: CheckedRun, index: int) -> State:
+    state, file = evidence.state(index), evidence.anchors[index].file.removeprefix("anchors/")
+    held = state.get(POSITION)
+    is_count = held is not None and (held.dtype, held.shape) == ("I64", ())
+    position = int(held.array().flat[0]) if held is not None and is_count else None
+    require(position == index, f"{file} is not the state after step {index}")
+    return state

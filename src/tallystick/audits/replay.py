@@ -93,7 +93,7 @@ TRAJECTORY = frozenset({"loss", "gradient norm", "activation"})
 
 
 def as_float(value: float | str) -> float:
-    """A recorded number, its three non-finite spellings included."""
+    """A recorded number as a float; "nan", "inf" and "-inf" are numbers too."""
     return NUMBERS[value] if isinstance(value, str) else value
 
 
@@ -132,7 +132,7 @@ def _judge_summaries(
 
 
 def judge_whole_state(notes: Findings, claimed: State, replayed: State, subject: str) -> None:
-    """Ask for equality of every byte; each tensor that differs is a finding of its own."""
+    """Compare every byte of two states; each tensor that differs is one finding."""
     differing = [name for name in sorted(claimed.keys() | replayed.keys()) if not _same(claimed, replayed, name)]
     if not differing:
         notes.note(AGREES, "state", subject)

@@ -1,9 +1,8 @@
-"""Replays the selected segments of a run while its anchors are read."""
+"""Replays the selected segments of a run while its anchors are read, so that none is read twice."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 from tallystick.audits.checked_run import CheckedRun
 from tallystick.audits.initial import judge_initial_state
@@ -11,14 +10,10 @@ from tallystick.audits.policy import Policy
 from tallystick.audits.replay import SegmentReport, replay_segment
 from tallystick.audits.sampling import Segment
 from tallystick.errors import ProofError, UnavailableError
-from tallystick.judging.findings import DIFFERS, Findings, require
+from tallystick.judging.findings import DIFFERS, Findings
 from tallystick.tensors.tensor import State
-from tallystick.tolerances.streams import element_count
 from tallystick.workloads.replayer import Replayer
 from tallystick.workloads.verifier_stack import VerifierStack
-
-if TYPE_CHECKING:
-    from tallystick.audits.tolerant import TolerantJudge
 
 
 class SegmentReplays:
@@ -75,7 +70,9 @@ class SegmentReplays:
         assert self._replayer is not None  # made at the first anchor
         judge = None
         if self._policy.mode == "tolerant":
-            judge = _tolerant_judge(self._evidence, self._policy, self._stack, segment, start)
+            from tallystick.audits.tolerant import judge_for
+
+            judge = judge_for(self._evidence, self._policy, self._stack, segment, start)
         try:
             report = replay_segment(self._evidence, self.findings, segment, start, end, self._replayer, judge)
             self.reports.append(report)
@@ -86,7 +83,7 @@ class SegmentReplays:
 
 
 def _make_replayer(evidence: CheckedRun, findings: Findings, policy: Policy, stack: VerifierStack) -> Replayer:
-    """What takes the steps again; raises `UnavailableError` saying why nothing here can."""
+    """The replayer that policy and run allow; raises `UnavailableError` saying why there is none."""
     spec, recipe = evidence.spec, evidence.spec.recipe
     device = evidence.environment.device if recipe is None else recipe.training.device
     if spec.recipe is None and evidence.claim.no_graph is not None:
@@ -102,7 +99,9 @@ def _make_replayer(evidence: CheckedRun, findings: Findings, policy: Policy, sta
         assert evidence.program is not None  # held by `replays_graph`
         assert stack.graph_replayer is not None
         if spec.recipe is not None:
-            _check_recipe_graph(evidence, findings, stack)
+            from tallystick.audits.step_graph import check_recipe_graph
+
+            check_recipe_graph(evidence, findings, stack)
         return stack.graph_replayer(spec, evidence.program)
     if evidence.dataset is None or evidence.plan is None:
         raise UnavailableError("no step was replayed: this verifier replays recipes, and the run has a graph only")
@@ -110,43 +109,6 @@ def _make_replayer(evidence: CheckedRun, findings: Findings, policy: Policy, sta
 
 
 def replays_graph(evidence: CheckedRun, policy: Policy, stack: VerifierStack) -> bool:
-    """Whether steps are taken again with the run's step graph rather than with a trainer built from its recipe."""
+    """Whether steps are replayed from the run's step graph rather than with a trainer built from its recipe."""
     is_wanted = policy.replay == "graph" or evidence.spec.recipe is None
     return is_wanted and evidence.program is not None and stack.graph_replayer is not None
-
-
-def _check_recipe_graph(evidence: CheckedRun, findings: Findings, stack: VerifierStack) -> None:
-    """Capture the step of the recipe with the verifier's own libraries: naming both in the spec binds neither."""
-    if stack.recipe_graph is None:
-        raise UnavailableError("whether the step graph is that of the recipe: nothing here can capture it")
-    captured = stack.recipe_graph(evidence.spec)
-    others = [line for line in stack.environment.differences(evidence.environment) if line.startswith(CAPTURING)]
-    if captured != evidence.spec.graph and others:
-        raise UnavailableError(
-            f"these libraries capture another graph from the recipe ({others[0]}); replay the recipe"
-        )
-    with findings.check("step graph of the recipe"):
-        require(captured == evidence.spec.graph, f"the step of the recipe is the graph {captured}, not the one claimed")
-
-
-CAPTURING = ("torch:", "transformers:")
-"""The libraries whose version decides which graph a recipe gives."""
-
-
-def _tolerant_judge(
-    evidence: CheckedRun, policy: Policy, stack: VerifierStack, segment: Segment, start: State
-) -> TolerantJudge:
-    """The judge of a segment with the calibrated limits of its kind; raises `UnavailableError` where there are none."""
-    from tallystick.audits.calibration import shipped_calibration
-    from tallystick.audits.tolerant import TolerantJudge
-    from tallystick.audits.training_kind import workload_of
-
-    workload = workload_of(evidence)
-    table = policy.calibration or shipped_calibration()
-    entry = table.entry_at((workload.family, workload.optimizer, workload.dtype), segment.start, segment.steps)
-    if entry is None:
-        what = f"{workload.optimizer} in {workload.dtype} over {segment.steps} steps"
-        raise UnavailableError(f"no limits are calibrated for {what}; steps {segment.start + 1}–{segment.end} are open")
-    same_device = stack.environment.device == evidence.environment.device == "cpu"
-    parameters = element_count(tensor for name, tensor in start.items() if name.startswith("weights."))
-    return TolerantJudge(evidence.run, evidence.spec, workload, entry, policy.update_floor, same_device, parameters)

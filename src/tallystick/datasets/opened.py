@@ -8,8 +8,7 @@ from typing import Final
 import numpy as np
 
 from tallystick.datasets.commitment import DatasetCommitment
-from tallystick.datasets.digits import CLASSES, IMAGE_SHAPE
-from tallystick.datasets.records import RecordOpening, RecordTree, encode_example, prove_record
+from tallystick.datasets.records import RecordTree, encode_example
 from tallystick.datasets.samples import Dataset, ExampleDataset, TokenDataset
 from tallystick.datasets.sources import TextKind, normalize_newlines, split_records
 from tallystick.datasets.tokenizer import BYTE_TOKENS, TOKENIZER_BYTES_MAX, Tokenizer, TokenizerKind
@@ -58,13 +57,6 @@ def check_stated_tokenizer(tokenizer: Tokenizer, kind: TokenizerKind, vocabulary
         raise ProofError(f"{TOKENIZER_FILE}: {tokenizer.vocabulary} tokens, where the recipe allows {vocabulary}")
 
 
-def open_record(folder: Path, commitment: DatasetCommitment, index: int) -> RecordOpening:
-    """Record `index` of the source with the proof that it stands there."""
-    records = _read_records(folder, commitment)
-    tree = RecordTree.of("arrays" if commitment.kind == "digits" else commitment.kind, records)
-    return prove_record(tree, index, records[index] if 0 <= index < len(records) else b"")
-
-
 def open_tokens(folder: Path, commitment: DatasetCommitment) -> tuple[Tokens, int]:
     """The committed tokens in `folder` and the size of their vocabulary; raises `ProofError` for others."""
     tokens, vocabulary = read_tokens(folder / TOKENS_FILE)
@@ -75,6 +67,8 @@ def open_tokens(folder: Path, commitment: DatasetCommitment) -> tuple[Tokens, in
 
 def open_examples(folder: Path, commitment: DatasetCommitment) -> ExampleDataset:
     """The committed examples in `folder`; raises `ProofError` for others."""
+    from tallystick.datasets.digits import CLASSES, IMAGE_SHAPE
+
     state = read_state(folder / EXAMPLES_FILE, canonical=True)
     if {name: tensor.dtype for name, tensor in state.items()} != {"images": "F32", "labels": "I64"}:
         raise MalformedError(f"{EXAMPLES_FILE}: holds other arrays than images F32 and labels I64")
@@ -110,9 +104,3 @@ def text_kind(commitment: DatasetCommitment) -> TextKind:
     """The kind of the source of data that has a text."""
     assert commitment.kind != "digits"
     return commitment.kind
-
-
-def _read_records(folder: Path, commitment: DatasetCommitment) -> list[bytes]:
-    if commitment.kind == "digits":
-        return encode_examples(open_examples(folder, commitment))
-    return split_records(commitment.kind, read_source(folder, commitment))

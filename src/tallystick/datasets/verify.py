@@ -8,8 +8,8 @@ from typing import Final
 
 import numpy as np
 
+from tallystick.datasets.bpe import TrainBpe, make_tokenizer, tokenize
 from tallystick.datasets.commitment import DatasetCommitment
-from tallystick.datasets.digits import load_digits
 from tallystick.datasets.opened import (
     TOKENIZER_FILE,
     check_stated_tokenizer,
@@ -18,7 +18,6 @@ from tallystick.datasets.opened import (
     read_tokenizer,
     text_kind,
 )
-from tallystick.datasets.preparation import TrainBpe, make_tokenizer, tokenize
 from tallystick.datasets.samples import ExampleDataset, TokenDataset
 from tallystick.datasets.sources import TextKind, normalize_newlines, read_corpus
 from tallystick.datasets.tokenizer import Tokenizer, TokenizerKind
@@ -108,6 +107,8 @@ def _check_training(claimed: Tokenizer, trained: Tokenizer) -> None:
 
 
 def _check_digits(claimed: ExampleDataset) -> None:
+    from tallystick.datasets.digits import load_digits
+
     images, labels = load_digits()
     if claimed.images.shape != images.shape:
         raise ProofError(f"the examples have shape {claimed.images.shape}, but the digits {images.shape}")

@@ -3,6 +3,9 @@
 Inputs `inputs.input_ids` and `inputs.position_ids` [B, length], `inputs.cache.<layer>.key` and `.value`
 [B, heads, past, width]; outputs `outputs.logits` [B, length, V] and `outputs.cache.<layer>.…` of past + length places.
 A graph without cache among its inputs is a pass over whole sequences.
+
+A graph that holds a sampler gives the token itself, and reads the sampler's seed, the place of the token in the answer,
+and with a repetition penalty the tokens seen.
 """
 
 from __future__ import annotations
@@ -24,6 +27,10 @@ from tallystick.tensors.tensor import Tensor
 TOKENS: Final = "inputs.input_ids"
 PLACES: Final = "inputs.position_ids"
 LOGITS: Final = "outputs.logits"
+TOKEN: Final = "token"
+SEED: Final = "sampler.seed"
+POSITION: Final = "sampler.position"
+SEEN: Final = "sampler.seen"
 CACHE: Final = re.compile(r"inputs\.cache\.(\d{1,6})\.(key|value)")
 SEQUENCE: Final = 2
 """The axis of a cache along which it grows."""

@@ -11,9 +11,11 @@ from tallystick.graphs.derive import operand_of
 from tallystick.graphs.engine import Arguments, Engine
 from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.tensors.spec import TensorSpec
-from tallystick.tensors.tensor import Tensor
+from tallystick.tensors.tensor import State, Tensor
 
 Watcher = Callable[[Node, Arguments, tuple[Any, ...]], None]
+Run = Callable[[Graph, State, Any], dict[str, Tensor]]
+"""How a graph is executed with its bindings on an engine: `execute`, or an engine's own way of running it whole."""
 
 
 def execute(

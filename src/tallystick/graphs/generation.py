@@ -10,18 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tallystick.errors import MalformedError, UsageError
 from tallystick.graphs.comparison import cast
-from tallystick.graphs.decode_interface import LOGITS, cache_specs, decode_sizes, empty_cache, fed, grown_cache
+from tallystick.graphs.decode_interface import (
+    LOGITS,
+    POSITION,
+    SEED,
+    SEEN,
+    TOKEN,
+    cache_specs,
+    decode_sizes,
+    empty_cache,
+    fed,
+    grown_cache,
+)
 from tallystick.graphs.engine import Engine
-from tallystick.graphs.execution import execute
+from tallystick.graphs.execution import Run, execute
 from tallystick.graphs.graph import Graph, Ref
-from tallystick.graphs.transforms.sampling import POSITION, SEED, SEEN, TOKEN
 from tallystick.tensors.tensor import State, Tensor
 
 
@@ -45,8 +54,6 @@ GraphFor = Callable[[int, int], Graph]
 """The graph that feeds so many tokens behind so many others."""
 Choose = Callable[[Mapping[str, Tensor], TokenPosition], int]
 """The token that follows, from the outputs of a graph."""
-Run = Callable[[Graph, State, Any], dict[str, Tensor]]
-"""How a graph is executed with its bindings on an engine: `execute`, or an engine's own way of running it whole."""
 Given = Callable[[TokenPosition], State]
 """What a step reads beside tokens, places and cache: a sampler's seed and position."""
 

@@ -30,7 +30,7 @@ from tallystick.graphs.values import float_results
 from tallystick.judging.findings import Findings
 from tallystick.judging.leaf.comparison import MISFITS
 from tallystick.judging.verdict import Verdict
-from tallystick.operators.bound import bound
+from tallystick.operators.balls.bound import bound
 from tallystick.operators.definition import Exactness
 from tallystick.operators.precision import FORMATS, UNSTATED, Precision
 from tallystick.operators.registry import operator

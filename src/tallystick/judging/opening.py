@@ -35,7 +35,8 @@ from tallystick.transcripts.opening import OpenedOperator, Opening, state_digest
 from tallystick.transcripts.operator_line import given_in
 from tallystick.transcripts.profile import Profile
 from tallystick.transcripts.record import CallRecord, OperatorRecord, StepRecord
-from tallystick.workloads.program import BATCH, POSITION, STATE_PREFIXES
+from tallystick.workloads.program import BATCH, STATE_PREFIXES
+from tallystick.workloads.replayer import POSITION
 
 OPENING: Final = "opening.json"
 OPERATORS: Final = "operators.jsonl"

@@ -19,8 +19,8 @@ from tallystick.errors import MalformedError
 from tallystick.graphs.derive import Deriver, operand_of
 from tallystick.graphs.graph import Node, Ref
 from tallystick.judging.findings import DIFFERS, Findings
-from tallystick.operators.bound import ResultBound as OperatorBound
-from tallystick.operators.bound import bound
+from tallystick.operators.balls.bound import ResultBound as OperatorBound
+from tallystick.operators.balls.bound import bound
 from tallystick.operators.definition import Exactness, Operator
 from tallystick.operators.engines import outside
 from tallystick.operators.precision import FORMATS, UNSTATED, Precision

@@ -1,7 +1,7 @@
-"""The array libraries that values are computed on: NumPy, PyTorch, JAX.
+"""What values are computed on: an array library, and NumPy as one.
 
-All three follow the Python array API standard (2025.12); `xp` is the namespace. What the standard lacks, or leaves to
-the library, has one small method here in each of the three.
+Every library follows the Python array API standard (2025.12); `xp` is the namespace. What the standard lacks, or leaves
+to the library, has one small method. PyTorch and JAX are in `frameworks`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
@@ -92,18 +91,6 @@ class ArrayLibrary(Protocol):
         ...
 
 
-def library(name: str, device: Any = None) -> ArrayLibrary:
-    """An array library by name; `UnavailableError` for an unknown one, `ImportError` where it is not installed."""
-    match name:
-        case "numpy":
-            return NUMPY
-        case "torch":
-            return _Torch(device)
-        case "jax":
-            return _Jax(device)
-    raise UnavailableError(f"no array library {name[:40]!r}; there are numpy, torch and jax")
-
-
 @dataclass(frozen=True)
 class _Numpy:
     """NumPy, which follows the standard itself: what the verifier trusts."""
@@ -164,128 +151,13 @@ class _Numpy:
 NUMPY: Final[ArrayLibrary] = _Numpy()
 
 
-@dataclass(frozen=True)
-class _Torch:
-    """PyTorch; U16, U32 and U64 have few operators there."""
-
-    device: Any = None
-    name = "torch"
-
-    @cached_property
-    def xp(self) -> Any:
-        import array_api_compat.torch
-
-        return array_api_compat.torch
-
-    def dtype(self, name: str) -> Any:
-        return getattr(self.xp, _standard_name(name))
-
-    def quiet(self) -> contextlib.AbstractContextManager[Any]:
-        return contextlib.nullcontext()
-
-    def is_known(self, x: Array) -> bool:
-        return True
-
-    def asarray(self, elements: Any, dtype: str) -> Array:
-        held = self.xp.asarray(np.array(elements, numpy_dtype(dtype)), device=self.device)
-        return held.view(self.dtype(dtype))
-
-    def storage(self, x: Array) -> np.ndarray[Any, Any]:
-        held = x.detach().cpu()
-        is_bfloat16 = held.dtype == self.xp.bfloat16
-        return np.asarray((held.contiguous().view(self.xp.uint16) if is_bfloat16 else held).numpy())
-
-    def convert(self, x: Array, dtype: str) -> Array:
-        return x.to(self.dtype(dtype))
-
-    def erf(self, x: Array) -> Array:
-        return self.xp.erf(x)
-
-    def rsqrt(self, x: Array) -> Array:
-        return self.xp.rsqrt(x)
-
-    def sigmoid(self, x: Array) -> Array:
-        return self.xp.sigmoid(x)
-
-    def matmul(self, x: Array, y: Array) -> Array:
-        return self.xp.matmul(x, y)
-
-    def put(self, x: Array, index: Index, updates: Array, add: bool) -> Array:
-        places = [None if isinstance(place, slice) else place for place in index]
-        return self.xp.ops.aten.index_put(x, places, updates, add)
-
-    def windows(self, x: Array, axis: int, size: int, stride: int, dilation: int) -> Array:
-        return x.unfold(axis, dilation * (size - 1) + 1, stride)[..., ::dilation]
-
-
-@dataclass(frozen=True)
-class _Jax:
-    """JAX, inside a trace or outside; 64-bit dtypes need `jax.enable_x64`, which whoever calls has to set."""
-
-    device: Any = None
-    name = "jax"
-
-    @cached_property
-    def xp(self) -> Any:
-        import jax.numpy
-
-        return jax.numpy
-
-    def dtype(self, name: str) -> Any:
-        return self.xp.dtype(_standard_name(name))
-
-    def quiet(self) -> contextlib.AbstractContextManager[Any]:
-        return contextlib.nullcontext()
-
-    def is_known(self, x: Array) -> bool:
-        import jax
-
-        return not isinstance(x, jax.core.Tracer)
-
-    def asarray(self, elements: Any, dtype: str) -> Array:
-        held = np.asarray(elements, numpy_dtype(dtype))
-        return self.xp.asarray(held.view(self.dtype(dtype)), device=self.device)
-
-    def storage(self, x: Array) -> np.ndarray[Any, Any]:
-        held = np.asarray(x)
-        return held.view("<u2") if x.dtype == self.xp.bfloat16 else held
-
-    def convert(self, x: Array, dtype: str) -> Array:
-        return x.astype(self.dtype(dtype))
-
-    def erf(self, x: Array) -> Array:
-        import jax
-
-        return jax.lax.erf(x)
-
-    def rsqrt(self, x: Array) -> Array:
-        import jax
-
-        return jax.lax.rsqrt(x)
-
-    def sigmoid(self, x: Array) -> Array:
-        import jax
-
-        return jax.lax.logistic(x)
-
-    def matmul(self, x: Array, y: Array) -> Array:
-        return self.xp.matmul(x, y, precision="highest")
-
-    def put(self, x: Array, index: Index, updates: Array, add: bool) -> Array:
-        return x.at[index].add(updates) if add else x.at[index].set(updates)
-
-    def windows(self, x: Array, axis: int, size: int, stride: int, dilation: int) -> Array:
-        positions = (x.shape[axis] - dilation * (size - 1) - 1) // stride + 1
-        places = stride * np.arange(positions)[:, None] + dilation * np.arange(size)
-        return self.xp.moveaxis(self.xp.take(x, places, axis=axis), axis + 1, -1)
-
-
 def exact_float64(bits: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
     """Floats in storage form as float64, which holds every float of 16, 32 and 64 bits exactly."""
     return (bfloat16_to_float32(bits) if dtype == "BF16" else bits).astype(np.float64)
 
 
-def _standard_name(name: str) -> str:
+def standard_name(name: str) -> str:
+    """What the standard calls a dtype; raises `UnavailableError` for one that it does not have."""
     if name not in _STANDARD_NAMES:
         raise UnavailableError(f"no array library computes in {name[:40]!r}")
     return _STANDARD_NAMES[name]

@@ -102,15 +102,6 @@ class Family:
         return added
 
 
-def merge(*families: Family) -> Mapping[str, Operator]:
-    """All operators of `families` by sorted name."""
-    found: dict[str, Operator] = {}
-    for family in families:
-        assert not found.keys() & family.operators.keys()
-        found |= family.operators
-    return dict(sorted(found.items()))
-
-
 def parse_parameters(text: str) -> tuple[Parameter, ...]:
     """The parameters in PyTorch's notation; `*` is skipped."""
     parts = [part.strip() for part in re.split(r",\s*(?![^\[]*\])", text)]

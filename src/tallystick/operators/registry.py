@@ -1,62 +1,34 @@
-"""The allow-list: every operator that a graph may hold, by its name."""
+"""The allow-list: every operator that a graph may hold, by its name; a family is loaded when it is asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from typing import Final
 
 from tallystick.errors import MalformedError
-from tallystick.operators.aten import (
-    activation,
-    attention,
-    batch_norm,
-    comparison,
-    contraction,
-    convolution,
-    creation,
-    elementwise,
-    embedding,
-    group_norm,
-    indexing,
-    joining,
-    loss,
-    movement,
-    normalization,
-    optimizer,
-    ordering,
-    pooling,
-    reduction,
-    resampling,
-    softmax,
-)
-from tallystick.operators.definition import Operator, merge
-from tallystick.operators.stablehlo import families
-from tallystick.operators.tally import random, sampling
+from tallystick.operators.definition import Family, Operator
+from tallystick.operators.families import HOMES
 
-ATEN: Final = (
-    activation.FAMILY,
-    attention.FAMILY,
-    batch_norm.FAMILY,
-    comparison.FAMILY,
-    contraction.FAMILY,
-    convolution.FAMILY,
-    creation.FAMILY,
-    elementwise.FAMILY,
-    embedding.FAMILY,
-    group_norm.FAMILY,
-    indexing.FAMILY,
-    joining.FAMILY,
-    loss.FAMILY,
-    movement.FAMILY,
-    normalization.FAMILY,
-    optimizer.FAMILY,
-    ordering.FAMILY,
-    pooling.FAMILY,
-    reduction.FAMILY,
-    resampling.FAMILY,
-    softmax.FAMILY,
-)
-OPERATORS: Final[Mapping[str, Operator]] = merge(*ATEN, *families.FAMILIES, random.FAMILY, sampling.FAMILY)
+
+class AllowList(Mapping[str, Operator]):
+    """All operators by sorted name; an operator loads the module that defines it, and names load none."""
+
+    def __getitem__(self, name: str) -> Operator:
+        """The operator of this name; raises `KeyError` for one that is not listed."""
+        family: Family = import_module(HOMES[name]).FAMILY
+        return family.operators[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """The names, sorted."""
+        return iter(sorted(HOMES))
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(HOMES)
+
+
+OPERATORS: Final = AllowList()
 
 
 def operator(name: str) -> Operator:

@@ -1,7 +1,7 @@
 """The results of an operator, computed from its definition on the arrays of NumPy, PyTorch or JAX.
 
-    Values(library("numpy"), "F64")    the verifier's reference: exact definitions in float64
-    Values(library("jax"), None)       the same definitions in the dtypes that they state
+    Values(NUMPY, "F64")    the verifier's reference: exact definitions in float64
+    Values(JAX, None)       the same definitions in the dtypes that they state
 
 In the reference every float is held and computed in float64, whatever its dtype: conversions to narrower floats do not
 round, so that what is left between a reference and a kernel is the kernel's own rounding. Constants of a definition

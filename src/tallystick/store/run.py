@@ -35,42 +35,42 @@ class RunDirectory:
 
     @property
     def claim_path(self) -> Path:
-        """Where the claim stands once the run is finished."""
+        """The claim, written when the run is finished."""
         return self.path / "claim.json"
 
     @property
     def spec_path(self) -> Path:
-        """Where the spec stands."""
+        """All that was fixed before the run."""
         return self.path / "spec.json"
 
     @property
     def environment_path(self) -> Path:
-        """Where the environment stands."""
+        """The stack that the prover states."""
         return self.path / "environment.json"
 
     @property
     def transcript_path(self) -> Path:
-        """Where the records stand, one canonical line each."""
+        """The records, one canonical JSON line each."""
         return self.path / "transcript.jsonl"
 
     @property
     def trace_path(self) -> Path:
-        """Where the timeline stands."""
+        """The timeline, one canonical JSON line a step."""
         return self.path / "trace.jsonl"
 
     @property
     def data_path(self) -> Path:
-        """The folder of the data."""
+        """The folder of source, tokenizer and tokens."""
         return self.path / "data"
 
     @property
     def graph_path(self) -> Path:
-        """Where the step graph stands, if the spec names one; its constants stand beside it."""
+        """The step graph, if the spec names one; its constants are in the safetensors file beside it."""
         return self.path / "graphs" / "step.json"
 
     @property
     def has_recipe(self) -> bool:
-        """Whether a spec with a recipe stands there: only such a run can be taken up again by a command."""
+        """Whether the spec has a recipe: a command can resume only such a run."""
         try:
             return self.spec().recipe is not None
         except (MalformedError, UnavailableError):

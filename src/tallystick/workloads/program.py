@@ -21,13 +21,13 @@ from tallystick.transcripts.optimizer import UpdateRule, schedule_scalars
 from tallystick.transcripts.recipe import Recipe
 from tallystick.transcripts.schedule import learning_rate
 from tallystick.workloads.plan import micro_batches
+from tallystick.workloads.replayer import POSITION
 
 if TYPE_CHECKING:
     from tallystick.graphs.graph import Graph, Ref
 
 STATE_PREFIXES: Final = ("weights.", "buffers.", "optimizer.", "position.")
 BATCH: Final = "inputs."
-POSITION: Final = "position.step"
 STEP_SLOT: Final = ".step"
 
 Bind = Callable[[int], State]

@@ -1,18 +1,21 @@
-"""The verifier's trainer, as audits see it: what it must do, and nothing about how."""
+"""The interface of the verifier's trainer; PyTorch implements it in `frameworks.torch.training`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.summary import StateSummary
 
+POSITION: Final = "position.step"
+"""The tensor of every state that counts the steps taken: I64, without dimensions."""
+
 
 @dataclass(frozen=True)
 class ReplayedStep:
-    """What the verifier's own trainer showed at one step."""
+    """What one replayed step gave: mean loss, gradient norm before clipping, mean and RMS of the logits, summaries."""
 
     loss: float
     gradient_norm: float | None

@@ -10,7 +10,7 @@ import pytest
 from tallystick.calibration.operators.workload import StudyWorkload, run_values
 from tallystick.graphs.root import graph_root
 from tallystick.graphs.values import float_results, operands_of
-from tallystick.operators.bound import bound
+from tallystick.operators.balls.bound import bound
 from tallystick.operators.registry import operator
 from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.threshold import errors_of, rounding_errors

@@ -69,7 +69,7 @@ def test_what_is_placed_lies_where_it_was_placed(workload: StudyWorkload, share:
     placed = place(workload, {ref: np.full(radius.shape, share) for ref, radius in radii.items()}, DETERMINISTIC)
     first = workload.graph.nodes[0]
     from tallystick.graphs.values import operands_of
-    from tallystick.operators.bound import bound
+    from tallystick.operators.balls.bound import bound
     from tallystick.operators.registry import operator
 
     (exact,) = bound(operator(first.operator), {**operands_of(first, placed), **first.attributes})

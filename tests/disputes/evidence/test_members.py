@@ -12,7 +12,7 @@ from tallystick.disputes.evidence.opening_sources import source_of_call  # noqa:
 from tallystick.disputes.evidence.traces import torch_engine  # noqa: E402
 from tallystick.graphs.execution import execute  # noqa: E402
 from tallystick.graphs.graph import Node, Ref  # noqa: E402
-from tallystick.operators.bound import bound  # noqa: E402
+from tallystick.operators.balls.bound import bound  # noqa: E402
 from tallystick.operators.precision import PLAIN  # noqa: E402
 from tallystick.operators.registry import operator  # noqa: E402
 from tallystick.tensors.tensor import Tensor  # noqa: E402

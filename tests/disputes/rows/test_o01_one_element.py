@@ -24,7 +24,7 @@ from tallystick.graphs.admission import read_graph
 from tallystick.graphs.encoding import graph_bytes
 from tallystick.graphs.graph import Graph, GraphForm, Input, Output, Role
 from tallystick.judging.leaf.request import LeafLimits, Ruling
-from tallystick.operators.bound import bound
+from tallystick.operators.balls.bound import bound
 from tallystick.operators.registry import operator
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor

@@ -10,12 +10,13 @@ from torch.nn import functional
 from tallystick.commitments.philox import words
 from tallystick.errors import MalformedError, UnavailableError, UsageError
 from tallystick.frameworks.torch.randomness import dropout_mask, explicit_randomness, philox_uniform, seed_tensor
-from tallystick.operators.arrays import library
+from tallystick.operators.arrays import NUMPY
 from tallystick.operators.tally import random as definitions
 from tallystick.operators.types import Types
 from tallystick.operators.values import Values
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
+from tests.support.array_libraries import library
 
 KEY = bytes(range(200, 216))
 DRAWS = [(0, (5,)), (7, (2, 3)), (8, ()), (4, (0, 3)), (2**40 + 1, (33,))]
@@ -46,7 +47,7 @@ def test_a_draw_is_the_leading_bits_of_the_words_of_the_stream() -> None:
 
 def test_the_zero_seed_draws_the_published_vector() -> None:
     """Random123's known answers, philox4x64-10 with counter and key 0: 16554d9eca36314c db20fe9d672d0fdc …"""
-    algebra = Values(library("numpy"))
+    algebra = Values(NUMPY)
     seed = algebra.load(Tensor.of(np.zeros(2, np.int64)))
     drawn = algebra.unload(definitions.philox_uniform(algebra, seed, 0, (4,), "F64")).array()
     published = (0x16554D9ECA36314C, 0xDB20FE9D672D0FDC, 0xD7E772CEE186176B, 0x7E68B68AEC7BA23B)

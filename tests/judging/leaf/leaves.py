@@ -16,7 +16,7 @@ from tallystick.graphs.encoding import canonical, graph_bytes, node_json
 from tallystick.graphs.engine import Engine
 from tallystick.graphs.graph import Constant, Graph, GraphForm, Input, Node, Output, Role
 from tallystick.judging.leaf.bundling import WholeOpening
-from tallystick.operators.arrays import library
+from tallystick.operators.arrays import NUMPY
 from tallystick.operators.registry import operator
 from tallystick.operators.values import Value, Values
 from tallystick.recorders.step_opening import OpeningSource, open_operators
@@ -39,7 +39,7 @@ class NumpyEngine:
 
     changes: Mapping[int, Change] = field(default_factory=dict)
     name: str = "numpy"
-    algebra: Values = field(default_factory=lambda: Values(library("numpy"), None))
+    algebra: Values = field(default_factory=lambda: Values(NUMPY, None))
 
     def load(self, tensor: Tensor) -> Value:
         return self.algebra.load(tensor)

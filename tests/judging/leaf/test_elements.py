@@ -10,7 +10,7 @@ import pytest
 
 from tallystick.errors import MalformedError
 from tallystick.judging.leaf.elements import bound_at, chosen_places
-from tallystick.operators.bound import ResultBound, bound
+from tallystick.operators.balls.bound import ResultBound, bound
 from tallystick.operators.definition import Operator
 from tallystick.operators.precision import BFLOAT_PRODUCTS, PLAIN, STEPWISE, Precision
 from tallystick.operators.registry import operator

@@ -17,7 +17,7 @@ from tallystick.judging.leaf.freivalds import (
     suspicious_places,
 )
 from tallystick.operators import precision as known
-from tallystick.operators.bound import bound
+from tallystick.operators.balls.bound import bound
 from tallystick.operators.precision import PLAIN, Precision
 from tallystick.operators.registry import operator
 from tallystick.tensors.dtypes import round_to_bfloat16

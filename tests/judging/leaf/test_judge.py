@@ -26,7 +26,7 @@ from tallystick.judging.leaf.judge import rule_leaf
 from tallystick.judging.leaf.request import Ground, LeafLimits, LeafRequest, Ruling
 from tallystick.judging.operator_judge import OperatorJudge
 from tallystick.judging.published import Published
-from tallystick.operators.bound import bound
+from tallystick.operators.balls.bound import bound
 from tallystick.operators.definition import Exactness
 from tallystick.operators.precision import TENSOR_FLOAT
 from tallystick.operators.registry import operator

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tallystick.operators.arrays import library
 from tallystick.operators.tally.fixed import ONE, WEIGHT_ONE, exp2, gumbel, log2, uniform
 from tallystick.operators.values import Values
 from tallystick.sampling.plain import ARRAYS
 from tallystick.tensors.tensor import Tensor
+from tests.support.array_libraries import library
 
 RNG = np.random.default_rng(0)
 KEYS = np.concatenate([-RNG.integers(0, 1 << 33, 2000), np.arange(-300, 1), -(1 << 31) + np.arange(-9, 9)])

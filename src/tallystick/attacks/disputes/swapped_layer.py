@@ -22,7 +22,7 @@ from tallystick.documents.files import write_atomically
 from tallystick.errors import UsageError
 from tallystick.graphs.execution import execute
 from tallystick.store.inference import InferenceDirectory
-from tallystick.store.log import LogWriter
+from tallystick.store.log_writer import LogWriter
 from tallystick.tensors.digest import state_digest
 from tallystick.tensors.safetensors import read_state, write_state
 from tallystick.tensors.tensor import State, Tensor

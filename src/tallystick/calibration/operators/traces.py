@@ -17,7 +17,7 @@ from tallystick.errors import MalformedError, UsageError
 from tallystick.graphs.engine import Engine
 from tallystick.graphs.graph import Graph, Ref
 from tallystick.graphs.values import float_results, operands_of
-from tallystick.operators.bound import bound
+from tallystick.operators.balls.bound import bound
 from tallystick.operators.registry import operator
 from tallystick.tensors.safetensors import StateFile, write_state
 from tallystick.tensors.spec import TensorSpec

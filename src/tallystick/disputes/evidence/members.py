@@ -16,7 +16,7 @@ from tallystick.disputes.evidence.drift import Leeway, deviation
 from tallystick.graphs.derive import operand_of
 from tallystick.graphs.engine import Engine
 from tallystick.graphs.graph import Node, Ref
-from tallystick.operators.bound import ResultBound, bound
+from tallystick.operators.balls.bound import ResultBound, bound
 from tallystick.operators.precision import FORMATS, Precision
 from tallystick.operators.registry import operator
 from tallystick.tensors.spec import TensorSpec

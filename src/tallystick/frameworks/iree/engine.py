@@ -11,9 +11,10 @@ from tallystick.frameworks.iree.programs import Runtime, compiled
 from tallystick.frameworks.jax.emission import WRITERS, Signature, graph_function, module_text, node_function
 from tallystick.frameworks.jax.signatures import Key, bound, flat, key_of, signatures_of, spread
 from tallystick.graphs.engine import Arguments
+from tallystick.graphs.execution import execute
 from tallystick.graphs.graph import Graph, Node
 from tallystick.tensors.spec import TensorSpec
-from tallystick.tensors.tensor import Tensor
+from tallystick.tensors.tensor import State, Tensor
 
 BY_DEFINITION: Final = frozenset({"stablehlo.scatter", "stablehlo.select_and_scatter", "stablehlo.sort"})
 """What IREE 3.13 gets wrong: it writes outside of the tensor, takes the last of equal maxima, and sorts unstably."""
@@ -124,3 +125,9 @@ def _defined(signature: Signature, name: str) -> str:
     if "stablehlo.sort" in text:
         raise UnavailableError(f"IREE does not run {signature.node.operator}: its stablehlo.sort is not stable")
     return text
+
+
+def run_compiled(graph: Graph, bindings: State, engine: IreeEngine) -> dict[str, Tensor]:
+    """The outputs of `graph`, all of whose nodes are compiled at once; several times faster than one by one."""
+    engine.compile(graph)
+    return execute(graph, bindings, engine)

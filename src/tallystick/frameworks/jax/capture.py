@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from tallystick.errors import UnavailableError, UsageError
+from tallystick.frameworks.jax.arrays import JAX
 from tallystick.frameworks.jax.lowering import lower
 from tallystick.graphs.graph import Graph, GraphForm, Input, Role
 from tallystick.tensors.dtypes import dtype_of
@@ -87,9 +88,7 @@ def dtype_name(dtype: Any) -> str:
 
 
 def _jax_dtype(dtype: str) -> Any:
-    from tallystick.operators.arrays import library
-
-    return library("jax").dtype(dtype)
+    return JAX.dtype(dtype)
 
 
 def _exported(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:

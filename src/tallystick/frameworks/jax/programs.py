@@ -11,15 +11,15 @@ from jaxlib import xla_client
 from jaxlib.mlir import ir
 
 from tallystick.errors import UnavailableError
+from tallystick.frameworks.jax.arrays import JAX
 from tallystick.frameworks.jax.emission import Signature
 from tallystick.frameworks.jax.signatures import unflat
-from tallystick.operators.arrays import library
 from tallystick.operators.registry import operator
 from tallystick.operators.values import Value, Values
 from tallystick.tensors.spec import TensorSpec
 
 Program: TypeAlias = Callable[[Sequence[Any]], list[Any]]
-ALGEBRA: Final = Values(library("jax"))
+ALGEBRA: Final = Values(JAX)
 FAILURES: Final = (RuntimeError, ValueError, TypeError, NotImplementedError)
 
 

@@ -8,11 +8,11 @@ from typing import Any, Final
 import torch
 
 from tallystick.errors import UnavailableError
+from tallystick.frameworks.torch.arrays import TORCH
 from tallystick.frameworks.torch.dtypes import DTYPES, dtype_name
 from tallystick.frameworks.torch.randomness import dropout_mask, philox_uniform
 from tallystick.frameworks.torch.reuse import IN_PLACE
 from tallystick.graphs.graph import Node
-from tallystick.operators.arrays import library
 from tallystick.operators.definition import Operator
 from tallystick.operators.registry import operator
 from tallystick.operators.values import Value, Values
@@ -151,7 +151,7 @@ def _defined(described: Operator, node: Node) -> Callable[..., Any]:
     names = [parameter.name for parameter in described.parameters if parameter.is_operand]
 
     def run(*given: Any) -> tuple[Any, ...]:
-        algebra = Values(library("torch"))
+        algebra = Values(TORCH)
         operands = {name: _value(operand) for name, operand in zip(names, given, strict=True)}
         read = described.read(algebra, operands | dict(node.attributes))
         return tuple(None if value is None else value.array for value in read)

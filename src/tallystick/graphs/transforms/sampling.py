@@ -10,22 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Literal
 
 from tallystick.errors import MalformedError, UsageError
 from tallystick.graphs.admission import DEFAULT
 from tallystick.graphs.check import check_graph
+from tallystick.graphs.decode_interface import LOGITS, POSITION, SEED, SEEN, TOKEN
 from tallystick.graphs.graph import Graph, Input, Node, Output, Ref, Role, result_ref
 from tallystick.operators.definition import Attribute
 from tallystick.operators.registry import operator
 from tallystick.operators.types import Types
 from tallystick.tensors.spec import TensorSpec
-
-LOGITS: Final = "outputs.logits"
-TOKEN: Final = "token"
-SEED: Final = "sampler.seed"
-POSITION: Final = "sampler.position"
-SEEN: Final = "sampler.seen"
 
 
 def with_sampler(

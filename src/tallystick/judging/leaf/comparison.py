@@ -22,8 +22,8 @@ from tallystick.judging.findings import Findings
 from tallystick.judging.leaf.elements import bound_at
 from tallystick.judging.leaf.parts import Places
 from tallystick.judging.leaf.ties import Tie, find_tie
-from tallystick.operators.bound import ResultBound as OperatorBound
-from tallystick.operators.bound import bound
+from tallystick.operators.balls.bound import ResultBound as OperatorBound
+from tallystick.operators.balls.bound import bound
 from tallystick.operators.definition import Exactness
 from tallystick.operators.precision import FORMATS, UNSTATED, Format, Precision
 from tallystick.operators.registry import operator

@@ -18,7 +18,7 @@ from tallystick.commitments.philox import words
 from tallystick.judging.leaf.parts import Part, Parts, Places
 from tallystick.operators.balls.ball import Ball
 from tallystick.operators.balls.balls import Balls
-from tallystick.operators.bound import Argument, ResultBound, bound
+from tallystick.operators.balls.bound import Argument, ResultBound, bound
 from tallystick.operators.definition import Operator
 from tallystick.operators.precision import PLAIN, Precision
 from tallystick.operators.rounding import DETERMINISTIC, Model

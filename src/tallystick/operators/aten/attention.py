@@ -4,9 +4,7 @@ Fused kernels walk over the keys in tiles, keep a running maximum, and multiply 
 grows (Milakov & Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022, arXiv:2205.14135, Algorithm 1). The exponents
 telescope: every weight is e^(s − max) times one rounded factor per tile, for which the bound counts roundings of the
 sums over keys. So it holds for any order of tiles, for numerators divided at once or combined later, and for the
-unfused kernel. Fused kernels have exponentials of their own: `EXPONENTIAL` is what their relative errors may be, in
-units of 2⁻²⁴ (of 2⁻⁵³ in F64), beside those of the library's. Of PyTorch's, at most 7 units were measured in F32; for
-F16 and BF16, whose weights are rounded next, at most 6,540 on AVX-512.
+unfused kernel. Fused kernels have exponentials of their own, `library.FUSED_EXPONENTIAL`.
 """
 
 from __future__ import annotations
@@ -19,11 +17,11 @@ from tallystick.errors import MalformedError
 from tallystick.operators.algebra import Algebra, Typed, V
 from tallystick.operators.aten.contraction import summand, widened
 from tallystick.operators.definition import Exactness, Family
+from tallystick.operators.library import FUSED_EXPONENTIAL
 from tallystick.operators.shapes import FLOATS, broadcast_shapes
 
 FAMILY: Final = Family()
 
-EXPONENTIAL: Final = {"F16": 8192, "BF16": 8192, "F32": 16, "F64": 16}
 _SCALINGS: Final = 4
 
 _RESULT: Final = "softmax(q·kᵀ·scale + mask)·v"
@@ -204,9 +202,9 @@ def _exponential(a: Algebra[V], scores: Scores[V], shift: V, dtype: str) -> V:
     """e^(s − shift), and 0 where s is not allowed."""
     away = a.sub(scores.values, shift)
     if scores.allowed is None:
-        return a.exp(_known_within(a, away, EXPONENTIAL[dtype]))
+        return a.exp(_known_within(a, away, FUSED_EXPONENTIAL[dtype]))
     away = a.where(scores.allowed, away, 0)
-    return a.where(scores.allowed, a.exp(_known_within(a, away, EXPONENTIAL[dtype])), 0)
+    return a.where(scores.allowed, a.exp(_known_within(a, away, FUSED_EXPONENTIAL[dtype])), 0)
 
 
 def _known_within(a: Algebra[V], x: V, units: int) -> V:

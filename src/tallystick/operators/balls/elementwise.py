@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from tallystick.operators import propagation
 from tallystick.operators.algebra import Number
 from tallystick.operators.arrays import Array
+from tallystick.operators.balls import propagation
 from tallystick.operators.balls.ball import Ball, Operand
 from tallystick.operators.balls.choices import Choices
 from tallystick.operators.precision import FORMATS

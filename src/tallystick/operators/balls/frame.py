@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from tallystick.operators import propagation
 from tallystick.operators.algebra import Axes, Number
 from tallystick.operators.arrays import Array, ArrayLibrary
+from tallystick.operators.balls import propagation
 from tallystick.operators.balls.ball import INFLATION, Ball, Move, Operand
 from tallystick.operators.library import ANY
 from tallystick.operators.library import MathLibrary as Figures

@@ -15,7 +15,7 @@ from tallystick.frameworks.torch.state import from_tensor, to_tensor
 from tallystick.graphs.engine import Arguments, Engine
 from tallystick.graphs.graph import Node
 from tallystick.judging.budget import ROUNDS, Accumulated, accumulate
-from tallystick.operators.bound import ResultBound, bound
+from tallystick.operators.balls.bound import ResultBound, bound
 from tallystick.operators.registry import operator
 from tallystick.recorders.inference import record_graph_inference
 from tallystick.recorders.step_opening import open_operators

@@ -20,7 +20,8 @@ from tallystick.disputes.game.state import Dispute
 from tallystick.documents.files import write_atomically
 from tallystick.judging.opening import OPENING, OPERATOR, OPERATORS
 from tallystick.recorders.step_opening import OpeningSource, open_operators
-from tallystick.store.log import LogWriter, read_lines
+from tallystick.store.log import read_lines
+from tallystick.store.log_writer import LogWriter
 from tallystick.transcripts.opening import Opening
 from tests.support.attacks.disputes.deception import Deception, Staged
 from tests.support.attacks.disputes.scene import STEP, Scene

@@ -15,7 +15,7 @@ from tallystick.disputes.game.protocols import Doubt
 from tallystick.frameworks.torch.state import to_tensor
 from tallystick.graphs.engine import Arguments, Engine
 from tallystick.graphs.graph import Graph, Node
-from tallystick.operators.bound import ResultBound, bound
+from tallystick.operators.balls.bound import ResultBound, bound
 from tallystick.operators.registry import operator
 from tests.support.attacks.disputes.deception import Deception, Staged
 from tests.support.attacks.disputes.scene import CALL, STEP, WEIGHT, Scene

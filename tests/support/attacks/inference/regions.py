@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tallystick.calibration.operators.workload import StudyWorkload, Values
 from tallystick.graphs.graph import Graph, Ref
 from tallystick.graphs.values import float_results, operands_of, results_of
-from tallystick.operators.bound import ResultBound, bound
+from tallystick.operators.balls.bound import ResultBound, bound
 from tallystick.operators.registry import operator
 from tallystick.operators.rounding import Model
 from tallystick.tensors.dtypes import numpy_dtype

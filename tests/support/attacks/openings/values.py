@@ -13,7 +13,7 @@ from tallystick.frameworks.torch.state import to_tensor
 from tallystick.graphs.engine import Arguments
 from tallystick.graphs.graph import Node
 from tallystick.judging.opening import value_file
-from tallystick.operators.bound import bound
+from tallystick.operators.balls.bound import bound
 from tallystick.operators.registry import operator
 from tests.support.attacks.openings.attack import Forge, OpeningAttack
 from tests.support.attacks.openings.scene import Change, Scene, TamperingEngine, loss_of, recommit

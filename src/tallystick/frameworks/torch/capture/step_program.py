@@ -20,7 +20,7 @@ from tallystick.frameworks.torch.capture.step_names import batch_of, group_suffi
 from tallystick.frameworks.torch.capture.updates import Tensors, update
 from tallystick.frameworks.torch.randomness import SEED, explicit_randomness
 from tallystick.transcripts.optimizer import UpdateRule, schedule_scalars
-from tallystick.workloads.program import POSITION
+from tallystick.workloads.replayer import POSITION
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,13 @@ from tallystick.errors import ProofError, UnavailableError
 from tallystick.frameworks.torch.capture.model import CapturedModel
 from tallystick.frameworks.torch.generation.decoding import capture_decode
 from tallystick.graphs.comparison import SAME_FUNCTION, Comparison, compare_graphs, draw_state, share_apart
-from tallystick.graphs.decode_interface import decode_sizes
+from tallystick.graphs.decode_interface import POSITION, SEED, SEEN, TOKEN, decode_sizes
 from tallystick.graphs.equivalence import draw_step
 from tallystick.graphs.graph import Graph, Role
 from tallystick.graphs.reference import Reference
 from tallystick.graphs.root import graph_root
 from tallystick.graphs.slicing import ancestors, givers_of
 from tallystick.graphs.template import Template
-from tallystick.graphs.transforms.sampling import POSITION, SEED, SEEN, TOKEN
 from tallystick.tensors.tensor import State
 from tallystick.tolerances.tolerance import Finding
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from tallystick.errors import MalformedError, UsageError
-from tallystick.operators.arrays import library
+from tallystick.frameworks.torch.arrays import TORCH
 from tallystick.operators.tally import fixed, sampling
 from tallystick.operators.values import Value, Values
 from tallystick.sampling.choice import check_form, check_places, choose_one
@@ -24,7 +24,7 @@ from tallystick.sampling.stream import position_words
 from tallystick.transcripts.sampler import Sampler
 
 CANDIDATES: Final = 16
-ALGEBRA: Final = Values(library("torch"))
+ALGEBRA: Final = Values(TORCH)
 TENSORS: Final = Plain(torch.where)
 Histories = Sequence[Sequence[int]]
 

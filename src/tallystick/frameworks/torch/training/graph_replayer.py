@@ -20,8 +20,8 @@ from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.spec import Spec
 from tallystick.workloads.plan import classes, projection_seed
-from tallystick.workloads.program import POSITION, StepProgram
-from tallystick.workloads.replayer import ReplayedStep
+from tallystick.workloads.program import StepProgram
+from tallystick.workloads.replayer import POSITION, ReplayedStep
 
 OBSERVED = frozenset({"loss", "gradient_norm", "activation.mean", "activation.rms"})
 CARRIED = ("rng.",)

@@ -24,7 +24,7 @@ from tallystick.frameworks.torch.training.optimizers import build_optimizer
 from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.recipe import Recipe
 from tallystick.transcripts.schedule import learning_rate
-from tallystick.workloads.program import POSITION
+from tallystick.workloads.replayer import POSITION
 
 CRASHES = (
     ArithmeticError,

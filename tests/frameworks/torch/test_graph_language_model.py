@@ -10,15 +10,14 @@ import pytest
 pytest.importorskip("torch")
 
 from tallystick.errors import MalformedError, UnavailableError
-from tallystick.frameworks.graph_language_model import (
-    GraphLanguageModel,
-    bound_passes,
-    captured_passes,
-    run_compiled,
-)
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.generation.decode_template import capture_decode_template
 from tallystick.frameworks.torch.generation.decoding import model_state
+from tallystick.frameworks.torch.generation.graph_language_model import (
+    GraphLanguageModel,
+    bound_passes,
+    captured_passes,
+)
 from tallystick.graphs.execution import execute
 from tallystick.graphs.reference import Reference
 
@@ -46,8 +45,9 @@ def is_near(graph_model: GraphLanguageModel, model: Any, allowed: float) -> bool
 
 @pytest.mark.parametrize("name", ["torch", "reference", "jax", pytest.param("iree", marks=pytest.mark.slow)])
 def test_every_engine_gives_the_rows_of_the_model(name: str, language_model: Any) -> None:
-    run = run_compiled if name == "iree" else execute
-    graph_model = GraphLanguageModel(language_model, captured_passes(language_model), engine(name), run)
+    chosen = engine(name)
+    run = pytest.importorskip("tallystick.iree").run_compiled if name == "iree" else execute
+    graph_model = GraphLanguageModel(language_model, captured_passes(language_model), chosen, run)
     assert is_near(graph_model, language_model, 1e-4)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -18,8 +18,7 @@ from tallystick.frameworks.torch.generation.decoding import capture_prefill
 from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel, check_tokens
 from tallystick.graphs.decode_interface import LOGITS, empty_cache, fed
 from tallystick.graphs.engine import Engine
-from tallystick.graphs.execution import execute
-from tallystick.graphs.generation import Run
+from tallystick.graphs.execution import Run, execute
 from tallystick.graphs.graph import Graph
 from tallystick.graphs.template import Template
 from tallystick.tensors.tensor import State, Tensor
@@ -104,12 +103,6 @@ def bound_passes(template: Template, bindings: State) -> Passes:
         return graph, bindings
 
     return passes
-
-
-def run_compiled(graph: Graph, bindings: State, engine: Any) -> dict[str, Tensor]:
-    """Execute a graph on an engine that compiles all of its nodes at once, as IREE does, several times faster."""
-    engine.compile(graph)
-    return execute(graph, bindings, engine)
 
 
 def _without_cache(graph: Graph) -> Graph:

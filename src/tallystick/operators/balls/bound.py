@@ -11,11 +11,10 @@ import numpy.typing as npt
 
 from tallystick.errors import MalformedError
 from tallystick.operators.arrays import NUMPY, ArrayLibrary, exact_float64
-from tallystick.operators.aten.attention import EXPONENTIAL
 from tallystick.operators.balls.ball import Ball
 from tallystick.operators.balls.balls import Balls
 from tallystick.operators.definition import Exactness, Operator
-from tallystick.operators.library import ANY
+from tallystick.operators.library import ANY, FUSED_EXPONENTIAL
 from tallystick.operators.library import MathLibrary as Figures
 from tallystick.operators.precision import FORMATS, PLAIN, SHORT, Precision
 from tallystick.operators.rounding import DETERMINISTIC, Model
@@ -65,7 +64,7 @@ def bound(
     is_composite = operator.exactness is Exactness.COMPOSITE
     short = _short(arguments.values())
     inner, step = figures.within(operator.name, short is not None), None if precision.widens else short
-    rescaling, plain = _rescaling(operator), operator.name in PLAIN_SUMS
+    rescaling, plain = rescalings(operator), operator.name in PLAIN_SUMS
     balls = Balls(library, precision, model, inner, rescaling, is_composite, step, plain)
     with library.quiet():
         loaded = {name: _loaded(balls, argument) for name, argument in arguments.items()}
@@ -83,9 +82,9 @@ def excess(claimed: npt.NDArray[Any], value: npt.NDArray[Any], radius: npt.NDArr
     return np.asarray(np.where(np.isnan(ratio), np.inf, ratio), np.float64)
 
 
-def _rescaling(operator: Operator) -> int:
+def rescalings(operator: Operator) -> int:
     """A fused attention kernel multiplies its running sum, at each tile, by a new exponential of 8 ulp."""
-    return 1 + EXPONENTIAL["F32"] if "attention" in operator.name else 0
+    return 1 + FUSED_EXPONENTIAL["F32"] if "attention" in operator.name else 0
 
 
 def _short(arguments: Iterable[Argument]) -> str | None:
