@@ -27,7 +27,7 @@ from tallystick.calibration.operators.stacks import base_engine, engine_of, stac
 from tallystick.calibration.operators.workload import StudyWorkload, Values, all_values
 from tallystick.calibration.training.calibrate import machine
 from tallystick.calibration.training.stacks import variables_of
-from tallystick.commitments.digests import digest, digest_from
+from tallystick.commitments.digests import Digest, digest, digest_from
 from tallystick.commitments.tree import leaf_hash, tree_root
 from tallystick.errors import TallyError
 from tallystick.graphs.admission import read_graph
@@ -36,7 +36,15 @@ from tallystick.graphs.files import load_program, save_program
 from tallystick.graphs.graph import Graph
 from tallystick.graphs.root import graph_root
 from tallystick.graphs.values import float_results, operands_of
-from tallystick.judging.budget import Accumulated, Budget, Drifted, Lean, accumulate, relative_distance, weigh_budget
+from tallystick.judging.budget import (
+    Accumulated,
+    Drifted,
+    Lean,
+    accumulate,
+    budget_of,
+    relative_distance,
+    weigh_budget,
+)
 from tallystick.judging.findings import Findings
 from tallystick.judging.leaf.bundling import WholeOpening
 from tallystick.judging.leaf.comparison import JudgeSettings, compare_results
@@ -53,6 +61,7 @@ from tallystick.tensors.safetensors import read_state, write_state
 from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.confidence import clopper_pearson
 from tallystick.tolerances.threshold import SAFETY, Errors, Threshold, errors_of, rounding_errors
+from tallystick.transcripts.budget import Budget
 from tallystick.transcripts.claim import Log
 from tallystick.transcripts.record import CallRecord
 from tests.support.attacks.inference.regions import place, radii_of, ranks_of
@@ -226,8 +235,9 @@ def study(case: Case, quick: bool) -> Figures:
     tell(f"{case.name}: {len(runs)} stacks")
     honest = {name: [accumulated(one) for one in found] for name, found in runs.items()}
     groups = alike(honest)
-    budget = Budget.of((run for found in honest.values() for run in found), BUDGET_SAFETY)
     graph = case.graph
+    root = graph_root(graph)
+    budget = budget_of(root, (run for found in honest.values() for run in found), BUDGET_SAFETY, names)
     figures = {
         "case": case.name,
         "operators": len(graph.nodes),
@@ -237,7 +247,7 @@ def study(case: Case, quick: bool) -> Figures:
         "groups": groups,
         "skipped": {name: why for name, why in answers.items() if isinstance(why, str)},
         "budget": {"one_direction": budget.one_direction, "any_direction": budget.any_direction, "path": budget.path},
-        "left_out": leave_out(honest, groups),
+        "left_out": leave_out(root, honest, groups),
     }
     thresholds = calibrate(graph, case, runs)
     figures["adversaries"] = attack(case, graph, thresholds, budget)
@@ -272,14 +282,14 @@ def alike(honest: Mapping[str, list[Accumulated]]) -> list[list[str]]:
     return list(groups.values())
 
 
-def leave_out(honest: Mapping[str, list[Accumulated]], groups: list[list[str]]) -> Figures:
+def leave_out(root: Digest, honest: Mapping[str, list[Accumulated]], groups: list[list[str]]) -> Figures:
     """Every group judged by a budget of the others."""
     accused, total = 0, 0
     for group in groups:
         others = [run for name, runs in honest.items() if name not in group for run in runs]
         if not others:
             continue
-        budget = Budget.of(others, BUDGET_SAFETY)
+        budget = budget_of(root, others, BUDGET_SAFETY)
         verdicts = [weigh_budget(run, budget).outcome for run in honest[group[0]]]
         accused, total = accused + verdicts.count("rejected"), total + len(verdicts)
     return {"runs": total, "accused": accused, "interval": list(clopper_pearson(accused, max(total, 1)))}
@@ -699,6 +709,8 @@ along L operators like L, and honest ones like √L. `judging/budget.py` measure
 
 Limits are {safety} times the largest that honest stacks showed, for each graph; they are statistics and no theorem.
 What they reject goes to a committee, unless both parties agreed on the limits beforehand.
+`tally calibrate GRAPH --inputs DIR --out FILE --budget FILE` makes the budget of any graph; those who challenge and
+judge disputes take it by `--budget`.
 
 Honest runs are those of the stacks of `tally calibrate`, each computing the whole graph by itself; every operator is
 also put to the referee, without thresholds (*convicted*, *tied*, *undecided*, and *of which* operators those convicted

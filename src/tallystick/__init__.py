@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from tallystick.answers.verification import verify as verify
     from tallystick.recorders.huggingface import TallyCallback as TallyCallback
     from tallystick.recorders.inference import record_inference as record_inference
+    from tallystick.recorders.lightning import BatchHooks as BatchHooks
     from tallystick.recorders.own_loop import record_training as record_training
 
 HOMES = {
+    "BatchHooks": "tallystick.recorders.lightning",
     "TallyCallback": "tallystick.recorders.huggingface",
     "record_inference": "tallystick.recorders.inference",
     "record_training": "tallystick.recorders.own_loop",

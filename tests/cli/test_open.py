@@ -133,6 +133,9 @@ def test_a_graph_is_run_recorded_audited_opened_and_judged(tally: Tally, tmp_pat
     assert result.out.startswith("sha256:")
     assert tally("audit", tmp_path / "run").out.startswith("ACCEPTED")
     assert json.loads(tally("audit", tmp_path / "run", "--json").out)["replayed_calls"] == [1]
+    (tmp_path / "policy.toml").write_text('mode = "tolerant"\ntolerance = "dual"\n')
+    told = tally("audit", tmp_path / "run", "--policy", tmp_path / "policy.toml")
+    assert (told.code, "compares states of a training" in told.complaint) == (2, True)
     assert tally("open", tmp_path / "run", "--step", 1, "--operators", "--out", tmp_path / "call").code == 0
     assert tally("judge", tmp_path / "call", "--properties", "softmax").code == 0
     assert tally("open", tmp_path / "run", "--step", 1).code == 2

@@ -9,17 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tallystick.errors import MalformedError
 from tallystick.graphs.admission import read_graph
 from tallystick.graphs.encoding import graph_bytes
 from tallystick.graphs.execution import execute
 from tallystick.graphs.graph import Graph, GraphForm, Input, Node, Output, Role
+from tallystick.graphs.root import graph_root
 from tallystick.judging.budget import (
     SYSTEMATIC,
     Accumulated,
-    Budget,
     Drifted,
     Lean,
     accumulate,
+    budget_of,
     judge_budget,
     relative_distance,
     signed_shares,
@@ -29,6 +31,7 @@ from tallystick.operators.balls.bound import bound
 from tallystick.operators.registry import operator
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.budget import Budget
 from tests.judging.leaf.leaves import NumpyEngine, bindings, classifier, node
 
 SIDE, DEPTH = 24, 40
@@ -50,6 +53,7 @@ def chain(depth: int = DEPTH, with_tanh: bool = True) -> Graph:
 
 
 GRAPH = chain()
+ROOT = graph_root(GRAPH)
 
 
 def given(seed: int) -> Values:
@@ -93,7 +97,7 @@ def honest() -> list[Accumulated]:
 
 @pytest.fixture(scope="module")
 def budget(honest: list[Accumulated]) -> Budget:
-    return Budget.of(honest)
+    return budget_of(ROOT, honest)
 
 
 def objections(values: Values, budget: Budget) -> set[str]:
@@ -151,7 +155,7 @@ def test_a_value_of_another_shape_is_none(budget: Budget, ref: str) -> None:
 
 
 def test_nothing_measured_is_inconclusive() -> None:
-    assert weigh_budget(Accumulated((), ()), Budget(1.0, 1.0, 1.0)).outcome == "inconclusive"
+    assert weigh_budget(Accumulated((), ()), budget_of(ROOT, [Accumulated((), ())])).outcome == "inconclusive"
 
 
 def test_behind_a_choice_that_came_out_otherwise_nothing_is_compared() -> None:
@@ -182,9 +186,17 @@ def test_a_path_is_measured_in_roundings_times_the_root_of_its_length() -> None:
     assert Drifted("y", 3e-7, 9, 1e-7).steps == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize(
+    "runs", [[], [Accumulated((), (Drifted("y", math.inf, 4, 1.0),))]], ids=["no run", "infinitely far"]
+)
+def test_no_budget_is_made_of_nothing_or_of_a_run_without_a_distance(runs: list[Accumulated]) -> None:
+    with pytest.raises(MalformedError, match="budget: "):
+        budget_of(ROOT, runs)
+
+
 def test_a_budget_is_so_many_times_the_largest_honest_one() -> None:
     runs = [Accumulated((Lean("a", 100, mean, 0.1),), (Drifted("y", mean, 4, 1.0),)) for mean in (0.01, 0.03)]
-    found = Budget.of(runs, safety=3.0)
+    found = budget_of(ROOT, runs, safety=3.0)
     assert found.paths == {"y": pytest.approx(3 * 0.015)}
     assert found.one_direction == pytest.approx(3 * runs[1].one_direction)
     assert weigh_budget(runs[1], found).outcome == "accepted"

@@ -240,7 +240,7 @@ class Module(torch.nn.Module):
 def test_a_loop_that_announces_its_batches_by_hooks_is_recorded_and_replayed(
     one_thread: None, tmp_path: Path, replayed: Replayed
 ) -> None:
-    from tallystick.recorders.lightning import BatchHooks
+    from tallystick import BatchHooks
 
     torch.manual_seed(1)
     module = Module()

@@ -19,7 +19,7 @@ RATE_EXCESS = 1.01
 
 
 class PlainDescentTrainer(DishonestTrainer):
-    """Keeps the books of the declared optimizer and moves the weights straight down the gradient."""
+    """Updates the state of the declared optimizer, and moves the weights by plain gradient descent."""
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)

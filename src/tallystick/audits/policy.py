@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tallystick.audits.calibration import Calibration
 from tallystick.commitments.encoding import parse
 from tallystick.documents.document import DigestText, Document, Positive
 from tallystick.documents.files import read_document
-from tallystick.errors import MalformedError
+from tallystick.errors import MalformedError, UsageError
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Settings = TypeVar("Settings", bound=Document)
@@ -24,12 +24,16 @@ Settings = TypeVar("Settings", bound=Document)
 class Policy(Document):
     """What one verifier asks of a run.
 
-    `replay` says whether a run that has both a step graph and a recipe is replayed from the graph or the recipe.
-    `outputs` is how far a model's outputs may lie from a replay on another stack, relative to their norm. `properties`
-    are checked of values without a replay.
+    `tolerance` names what a tolerant audit compares opened states by (`tolerances.registry`) in place of the calibrated
+    residual. `replay` says whether a run that has both a step graph and a recipe is replayed from the graph or the
+    recipe. `outputs` is how far a model's outputs may lie from a replay on another stack, relative to their norm.
+    `properties` are checked of values without a replay.
+
+    Raises `UsageError` for a tolerance that is not known here, or that an exact audit would not ask.
     """
 
     mode: Literal["exact", "tolerant"] = "exact"
+    tolerance: Annotated[str, Field(min_length=1, max_length=64)] | None = None
     replay: Literal["graph", "recipe"] = "graph"
     samples: Positive = 16
     window: Positive = 64
@@ -43,6 +47,16 @@ class Policy(Document):
     update_floor: Share = 1e-6
     outputs: Share | None = None
     properties: tuple[Annotated[str, Field(max_length=64)], ...] = ()
+
+    @model_validator(mode="after")
+    def _names_a_tolerance(self) -> Self:
+        if self.tolerance is not None:
+            if self.mode == "exact":
+                raise UsageError("tolerance: an exact audit compares bytes; ask for the mode tolerant")
+            from tallystick.tolerances.registry import require_tolerance
+
+            require_tolerance(self.tolerance)
+        return self
 
 
 def read_policy(path: Path) -> Policy:

@@ -153,4 +153,6 @@ def _assumptions(evidence: CheckedRun, policy: Policy, nonce: bytes, graph: Dige
         yield f"the program that should have run is the graph that was replayed, {graph}"
     if policy.mode == "tolerant":
         yield "honest stacks differ by no more than those the limits were calibrated on"
+    if policy.tolerance is not None:
+        yield f"states agree where the policy's tolerance says so, which is {policy.tolerance}"
     yield "training seconds are the prover's statement; only the cost ratio uses them"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from tallystick.cli.party_session import BUDGET, PROFILE, dispute_judge
 from tallystick.errors import MalformedError, TallyError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tallystick.disputes.coordinators.local.book import Book
     from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
     from tallystick.disputes.coordinators.local.database import Database
+    from tallystick.disputes.evidence.judging import DisputeJudge
     from tallystick.disputes.game.rules import Rules
     from tallystick.disputes.parties.player import Player
 
@@ -69,6 +71,8 @@ def serve(
     port: int = typer.Option(0, min=0, max=65535, help="The port; 0 takes a free one."),
     key: Path | None = typer.Option(None, "--key", help=KEY_HELP),
     referee: Path | None = typer.Option(None, help="Rule as the referee, with the key in this file."),
+    profile: Path | None = PROFILE,
+    budget: list[Path] = BUDGET,
     keep: bool = typer.Option(True, help="Make the moves that anybody may make once they are due."),
     poll: float = typer.Option(1.0, min=0.05, max=3600, help="Seconds between looks for moves that are due."),
     grace: float = typer.Option(60.0, min=0, help="Seconds in which nothing is made, for parties to come back first."),
@@ -77,10 +81,14 @@ def serve(
     _need_extra()
     from tempfile import TemporaryDirectory
 
+    if referee is None and (profile or budget):
+        raise UsageError("--profile and --budget: for the judge of --referee")
+
     with closing(_open(db, key)) as place, TemporaryDirectory() as folder, ExitStack() as held:
         programs = [_keeper(place, Path(folder, "keeper"), held)] if keep else []
         if referee is not None:
-            programs.append(_referee(place, referee, Path(folder, "referee"), held))
+            judge = dispute_judge(profile, budget)
+            programs.append(_referee(place, referee, judge, Path(folder, "referee"), held))
         _listen(host, port, place, programs, (grace, poll))
     return 0
 
@@ -166,9 +174,8 @@ def _keeper(place: LocalCoordinator, folder: Path, held: ExitStack) -> Player:
     return Player(place.own(), workspace, (DueMoves(everybody=True, nonce=place.next_nonce),))
 
 
-def _referee(place: LocalCoordinator, path: Path, folder: Path, held: ExitStack) -> Player:
+def _referee(place: LocalCoordinator, path: Path, judge: DisputeJudge, folder: Path, held: ExitStack) -> Player:
     """The program of the referee; raises `UsageError` where the rules name another one."""
-    from tallystick.disputes.evidence.judging import DisputeJudge
     from tallystick.disputes.parties import programs
     from tallystick.disputes.parties.board_cache import BoardCache
     from tallystick.disputes.parties.player import Player
@@ -179,7 +186,7 @@ def _referee(place: LocalCoordinator, path: Path, folder: Path, held: ExitStack)
     if key.public != place.rules.referee:
         raise UsageError(f"--referee {path}: the rules name another referee")
     workspace = held.enter_context(Workspace(folder))
-    cache, judge = BoardCache(place.board(key), workspace.folder / "data"), DisputeJudge()
+    cache = BoardCache(place.board(key), workspace.folder / "data")
     return Player(place.connect(key), workspace, programs.referee(cache, judge, judge.is_large))
 
 

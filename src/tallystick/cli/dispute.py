@@ -1,4 +1,7 @@
-"""`tally dispute`: open one, see where all stand, follow its moves, play one's side of it, make what is due."""
+"""`tally dispute`: open one, see where all stand, follow its moves, play one's side of it, make what is due.
+
+The moves of members, guardian and planter are in `offices`.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,20 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from tallystick.cli.dispute_tables import claims_table, moves_table, print_table
+from tallystick.cli.offices import pause, pause_left, resume, retire, seal, unseal, withdraw
 from tallystick.cli.party_session import (
     BOARD,
     BOARD_KEY,
+    BUDGET,
     COORDINATOR,
     DEVICE,
     JSON,
     KEY,
     POLL,
+    PROFILE,
     WORK,
     PartySession,
+    dispute_judge,
     disputes_table,
     drive,
     party_session,
@@ -29,6 +36,7 @@ from tallystick.errors import UsageError
 if TYPE_CHECKING:
     from tallystick.commitments.encoding import Json
     from tallystick.disputes.coordinators.coordinator import Board
+    from tallystick.disputes.evidence.judging import DisputeJudge
     from tallystick.disputes.parties.game_view import GameView
     from tallystick.disputes.parties.history import HistoryEntry
     from tallystick.disputes.parties.task import PartyRole
@@ -40,7 +48,7 @@ EXITS: Final = {"won": 0, "lost": 1, "nobody is at fault": 3, "not over": 3}
 def register(app: typer.Typer) -> None:
     """Add the group of this file."""
     group = typer.Typer(no_args_is_help=True, help="Open disputes, follow them, play them, settle them.")
-    for command in (open_, status, show, play, settle):
+    for command in (open_, status, show, play, settle, withdraw, retire, pause, resume, seal, unseal):
         group.command(name=command.__name__.rstrip("_"))(command)
     app.add_typer(group, name="dispute")
 
@@ -76,14 +84,16 @@ def open_(
 def status(coordinator: str = COORDINATOR, json: bool = JSON) -> None:
     """List claims and disputes, with their clocks."""
     from tallystick.cli.output import print_json, talk
-    from tallystick.disputes.parties.progress import progress_of
+    from tallystick.disputes.parties.progress import progress_of, span
 
     view = _look(coordinator)
     progress = [progress_of(view.state, number, view.now) for number in range(len(view.state.disputes))]
     if json:
         disputes: list[Json] = [each.to_json() for each in progress]
-        print_json({"claims": _claims_json(view), "disputes": disputes, "time": view.now})
+        print_json({"claims": _claims_json(view), "disputes": disputes, "paused": pause_left(view), "time": view.now})
         return
+    if (left := pause_left(view)) is not None:
+        print(f"paused: no clock runs; over by itself in {span(left)}\n")
     if not view.state.claims:
         talk().print("no claims yet")
         return
@@ -123,6 +133,8 @@ def play(
     key: Path = KEY,
     run: Path | None = typer.Option(None, help="The prover's run; a challenger needs none."),
     device: str = DEVICE,
+    profile: Path | None = PROFILE,
+    budget: list[Path] = BUDGET,
     board: str | None = BOARD,
     board_key: Path | None = BOARD_KEY,
     work: Path | None = WORK,
@@ -135,11 +147,12 @@ def play(
     from tallystick.disputes.parties.game_view import GameFollower
     from tallystick.disputes.parties.programs import only_dispute
 
+    judge = dispute_judge(profile, budget)
     with party_session(coordinator, key, board, board_key, work) as session:
         view = GameFollower(session.connection.coordinator).look()
         _require_dispute(view, number)
         side = _side(view, number)
-        roles = _roles(session, side, run, device)
+        roles = _roles(session, side, run, device, judge)
         player = session.player(only_dispute(roles, number))
         view = drive(player, lambda view: view.state.disputes[number].phase == "settled", poll)
     ending = _ending(view, number, side)
@@ -178,9 +191,10 @@ def _look(coordinator: str) -> GameView:
         return GameFollower(connection.coordinator).look()
 
 
-def _roles(session: PartySession, side: str, run: Path | None, device: str) -> tuple[PartyRole, ...]:
+def _roles(
+    session: PartySession, side: str, run: Path | None, device: str, judge: DisputeJudge
+) -> tuple[PartyRole, ...]:
     from tallystick.disputes.evidence.doubting import doubter_for
-    from tallystick.disputes.evidence.judging import DisputeJudge
     from tallystick.disputes.evidence.statement import statement_at
     from tallystick.disputes.parties import programs
     from tallystick.disputes.parties.evidence import find_evidence
@@ -193,7 +207,7 @@ def _roles(session: PartySession, side: str, run: Path | None, device: str) -> t
         root = offer_of(run, statement).root
         trace = statement.trace(session.workspace.folder / "trace" / root[:16], device=device)
         return programs.prover(session.cache, session.workspace, lambda _: trace)
-    doubter, judge = doubter_for(device=device), DisputeJudge()
+    doubter = doubter_for(device=device, budgets=judge.budgets)
     return programs.challenger(
         session.cache, session.workspace, lambda _: doubter, judge, find_evidence, naming=judge.worst
     )

@@ -57,6 +57,8 @@ def audit_calls(run: InferenceDirectory, policy: Policy, nonce: bytes, device: s
     from tallystick.frameworks.torch.engine import TorchEngine
     from tallystick.frameworks.torch.environment import describe_environment
 
+    if policy.tolerance is not None:
+        raise UsageError("the policy's tolerance compares states of a training; calls are compared by their outputs")
     stated = run.environment()
     on = device or (stated.device if torch.cuda.is_available() else "cpu")
     torch.set_num_threads(min(stated.threads, 256))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from tallystick.judging.published import Published
     from tallystick.judging.verdict import Verdict
     from tallystick.operators.precision import Precision
+    from tallystick.transcripts.budget import Budget
     from tallystick.transcripts.profile import Profile
 
 
@@ -48,7 +50,7 @@ def judge(
 
     asked = Judgement(
         read_precision(precision),
-        read_profile(profile),
+        None if profile is None else read_profile(profile),
         frozenset(node or ()),
         tuple(properties or ()),
         None if claim is None else parse_digest(claim, "--claim"),
@@ -83,12 +85,23 @@ def read_precision(name: str) -> Precision:
     return known[name]
 
 
-def read_profile(path: Path | None) -> Profile | None:
-    """The calibrated thresholds in a file, if one is named."""
+def read_profile(path: Path) -> Profile:
+    """The calibrated thresholds in a file; raises `MalformedError` for anything else."""
     from tallystick.documents.files import read_document
     from tallystick.transcripts.profile import Profile
 
-    return None if path is None else Profile.from_bytes(read_document(path).removesuffix(b"\n"), path.name)
+    return Profile.from_bytes(read_document(path).removesuffix(b"\n"), path.name)
+
+
+def read_budgets(paths: Iterable[Path]) -> tuple[Budget, ...]:
+    """The budgets in files, one for each graph; raises `UsageError` for two of one graph, `MalformedError` for none."""
+    from tallystick.documents.files import read_document
+    from tallystick.transcripts.budget import Budget
+
+    found = [Budget.from_bytes(read_document(path).removesuffix(b"\n"), path.name) for path in paths]
+    if len({budget.graph for budget in found}) < len(found):
+        raise UsageError("--budget: two budgets for one graph")
+    return tuple(found)
 
 
 def read_published(run: Path) -> Published:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,12 +14,15 @@ import typer
 from tallystick.cli.party_session import (
     BOARD,
     BOARD_KEY,
+    BUDGET,
     COORDINATOR,
     DEVICE,
     KEY,
     POLL,
+    PROFILE,
     WATCH,
     WORK,
+    dispute_judge,
     drive,
     party_session,
 )
@@ -42,7 +47,10 @@ def prover(
     key: Path = KEY,
     once: bool = typer.Option(False, "--once", help="Do what can be done now, and end."),
     concede: bool = typer.Option(False, "--concede-if-wrong", help="Give up disputes that this run does not bear out."),
+    seal: str | None = typer.Option(None, "--seal", help="A planter's seal (`tally dispute seal`), for a new claim."),
     device: str = DEVICE,
+    profile: Path | None = PROFILE,
+    budget: list[Path] = BUDGET,
     board: str | None = BOARD,
     board_key: Path | None = BOARD_KEY,
     work: Path | None = WORK,
@@ -54,21 +62,25 @@ def prover(
     or slashed (1) and all money is taken out; stopped before, its exit code is 3.
     """
     from tallystick.cli.output import existing
-    from tallystick.disputes.evidence.judging import DisputeJudge
     from tallystick.disputes.evidence.statement import statement_at
     from tallystick.disputes.parties import programs
     from tallystick.disputes.parties.game_view import GameFollower
     from tallystick.disputes.parties.offers import offer_of
     from tallystick.disputes.parties.prover import LazyTrace, PostingRole
 
+    if not concede and (profile or budget):
+        raise UsageError("--profile and --budget: for the judge of --concede-if-wrong")
     statement = statement_at(existing(run, "run"))
-    offer = offer_of(run, statement)
+    offer = replace(offer_of(run, statement), seal=_seal(seal))
+    judge = dispute_judge(profile, budget) if concede else None
     with party_session(coordinator, key, board, board_key, work) as session:
         poster = PostingRole(offer, session.cache)
-        if poster.number(GameFollower(session.connection.coordinator).look()) is None:
+        view = GameFollower(session.connection.coordinator).look()
+        if (number := poster.number(view)) is None:
             _require_whole(statement)
+        elif offer.seal not in (None, view.state.claims[number].seal):
+            raise UsageError(f"--seal: claim {number} stands already, with another seal")
         own = LazyTrace(lambda: statement.trace(session.workspace.folder / "trace" / offer.root[:16], device=device))
-        judge = DisputeJudge() if concede else None
         roles = programs.prover(
             session.cache, session.workspace, lambda claim: own if offer.is_of(claim) else None, offer, judge
         )
@@ -84,6 +96,8 @@ def challenger(
     claim: list[int] = typer.Option([], "--claim", min=0, help="Look at this claim only; once for each."),
     whole: bool = typer.Option(False, "--whole", help="Contest all of a claim, so that its records are bisected too."),
     device: str = DEVICE,
+    profile: Path | None = PROFILE,
+    budget: list[Path] = BUDGET,
     board: str | None = BOARD,
     board_key: Path | None = BOARD_KEY,
     work: Path | None = WORK,
@@ -96,15 +110,16 @@ def challenger(
     lost.
     """
     from tallystick.disputes.evidence.doubting import doubter_for
-    from tallystick.disputes.evidence.judging import DisputeJudge
     from tallystick.disputes.parties import programs
     from tallystick.disputes.parties.audit_process import AuditProcess
     from tallystick.disputes.parties.evidence import find_evidence
 
-    doubter, judge = doubter_for(device=device, contests_all=whole), DisputeJudge()
+    judge = dispute_judge(profile, budget)
+    doubter = doubter_for(device=device, contests_all=whole, budgets=judge.budgets)
+    auditing = partial(doubter_for, device=device, budgets=judge.budgets)
     with (
         party_session(coordinator, key, board, board_key, work) as session,
-        AuditProcess(session.workspace, partial(doubter_for, device=device), doubter) as auditor,
+        AuditProcess(session.workspace, auditing, doubter) as auditor,
     ):
         wanted = claim or None
         roles = programs.challenger(
@@ -119,6 +134,8 @@ def committee(
     key: Path = KEY,
     watch: bool = WATCH,
     device: str = DEVICE,
+    profile: Path | None = PROFILE,
+    budget: list[Path] = BUDGET,
     board: str | None = BOARD,
     board_key: Path | None = BOARD_KEY,
     work: Path | None = WORK,
@@ -128,11 +145,10 @@ def committee(
 
     Votes are written down before they are committed to, and disclosed after a crash too. Whoever is absent pays.
     """
-    from tallystick.disputes.evidence.judging import DisputeJudge
     from tallystick.disputes.evidence.traces import torch_engine
     from tallystick.disputes.parties import programs
 
-    judge = DisputeJudge(torch_engine(device), device)
+    judge = dispute_judge(profile, budget, torch_engine(device), device)
     with party_session(coordinator, key, board, board_key, work) as session:
         if session.connection.coordinator.party not in session.connection.coordinator.rules.members:
             raise UsageError("--key: the rules do not list this member")
@@ -147,22 +163,30 @@ def rule(
     watch: bool = WATCH,
     replay: bool = typer.Option(False, "--replay", help="Replay where no check decides: for rules without members."),
     device: str = DEVICE,
+    profile: Path | None = PROFILE,
+    budget: list[Path] = BUDGET,
     board: str | None = BOARD,
     board_key: Path | None = BOARD_KEY,
     work: Path | None = WORK,
     poll: float = POLL,
 ) -> int:
     """Rule as the referee wherever a check decides; where none does, a committee is convened."""
-    from tallystick.disputes.evidence.judging import DisputeJudge
     from tallystick.disputes.evidence.traces import torch_engine
     from tallystick.disputes.parties import programs
 
     with party_session(coordinator, key, board, board_key, work) as session:
         if session.connection.coordinator.party != session.connection.coordinator.rules.referee:
             raise UsageError("--key: the rules name another referee")
-        judge = DisputeJudge(torch_engine(device), device) if replay else DisputeJudge()
+        judge = dispute_judge(profile, budget, torch_engine(device) if replay else None, device)
         _watched(session.player(programs.referee(session.cache, judge, judge.is_large)), show_nothing, poll, watch)
     return 0
+
+
+def _seal(text: str | None) -> str | None:
+    """A seal; raises `UsageError` for other text."""
+    if text is not None and not re.fullmatch("[0-9a-f]{64}", text):
+        raise UsageError(f"--seal {text[:80]}: not 64 lower-case hexadecimal digits")
+    return text
 
 
 def _require_whole(statement: ClaimStatement) -> None:

@@ -67,7 +67,7 @@ def referee(
     asked = _asked(nonce, element)
     question = LeafRequest(
         read_precision(precision),
-        read_profile(profile),
+        None if profile is None else read_profile(profile),
         None if run is None else read_published(run),
         bytes.fromhex(asked.nonce),
         None if asked.element is None else (asked.element.ref, asked.element.index),

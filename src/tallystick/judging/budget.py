@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from tallystick.commitments.digests import Digest
+from tallystick.commitments.encoding import Json
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.graphs.derive import operand_of
 from tallystick.graphs.execution import execute
@@ -37,6 +39,7 @@ from tallystick.operators.registry import operator
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.tolerance import Finding
+from tallystick.transcripts.budget import Budget
 
 Read: TypeAlias = Callable[[Ref], "Tensor | None"]
 """Gives the claimed value of a reference, where it is opened."""
@@ -102,26 +105,33 @@ class Accumulated:
         return math.sqrt(math.fsum(lean.score**2 for lean in self.leans) / len(self.leans)) if self.leans else 0.0
 
 
-@dataclass(frozen=True)
-class Budget:
-    """Limits calibrated on honest stacks; `path` holds for results that `paths` does not name."""
+def budget_of(
+    graph: Digest,
+    honest: Iterable[Accumulated],
+    safety: float = 2.0,
+    stacks: Iterable[str] = (),
+    machines: Iterable[str] = (),
+) -> Budget:
+    """The budget of a graph: `safety` times the largest that honest runs showed, which came from `stacks`.
 
-    one_direction: float
-    any_direction: float
-    path: float
-    paths: Mapping[str, float] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, honest: Iterable[Accumulated], safety: float = 2.0) -> Budget:
-        """So many times the largest that honest runs showed."""
-        runs = list(honest)
-        paths: dict[str, float] = {}
-        for run in runs:
-            for drift in run.drifts:
-                paths[drift.name] = max(paths.get(drift.name, 0.0), safety * drift.steps)
-        one = safety * max((run.one_direction for run in runs), default=0.0)
-        any_ = safety * max((run.any_direction for run in runs), default=0.0)
-        return cls(one, any_, max(paths.values(), default=0.0), paths)
+    Raises `MalformedError` where there is no run, or where the distance of one is infinite.
+    """
+    runs = list(honest)
+    paths: dict[str, Json] = {}
+    for drift in (drift for run in runs for drift in run.drifts):
+        paths[drift.name] = max(cast(float, paths.get(drift.name, 0.0)), safety * drift.steps)
+    stated: dict[str, Json] = {
+        "graph": graph,
+        "stacks": [*sorted(stacks)],
+        "machines": [*sorted(machines)],
+        "runs": len(runs),
+        "safety": safety,
+        "one_direction": safety * max((run.one_direction for run in runs), default=0.0),
+        "any_direction": safety * max((run.any_direction for run in runs), default=0.0),
+        "path": max(cast(Iterable[float], paths.values()), default=0.0),
+        "paths": paths,
+    }
+    return Budget.from_json(stated, "budget")
 
 
 def judge_budget(graph: Graph, read: Read, budget: Budget, precision: Precision = UNSTATED) -> Verdict:

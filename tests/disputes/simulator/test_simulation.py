@@ -56,9 +56,9 @@ def test_a_world_happens_again_bit_by_bit(number: int) -> None:
     first.run()
     second.run()
     assert first.digest.hexdigest() == second.digest.hexdigest()
-    assert (first.place.head, first.agenda.events, first.counts) == (
+    assert (first.place.head, first.queue.events, first.counts) == (
         second.place.head,
-        second.agenda.events,
+        second.queue.events,
         second.counts,
     )
 

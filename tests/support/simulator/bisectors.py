@@ -12,7 +12,7 @@ from tallystick.disputes.game.moves import Appeal, Choose, Concede, Descend, Mov
 from tallystick.disputes.game.rules import WAYS_MAX
 from tallystick.disputes.game.state import Dispute, Phase, PostedClaim, Status
 from tallystick.disputes.game.voting import next_seats
-from tests.support.simulator.actors import Actor, Surroundings
+from tests.support.simulator.actors import Actor, WorldView
 from tests.support.simulator.trees import FORGED
 
 
@@ -21,7 +21,7 @@ class Bisector(Actor):
 
     finds: Fault
 
-    def __init__(self, world: Surroundings, name: str, is_honest: bool) -> None:
+    def __init__(self, world: WorldView, name: str, is_honest: bool) -> None:
         super().__init__(world, name, is_honest)
         chance = world.chance
         self.is_slow = chance.random() < 0.3

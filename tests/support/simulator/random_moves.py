@@ -50,7 +50,7 @@ MONEY: Final = ("post", "contest", "enlist", "retire", "withdraw")
 KINDS: Final = 3 * BISECTION + 4 * DUE + 2 * OFFICIAL + MONEY + 3 * ("contest",)
 
 
-class Vandal:
+class RandomMover:
     """Makes up moves about a state; `names` are those that it can sign for."""
 
     def __init__(self, chance: Random, truth: Truth, names: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ from tallystick.disputes.evidence.rulings import Ruled
 from tallystick.disputes.evidence.view import OpeningView
 from tallystick.disputes.game.protocols import Doubt, Trace
 from tallystick.graphs.engine import Engine
-from tallystick.judging.budget import Budget
+from tallystick.transcripts.budget import Budget
 from tallystick.transcripts.claim import Log
 
 Levels: TypeAlias = Literal[1, 2]
@@ -25,11 +25,11 @@ Levels: TypeAlias = Literal[1, 2]
 
 @dataclass
 class Recomputation:
-    """What a challenger computes with, and how much it has computed; `budget` is that of a whole step's errors."""
+    """What a challenger computes with, and how much it has computed; `budgets` say what errors may add up to."""
 
     engine: Engine
     device: str = "cpu"
-    budget: Budget | None = None
+    budgets: tuple[Budget, ...] = ()
     work: ChallengerWork = field(default_factory=ChallengerWork)
 
 

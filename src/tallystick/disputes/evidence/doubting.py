@@ -19,19 +19,19 @@ from tallystick.disputes.game.protocols import DisputeView, Doubt, Ground
 from tallystick.disputes.game.state import PostedClaim, Tree
 from tallystick.errors import MalformedError, ProofError
 from tallystick.graphs.engine import Engine
-from tallystick.judging.budget import Budget
+from tallystick.transcripts.budget import Budget
 
 
 def doubter_for(
-    engine: Engine | None = None, device: str = "cpu", contests_all: bool = False, budget: Budget | None = None
+    engine: Engine | None = None, device: str = "cpu", contests_all: bool = False, budgets: tuple[Budget, ...] = ()
 ) -> OpenedDoubter:
     """A challenger that computes with `engine`, PyTorch on `device` by default.
 
     With `contests_all` it contests all leaves of a claim and not only the first wrong one, so that the records are
-    bisected too. `budget` says what the errors of a whole step may add up to. Raises `UnavailableError` where the
-    device is not there.
+    bisected too. `budgets` say what the errors of a whole step may add up to, for each graph. Raises
+    `UnavailableError` where the device is not there.
     """
-    return OpenedDoubter(engine or torch_engine(device), device, contests_all, budget)
+    return OpenedDoubter(engine or torch_engine(device), device, contests_all, budgets)
 
 
 @dataclass
@@ -44,7 +44,7 @@ class OpenedDoubter:
     engine: Engine
     device: str = "cpu"
     contests_all: bool = False
-    budget: Budget | None = None
+    budgets: tuple[Budget, ...] = ()
     work: ChallengerWork = field(default_factory=ChallengerWork)
     _found: dict[tuple[Path, Tree], Doubt | None] = field(default_factory=dict)
     _statements: StatementCache = field(default_factory=StatementCache)
@@ -86,7 +86,7 @@ class OpenedDoubter:
                 if fault is Fault.PROVER:
                     raise ProofError(f"{question.text}: {reason}")
         found = locate(view, children, self.engine, self.work)
-        if is_whole and found.is_within and errors_add_up(view, self.budget):
+        if is_whole and found.is_within and errors_add_up(view, self.budgets):
             return "budget"
         return found.child
 
@@ -94,7 +94,7 @@ class OpenedDoubter:
         """What is wrong with a claim, computed once; all of it where its statement is not consistent."""
         key = (path, claim.tree)
         if key not in self._found:
-            own = Recomputation(self.engine, self.device, self.budget, self.work)
+            own = Recomputation(self.engine, self.device, self.budgets, self.work)
             try:
                 self._found[key] = self._statements.claimed(path, claim).doubt(own)
             except (ProofError, MalformedError) as error:

@@ -30,7 +30,8 @@ from tallystick.graphs.check import parse_ref
 from tallystick.graphs.derive import Deriver
 from tallystick.graphs.engine import Engine
 from tallystick.graphs.graph import Ref, result_ref
-from tallystick.judging.budget import Budget, judge_budget
+from tallystick.graphs.root import graph_root
+from tallystick.judging.budget import judge_budget
 from tallystick.judging.findings import require
 from tallystick.judging.leaf.bundle import LeafBundle
 from tallystick.judging.leaf.comparison import MISFITS
@@ -40,6 +41,7 @@ from tallystick.judging.leaf.request import Ground, LeafLimits, LeafRequest, Rul
 from tallystick.judging.leaf.suspects import suspicious
 from tallystick.operators.precision import UNSTATED, Precision
 from tallystick.tensors.spec import TensorSpec
+from tallystick.transcripts.budget import Budget, budget_for
 from tallystick.transcripts.profile import Profile
 
 Element = tuple[int, int]
@@ -49,8 +51,8 @@ Element = tuple[int, int]
 class DisputeJudge:
     """Judges disputes over what was opened; implements `game.protocols.Judge`. With an `engine` it is a member's.
 
-    `profile` holds calibrated thresholds of operators, `budget` what the errors of a whole step may add up to. `limits`
-    say how much of a large operator is computed.
+    `profile` holds calibrated thresholds of operators, `budgets` for each graph what the errors of a whole step may add
+    up to. `limits` say how much of a large operator is computed.
     """
 
     engine: Engine | None = None
@@ -58,7 +60,7 @@ class DisputeJudge:
     profile: Profile | None = None
     precision: Precision = UNSTATED
     limits: LeafLimits = field(default_factory=LeafLimits)
-    budget: Budget | None = None
+    budgets: tuple[Budget, ...] = ()
     _statements: StatementCache = field(default_factory=StatementCache)
 
     @property
@@ -206,11 +208,15 @@ class DisputeJudge:
 
     def _budget(self, answered: DisputeView) -> Ruled:
         """Whether errors are aligned, as far as values are opened: all of them in one-round mode, else both ends."""
-        if self.budget is None:
-            return None, "this judge has no budget for the graph"
+        no_budget = "this judge has no budget for the graph"
+        if not self.budgets:
+            return None, no_budget
         view = view_of(answered)
         view.check(answered.dispute)
-        verdict = judge_budget(view.graph, view.opened, self.budget, self.precision)
+        budget = budget_for(self.budgets, graph_root(view.graph))
+        if budget is None:
+            return None, no_budget
+        verdict = judge_budget(view.graph, view.opened, budget, self.precision)
         if verdict.outcome == "rejected":
             return Fault.PROVER, f"the errors add up: {verdict.objections[0].name}"
         if verdict.outcome == "accepted":

@@ -19,11 +19,13 @@ from tallystick.disputes.evidence.whole import read_operators
 from tallystick.disputes.game.protocols import Doubt
 from tallystick.errors import ProofError
 from tallystick.graphs.engine import Engine
-from tallystick.judging.budget import Budget, judge_budget
+from tallystick.graphs.root import graph_root
+from tallystick.judging.budget import judge_budget
 from tallystick.judging.findings import require
 from tallystick.judging.leaf.request import LeafRequest
 from tallystick.judging.opening import check_binding
 from tallystick.store.statement import OpeningDirectory
+from tallystick.transcripts.budget import Budget, budget_for
 from tallystick.transcripts.claim import Log
 from tallystick.transcripts.opening import Opening
 
@@ -70,7 +72,7 @@ class OperatorsStatement:
             view = OpeningView(read_operators(self.folder.path), (self.folder.path,))
         assert view.digests is not None  # raises where operators do not follow from one another
         found = doubt_operators(view, own.engine, own.work, LeafRequest())
-        if found is None and errors_add_up(view, own.budget):
+        if found is None and errors_add_up(view, own.budgets):
             return Doubt(0, self.tree.size, "the errors of all operators add up")
         return found
 
@@ -79,6 +81,7 @@ class OperatorsStatement:
         raise ProofError("the claim is about operators, and a record was revealed")
 
 
-def errors_add_up(view: OpeningView, budget: Budget | None) -> bool:
+def errors_add_up(view: OpeningView, budgets: tuple[Budget, ...]) -> bool:
     """Whether errors that no operator shows add up over a step; costs a run of the reference."""
+    budget = budget_for(budgets, graph_root(view.graph)) if budgets else None
     return budget is not None and judge_budget(view.graph, view.opened, budget).outcome == "rejected"

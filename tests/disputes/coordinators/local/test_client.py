@@ -87,24 +87,24 @@ def rewritten(world: LocalWorld, time: int) -> Accepted:
 def test_a_coordinator_that_rewrites_an_entry_is_found_out_by_whoever_saw_it(
     played: LocalWorld, remote: Connect, tmp_path: Path
 ) -> None:
-    witness, newcomer = remote(), remote()
-    witness.book()
+    reader, newcomer = remote(), remote()
+    reader.book()
     forge(tmp_path / "coordinator.db", 4, rewritten(played, played.clock() + 7))
     with pytest.raises(ProofError, match="not the one that the coordinator showed before"):
-        witness.entries()
+        reader.entries()
     assert newcomer.entries()[4].time == played.clock() + 7
 
 
 def test_a_coordinator_that_forgets_an_entry_is_found_out_by_whoever_saw_it(
     played: LocalWorld, remote: Connect, tmp_path: Path
 ) -> None:
-    witness = remote()
-    witness.book()
+    reader = remote()
+    reader.book()
     with closing(sqlite3.connect(tmp_path / "coordinator.db")) as database:
         database.execute("delete from entries where number = 4")
         database.commit()
     with pytest.raises(ProofError, match="not the one that the coordinator showed before"):
-        witness.entries()
+        reader.entries()
     assert len(remote().entries()) == 4
 
 
