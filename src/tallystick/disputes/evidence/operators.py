@@ -24,7 +24,6 @@ from tallystick.graphs.graph import Ref
 from tallystick.judging.leaf.bundling import WholeOpening
 from tallystick.judging.opening import GRAPH, OPENING, OPERATOR, OPERATORS, value_file
 from tallystick.transcripts.opening import Opening
-from tallystick.transcripts.record import OperatorRecord
 
 Open = Callable[[Path], None]
 """Writes the operators of a record, and all their values, into an empty folder."""
@@ -82,11 +81,8 @@ class KeptOperators:
         return Cut(leaf=leaf_hash(self.whole.lines[place]).hex(), proof=tuple(each.hex() for each in proof))
 
     def _names(self, low: int, high: int, refs: Iterable[Ref]) -> Iterator[Digest]:
-        given = {ref: name for place in range(low, high + 1) for ref, name in self._record(place).outputs.items()}
+        given = {ref: name for place in range(low, high + 1) for ref, name in self.whole.record(place).outputs.items()}
         yield from (given[ref] for ref in refs)
-
-    def _record(self, place: int) -> OperatorRecord:
-        return self.whole.record(place)
 
     def _values(self, names: Iterable[Digest]) -> dict[str, bytes | Path]:
         return {value_file(name): self.whole.folder / value_file(name) for name in dict.fromkeys(names)}

@@ -19,7 +19,10 @@ class AppealRole:
     def tasks(self, view: GameView) -> Iterator[PartyTask]:
         """The findings that can be appealed."""
         for option in view.options:
-            if option.kind == "appeal" and _is_found_at_fault(view, option.dispute):
+            dispute = view.state.disputes[option.dispute]
+            parties = {Fault.PROVER: view.claim_of(dispute).prover, Fault.CHALLENGER: dispute.challenger}
+            is_found_at_fault = dispute.fault is not None and parties.get(dispute.fault) == view.party
+            if option.kind == "appeal" and is_found_at_fault:
                 yield from _appeal(view, option.dispute)
 
 
@@ -30,9 +33,3 @@ def _appeal(view: GameView, number: int) -> Iterator[PartyTask]:
     if view.allows(move):
         key = f"appeal-{view.name_of(number)}-{len(dispute.rounds)}"
         yield PartyTask(key, dispute.deadline - view.time, lambda: move, kept=True, single=True)
-
-
-def _is_found_at_fault(view: GameView, number: int) -> bool:
-    dispute = view.state.disputes[number]
-    parties = {Fault.PROVER: view.claim_of(dispute).prover, Fault.CHALLENGER: dispute.challenger}
-    return dispute.fault is not None and parties.get(dispute.fault) == view.party

@@ -148,7 +148,9 @@ def audit(make: Callable[[], Doubter], claim: bytes, statement: str, note: str) 
     What this process is given comes from its own program alone; of the prover's it reads files, and unpickles nothing.
     """
     Thread(target=_end_with_parent, daemon=True).start()
-    write_atomically(Path(note), encode(_audited(make, _claim(claim), Path(statement))))
+    fields = cast(dict[str, Any], decode(claim, "claim"))
+    posted = PostedClaim(**fields | {"status": Status(fields["status"])})
+    write_atomically(Path(note), encode(_audited(make, posted, Path(statement))))
 
 
 def _audited(make: Callable[[], Doubter], claim: PostedClaim, statement: Path) -> Json:
@@ -171,11 +173,6 @@ def _uninterrupted() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
-
-
-def _claim(form: bytes) -> PostedClaim:
-    fields = cast(dict[str, Any], decode(form, "claim"))
-    return PostedClaim(**fields | {"status": Status(fields["status"])})
 
 
 def _end_with_parent() -> None:

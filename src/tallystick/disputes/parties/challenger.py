@@ -44,7 +44,9 @@ class Challenger:
 
     def _claims(self, view: GameView) -> Iterator[PartyTask]:
         contested = {dispute.claim for dispute in view.state.disputes if dispute.challenger == view.party}
-        self.auditor.keep(_of_use(view, contested))
+        claims = enumerate(view.state.claims)
+        of_use = (claim for number, claim in claims if claim.deadline > view.time or number in contested)
+        self.auditor.keep([claim for claim in of_use if claim.status is Status.OPEN])
         for number, claim in enumerate(view.state.claims):
             left = claim.deadline - view.time
             is_open = claim.status is Status.OPEN and left > 0 and number not in contested
@@ -104,13 +106,6 @@ class Challenger:
         if isinstance(chosen, int):
             return Choose(actor=view.party, dispute=number, turn=dispute.turn, child=chosen)
         return Protest(actor=view.party, dispute=number, turn=dispute.turn, ground=chosen)
-
-
-def _of_use(view: GameView, contested: Collection[int]) -> list[PostedClaim]:
-    """The claims of which a finding is of use: those that may be contested, or are by this party."""
-    claims = enumerate(view.state.claims)
-    is_open = (claim for number, claim in claims if claim.deadline > view.time or number in contested)
-    return [claim for claim in is_open if claim.status is Status.OPEN]
 
 
 def _note(claim: PostedClaim) -> str:

@@ -71,7 +71,8 @@ class Player:
             ProofError: its moves do not follow its rules.
         """
         self.view = self.follower.look()
-        tasks = self._tasks(self.view)
+        tasks = [task for role in self.roles for task in role.tasks(self.view)]
+        tasks.sort(key=lambda task: (task.seconds is None, task.seconds or 0))  # what has no clock comes last
         self.backoffs = {task.key: self.backoffs[task.key] for task in tasks if task.key in self.backoffs}
         self.is_waiting = any(task.is_pending() for task in tasks)
         return any(self._does(task, self.view) for task in tasks if self._is_awake(task, self.view))
@@ -113,11 +114,6 @@ class Player:
                 return self.view
             if not is_moving:
                 polling.sleep(polling.poll)
-
-    def _tasks(self, view: GameView) -> list[PartyTask]:
-        """What is open, the least time left first; what has no clock comes last."""
-        tasks = [task for role in self.roles for task in role.tasks(view)]
-        return sorted(tasks, key=lambda task: (task.seconds is None, task.seconds or 0))
 
     def _is_awake(self, task: PartyTask, view: GameView) -> bool:
         rest = self.backoffs.get(task.key)

@@ -112,17 +112,14 @@ class Prover:
         assert trace is not None  # asked by `tasks`
         try:
             if dispute.phase is Phase.PARTITION:
-                return self._partition(view, number, dispute, trace)
+                opened = trace.partition(dispute, cut_places(dispute.low, dispute.high, view.rules.ways))
+                data = self.cache.publish(opened.files)
+                return Partition(actor=view.party, dispute=number, turn=dispute.turn, cuts=opened.cuts, data=data)
             return self._leaf(view, number, dispute, trace)
         except ProofError:
             if not self.concedes:
                 raise
             return Concede(actor=view.party, dispute=number)
-
-    def _partition(self, view: GameView, number: int, dispute: Dispute, trace: Trace) -> Move:
-        opened = trace.partition(dispute, cut_places(dispute.low, dispute.high, view.rules.ways))
-        data = self.cache.publish(opened.files)
-        return Partition(actor=view.party, dispute=number, turn=dispute.turn, cuts=opened.cuts, data=data)
 
     def _leaf(self, view: GameView, number: int, dispute: Dispute, trace: Trace) -> Move:
         descent = trace.descend(dispute) if dispute.level > 1 else None
