@@ -23,7 +23,7 @@ from benchmarks.measure import Interval, Round, interval, stopwatch
 from benchmarks.workload import prepare_text
 from tallystick.audits.policy import Policy
 from tallystick.audits.sampling import draw_nonce
-from tallystick.audits.training import VerifierStack, audit_training
+from tallystick.audits.training import audit_training
 from tallystick.frameworks.torch.environment import describe_environment
 from tallystick.frameworks.torch.training.replayer import TorchReplayer
 from tallystick.recorders.config import read_config
@@ -31,6 +31,7 @@ from tallystick.recorders.training import TrainingRun
 from tallystick.store.run import RunDirectory
 from tallystick.transcripts.recipe import Recipe
 from tallystick.transcripts.spec import Spec
+from tallystick.workloads.verifier_stack import VerifierStack
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "llama-tiny.toml"
 SAMPLES = (1, 2, 4, 8, 16)
@@ -73,9 +74,9 @@ def _train(run: RunDirectory, recipe: Recipe) -> float:
 
 
 def _audit(run: RunDirectory, policy: Policy, training: float) -> Seen:
-    workplace = VerifierStack(describe_environment("cpu"), TorchReplayer)
+    stack = VerifierStack(describe_environment("cpu"), TorchReplayer)
     elapsed = stopwatch()
-    report = audit_training(run, policy, draw_nonce(), workplace)
+    report = audit_training(run, policy, draw_nonce(), stack)
     seconds = elapsed().cpu
     assert report.verdict.outcome == "accepted", report.verdict.objections
     return Seen(report.replayed_steps / report.steps, seconds / training)

@@ -32,7 +32,7 @@ from benchmarks.workload import SEQUENCE, VOCABULARY, training_recipe
 from tallystick.attestation.signing import SigningKey
 from tallystick.commitments.digests import digest
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
-from tallystick.disputes.evidence.traces import trace_for
+from tallystick.disputes.evidence.statement import statement_at
 from tallystick.disputes.game.moves import Post
 from tallystick.disputes.game.rules import DAY, Rules
 from tallystick.disputes.parties import programs
@@ -118,9 +118,9 @@ def _looks(scene: Scene, others: int, count: int) -> Figure:
         Workspace(scene.folder / f"work-{others}") as workspace,
     ):
         key = SigningKey.read(scene.key)
-        shelf = BoardCache(place.board(key), workspace.folder / "data")
-        trace = trace_for(scene.run, workspace.folder / "trace")
-        roles = programs.prover(shelf, workspace, lambda _: trace, offer_of(scene.run))
+        cache = BoardCache(place.board(key), workspace.folder / "data")
+        trace = statement_at(scene.run).trace(workspace.folder / "trace")
+        roles = programs.prover(cache, workspace, lambda _: trace, offer_of(scene.run))
         player = Player(place.connect(key), workspace, roles)
         player.look()
         looks = [{"look": time_arm(player.step)} for _ in range(count)]

@@ -42,9 +42,9 @@ from tallystick.disputes.game.state import Dispute
 from tallystick.disputes.parties import programs
 from tallystick.disputes.parties.board_cache import BoardCache
 from tallystick.disputes.parties.offers import offer_of
+from tallystick.disputes.parties.play_out import Clock as GameClock
+from tallystick.disputes.parties.play_out import play_out
 from tallystick.disputes.parties.player import Player
-from tallystick.disputes.parties.table import Clock as GameClock
-from tallystick.disputes.parties.table import play_out
 from tallystick.disputes.parties.task import PartyRole
 from tallystick.disputes.parties.workspace import Workspace
 from tallystick.judging.fault import Fault
@@ -127,9 +127,9 @@ def _disputed(
     table = Local(folder)
     trace, doubter = trace_of(folder / "forged", folder / "trace"), doubter_for()
     offer = offer_of(folder / "forged")
-    table.seat("prover", lambda shelf, work: programs.prover(shelf, work, lambda _: trace, offer))
-    table.seat("challenger", lambda shelf, work: programs.challenger(shelf, work, lambda _: doubter, DisputeJudge()))
-    table.seat("referee", lambda shelf, _: programs.referee(shelf, DisputeJudge()))
+    table.connect("prover", lambda cache, work: programs.prover(cache, work, lambda _: trace, offer))
+    table.connect("challenger", lambda cache, work: programs.challenger(cache, work, lambda _: doubter, DisputeJudge()))
+    table.connect("referee", lambda cache, _: programs.referee(cache, DisputeJudge()))
     spent = table.play()
     (dispute,) = table.place.state.disputes
     assert dispute.fault is Fault.PROVER, "the forger was not convicted"
@@ -158,8 +158,8 @@ class Local:
         key = self.keys[name]
         self.place.grant(key.public, MONEY)
         workspace = Workspace(self.folder / name)
-        shelf = BoardCache(self.place.board(key), workspace.folder / "data")
-        player = Player(self.place.connect(key), workspace, roles(shelf, workspace), say=print)
+        cache = BoardCache(self.place.board(key), workspace.folder / "data")
+        player = Player(self.place.connect(key), workspace, roles(cache, workspace), say=print)
         self.players.append(Timed(player, self.place, self.spent))
 
     def play(self) -> dict[str, Spent]:

@@ -13,8 +13,9 @@ from benchmarks.workload import SEQUENCE, VOCABULARY, training_recipe
 from tallystick.commitments.digests import digest_from
 from tallystick.commitments.encoding import decode, encode
 from tallystick.commitments.tree import leaf_hash
+from tallystick.disputes.evidence.gathering import gather_whole
+from tallystick.disputes.evidence.opening_sources import source_of_call, source_of_step
 from tallystick.disputes.evidence.operators import KeptOperators
-from tallystick.disputes.evidence.subjects import subject_of_call, subject_of_step, whole_calls, whole_evidence
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.models import build_model
 from tallystick.graphs.engine import Arguments, Engine
@@ -88,8 +89,8 @@ def subject(workload: Training | Calls, folder: Path) -> OpeningSource:
     """The second step of a training, or the second call, ready to be opened; recorded under `folder`."""
     run = workload.record(folder)
     if isinstance(workload, Calls):
-        return subject_of_call(whole_calls(InferenceDirectory(run)), 2)
-    return subject_of_step(whole_evidence(RunDirectory(run)), 2)
+        return source_of_call(gather_whole(InferenceDirectory(run)), 2)
+    return source_of_step(gather_whole(RunDirectory(run)), 2)
 
 
 def opened(what: OpeningSource, out: Path, engine: Engine | None = None) -> KeptOperators:

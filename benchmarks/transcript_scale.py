@@ -18,7 +18,8 @@ from tempfile import TemporaryDirectory
 from benchmarks.figure import Figure, Goal
 from benchmarks.measure import Arm, Interval, interval, median_ratio, take_rounds, time_arm, total_ratio
 from tallystick.commitments.digests import digest
-from tallystick.store.log import LogWriter, open_line
+from tallystick.store.log import open_line
+from tallystick.store.log_writer import LogWriter
 from tallystick.transcripts.claim import Log
 from tallystick.transcripts.record import Batch, StepRecord, TraceEntry
 from tallystick.transcripts.summary import StateSummary, encode_sketch

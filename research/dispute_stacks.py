@@ -155,16 +155,16 @@ def _traces(folder: Path, stack_tag: str) -> dict[str, Any]:
     """The provers of one stack by the claims that they defend."""
     from tallystick.attacks.disputes.swapped_layer import swapped_layer_trace
     from tallystick.attacks.disputes.wrong_rate import wrong_rate_trace
-    from tallystick.disputes.evidence.traces import trace_for
+    from tallystick.disputes.evidence.statement import statement_at
     from tests.support.attacks.disputes.scene import STEP, WEIGHT
 
     work = folder / "proved" / stack_tag
     besides = json.loads((folder / BESIDES).read_text())
     return {
-        **({"besides": trace_for(Path(besides["run"]), work / "besides")} if besides else {}),
-        "run": trace_for(folder / "run", work / "run"),
-        "long": trace_for(folder / "long", work / "long"),
-        "calls": trace_for(folder / "calls", work / "calls"),
+        **({"besides": statement_at(Path(besides["run"])).trace(work / "besides")} if besides else {}),
+        "run": statement_at(folder / "run").trace(work / "run"),
+        "long": statement_at(folder / "long").trace(work / "long"),
+        "calls": statement_at(folder / "calls").trace(work / "calls"),
         "wrong-rate": wrong_rate_trace(folder / "wrong-rate", work / "wrong-rate", STEP),
         "swapped-layer": swapped_layer_trace(folder / "swapped-layer", work / "swapped-layer", WEIGHT),
     }

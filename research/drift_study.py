@@ -113,11 +113,12 @@ def challenge(folder: Path, stack: str) -> None:
 
 def subjects(folder: Path) -> Iterator[tuple[str, Any]]:
     """The second call of every model."""
-    from tallystick.disputes.evidence.subjects import subject_of_call, whole_calls
+    from tallystick.disputes.evidence.gathering import gather_whole
+    from tallystick.disputes.evidence.opening_sources import source_of_call
     from tallystick.store.inference import InferenceDirectory
 
     for path in sorted((folder / "calls").iterdir()):
-        yield path.name, subject_of_call(whole_calls(InferenceDirectory(path)), 1)
+        yield path.name, source_of_call(gather_whole(InferenceDirectory(path)), 1)
 
 
 def compared(graph: Any, path: Path) -> Iterator[dict[str, Any]]:

@@ -39,7 +39,14 @@ from tests.support.attacks.openings.attack import JUDGES, Judge, OpeningAttack
 from tests.support.attacks.openings.catalogue import OPENING_ATTACKS
 from tests.support.attacks.openings.examine import examine_opening
 from tests.support.attacks.openings.scene import STEP, Scene, train_opened
-from tests.support.attacks.reference import HITTING, STEPS, STRIDE, reference_policy, this_workplace, train_reference
+from tests.support.attacks.reference import (
+    HITTING,
+    STEPS,
+    STRIDE,
+    reference_policy,
+    this_verifier_stack,
+    train_reference,
+)
 
 SAMPLE_SIZES = (1, 2, 4, 8)
 NONCES = 1000
@@ -250,11 +257,11 @@ def main() -> int:
 def examine_all(honest: dict[Reference, Path], folder: Path) -> Iterator[Row]:
     """Forge each attack and ask all audits."""
     kept = {reference: RunDirectory(run).claim().identity for reference, run in honest.items()}
-    workplace = this_workplace()
+    stack = this_verifier_stack()
     for name, attack in ATTACKS.items():
         run, claim = folder / name, kept[attack.reference]
         attack.forge(honest[attack.reference], run)
-        answers = {audit: examine(run, audit, reference_policy(), claim, nonce(0), workplace) for audit in AUDITS}
+        answers = {audit: examine(run, audit, reference_policy(), claim, nonce(0), stack) for audit in AUDITS}
         yield Row(attack, answers, seen_shares(run, answers))
         print(f"{name}: {'as expected' if all_meet(attack, answers) else 'NOT AS EXPECTED'}", file=sys.stderr)
 
@@ -345,7 +352,7 @@ def nonce(trial: int) -> bytes:
 def prover_nonce_outcome(run: Path, honest: Path) -> str:
     """What an exact audit says that takes the nonce for which the claim was ground."""
     kept = RunDirectory(honest).claim().identity
-    return examine(run, "exact", reference_policy(SAMPLES), kept, PROVER_NONCE, this_workplace()).outcome
+    return examine(run, "exact", reference_policy(SAMPLES), kept, PROVER_NONCE, this_verifier_stack()).outcome
 
 
 def model_size(honest: Path) -> int:

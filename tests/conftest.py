@@ -167,7 +167,8 @@ def rewrite() -> Callable[..., None]:
     import json
 
     from tallystick.commitments.encoding import encode
-    from tallystick.store.log import LogWriter, read_lines
+    from tallystick.store.log import read_lines
+    from tallystick.store.log_writer import LogWriter
 
     def apply(run: Path, change: Callable[[list[dict[str, Any]]], None], log: str = "transcript") -> None:
         path = run / f"{log}.jsonl"
@@ -185,11 +186,12 @@ def rewrite() -> Callable[..., None]:
 def audited(one_thread: None) -> Callable[..., Any]:
     """Audit a run directory on this machine; keyword arguments are the fields of the policy."""
     from tallystick.audits.policy import Policy
-    from tallystick.audits.training import VerifierStack, audit_training
+    from tallystick.audits.training import audit_training
     from tallystick.frameworks.tokenizers import train_bpe
     from tallystick.frameworks.torch.environment import describe_environment
     from tallystick.frameworks.torch.training.replayer import TorchReplayer
     from tallystick.store.run import RunDirectory
+    from tallystick.workloads.verifier_stack import VerifierStack
 
     def audit(path: Path, *, nonce: bytes = bytes(32), device: str = "cpu", **policy: Any) -> Any:
         def replayer(spec: Any, dataset: Any, plan: Any) -> Any:

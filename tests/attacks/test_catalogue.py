@@ -13,7 +13,7 @@ from tallystick.audits.training import audit_training
 from tallystick.errors import UsageError
 from tallystick.store.run import RunDirectory
 from tests.support.attacks.examine import Answer, examine, policy_of
-from tests.support.attacks.reference import RECIPE, reference_policy, this_workplace
+from tests.support.attacks.reference import RECIPE, reference_policy, this_verifier_stack
 
 Forge = Callable[[str], Path]
 Ask = Callable[[str, Audit], Answer]
@@ -126,13 +126,13 @@ def test_a_program_in_the_run_directory_is_never_executed(forged: Forge, ask: As
 
 def test_a_nonce_that_the_prover_knew_misses_the_fraud(forged: Forge) -> None:
     run, policy = RunDirectory(forged("nonce-ground")), reference_policy(SAMPLES)
-    assert audit_training(run, policy, PROVER_NONCE, this_workplace()).verdict.outcome == "accepted"
+    assert audit_training(run, policy, PROVER_NONCE, this_verifier_stack()).verdict.outcome == "accepted"
 
 
 def test_a_nonce_that_the_prover_did_not_know_hits_it_sometimes(forged: Forge) -> None:
     run, policy = RunDirectory(forged("nonce-ground")), reference_policy(SAMPLES)
-    workplace = this_workplace()
-    outcomes = {audit_training(run, policy, bytes([n]) * 32, workplace).verdict.outcome for n in range(1, 13)}
+    stack = this_verifier_stack()
+    outcomes = {audit_training(run, policy, bytes([n]) * 32, stack).verdict.outcome for n in range(1, 13)}
     assert "rejected" in outcomes
 
 
@@ -157,14 +157,14 @@ def test_the_honest_run_that_other_attacks_start_from_is_accepted(
     kind: Reference, audit: Audit, honest: Callable[[Reference], Path]
 ) -> None:
     kept = RunDirectory(honest(kind)).claim().identity
-    answer = examine(honest(kind), audit, reference_policy(), kept, bytes(32), this_workplace())
+    answer = examine(honest(kind), audit, reference_policy(), kept, bytes(32), this_verifier_stack())
     assert answer.outcome == "accepted"
 
 
 def test_an_audit_of_a_recipe_replays_its_graph_and_one_that_is_told_so_the_recipe(reference: Path) -> None:
-    run, policy, workplace = RunDirectory(reference), reference_policy(1), this_workplace()
-    assert audit_training(run, policy, bytes(32), workplace).replayed == f"graph {run.spec().graph}"
-    by_recipe = audit_training(run, policy.model_copy(update={"replay": "recipe"}), bytes(32), workplace)
+    run, policy, stack = RunDirectory(reference), reference_policy(1), this_verifier_stack()
+    assert audit_training(run, policy, bytes(32), stack).replayed == f"graph {run.spec().graph}"
+    by_recipe = audit_training(run, policy.model_copy(update={"replay": "recipe"}), bytes(32), stack)
     assert by_recipe.replayed == "the recipe"
 
 

@@ -10,30 +10,31 @@ import pytest
 
 from tallystick.attacks.attack import Reference
 from tallystick.audits.report import Report
-from tallystick.audits.training import VerifierStack, audit_training
+from tallystick.audits.training import audit_training
 from tallystick.cli.entry import run as tally
 from tallystick.store.run import RunDirectory
-from tests.support.attacks.reference import reference_policy, this_workplace
+from tallystick.workloads.verifier_stack import VerifierStack
+from tests.support.attacks.reference import reference_policy, this_verifier_stack
 
 Honest = Callable[[Reference], Path]
 FULL = reference_policy(1).model_copy(update={"full": True})
 
 
-def audited(run: Path, workplace: VerifierStack) -> Report:
-    return audit_training(RunDirectory(run), FULL, bytes(32), workplace)
+def audited(run: Path, stack: VerifierStack) -> Report:
+    return audit_training(RunDirectory(run), FULL, bytes(32), stack)
 
 
-def with_library(workplace: VerifierStack, version: str) -> VerifierStack:
-    packages = workplace.environment.packages
+def with_library(stack: VerifierStack, version: str) -> VerifierStack:
+    packages = stack.environment.packages
     assert isinstance(packages, dict)
-    changed = workplace.environment.model_copy(update={"packages": {**packages, "tokenizers": version}})
-    return replace(workplace, environment=changed)
+    changed = stack.environment.model_copy(update={"packages": {**packages, "tokenizers": version}})
+    return replace(stack, environment=changed)
 
 
 def test_another_library_may_learn_other_pairs_and_nobody_is_rejected_for_it(
     honest: Honest, forged: Callable[[str], Path]
 ) -> None:
-    elsewhere = with_library(this_workplace(), "0.1")
+    elsewhere = with_library(this_verifier_stack(), "0.1")
     verdict = audited(forged("tokenizer-of-other-text"), elsewhere).verdict
     assert (verdict.outcome, len(verdict.unavailable)) == ("inconclusive", 1)
     assert "whether the tokenizer was trained on the source: " in verdict.unavailable[0]
@@ -42,14 +43,14 @@ def test_another_library_may_learn_other_pairs_and_nobody_is_rejected_for_it(
 
 
 def test_a_verifier_that_trains_nothing_accepts_no_full_audit_of_byte_pairs(honest: Honest) -> None:
-    blind = replace(this_workplace(), train_bpe=None)
+    blind = replace(this_verifier_stack(), train_bpe=None)
     assert audited(honest("bpe"), blind).verdict.outcome == "inconclusive"
     assert audited(honest("recipe"), blind).verdict.outcome == "accepted"
 
 
 def test_a_sampled_audit_says_that_it_did_not_train_the_tokenizer(honest: Honest) -> None:
     for kind, is_trained in (("bpe", True), ("recipe", False)):
-        report = audit_training(RunDirectory(honest(kind)), reference_policy(1), bytes(32), this_workplace())  # type: ignore[arg-type]
+        report = audit_training(RunDirectory(honest(kind)), reference_policy(1), bytes(32), this_verifier_stack())  # type: ignore[arg-type]
         lines = [line for line in report.verdict.not_checked if "of the source" in line]
         assert [("tokenizer was trained" in line) for line in lines] == [is_trained]
 

@@ -18,7 +18,7 @@ from tallystick.errors import UsageError
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.record import StepRecord
-from tests.support.attacks.reference import STEPS, STRIDE, reference_policy, this_workplace
+from tests.support.attacks.reference import STEPS, STRIDE, reference_policy, this_verifier_stack
 
 Honest = Callable[[Reference], Path]
 Forge = Callable[[str], Path]
@@ -66,7 +66,7 @@ def test_a_weight_beside_them_may_not_be_moved_as_far(forged: Forge, tmp_path: P
     values[0] += np.float32(1e-3)
     replace_anchor(run, STEPS, held | {name: Tensor.of(values)})
     policy = reference_policy().model_copy(update={"mode": "tolerant"})
-    assert audit_training(run, policy, bytes(32), this_workplace()).verdict.outcome == "rejected"
+    assert audit_training(run, policy, bytes(32), this_verifier_stack()).verdict.outcome == "rejected"
 
 
 def test_a_run_in_which_everything_is_determined_offers_nothing(reference: Path, tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_loop_has_a_reach_too(honest: Honest, tmp_path: Path) -> None:
     values[0, 0] += 5
     replace_anchor(run, STEPS, held | {"weights.0.weight": Tensor.of(values)})
     policy = reference_policy().model_copy(update={"mode": "tolerant"})
-    found = audit_training(run, policy, bytes(32), this_workplace()).verdict
+    found = audit_training(run, policy, bytes(32), this_verifier_stack()).verdict
     assert "reach" in {finding.name for finding in found.objections}
 
 

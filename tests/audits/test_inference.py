@@ -17,7 +17,7 @@ from tallystick.commitments.encoding import encode
 from tallystick.errors import MalformedError, UnavailableError, UsageError
 from tallystick.judging.opening.judge import OpeningRequest, judge_opening
 from tallystick.store.inference import InferenceDirectory, claims_inference
-from tallystick.store.log import LogWriter
+from tallystick.store.log_writer import LogWriter
 from tallystick.tensors.digest import state_digest
 from tallystick.tensors.safetensors import read_state, write_state
 from tallystick.tensors.tensor import Tensor

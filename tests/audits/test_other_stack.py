@@ -18,10 +18,11 @@ AUDIT_ALL = """
 import json, sys, torch
 from pathlib import Path
 from tallystick.audits.policy import Policy
-from tallystick.audits.training import VerifierStack, audit_training
+from tallystick.audits.training import audit_training
 from tallystick.frameworks.torch.environment import describe_environment
 from tallystick.frameworks.torch.training.replayer import TorchReplayer
 from tallystick.store.run import RunDirectory
+from tallystick.workloads.verifier_stack import VerifierStack
 
 torch.set_num_threads(1)
 here = VerifierStack(describe_environment("cpu"), TorchReplayer)

@@ -12,13 +12,14 @@ import pytest
 
 from tallystick.audits.policy import Policy
 from tallystick.audits.sampling import draw_nonce
-from tallystick.audits.training import VerifierStack, audit_training, verify_segment
+from tallystick.audits.training import audit_training, verify_segment
 from tallystick.commitments.encoding import encode
 from tallystick.errors import UsageError
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.digest import state_digest
 from tallystick.tensors.safetensors import read_state, write_state
 from tallystick.tensors.tensor import Tensor
+from tallystick.workloads.verifier_stack import VerifierStack
 
 OTHER = "sha256:" + "0" * 64
 Audited = Callable[..., Any]
@@ -27,7 +28,7 @@ Rewrite = Callable[..., None]
 
 
 @pytest.fixture
-def workplace(one_thread: None) -> VerifierStack:
+def stack(one_thread: None) -> VerifierStack:
     from tallystick.frameworks.torch.environment import describe_environment
     from tallystick.frameworks.torch.training.replayer import TorchReplayer
 
@@ -92,9 +93,9 @@ def test_a_full_audit_reaches_every_step_although_the_window_does_not(honest: Pa
     assert audited(honest, window=1, full=True).verdict.outcome == "accepted"
 
 
-def test_another_stack_is_inconclusive_and_the_difference_is_named(honest: Path, workplace: VerifierStack) -> None:
-    elsewhere = workplace.environment.model_copy(update={"threads": 3, "cpu": "another processor"})
-    report = audit_training(RunDirectory(honest), Policy(), bytes(32), VerifierStack(elsewhere, workplace.replayer))
+def test_another_stack_is_inconclusive_and_the_difference_is_named(honest: Path, stack: VerifierStack) -> None:
+    elsewhere = stack.environment.model_copy(update={"threads": 3, "cpu": "another processor"})
+    report = audit_training(RunDirectory(honest), Policy(), bytes(32), VerifierStack(elsewhere, stack.replayer))
     assert report.verdict.outcome == "inconclusive"
     assert report.replayed_steps == 0
     (reason,) = report.verdict.unavailable
@@ -103,9 +104,9 @@ def test_another_stack_is_inconclusive_and_the_difference_is_named(honest: Path,
     assert "threads: 3 / 1" in reason
 
 
-def test_an_unknown_entry_of_the_stack_is_a_difference(honest: Path, workplace: VerifierStack) -> None:
-    elsewhere = workplace.environment.model_copy(update={"math_libraries": "unknown"})
-    report = audit_training(RunDirectory(honest), Policy(), bytes(32), VerifierStack(elsewhere, workplace.replayer))
+def test_an_unknown_entry_of_the_stack_is_a_difference(honest: Path, stack: VerifierStack) -> None:
+    elsewhere = stack.environment.model_copy(update={"math_libraries": "unknown"})
+    report = audit_training(RunDirectory(honest), Policy(), bytes(32), VerifierStack(elsewhere, stack.replayer))
     assert report.verdict.outcome == "inconclusive"
     assert "math libraries: unknown /" in report.verdict.unavailable[0]
 
@@ -127,22 +128,22 @@ def test_a_model_larger_than_the_policy_allows_is_inconclusive(honest: Path, one
 
 
 class TestASegment:
-    def test_is_replayed_bit_for_bit(self, honest: Path, workplace: VerifierStack) -> None:
-        report = verify_segment(RunDirectory(honest), Policy(), 4, 12, workplace)
+    def test_is_replayed_bit_for_bit(self, honest: Path, stack: VerifierStack) -> None:
+        report = verify_segment(RunDirectory(honest), Policy(), 4, 12, stack)
         assert report.verdict.outcome == "accepted"
         assert [(p.segment.start, p.segment.end) for p in report.segments] == [(4, 8), (8, 12)]
         assert any(f.name == "state" and f.where == "step 12" for f in report.verdict.findings)
 
     @pytest.mark.parametrize(("start", "end"), [(3, 8), (4, 9), (8, 4), (4, 4), (0, 16)])
-    def test_runs_from_anchor_to_anchor(self, honest: Path, workplace: VerifierStack, start: int, end: int) -> None:
+    def test_runs_from_anchor_to_anchor(self, honest: Path, stack: VerifierStack, start: int, end: int) -> None:
         with pytest.raises(UsageError, match="two anchors in ascending order"):
-            verify_segment(RunDirectory(honest), Policy(), start, end, workplace)
+            verify_segment(RunDirectory(honest), Policy(), start, end, stack)
 
     def test_of_a_tampered_run_is_rejected_before_its_anchors_are_asked_for(
-        self, run: Path, workplace: VerifierStack
+        self, run: Path, stack: VerifierStack
     ) -> None:
         (run / "transcript.jsonl").write_bytes(b"".join((run / "transcript.jsonl").read_bytes().splitlines(True)[1:]))
-        report = verify_segment(RunDirectory(run), Policy(), 4, 8, workplace)
+        report = verify_segment(RunDirectory(run), Policy(), 4, 8, stack)
         assert report.verdict.outcome == "rejected"
 
 

@@ -113,17 +113,17 @@ def check_what_is_shown(tally: Tally, programs: Programs, chain: Chain, rules: R
 
 def test_a_contract_is_not_deployed_by_an_account_without_money(tally: Tally, node: LocalNode, tmp_path: Path) -> None:
     KEYS["board"].write(tmp_path / "poor")
-    told = tally("contract", "deploy", "--rpc", node.url, "--key", tmp_path / "poor")
-    assert told.code == 2
-    assert f"{KEYS['board'].address} holds nothing on this chain" in told.complaint
+    result = tally("contract", "deploy", "--rpc", node.url, "--key", tmp_path / "poor")
+    assert result.code == 2
+    assert f"{KEYS['board'].address} holds nothing on this chain" in result.complaint
 
 
 def test_the_guardian_of_a_contract_pauses_and_resumes_it(tally: Tally, programs: Programs, chain: Chain) -> None:
     guardian = ("--coordinator", chain.place, "--key", programs.folder / "guardian")
-    told = tally("dispute", "resume", *guardian)
-    assert (told.code, "running" in told.complaint) == (2, True)
-    told = tally("dispute", "pause", "--coordinator", chain.place, "--key", programs.folder / "prover")
-    assert (told.code, "actor" in told.complaint) == (2, True)
+    result = tally("dispute", "resume", *guardian)
+    assert (result.code, "running" in result.complaint) == (2, True)
+    result = tally("dispute", "pause", "--coordinator", chain.place, "--key", programs.folder / "prover")
+    assert (result.code, "actor" in result.complaint) == (2, True)
     assert tally("dispute", "pause", *guardian).out == "on its way\n"
     chain.final()
     shown = tally("dispute", "status", "--coordinator", chain.place, "--json").out
@@ -135,19 +135,19 @@ def test_the_guardian_of_a_contract_pauses_and_resumes_it(tally: Tally, programs
 
 
 def test_the_planter_unseals_a_claim_at_a_contract(tally: Tally, programs: Programs, chain: Chain) -> None:
-    told = tally("dispute", "seal", KEYS["prover"].address, "--answer", "prover").out
-    (_, seal), (_, salt) = (line.split() for line in told.splitlines())
+    result = tally("dispute", "seal", KEYS["prover"].address, "--answer", "prover").out
+    (_, seal), (_, salt) = (line.split() for line in result.splitlines())
     chain.at("prover").submit(claim(chain).model_copy(update={"seal": seal}))
     chain.final()
     chain.at("challenger").submit(contest(chain))
     chain.final()
     shown = ("--answer", "prover", "--salt", salt, "--coordinator", chain.place)
-    told = tally("dispute", "unseal", 0, *shown, "--key", programs.folder / "planter")
-    assert (told.code, "phase" in told.complaint) == (2, True)
+    result = tally("dispute", "unseal", 0, *shown, "--key", programs.folder / "planter")
+    assert (result.code, "phase" in result.complaint) == (2, True)
     chain.at("prover").submit(Concede(actor=KEYS["prover"].address, dispute=0))
     chain.final()
-    told = tally("dispute", "unseal", 0, *shown, "--key", programs.folder / "referee")
-    assert (told.code, "actor" in told.complaint) == (2, True)
+    result = tally("dispute", "unseal", 0, *shown, "--key", programs.folder / "referee")
+    assert (result.code, "actor" in result.complaint) == (2, True)
     assert tally("dispute", "unseal", 0, *shown, "--key", programs.folder / "planter").out == "on its way\n"
     chain.final()
     assert chain.anew("treasury").state.disputes[0].is_unsealed

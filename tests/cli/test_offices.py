@@ -39,7 +39,7 @@ LEAF = leaf_hash(b"the only record").hex()
 SALT = "5a" * 32
 
 
-class Court:
+class DisputeSetup:
     """A coordinator with a guardian and a planter, that waits a second for a referee; everybody's key beside it."""
 
     def __init__(self, folder: Path, tally: Tally_, **rules: object) -> None:
@@ -97,98 +97,98 @@ class Court:
 
 
 @pytest.fixture
-def court(tally: Tally_, tmp_path: Path) -> Court:
-    return Court(tmp_path, tally)
+def setup(tally: Tally_, tmp_path: Path) -> DisputeSetup:
+    return DisputeSetup(tmp_path, tally)
 
 
-def status(tally: Tally_, court: Court) -> Any:
-    return json.loads(tally("dispute", "status", "--coordinator", court.db, "--json").out)
+def status(tally: Tally_, setup: DisputeSetup) -> Any:
+    return json.loads(tally("dispute", "status", "--coordinator", setup.db, "--json").out)
 
 
-def test_the_guardian_stops_the_clocks_and_lets_them_go_on(tally: Tally_, court: Court) -> None:
-    court.post("ab" * 32)
-    told = tally("dispute", "pause", *court.at("guardian"))
-    assert (told.code, told.out.split(" in ")[0]) == (0, "paused; over by itself")
-    assert 0 < status(tally, court)["paused"] <= 3 * 86400
-    assert tally("dispute", "status", "--coordinator", court.db).out.startswith("paused: no clock runs; over by itself")
-    told = tally("dispute", "open", 0, *court.at("challenger"))
-    assert (told.code, "paused" in told.complaint) == (2, True)
-    assert tally("dispute", "resume", *court.at("guardian")).out == "resumed\n"
-    assert status(tally, court)["paused"] is None
-    assert tally("dispute", "open", 0, *court.at("challenger")).out == "dispute 0\n"
+def test_the_guardian_stops_the_clocks_and_lets_them_go_on(tally: Tally_, setup: DisputeSetup) -> None:
+    setup.post("ab" * 32)
+    result = tally("dispute", "pause", *setup.at("guardian"))
+    assert (result.code, result.out.split(" in ")[0]) == (0, "paused; over by itself")
+    assert 0 < status(tally, setup)["paused"] <= 3 * 86400
+    assert tally("dispute", "status", "--coordinator", setup.db).out.startswith("paused: no clock runs; over by itself")
+    result = tally("dispute", "open", 0, *setup.at("challenger"))
+    assert (result.code, "paused" in result.complaint) == (2, True)
+    assert tally("dispute", "resume", *setup.at("guardian")).out == "resumed\n"
+    assert status(tally, setup)["paused"] is None
+    assert tally("dispute", "open", 0, *setup.at("challenger")).out == "dispute 0\n"
 
 
-def test_nobody_else_pauses_and_nobody_again_at_once(tally: Tally_, court: Court) -> None:
-    told = tally("dispute", "pause", *court.at("prover"))
-    assert (told.code, "this move is for the guardian" in told.complaint) == (2, True)
-    assert tally("dispute", "pause", *court.at("guardian")).code == 0
-    told = tally("dispute", "resume", *court.at("prover"))
-    assert (told.code, "this move is for the guardian" in told.complaint) == (2, True)
-    assert tally("dispute", "resume", *court.at("guardian")).code == 0
-    told = tally("dispute", "pause", *court.at("guardian"))
-    assert (told.code, "the last pause is too recent" in told.complaint) == (2, True)
+def test_nobody_else_pauses_and_nobody_again_at_once(tally: Tally_, setup: DisputeSetup) -> None:
+    result = tally("dispute", "pause", *setup.at("prover"))
+    assert (result.code, "this move is for the guardian" in result.complaint) == (2, True)
+    assert tally("dispute", "pause", *setup.at("guardian")).code == 0
+    result = tally("dispute", "resume", *setup.at("prover"))
+    assert (result.code, "this move is for the guardian" in result.complaint) == (2, True)
+    assert tally("dispute", "resume", *setup.at("guardian")).code == 0
+    result = tally("dispute", "pause", *setup.at("guardian"))
+    assert (result.code, "the last pause is too recent" in result.complaint) == (2, True)
 
 
-def test_time_that_runs_cannot_be_resumed(tally: Tally_, court: Court) -> None:
-    told = tally("dispute", "resume", *court.at("guardian"))
-    assert (told.code, "game time is not stopped" in told.complaint) == (2, True)
+def test_time_that_runs_cannot_be_resumed(tally: Tally_, setup: DisputeSetup) -> None:
+    result = tally("dispute", "resume", *setup.at("guardian"))
+    assert (result.code, "game time is not stopped" in result.complaint) == (2, True)
 
 
-def test_a_pause_needs_a_key_and_a_coordinator(tally: Tally_, court: Court) -> None:
-    told = tally("dispute", "pause", "--coordinator", court.db, "--key", court.folder / "none")
-    assert (told.code, "tally new-key" in told.complaint) == (2, True)
-    told = tally("dispute", "pause", "--coordinator", court.folder / "none.db", "--key", court.folder / "guardian")
-    assert told.code == 4
+def test_a_pause_needs_a_key_and_a_coordinator(tally: Tally_, setup: DisputeSetup) -> None:
+    result = tally("dispute", "pause", "--coordinator", setup.db, "--key", setup.folder / "none")
+    assert (result.code, "tally new-key" in result.complaint) == (2, True)
+    result = tally("dispute", "pause", "--coordinator", setup.folder / "none.db", "--key", setup.folder / "guardian")
+    assert result.code == 4
 
 
-def sealed(tally: Tally_, court: Court, answer: Fault) -> str:
+def sealed(tally: Tally_, setup: DisputeSetup, answer: Fault) -> str:
     """The salt of a claim that was planted and is settled; its one member found the prover at fault."""
-    told = tally("dispute", "seal", court.party("prover"), "--answer", answer.value)
-    assert told.code == 0
-    (_, seal), (_, salt) = (line.split() for line in told.out.splitlines())
-    court.post(seal)
-    court.dispute(Fault.PROVER)
+    result = tally("dispute", "seal", setup.party("prover"), "--answer", answer.value)
+    assert result.code == 0
+    (_, seal), (_, salt) = (line.split() for line in result.out.splitlines())
+    setup.post(seal)
+    setup.dispute(Fault.PROVER)
     return str(salt)
 
 
-def test_the_planter_unseals_and_whoever_voted_otherwise_loses_its_stake(tally: Tally_, court: Court) -> None:
-    salt = sealed(tally, court, Fault.CHALLENGER)
+def test_the_planter_unseals_and_whoever_voted_otherwise_loses_its_stake(tally: Tally_, setup: DisputeSetup) -> None:
+    salt = sealed(tally, setup, Fault.CHALLENGER)
     shown = ("--answer", "challenger", "--salt", salt)
-    told = tally("dispute", "unseal", 0, *shown, *court.at("prover"))
-    assert (told.code, "this move is for the planter" in told.complaint) == (2, True)
+    result = tally("dispute", "unseal", 0, *shown, *setup.at("prover"))
+    assert (result.code, "this move is for the planter" in result.complaint) == (2, True)
     for wrong in (("--answer", "nobody", "--salt", salt), ("--answer", "challenger", "--salt", "11" * 32)):
-        told = tally("dispute", "unseal", 0, *wrong, *court.at("planter"))
-        assert (told.code, "this is not what was sealed" in told.complaint) == (2, True)
-    told = tally("dispute", "unseal", 0, *shown, *court.at("planter"))
-    said = f"dispute 0 was planted: 1 members voted otherwise\nmember {court.party('member')}\n"
-    assert (told.code, told.out) == (0, said)
-    told = tally("dispute", "unseal", 0, *shown, *court.at("planter"))
-    assert (told.code, "unsealed already" in told.complaint) == (2, True)
-    told = tally("dispute", "retire", *court.at("member"))
-    assert (told.code, "this member has no stake" in told.complaint) == (2, True)
+        result = tally("dispute", "unseal", 0, *wrong, *setup.at("planter"))
+        assert (result.code, "this is not what was sealed" in result.complaint) == (2, True)
+    result = tally("dispute", "unseal", 0, *shown, *setup.at("planter"))
+    said = f"dispute 0 was planted: 1 members voted otherwise\nmember {setup.party('member')}\n"
+    assert (result.code, result.out) == (0, said)
+    result = tally("dispute", "unseal", 0, *shown, *setup.at("planter"))
+    assert (result.code, "unsealed already" in result.complaint) == (2, True)
+    result = tally("dispute", "retire", *setup.at("member"))
+    assert (result.code, "this member has no stake" in result.complaint) == (2, True)
 
 
-def test_members_that_voted_rightly_keep_their_stake_and_take_it_out(tally: Tally_, court: Court) -> None:
-    salt = sealed(tally, court, Fault.PROVER)
-    told = tally("dispute", "unseal", 0, "--answer", "prover", "--salt", salt, *court.at("planter"))
-    assert (told.code, told.out) == (0, "dispute 0 was planted: 0 members voted otherwise\n")
+def test_members_that_voted_rightly_keep_their_stake_and_take_it_out(tally: Tally_, setup: DisputeSetup) -> None:
+    salt = sealed(tally, setup, Fault.PROVER)
+    result = tally("dispute", "unseal", 0, "--answer", "prover", "--salt", salt, *setup.at("planter"))
+    assert (result.code, result.out) == (0, "dispute 0 was planted: 0 members voted otherwise\n")
     time.sleep(2.1)  # as long as a vote can be held against the member, one window and one delay
-    assert tally("dispute", "retire", *court.at("member")).out == "retired\n"
+    assert tally("dispute", "retire", *setup.at("member")).out == "retired\n"
     time.sleep(1.1)
-    assert tally("dispute", "withdraw", *court.at("member")).out == "still owed 0\n"
-    told = tally("dispute", "withdraw", *court.at("member"))
-    assert (told.code, "nothing is owed" in told.complaint) == (2, True)
-    assert tally("coordinator", "grant", court.party("member"), 1, "--db", court.db).out == "2002001\n"
+    assert tally("dispute", "withdraw", *setup.at("member")).out == "still owed 0\n"
+    result = tally("dispute", "withdraw", *setup.at("member"))
+    assert (result.code, "nothing is owed" in result.complaint) == (2, True)
+    assert tally("coordinator", "grant", setup.party("member"), 1, "--db", setup.db).out == "2002001\n"
 
 
-def test_what_is_not_settled_is_not_unsealed(tally: Tally_, court: Court) -> None:
-    court.post("ab" * 32)
-    challenger = court.party("challenger")
-    court.make("challenger", Contest(actor=challenger, value=152_000, claim=0, low=0, high=1))
+def test_what_is_not_settled_is_not_unsealed(tally: Tally_, setup: DisputeSetup) -> None:
+    setup.post("ab" * 32)
+    challenger = setup.party("challenger")
+    setup.make("challenger", Contest(actor=challenger, value=152_000, claim=0, low=0, high=1))
     shown = ("--answer", "prover", "--salt", SALT)
-    told = tally("dispute", "unseal", 0, *shown, *court.at("planter"))
-    assert (told.code, "no unseal while the dispute is at leaf" in told.complaint) == (2, True)
-    assert tally("dispute", "unseal", 7, *shown, *court.at("planter")).code == 2
+    result = tally("dispute", "unseal", 0, *shown, *setup.at("planter"))
+    assert (result.code, "no unseal while the dispute is at leaf" in result.complaint) == (2, True)
+    assert tally("dispute", "unseal", 7, *shown, *setup.at("planter")).code == 2
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,9 @@ def test_what_is_not_settled_is_not_unsealed(tally: Tally_, court: Court) -> Non
         (("unseal", 0, "--answer", "both", "--salt", SALT), "--answer both"),
     ],
 )
-def test_what_makes_no_sense_is_refused(tally: Tally_, court: Court, arguments: tuple[object, ...], said: str) -> None:
-    options = court.at("planter") if arguments[0] == "unseal" else ()
-    told = tally("dispute", *arguments, *options)
-    assert (told.code, said in told.complaint) == (2, True)
+def test_what_makes_no_sense_is_refused(
+    tally: Tally_, setup: DisputeSetup, arguments: tuple[object, ...], said: str
+) -> None:
+    options = setup.at("planter") if arguments[0] == "unseal" else ()
+    result = tally("dispute", *arguments, *options)
+    assert (result.code, said in result.complaint) == (2, True)

@@ -45,9 +45,9 @@ def run(source: Path, one_thread: None, tmp_path_factory: pytest.TempPathFactory
 
 
 def test_a_run_with_a_step_graph_is_audited_by_it(tally: Tally, run: Path) -> None:
-    told = tally("audit", run, "--full")
-    assert told.code == 0
-    assert "replayed 3 of 3 steps with graph sha256:" in told.out
+    result = tally("audit", run, "--full")
+    assert result.code == 0
+    assert "replayed 3 of 3 steps with graph sha256:" in result.out
     assert json.loads(tally("audit", run, "--json").out)["replayed"].startswith("graph sha256:")
     assert "steps with the recipe" in tally("audit", run, "--replay", "recipe").out
 
@@ -56,15 +56,15 @@ def test_without_a_graph_the_recipe_is_replayed(tally: Tally, run: Path, tmp_pat
     assert tally("train", run.parent / "config.toml", "--out", tmp_path / "run", "--no-graph").code == 0
     assert not (tmp_path / "run/graphs").exists()
     assert "steps with the recipe" in tally("audit", tmp_path / "run").out
-    told = tally("open", tmp_path / "run", "--step", 1, "--operators", "--out", tmp_path / "x")
-    assert told.code == 2
-    assert "the run has no step graph" in told.complaint
+    result = tally("open", tmp_path / "run", "--step", 1, "--operators", "--out", tmp_path / "x")
+    assert result.code == 2
+    assert "the run has no step graph" in result.complaint
 
 
 def test_operators_are_opened_and_judged(tally: Tally, run: Path, tmp_path: Path) -> None:
-    told = tally("open", run, "--step", 2, "--operators", "--out", tmp_path / "step")
-    assert told.code == 0
-    assert json.loads(told.out)["operators"]["size"] > 100
+    result = tally("open", run, "--step", 2, "--operators", "--out", tmp_path / "step")
+    assert result.code == 0
+    assert json.loads(result.out)["operators"]["size"] > 100
     assert tally("judge", tmp_path / "step").out.startswith("ACCEPTED")
     verdict = json.loads(tally("judge", tmp_path / "step", "--node", 3, "--properties", "all", "--json").out)
     assert verdict["verdict"] in {"accepted", "inconclusive"}
@@ -104,9 +104,9 @@ def test_judging_needs_no_framework(run: Path, tally: Tally, tmp_path: Path) -> 
     ],
 )
 def test_a_request_that_makes_no_sense_is_one_line(tally: Tally, run: Path, arguments: list[str], reason: str) -> None:
-    told = tally(*[str(run) if argument == "RUN" else argument for argument in arguments])
-    assert told.code in {2, 4}
-    assert reason in told.complaint
+    result = tally(*[str(run) if argument == "RUN" else argument for argument in arguments])
+    assert result.code in {2, 4}
+    assert reason in result.complaint
 
 
 def test_properties_are_listed_with_what_they_prove(tally: Tally) -> None:
@@ -128,14 +128,14 @@ def test_a_graph_is_run_recorded_audited_opened_and_judged(tally: Tally, tmp_pat
     (name,) = [each.name for each in found.graph.inputs if each.name.startswith("inputs.")]
     write_state(tmp_path / "x", {name: to_tensor(x)})
     files = ("--inputs", tmp_path / "x", "--weights", tmp_path / "weights")
-    told = tally("record-inference", tmp_path / "model.json", *files, "--out", tmp_path / "run")
-    assert told.code == 0
-    assert told.out.startswith("sha256:")
+    result = tally("record-inference", tmp_path / "model.json", *files, "--out", tmp_path / "run")
+    assert result.code == 0
+    assert result.out.startswith("sha256:")
     assert tally("audit", tmp_path / "run").out.startswith("ACCEPTED")
     assert json.loads(tally("audit", tmp_path / "run", "--json").out)["replayed_calls"] == [1]
     (tmp_path / "policy.toml").write_text('mode = "tolerant"\ntolerance = "dual"\n')
-    told = tally("audit", tmp_path / "run", "--policy", tmp_path / "policy.toml")
-    assert (told.code, "compares states of a training" in told.complaint) == (2, True)
+    result = tally("audit", tmp_path / "run", "--policy", tmp_path / "policy.toml")
+    assert (result.code, "compares states of a training" in result.complaint) == (2, True)
     assert tally("open", tmp_path / "run", "--step", 1, "--operators", "--out", tmp_path / "call").code == 0
     assert tally("judge", tmp_path / "call", "--properties", "softmax").code == 0
     assert tally("open", tmp_path / "run", "--step", 1).code == 2
@@ -147,7 +147,22 @@ def test_an_opening_is_judged_against_the_run_it_is_taken_from(tally: Tally, run
     assert tally("judge", tmp_path / "opened", "--run", run).code == 0
     other = tmp_path / "other"
     assert tally("train", run.parent / "config.toml", "--out", other, "--no-graph").code == 0
-    told = tally("judge", tmp_path / "opened", "--run", other)
-    assert told.code == 1
-    assert "belongs to the claim" in told.out
+    result = tally("judge", tmp_path / "opened", "--run", other)
+    assert result.code == 1
+    assert "belongs to the claim" in result.out
     assert tally("judge", tmp_path / "opened", "--run", tmp_path / "nowhere").code == 4
+
+
+def test_opened_operators_are_neither_audited_nor_opened_nor_a_run(tally: Tally, run: Path, tmp_path: Path) -> None:
+    opened = tmp_path / "opening"
+    assert tally("open", run, "--step", 2, "--operators", "--out", opened, "--no-tensors").code == 0
+    assert tally("judge", opened, "--run", run).code == 3
+    refused = {
+        "`tally judge": tally("audit", opened),
+        "opened operators already": tally("open", opened, "--step", 2, "--operators", "--out", tmp_path / "more"),
+        "not the run": tally("judge", opened, "--run", opened),
+    }
+    for reason, answer in refused.items():
+        assert answer.code == 2
+        assert reason in " ".join(answer.err.split())
+    assert "no training run" in " ".join(tally("audit", tmp_path).err.split())

@@ -25,7 +25,7 @@ Tally = Callable[..., Any]
 PARTIES = ("prover", "challenger", "referee", "member")
 
 
-class Court:
+class DisputeSetup:
     """A coordinator in a file, and everybody's key beside it."""
 
     def __init__(self, folder: Path, tally: Tally, **rules: object) -> None:
@@ -58,88 +58,92 @@ def calls(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def court(tally: Tally, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Court:
+def setup(tally: Tally, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DisputeSetup:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    return Court(tmp_path, tally, withdrawal_delay=1, challenge_window=3600, committee=1)
+    return DisputeSetup(tmp_path, tally, withdrawal_delay=1, challenge_window=3600, committee=1)
 
 
-def test_a_swapped_layer_is_found_by_commands_and_the_claim_is_slashed(tally: Tally, court: Court, calls: Path) -> None:
+def test_a_swapped_layer_is_found_by_commands_and_the_claim_is_slashed(
+    tally: Tally, setup: DisputeSetup, calls: Path
+) -> None:
     """The forger's command answers from its honest kernels, so it cannot defend what it recorded."""
-    assert tally("prover", calls / "forged", *court.at("prover"), "--once").out == "claim 0\n"
-    told = tally("challenger", *court.at("challenger"), "--whole")
-    assert told.code == 0
-    assert "dispute 0: records 0–2 of 3" in told.err
+    assert tally("prover", calls / "forged", *setup.at("prover"), "--once").out == "claim 0\n"
+    result = tally("challenger", *setup.at("challenger"), "--whole")
+    assert result.code == 0
+    assert "dispute 0: records 0–2 of 3" in result.err
     for _ in range(20):
-        prover = tally("prover", calls / "forged", *court.at("prover"), "--once")
-        tally("challenger", *court.at("challenger"))
-        tally("rule", *court.at("referee"))
-        if court.status()["disputes"][0]["phase"] == "settled":
+        prover = tally("prover", calls / "forged", *setup.at("prover"), "--once")
+        tally("challenger", *setup.at("challenger"))
+        tally("rule", *setup.at("referee"))
+        if setup.status()["disputes"][0]["phase"] == "settled":
             break
-    found = court.status()
+    found = setup.status()
     assert (found["disputes"][0]["fault"], found["claims"][0]["status"]) == ("prover", "slashed")
-    prover = tally("prover", calls / "forged", *court.at("prover"), "--once")
+    prover = tally("prover", calls / "forged", *setup.at("prover"), "--once")
     assert (prover.code, prover.out) == (1, "claim 0\n")
-    shown = json.loads(tally("dispute", "show", 0, "--coordinator", court.db, "--json").out)
+    shown = json.loads(tally("dispute", "show", 0, "--coordinator", setup.db, "--json").out)
     assert shown["moves"][0]["move"]["kind"] == "contest"
     assert shown["moves"][-1]["move"]["kind"] == "rule"
     assert shown["now"]["range"] == shown["moves"][-1]["after"]["range"]
-    page = tally("dispute", "show", 0, "--coordinator", court.db).out
+    page = tally("dispute", "show", 0, "--coordinator", setup.db).out
     assert "contests 0–2 of claim 0" in page
     assert "finds prover at fault" in page
     assert "because: " in page
     assert shown["reasons"][0] in page
 
 
-def test_an_honest_claim_is_not_contested(tally: Tally, court: Court, calls: Path) -> None:
-    tally("prover", calls / "honest", *court.at("prover"), "--once")
-    told = tally("challenger", *court.at("challenger"))
-    assert (told.code, told.err) == (0, "claim 0: nothing to contest\n")
-    assert court.status()["disputes"] == []
-    assert tally("prover", calls / "honest", *court.at("prover"), "--once").code == 0
+def test_an_honest_claim_is_not_contested(tally: Tally, setup: DisputeSetup, calls: Path) -> None:
+    tally("prover", calls / "honest", *setup.at("prover"), "--once")
+    result = tally("challenger", *setup.at("challenger"))
+    assert (result.code, result.err) == (0, "claim 0: nothing to contest\n")
+    assert setup.status()["disputes"] == []
+    assert tally("prover", calls / "honest", *setup.at("prover"), "--once").code == 0
 
 
-def test_a_run_that_nobody_could_defend_is_not_claimed(tally: Tally, court: Court, calls: Path, tmp_path: Path) -> None:
+def test_a_run_that_nobody_could_defend_is_not_claimed(
+    tally: Tally, setup: DisputeSetup, calls: Path, tmp_path: Path
+) -> None:
     shutil.copytree(calls / "honest", tmp_path / "torn")
     with (tmp_path / "torn" / "transcript.jsonl").open("r+b") as file:
         file.truncate(100)
-    told = tally("prover", tmp_path / "torn", *court.at("prover"), "--once")
-    assert (told.code, told.out) == (4, "")
-    assert "transcript.jsonl" in told.complaint
-    assert court.status()["claims"] == []
+    result = tally("prover", tmp_path / "torn", *setup.at("prover"), "--once")
+    assert (result.code, result.out) == (4, "")
+    assert "transcript.jsonl" in result.complaint
+    assert setup.status()["claims"] == []
 
 
-def test_a_challenger_looks_only_where_it_is_told_to(tally: Tally, court: Court, calls: Path) -> None:
-    tally("prover", calls / "forged", *court.at("prover"), "--once")
-    assert tally("challenger", *court.at("challenger"), "--claim", 5).code == 0
-    assert court.status()["disputes"] == []
-    tally("challenger", *court.at("challenger"), "--claim", 0)
-    assert len(court.status()["disputes"]) == 1
+def test_a_challenger_looks_only_where_it_is_told_to(tally: Tally, setup: DisputeSetup, calls: Path) -> None:
+    tally("prover", calls / "forged", *setup.at("prover"), "--once")
+    assert tally("challenger", *setup.at("challenger"), "--claim", 5).code == 0
+    assert setup.status()["disputes"] == []
+    tally("challenger", *setup.at("challenger"), "--claim", 0)
+    assert len(setup.status()["disputes"]) == 1
 
 
-def test_a_member_stakes_and_is_asked_for_nothing_else(tally: Tally, court: Court) -> None:
-    told = tally("committee", *court.at("member"))
-    assert (told.code, told.err) == (0, f"member {court.keys['member'].public[:12]}: stake 200,000\n")
-    told = json.loads(tally("coordinator", "show", "--db", court.db, "--json").out)
-    assert told["purses"][court.keys["member"].public] == 1_800_000
+def test_a_member_stakes_and_is_asked_for_nothing_else(tally: Tally, setup: DisputeSetup) -> None:
+    result = tally("committee", *setup.at("member"))
+    assert (result.code, result.err) == (0, f"member {setup.keys['member'].public[:12]}: stake 200,000\n")
+    result = json.loads(tally("coordinator", "show", "--db", setup.db, "--json").out)
+    assert result["purses"][setup.keys["member"].public] == 1_800_000
 
 
-def test_offices_need_their_keys(tally: Tally, court: Court) -> None:
-    told = tally("committee", *court.at("prover"))
-    assert (told.code, told.complaint) == (2, "tally: --key: the rules do not list this member")
-    told = tally("rule", *court.at("prover"))
-    assert (told.code, told.complaint) == (2, "tally: --key: the rules name another referee")
+def test_offices_need_their_keys(tally: Tally, setup: DisputeSetup) -> None:
+    result = tally("committee", *setup.at("prover"))
+    assert (result.code, result.complaint) == (2, "tally: --key: the rules do not list this member")
+    result = tally("rule", *setup.at("prover"))
+    assert (result.code, result.complaint) == (2, "tally: --key: the rules name another referee")
 
 
-def test_a_claim_can_be_planted_and_only_once(tally: Tally, court: Court, calls: Path) -> None:
-    told = tally("prover", calls / "honest", *court.at("prover"), "--once", "--seal", "ab" * 32)
-    assert told.out == "claim 0\n"
-    shown = json.loads(tally("coordinator", "show", "--db", court.db, "--json").out)
+def test_a_claim_can_be_planted_and_only_once(tally: Tally, setup: DisputeSetup, calls: Path) -> None:
+    result = tally("prover", calls / "honest", *setup.at("prover"), "--once", "--seal", "ab" * 32)
+    assert result.out == "claim 0\n"
+    shown = json.loads(tally("coordinator", "show", "--db", setup.db, "--json").out)
     assert shown["claims"][0]["seal"] == "ab" * 32
-    assert tally("prover", calls / "honest", *court.at("prover"), "--once", "--seal", "ab" * 32).code == 0
-    told = tally("prover", calls / "honest", *court.at("prover"), "--once", "--seal", "cd" * 32)
-    assert (told.code, told.complaint) == (2, "tally: --seal: claim 0 stands already, with another seal")
-    told = tally("prover", calls / "honest", *court.at("prover"), "--once", "--seal", "cd")
-    assert (told.code, told.complaint) == (2, "tally: --seal cd: not 64 lower-case hexadecimal digits")
+    assert tally("prover", calls / "honest", *setup.at("prover"), "--once", "--seal", "ab" * 32).code == 0
+    result = tally("prover", calls / "honest", *setup.at("prover"), "--once", "--seal", "cd" * 32)
+    assert (result.code, result.complaint) == (2, "tally: --seal: claim 0 stands already, with another seal")
+    result = tally("prover", calls / "honest", *setup.at("prover"), "--once", "--seal", "cd")
+    assert (result.code, result.complaint) == (2, "tally: --seal cd: not 64 lower-case hexadecimal digits")
 
 
 @pytest.fixture(scope="module")
@@ -154,17 +158,19 @@ def aligned(calls: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_errors_that_add_up_are_contested_by_whoever_brings_a_budget(tally: Tally, court: Court, aligned: Path) -> None:
-    assert tally("prover", aligned / "claim", *court.at("prover"), "--once").out == "claim 0\n"
-    work = court.folder / "without"
-    assert "nothing to contest" in tally("challenger", *court.at("challenger"), "--work", work).err
-    told = tally("challenger", *court.at("challenger"), "--budget", aligned / "budget.json")
-    assert "claim 0: differs: the errors of all operators add up" in told.err
+def test_errors_that_add_up_are_contested_by_whoever_brings_a_budget(
+    tally: Tally, setup: DisputeSetup, aligned: Path
+) -> None:
+    assert tally("prover", aligned / "claim", *setup.at("prover"), "--once").out == "claim 0\n"
+    work = setup.folder / "without"
+    assert "nothing to contest" in tally("challenger", *setup.at("challenger"), "--work", work).err
+    result = tally("challenger", *setup.at("challenger"), "--budget", aligned / "budget.json")
+    assert "claim 0: differs: the errors of all operators add up" in result.err
     for _ in range(4):
-        tally("prover", aligned / "claim", *court.at("prover"), "--once")
-        tally("challenger", *court.at("challenger"), "--budget", aligned / "budget.json")
-    tally("rule", *court.at("referee"), "--budget", aligned / "budget.json")
-    (dispute,) = court.status()["disputes"]
+        tally("prover", aligned / "claim", *setup.at("prover"), "--once")
+        tally("challenger", *setup.at("challenger"), "--budget", aligned / "budget.json")
+    tally("rule", *setup.at("referee"), "--budget", aligned / "budget.json")
+    (dispute,) = setup.status()["disputes"]
     assert dispute["fault"] == "prover"
 
 
@@ -173,58 +179,58 @@ def test_errors_that_add_up_are_contested_by_whoever_brings_a_budget(tally: Tall
 )
 @pytest.mark.parametrize("option", ["--profile", "--budget"])
 def test_calibrations_that_are_none_are_refused(
-    tally: Tally, court: Court, command: tuple[object, ...], option: str
+    tally: Tally, setup: DisputeSetup, command: tuple[object, ...], option: str
 ) -> None:
-    (court.folder / "odd.json").write_text('{"version":1}')
-    told = tally(*command, *court.at("referee"), option, court.folder / "odd.json")
-    assert (told.code, "odd.json: " in told.complaint) == (4, True)
-    told = tally(*command, *court.at("referee"), option, court.folder / "none.json")
-    assert (told.code, "none.json: not there" in told.complaint) == (4, True)
+    (setup.folder / "odd.json").write_text('{"version":1}')
+    result = tally(*command, *setup.at("referee"), option, setup.folder / "odd.json")
+    assert (result.code, "odd.json: " in result.complaint) == (4, True)
+    result = tally(*command, *setup.at("referee"), option, setup.folder / "none.json")
+    assert (result.code, "none.json: not there" in result.complaint) == (4, True)
 
 
-def test_calibrations_need_a_judge(tally: Tally, court: Court, calls: Path, aligned: Path) -> None:
+def test_calibrations_need_a_judge(tally: Tally, setup: DisputeSetup, calls: Path, aligned: Path) -> None:
     budget = ("--budget", aligned / "budget.json")
-    told = tally("prover", calls / "honest", *court.at("prover"), "--once", *budget)
-    assert (told.code, "--concede-if-wrong" in told.complaint) == (2, True)
-    told = tally("prover", calls / "honest", *court.at("prover"), "--once", "--concede-if-wrong", *budget)
-    assert (told.code, told.out) == (0, "claim 0\n")
-    told = tally("coordinator", "serve", "--db", court.db, *budget)
-    assert (told.code, "--referee" in told.complaint) == (2, True)
-    none = court.folder / "none.json"
-    told = tally("coordinator", "serve", "--db", court.db, "--referee", court.folder / "referee", "--budget", none)
-    assert (told.code, "none.json: not there" in told.complaint) == (4, True)
+    result = tally("prover", calls / "honest", *setup.at("prover"), "--once", *budget)
+    assert (result.code, "--concede-if-wrong" in result.complaint) == (2, True)
+    result = tally("prover", calls / "honest", *setup.at("prover"), "--once", "--concede-if-wrong", *budget)
+    assert (result.code, result.out) == (0, "claim 0\n")
+    result = tally("coordinator", "serve", "--db", setup.db, *budget)
+    assert (result.code, "--referee" in result.complaint) == (2, True)
+    none = setup.folder / "none.json"
+    result = tally("coordinator", "serve", "--db", setup.db, "--referee", setup.folder / "referee", "--budget", none)
+    assert (result.code, "none.json: not there" in result.complaint) == (4, True)
 
 
-def test_one_graph_has_one_budget(tally: Tally, court: Court, aligned: Path) -> None:
+def test_one_graph_has_one_budget(tally: Tally, setup: DisputeSetup, aligned: Path) -> None:
     twice = ("--budget", aligned / "budget.json") * 2
-    told = tally("rule", *court.at("referee"), *twice)
-    assert (told.code, told.complaint) == (2, "tally: --budget: two budgets for one graph")
-    assert tally("rule", *court.at("referee"), *twice[:2]).code == 0
+    result = tally("rule", *setup.at("referee"), *twice)
+    assert (result.code, result.complaint) == (2, "tally: --budget: two budgets for one graph")
+    assert tally("rule", *setup.at("referee"), *twice[:2]).code == 0
 
 
-def test_what_is_not_there_is_named(tally: Tally, court: Court, calls: Path, tmp_path: Path) -> None:
-    assert tally("prover", tmp_path / "nowhere", *court.at("prover")).code == 4
-    told = tally("prover", calls / "honest", "--coordinator", tmp_path / "no.db", "--key", court.folder / "prover")
-    assert told.code == 4
-    assert "no.db" in told.complaint
-    told = tally("prover", calls / "honest", "--coordinator", court.db, "--key", tmp_path / "no.key")
-    assert told.code == 2
-    assert "tally new-key" in told.complaint
+def test_what_is_not_there_is_named(tally: Tally, setup: DisputeSetup, calls: Path, tmp_path: Path) -> None:
+    assert tally("prover", tmp_path / "nowhere", *setup.at("prover")).code == 4
+    result = tally("prover", calls / "honest", "--coordinator", tmp_path / "no.db", "--key", setup.folder / "prover")
+    assert result.code == 4
+    assert "no.db" in result.complaint
+    result = tally("prover", calls / "honest", "--coordinator", setup.db, "--key", tmp_path / "no.key")
+    assert result.code == 2
+    assert "tally new-key" in result.complaint
 
 
 def test_two_programs_of_one_party_do_not_get_in_each_others_way(
-    tally: Tally, court: Court, calls: Path, tmp_path: Path
+    tally: Tally, setup: DisputeSetup, calls: Path, tmp_path: Path
 ) -> None:
     with Workspace(tmp_path / "work"):
-        told = tally("prover", calls / "honest", *court.at("prover"), "--work", tmp_path / "work")
-        assert told.code == 4
-        assert "another program of this party is at work here" in told.complaint
-    assert tally("prover", calls / "honest", *court.at("prover"), "--once", "--work", tmp_path / "work").code == 0
+        result = tally("prover", calls / "honest", *setup.at("prover"), "--work", tmp_path / "work")
+        assert result.code == 4
+        assert "another program of this party is at work here" in result.complaint
+    assert tally("prover", calls / "honest", *setup.at("prover"), "--once", "--work", tmp_path / "work").code == 0
 
 
-def test_without_money_no_claim_is_posted(tally: Tally, court: Court, calls: Path) -> None:
-    taken = tally("coordinator", "grant", court.keys["prover"].public, 1_999_999, "--out", "--db", court.db)
+def test_without_money_no_claim_is_posted(tally: Tally, setup: DisputeSetup, calls: Path) -> None:
+    taken = tally("coordinator", "grant", setup.keys["prover"].public, 1_999_999, "--out", "--db", setup.db)
     assert taken.out == "1\n"
-    told = tally("prover", calls / "honest", *court.at("prover"), "--once")
-    assert told.code == 2
-    assert "the purse holds 1" in told.err
+    result = tally("prover", calls / "honest", *setup.at("prover"), "--once")
+    assert result.code == 2
+    assert "the purse holds 1" in result.err

@@ -18,7 +18,7 @@ from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 from tallystick.disputes.game.state import Dispute, State
 from tallystick.http.listening import address_of, bind
 from tests.cli.programs import Program, Programs, await_, running
-from tests.cli.test_parties import Court, calls
+from tests.cli.test_parties import DisputeSetup, calls
 
 Tally = Callable[..., Any]
 __all__ = ["calls"]
@@ -32,34 +32,34 @@ def programs(tmp_path: Path) -> Iterator[Programs]:
 
 
 @pytest.fixture
-def court(tally: Tally, tmp_path: Path) -> Court:
-    return Court(tmp_path, tally, **RULES)
+def setup(tally: Tally, tmp_path: Path) -> DisputeSetup:
+    return DisputeSetup(tmp_path, tally, **RULES)
 
 
 @pytest.fixture
-def place(court: Court) -> Iterator[LocalCoordinator]:
+def place(setup: DisputeSetup) -> Iterator[LocalCoordinator]:
     """The database that the server serves, read beside it."""
-    with closing(LocalCoordinator.open(court.db)) as found:
+    with closing(LocalCoordinator.open(setup.db)) as found:
         yield found
 
 
-def serve(programs: Programs, court: Court) -> tuple[Program, str]:
+def serve(programs: Programs, setup: DisputeSetup) -> tuple[Program, str]:
     """A server at a port that stays its own, and its address."""
     with closing(bind("127.0.0.1", 0)) as listening:
         url = address_of(listening)
-    words = ("--referee", court.folder / "referee", "--grace", 0, "--poll", 0.1, "--port", url.rsplit(":", 1)[1])
-    server = programs.start("server", "coordinator", "serve", "--db", court.db, *words)
+    words = ("--referee", setup.folder / "referee", "--grace", 0, "--poll", 0.1, "--port", url.rsplit(":", 1)[1])
+    server = programs.start("server", "coordinator", "serve", "--db", setup.db, *words)
     await_(lambda: "\n" in server.out, programs)
     return server, url
 
 
 def test_programs_that_are_killed_play_on_and_the_bond_moves_once(
-    programs: Programs, court: Court, place: LocalCoordinator, calls: Path
+    programs: Programs, setup: DisputeSetup, place: LocalCoordinator, calls: Path
 ) -> None:
-    server, url = serve(programs, court)
+    server, url = serve(programs, setup)
 
     def at(name: str) -> tuple[object, ...]:
-        return ("--coordinator", url, "--key", court.folder / name, "--poll", 0.1)
+        return ("--coordinator", url, "--key", setup.folder / name, "--poll", 0.1)
 
     prover = programs.start("prover", "prover", calls / "forged", *at("prover"))
     challenger = programs.start("challenger", "challenger", "--watch", "--whole", *at("challenger"))
@@ -70,7 +70,7 @@ def test_programs_that_are_killed_play_on_and_the_bond_moves_once(
     server.kill_and_start_again()
     assert prover.process.wait(120) == 1, prover.err
     assert "claim 0\n" in prover.out
-    await_(lambda: not place.state.owed.keys() & {court.keys["challenger"].public}, programs)
+    await_(lambda: not place.state.owed.keys() & {setup.keys["challenger"].public}, programs)
 
     assert [challenger.interrupt(), server.interrupt()] == [0, 0]
     assert "claim 0: differs: " in challenger.err
@@ -83,15 +83,15 @@ def test_programs_that_are_killed_play_on_and_the_bond_moves_once(
     assert turns == list(range(len(turns)))
     kinds = Counter(entry.move.kind for entry in place.entries())
     assert (kinds["post"], kinds["contest"], kinds["rule"]) == (1, 1, 1)
-    purses = {name: place.purse(court.keys[name].public) for name in ("prover", "challenger")}
+    purses = {name: place.purse(setup.keys[name].public) for name in ("prover", "challenger")}
     assert purses == {"prover": 1_000_000, "challenger": 2_500_000}
 
 
 def test_a_prover_that_is_stopped_before_its_claim_is_final_says_so(
-    programs: Programs, court: Court, place: LocalCoordinator, calls: Path
+    programs: Programs, setup: DisputeSetup, place: LocalCoordinator, calls: Path
 ) -> None:
-    prover = programs.start("prover", "prover", calls / "honest", *court.at("prover"), "--poll", 0.1)
-    await_(lambda: prover.out == "claim 0\n", programs)  # told while the claim is open
+    prover = programs.start("prover", "prover", calls / "honest", *setup.at("prover"), "--poll", 0.1)
+    await_(lambda: prover.out == "claim 0\n", programs)  # result while the claim is open
     assert prover.interrupt() == 3
     assert prover.err == "stopped: claim 0 is open; start again before somebody disputes it\n"
 

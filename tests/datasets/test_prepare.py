@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tallystick.datasets.opened import open_dataset, open_record
+from tallystick.datasets.opened import open_dataset
 from tallystick.datasets.order import BatchPlan
 from tallystick.datasets.preparation import prepare
-from tallystick.datasets.records import check_record
+from tallystick.datasets.record_opening import check_record, open_record
 from tallystick.datasets.samples import ExampleDataset, TokenDataset
 from tallystick.datasets.tokenizer import Tokenizer
 from tallystick.datasets.tokens import commit_tokens, read_tokens, write_tokens

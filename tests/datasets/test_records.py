@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tallystick.commitments.encoding import parse
 from tallystick.commitments.tree import Hash
-from tallystick.datasets.records import RecordOpening, RecordTree, check_record, encode_example, prove_record
+from tallystick.datasets.record_opening import RecordOpening, check_record, prove_record
+from tallystick.datasets.records import RecordTree, encode_example
 from tallystick.errors import MalformedError, ProofError, UsageError
 from tallystick.transcripts.dataset import RecordCommit
 

@@ -25,7 +25,7 @@ from tallystick.errors import TallyError
 from tallystick.frameworks.torch.environment import describe_environment
 from tallystick.frameworks.torch.models import build_model
 from tallystick.recorders.training import resume, train
-from tallystick.store.log import LogWriter
+from tallystick.store.log_writer import LogWriter
 from tallystick.transcripts.recipe import Recipe
 
 WRITES = os.O_WRONLY | os.O_RDWR

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from tallystick.commitments.digests import digest_from
 from tallystick.commitments.tree import leaf_hash, tree_root
 from tallystick.errors import MalformedError, ProofError, TallyError, UnavailableError, UsageError
-from tallystick.store.log import LINE_BYTES_MAX, LogWriter, appending, open_line, read_lines
+from tallystick.store.log import LINE_BYTES_MAX, open_line, read_lines
+from tallystick.store.log_writer import LogWriter, appending
 from tallystick.transcripts.claim import Log
 
 MANY = 100_000

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from tallystick.commitments.digests import Digest, digest_bytes
 from tallystick.disputes.coordinators.manifest import manifest_digest
+from tallystick.disputes.evidence.statement import statement_at
 from tallystick.disputes.game.game import apply
 from tallystick.disputes.game.moves import Choose, Contest, Descend, Move, Partition, Post, Protest, Reveal
 from tallystick.disputes.game.partition import bounds, cut_places
@@ -29,13 +30,7 @@ from tallystick.disputes.game.protocols import (
 )
 from tallystick.disputes.game.rules import Rules
 from tallystick.disputes.game.state import Dispute, Phase, State
-from tallystick.documents.files import read_document
 from tallystick.judging.fault import Fault
-from tallystick.judging.opening.files import OPENING
-from tallystick.store.inference import InferenceDirectory, claims_inference
-from tallystick.store.run import RunDirectory
-from tallystick.transcripts.claim import Log
-from tallystick.transcripts.opening import Opening
 
 PROVER, CHALLENGER, TREASURY, REFEREE = (f"{number:064x}" for number in (1, 2, 3, 4))
 RULES: Final = Rules(treasury=TREASURY, referee=REFEREE)
@@ -76,16 +71,16 @@ class Rehearsal:
 
     def __post_init__(self) -> None:
         self.state = State(self.rules)
-        log, levels = claimed(self.statement), levels_of(self.statement)
-        root, nothing = digest_bytes(log.root).hex(), manifest_digest({})
+        claimed = statement_at(self.statement)
+        root, nothing = digest_bytes(claimed.tree.root).hex(), manifest_digest({})
         bond = self.rules.prover_bond
         self._make(
             Post(
                 actor=PROVER,
                 value=bond,
                 root=root,
-                size=log.size,
-                levels=levels,
+                size=claimed.tree.size,
+                levels=claimed.levels,
                 statement=nothing,
                 seal="0" * 64,
             )
@@ -152,20 +147,6 @@ class Rehearsal:
             path.write_bytes(source if isinstance(source, bytes) else source.read_bytes())
         self.turns.append(folder)
         return manifest_digest(files)
-
-
-def levels_of(statement: Path) -> Literal[1, 2]:
-    """1 where the leaves of a claim over `statement` are operators, 2 where they are records."""
-    return 1 if (statement / OPENING).is_file() else 2
-
-
-def claimed(statement: Path) -> Log:
-    """The tree that a claim over `statement` is about."""
-    if (statement / OPENING).is_file():
-        return Opening.from_bytes(read_document(statement / OPENING), OPENING).operators
-    if claims_inference(statement):
-        return InferenceDirectory(statement).claim().transcript
-    return RunDirectory(statement).claim().transcript
 
 
 def children_of(low: int, high: int, ways: int) -> Sequence[tuple[int, int]]:

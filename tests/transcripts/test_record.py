@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import Field, TypeAdapter, ValidationError
 
-from tallystick.commitments.encoding import encode
+from tallystick.commitments.encoding import decode, encode
 from tallystick.errors import MalformedError
 from tallystick.transcripts.claim import Claim, Log
 from tallystick.transcripts.record import (
     AnchorRecord,
     FailedRecord,
     HeaderRecord,
+    Record,
     StepRecord,
     TraceEntry,
     anchor_file,
@@ -178,3 +182,30 @@ def test_an_empty_summary_says_nothing() -> None:
 def test_the_file_of_an_anchor_follows_from_its_index() -> None:
     assert anchor_file(1234) == "anchors/step_00001234.safetensors"
     assert anchor_file(10**9) == "anchors/step_1000000000.safetensors"
+
+
+def is_read_strictly(line: bytes) -> bool:
+    """Whether `line` is canonical JSON, holds a record, and is that record's own encoding: three passes."""
+    try:
+        decode(line, "line 1")
+        record = TypeAdapter(Annotated[Record, Field(discriminator="kind")]).validate_json(line)
+        return record.to_bytes() == line
+    except (MalformedError, ValidationError):
+        return False
+
+
+@given(kind=st.sampled_from(sorted(RECORDS)), data=st.data())
+@settings(deadline=None, max_examples=300)
+def test_reading_in_one_pass_accepts_what_three_passes_accept(kind: str, data: st.DataObject) -> None:
+    line = bytearray(encode(RECORDS[kind]))
+    place = data.draw(st.integers(0, len(line) - 1))
+    piece = data.draw(
+        st.sampled_from([b"", b" ", b"0", b"1", b"e5", b".0", b"-", b"NaN", b"null", b',"index":3', b"\\u0061"])
+    )
+    line[place : place + data.draw(st.integers(0, 2))] = piece
+    try:
+        read_record(bytes(line), "line 1")
+    except MalformedError:
+        assert not is_read_strictly(bytes(line))
+    else:
+        assert is_read_strictly(bytes(line))

@@ -13,17 +13,18 @@ from tallystick.audits.inference import InferenceReport, audit_inference
 from tallystick.audits.policy import Policy, read_policy
 from tallystick.audits.report import Report
 from tallystick.audits.sampling import draw_nonce, parse_nonce
-from tallystick.audits.training import Progress, VerifierStack, audit_training
+from tallystick.audits.training import Progress, audit_training
 from tallystick.audits.training import verify_segment as verify_training_segment
 from tallystick.commitments.encoding import Json
 from tallystick.errors import UsageError
 from tallystick.judging.verdict import Outcome, Verdict
-from tallystick.store.inference import InferenceDirectory, claims_inference
+from tallystick.store.inference import InferenceDirectory
 from tallystick.store.run import RunDirectory
+from tallystick.store.statement import OpeningDirectory, read_statement
 from tallystick.tolerances.tolerance import Finding
+from tallystick.workloads.verifier_stack import VerifierStack
 
 if TYPE_CHECKING:
-    from tallystick.datasets.tokenizer import Tokenizer
     from tallystick.transcripts.environment import Environment
 
 RunSource = RunDirectory | InferenceDirectory | Path | str
@@ -100,23 +101,15 @@ def audit(
         UsageError: the nonce or the device makes no sense.
     """
     drawn = draw_nonce() if nonce is None else parse_nonce(nonce.hex() if isinstance(nonce, bytes) else nonce)
-    asked, path = _policy(policy), _path(run)
-    if claims_inference(path):
-        if asked.tolerance is not None:
-            raise UsageError(
-                "the policy's tolerance compares states of a training; calls are compared by their outputs"
-            )
-        calls = InferenceDirectory(path)
-        environment = calls.environment()
-        on = replay_device(device, environment)
+    asked, found = _policy(policy), read_statement(_path(run))
+    if isinstance(found, OpeningDirectory):
+        raise UsageError(f"{found.path}: holds opened operators; `tally judge {found.path}` judges them")
+    if isinstance(found, InferenceDirectory):
+        return _audit_calls(found, asked, drawn, device, progress)
+    with threads_of(found.environment()):
+        stack = verifier_stack(found, device, asked)
         progress(0, 0)
-        with threads_of(environment):
-            return AuditResult(_audit_calls(calls, asked, drawn, on, progress))
-    directory = RunDirectory(path)
-    with threads_of(directory.environment()):
-        stack = verifier_stack(directory, device, asked)
-        progress(0, 0)
-        return AuditResult(audit_training(directory, asked, drawn, stack, progress))
+        return AuditResult(audit_training(found, asked, drawn, stack, progress))
 
 
 def verify_segment(
@@ -141,18 +134,10 @@ def verify_segment(
 
 def verifier_stack(run: RunDirectory, device: str | None, policy: Policy) -> VerifierStack:
     """This machine as it replays `run`; raises `UsageError` for an unknown device."""
-    from tallystick.frameworks.torch.environment import describe_environment
-    from tallystick.frameworks.torch.training.graph_replayer import GraphReplayer, recipe_graph_root
-    from tallystick.frameworks.torch.training.replayer import TorchReplayer
+    from tallystick.frameworks.torch.training.verifier_stack import torch_verifier_stack
 
-    on = replay_device(device, run.environment())
-    return VerifierStack(
-        describe_environment("cuda" if on == "cuda" else "cpu"),
-        lambda spec, dataset, plan: TorchReplayer(spec, dataset, plan, on, policy.parameters_max),
-        lambda spec, program: GraphReplayer(spec, program, on, policy.parameters_max),
-        recipe_graph_root,
-        _train_bpe,
-    )
+    stated = run.environment()
+    return torch_verifier_stack(stated, replay_device(device, stated), policy.parameters_max)
 
 
 def replay_device(device: str | None, stated: Environment) -> str:
@@ -187,19 +172,19 @@ def _policy(policy: PolicySource) -> Policy:
 
 
 def _audit_calls(
-    run: InferenceDirectory, policy: Policy, nonce: bytes, device: str, progress: Progress
-) -> InferenceReport:
+    run: InferenceDirectory, policy: Policy, nonce: bytes, device: str | None, progress: Progress
+) -> AuditResult:
     from tallystick.frameworks.torch.engine import TorchEngine
     from tallystick.frameworks.torch.environment import describe_environment
 
-    environment = describe_environment("cuda" if device == "cuda" else "cpu")
-    return audit_inference(run, policy, nonce, environment, TorchEngine(device), progress)
-
-
-def _train_bpe(text: str, vocabulary: int) -> Tokenizer:
-    from tallystick.frameworks.tokenizers import train_bpe  # raises where the library is missing: a full audit asks
-
-    return train_bpe(text, vocabulary)
+    if policy.tolerance is not None:
+        raise UsageError("the policy's tolerance compares states of a training; calls are compared by their outputs")
+    stated = run.environment()
+    on = replay_device(device, stated)
+    progress(0, 0)
+    with threads_of(stated):
+        environment = describe_environment("cuda" if on == "cuda" else "cpu")
+        return AuditResult(audit_inference(run, policy, nonce, environment, TorchEngine(on), progress))
 
 
 def _repeat(nonce: bytes) -> tuple[str, ...]:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tallystick.disputes.evidence.subjects import (
-    graph_replayer,
-    subject_of_call,
-    subject_of_step,
-    whole_calls,
-    whole_evidence,
-)
+from tallystick.disputes.evidence.gathering import gather_whole
+from tallystick.disputes.evidence.opening_sources import graph_replayer, source_of_call, source_of_step
 from tallystick.errors import UsageError
 from tallystick.frameworks.torch.engine import TorchEngine
-from tallystick.recorders.step_opening import open_operators as open_subject
-from tallystick.store.inference import InferenceDirectory, claims_inference
+from tallystick.recorders.step_opening import open_operators as write_opening
+from tallystick.store.inference import InferenceDirectory
 from tallystick.store.run import RunDirectory
+from tallystick.store.statement import OpeningDirectory, read_statement
 from tallystick.transcripts.opening import Opening
 
 
@@ -46,9 +42,11 @@ def open_operators(
     if device not in ("cpu", "cuda"):
         raise UsageError(f"--device {device}: cpu or cuda")
     path = Path(run) if isinstance(run, str | Path) else run.path
-    if claims_inference(path):
-        subject = subject_of_call(whole_calls(InferenceDirectory(path)), step)
+    found = read_statement(path)
+    if isinstance(found, OpeningDirectory):
+        raise UsageError(f"{path}: holds opened operators already; `tally judge {path}` judges them")
+    if isinstance(found, InferenceDirectory):
+        source = source_of_call(gather_whole(found), step)
     else:
-        evidence = whole_evidence(RunDirectory(path))
-        subject = subject_of_step(evidence, step, lambda found: graph_replayer(found, device))
-    return open_subject(subject, Path(out), TorchEngine(device), node, tensors)
+        source = source_of_step(gather_whole(found), step, lambda evidence: graph_replayer(evidence, device))
+    return write_opening(source, Path(out), TorchEngine(device), node, tensors)

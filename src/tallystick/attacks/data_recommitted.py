@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from tallystick.attacks.attack import Attack, accepted, rejected
 from tallystick.attacks.forging import copy_data, recipe_of
 from tallystick.attacks.token_files import commit_again, forge_tokenizer, forge_tokens
-from tallystick.datasets.preparation import SOURCE_FILES
+from tallystick.datasets.opened import SOURCE_FILES
 from tallystick.errors import UsageError
 from tallystick.frameworks.tokenizers import train_bpe
 from tallystick.recorders.training import TrainingRun, train

@@ -16,7 +16,8 @@ from tallystick.errors import UsageError
 from tallystick.frameworks.torch.tensors import from_tensor
 from tallystick.frameworks.torch.training.summaries import Summariser
 from tallystick.recorders.run_recorder import header_of
-from tallystick.store.log import LogWriter, read_lines
+from tallystick.store.log import read_lines
+from tallystick.store.log_writer import LogWriter
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.digest import state_digest
 from tallystick.tensors.safetensors import read_state, write_state

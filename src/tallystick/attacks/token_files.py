@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tallystick.datasets.preparation import TOKENIZER_FILE, TOKENS_FILE, tokenize
+from tallystick.datasets.bpe import tokenize
+from tallystick.datasets.opened import TOKENIZER_FILE, TOKENS_FILE
 from tallystick.datasets.tokenizer import Tokenizer
 from tallystick.datasets.tokens import commit_tokens, read_tokens, write_tokens
 from tallystick.errors import UsageError

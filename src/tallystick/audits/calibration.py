@@ -9,13 +9,15 @@ from __future__ import annotations
 import math
 from functools import cache
 from importlib import resources
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import Field
 
 from tallystick.documents.document import Count, Document, Positive
-from tallystick.tolerances.residual import ResidualLimits
 from tallystick.transcripts.recipe import Recipe
+
+if TYPE_CHECKING:
+    from tallystick.tolerances.residual import ResidualLimits
 
 Distance = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Family = Literal["language", "image"]
@@ -34,6 +36,8 @@ class StateLimits(Document):
 
     def residual_limits(self, update_floor: float) -> ResidualLimits:
         """The limits as the tolerance takes them; an absent `element` or `stretch` is no limit."""
+        from tallystick.tolerances.residual import ResidualLimits  # only a tolerant audit measures residuals
+
         return ResidualLimits(
             self.overall,
             self.worst_tensor,
@@ -71,10 +75,10 @@ class LimitsEntry(Document):
 
     @property
     def parameters_max(self) -> float:
-        """The largest model, in weights, that a distance beyond these limits says anything against.
+        """The largest number of weights for which a distance beyond these limits counts against a run.
 
-        Limits lie `MARGIN` times above honest drift at least. Rounding of a sum grows with the root of its length, so
-        that a model `MARGIN`² times as large may use the margin up.
+        Limits lie at least `MARGIN` times above honest drift. The rounding of a sum grows with the root of its length,
+        so a model `MARGIN`² times as large may reach the limits.
         """
         return math.inf if self.parameters is None else MARGIN**2 * self.parameters
 

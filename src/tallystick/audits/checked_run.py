@@ -1,27 +1,30 @@
-"""Reads a run directory and rechecks every digest, root and binding in it, without running anything."""
+"""Reads a run directory and checks every digest, root and binding in it; nothing is run.
+
+The transcript is read in one pass, and each anchor once: `walk_anchors` hands every state on while it is in memory.
+"""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
 
 from tallystick.audits.policy import Policy
 from tallystick.commitments.digests import digest_from
 from tallystick.commitments.tree import Frontier, leaf_hash
-from tallystick.datasets.opened import read_tokenizer
+from tallystick.datasets.opened import check_stated_tokenizer, read_tokenizer
 from tallystick.datasets.order import BatchPlan
 from tallystick.datasets.samples import Dataset
-from tallystick.datasets.verify import check_stated_tokenizer
 from tallystick.errors import ProofError, UnavailableError
-from tallystick.graphs.files import load_program
-from tallystick.graphs.graph import Graph
-from tallystick.graphs.root import graph_root
 from tallystick.judging.findings import Findings, require
 from tallystick.store.log import open_line, read_lines
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.digest import state_digest
-from tallystick.tensors.safetensors import StateFile, read_state
+from tallystick.tensors.safetensors import read_state
 from tallystick.tensors.tensor import State, Tensor
 from tallystick.transcripts.chain import Chain
 from tallystick.transcripts.claim import Claim, Log
@@ -40,18 +43,19 @@ from tallystick.transcripts.record import (
 from tallystick.transcripts.rule import GroupRule
 from tallystick.transcripts.spec import Spec
 from tallystick.transcripts.summary import StateSummary
-from tallystick.workloads.names import BATCH
-from tallystick.workloads.optimizer import UpdateRule
+from tallystick.workloads.names import BATCH, POSITION
 from tallystick.workloads.plan import batch_plan, open_data
-from tallystick.workloads.program import StepProgram, recipe_program
 from tallystick.workloads.schedule import learning_rate
+
+if TYPE_CHECKING:
+    from tallystick.workloads.program import StepProgram
 
 RATE_TOLERANCE = 1e-12
 
 
 @dataclass
 class CheckedRun:
-    """A run whose bytes hang together as far as `findings` says."""
+    """A run directory with what was found in it; `findings` says which checks it passed."""
 
     run: RunDirectory
     claim: Claim
@@ -66,10 +70,11 @@ class CheckedRun:
     is_screened: bool = True
     training_seconds: float = 0.0
     _places: array[int] = field(default_factory=lambda: array("Q"))
+    _latest: StepRecord | None = None
 
     @property
     def optimizer(self) -> tuple[GroupRule, ...]:
-        """The rules of a loop's optimizer; none where the claim withdraws the step graph beside which they stand."""
+        """The rules of a loop's optimizer; none where the claim withdraws the step graph, which they belong to."""
         return () if self.claim.no_graph is not None else self.spec.optimizer or ()
 
     @property
@@ -77,20 +82,35 @@ class CheckedRun:
         """The number of step records."""
         return len(self._places)
 
+    @property
+    def ends_as_claimed(self) -> bool:
+        """Whether the last anchor names the final state of the claim."""
+        last = self.anchors.get(max(self.anchors, default=-1))
+        return last is not None and last.digest == self.claim.final_state
+
     def step(self, index: int) -> StepRecord:
-        """The record of step `index`, read from its place in the transcript."""
+        """The record of step `index`, read from its place in the transcript; the latest one is kept.
+
+        Its form was checked in the pass over the transcript. Raises `ProofError` where another record stands there now.
+        """
+        if self._latest is not None and self._latest.index == index:
+            return self._latest
         with self.run.transcript_path.open("rb") as file:
             file.seek(self._places[index - 1])
-            record = read_record(file.readline().removesuffix(b"\n"), f"transcript.jsonl: step {index}")
-        if not isinstance(record, StepRecord) or record.index != index:
+            line = file.readline().removesuffix(b"\n")
+        try:
+            record = StepRecord.model_validate_json(line)
+        except ValidationError:
+            record = None
+        if record is None or record.index != index:
             raise ProofError(f"transcript.jsonl changed while it was audited (step {index})")
+        self._latest = record
         return record
 
     def state(self, anchor: int) -> dict[str, Tensor]:
-        """The state kept in an anchor file; raises `ProofError` unless it is the recorded one."""
+        """The state of an anchor, read from its file; raises `ProofError` unless its digest is the recorded one."""
         record = self.anchors[anchor]
-        with StateFile(self.run.path / record.file, canonical=True) as file:
-            state = {name: file.tensor(name).copy() for name in file.names}
+        state = read_state(self.run.path / record.file, canonical=True)
         if state_digest(state) != record.digest:
             raise ProofError(f"{record.file} does not hold the state its record names")
         return state
@@ -116,12 +136,19 @@ class CheckedRun:
 
 
 def gather_evidence(run: RunDirectory, policy: Policy) -> CheckedRun:
-    """Read a run and recheck all of it; what does not hold is in the evidence's findings.
+    """Read a run and check all of it, anchors included; what fails is in the findings.
 
     Raises:
         MalformedError: a file is not what it should be.
         UnavailableError: a file is missing or larger than the policy allows.
     """
+    evidence = read_run(run, policy)
+    deque(walk_anchors(evidence, policy), maxlen=0)
+    return evidence
+
+
+def read_run(run: RunDirectory, policy: Policy) -> CheckedRun:
+    """As `gather_evidence`, without opening the anchors."""
     evidence = CheckedRun(run, run.claim(), run.spec(), run.environment())
     findings, claim = evidence.findings, evidence.claim
     with findings.check("claim"):
@@ -138,11 +165,12 @@ def gather_evidence(run: RunDirectory, policy: Policy) -> CheckedRun:
         _open_data(evidence)
     if evidence.spec.graph is not None:
         with findings.check("step graph"):
-            _open_graph(evidence)
+            from tallystick.audits.step_graph import open_step_graph
+
+            evidence.program = open_step_graph(evidence)
     _read_transcript(evidence, policy)
     _read_trace(evidence, policy)
     _check_tiles(evidence)
-    _check_anchors(evidence, policy)
     return evidence
 
 
@@ -158,7 +186,7 @@ def _open_data(evidence: CheckedRun) -> None:
 
 
 def _check_stated_data(evidence: CheckedRun) -> None:
-    """What is committed to is of the kinds that the recipe states."""
+    """Compare the kinds of data and tokenizer that are committed to with those of the recipe."""
     recipe, commitment = evidence.spec.recipe, evidence.spec.data
     assert recipe is not None  # only a recipe has data
     assert commitment is not None
@@ -168,26 +196,8 @@ def _check_stated_data(evidence: CheckedRun) -> None:
         check_stated_tokenizer(tokenizer, recipe.tokenizer.kind, recipe.tokenizer.vocabulary)
 
 
-def _open_graph(evidence: CheckedRun) -> None:
-    """Read the step graph through the strict door; raises `MalformedError` for one that no verifier would run."""
-    graph, constants = load_program(evidence.run.graph_path)
-    require(graph_root(graph) == evidence.spec.graph, "graphs/step.json is not the graph that the spec names")
-    if evidence.claim.no_graph is None:
-        evidence.program = _program(evidence, graph, constants)
-
-
-def _program(evidence: CheckedRun, graph: Graph, constants: State) -> StepProgram | None:
-    spec = evidence.spec
-    if spec.recipe is None:
-        rules = tuple(UpdateRule.of_group(group) for group in spec.optimizer or ())
-        return StepProgram(graph, constants, rules, evidence.batch, evidence.rates)
-    if evidence.dataset is None or evidence.plan is None:
-        return None  # the data was rejected already
-    return recipe_program(spec.recipe, graph, constants, evidence.dataset, evidence.plan)
-
-
 def _read_transcript(evidence: CheckedRun, policy: Policy) -> None:
-    """One pass over all records: root, order, batches, learning rates. Memory: eight bytes a record."""
+    """Check root, order, batches and learning rates in one pass over all records; keeps eight bytes a step."""
     path, chain, frontier, place = evidence.run.transcript_path, Chain(evidence.spec), Frontier.empty(), 0
     broken: ProofError | None = None
     for number, line in enumerate(read_lines(path)):
@@ -233,7 +243,7 @@ def _check_hints(evidence: CheckedRun, summary: StateSummary, subject: str) -> N
 
 
 def _check_step(evidence: CheckedRun, record: StepRecord) -> None:
-    """What is recorded of a step, its batch and its learning rate follow from the spec alone."""
+    """Compare what a record holds, its batch and its learning rate with what the spec determines."""
     recipe, plan = evidence.spec.recipe, evidence.plan
     found = record.post.model_dump(exclude_none=True).keys()
     wrong = sorted(found ^ evidence.spec.recorded.summaries_due(record.index))
@@ -275,7 +285,7 @@ def _read_trace(evidence: CheckedRun, policy: Policy) -> None:
 
 
 def _check_tiles(evidence: CheckedRun) -> None:
-    """The tiles serve openings; opening the first and the last record shows that they belong to this root."""
+    """Open the first and the last record, to see that the tiles from which records are opened have this root."""
     log = evidence.claim.transcript
     if evidence.findings.rejected:
         return  # these are not the claimed records; opening one of them would show nothing
@@ -284,27 +294,29 @@ def _check_tiles(evidence: CheckedRun) -> None:
             open_line(evidence.run.transcript_path, index, log.size).check(log)
 
 
-def _check_anchors(evidence: CheckedRun, policy: Policy) -> None:
+def walk_anchors(evidence: CheckedRun, policy: Policy) -> Iterator[tuple[int, State | None]]:
+    """Read and check the anchors in order: each one's step and state, or `None` where it is not the recorded one.
+
+    Holds one state at a time; whoever keeps the previous one holds two. Sizes are asked first, because they cost
+    nothing. Raises what `gather_evidence` raises.
+    """
+    for record in evidence.anchors.values():
+        path = evidence.run.path / record.file
+        if path.is_file() and path.stat().st_size > policy.anchor_bytes_max:
+            raise UnavailableError(f"{path.name}: larger than the {policy.anchor_bytes_max} bytes allowed")
     for index in sorted(evidence.anchors):
+        state: State | None = None  # lets go of the last one before the next is read
         with evidence.findings.check("anchor", f"step {index}"):
-            path = evidence.run.path / evidence.anchors[index].file
-            if path.is_file() and path.stat().st_size > policy.anchor_bytes_max:
-                raise UnavailableError(f"{path.name}: larger than the {policy.anchor_bytes_max} bytes allowed")
-            require(_position(evidence.state(index)) == index, f"{path.name} is not the state after step {index}")
+            state = _checked_anchor(evidence, index)
+        yield index, state
     with evidence.findings.check("final state"):
-        last = evidence.anchors.get(max(evidence.anchors, default=-1))
-        require(
-            last is not None and last.digest == evidence.claim.final_state,
-            "the last anchor is not the final state",
-        )
+        require(evidence.ends_as_claimed, "the last anchor is not the final state")
 
 
-def _position(state: Mapping[str, Tensor]) -> int | None:
-    """The number of steps taken, as a state holds it."""
-    held = state.get("position.step")
-    return int(held.array().flat[0]) if held is not None and (held.dtype, held.shape) == ("I64", ()) else None
-
-
-def steps_between(evidence: CheckedRun, start: int, end: int) -> Iterator[StepRecord]:
-    """The records of steps `start + 1` … `end`."""
-    return (evidence.step(index) for index in range(start + 1, end + 1))
+def _checked_anchor(evidence: CheckedRun, index: int) -> State:
+    state, file = evidence.state(index), evidence.anchors[index].file.removeprefix("anchors/")
+    held = state.get(POSITION)
+    is_count = held is not None and (held.dtype, held.shape) == ("I64", ())
+    position = int(held.array().flat[0]) if held is not None and is_count else None
+    require(position == index, f"{file} is not the state after step {index}")
+    return state

@@ -67,7 +67,7 @@ class InferenceReport:
 
 @dataclass
 class Calls:
-    """An inference directory whose bytes hang together as far as `findings` says."""
+    """An inference directory with what was found in it; `findings` says which checks it passed."""
 
     run: InferenceDirectory
     claim: InferenceClaim
@@ -78,7 +78,7 @@ class Calls:
     findings: Findings = field(default_factory=Findings)
 
     def weights(self) -> State:
-        """Weights and buffers; raises `UnavailableError` where they are not there, `ProofError` where others are."""
+        """Weights and buffers; raises `UnavailableError` without a file, `ProofError` for another digest."""
         if not self.run.weights_path.is_file():
             raise UnavailableError("weights.safetensors: not handed over; no call can be replayed without it")
         weights = read_state(self.run.weights_path, canonical=True)
@@ -137,7 +137,7 @@ def audit_inference(
 
 
 def gather_calls(run: InferenceDirectory, policy: Policy) -> Calls:
-    """Read an inference directory and recheck all of it; what does not hold is in the findings."""
+    """Read an inference directory and check all of it; what fails is in the findings."""
     graph, constants = load_program(run.graph_path)
     calls = Calls(run, run.claim(), run.environment(), graph, constants)
     findings, claim = calls.findings, calls.claim
@@ -219,7 +219,7 @@ def _compare(claimed: Tensor | None, replayed: Tensor | None, allowed: float | N
 
 
 def relative_distance(claimed: np.ndarray, replayed: np.ndarray) -> float:
-    """‖claimed − replayed‖₂ ÷ ‖replayed‖₂; infinite where one of both is not finite and the other is."""
+    """‖claimed − replayed‖₂ ÷ ‖replayed‖₂; infinite where one of the two is finite and the other is not."""
     finite = np.isfinite(replayed)
     same = (claimed == replayed) | (np.isnan(claimed) & np.isnan(replayed))
     if not np.array_equal(np.isfinite(claimed), finite) or not same[~finite].all():

@@ -1,4 +1,4 @@
-"""The chain has to begin at the seeded state: drawing it again costs no training.
+"""Compares the first anchor with the state that the recipe's seed gives; that takes no training.
 
 Generators give the same words on every machine, and the normal numbers made of them differ by the rounding of a
 logarithm and a cosine; nothing else may differ.

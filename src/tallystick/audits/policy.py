@@ -1,6 +1,6 @@
 """The verifier's policy: what is sampled, what is allowed, and how much work is spent.
 
-Nothing in a run directory can change a policy; a claim that asks for more tolerance asks in vain.
+Nothing in a run directory changes a policy, whatever tolerance a claim asks for.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Policy(Document):
     """What one verifier asks of a run.
 
     `tolerance` names what a tolerant audit compares opened states by (`tolerances.registry`) in place of the calibrated
-    residual. `replay` says what steps are taken again with where a run has both a step graph and a recipe. `outputs` is
-    how far a model's outputs may lie from a replay on another stack, relative to their norm. `properties` are checked
-    of values without a replay.
+    residual. `replay` says whether a run that has both a step graph and a recipe is replayed from the graph or the
+    recipe. `outputs` is how far a model's outputs may lie from a replay on another stack, relative to their norm.
+    `properties` are checked of values without a replay.
 
     Raises `UsageError` for a tolerance that is not known here, or that an exact audit would not ask.
     """

@@ -1,28 +1,28 @@
-"""Replays a segment from its anchor and judges it twice: its trajectory and its state.
+"""Replays a segment from its anchor and judges its trajectory and its state.
 
-Each judgement catches what the other misses: weights edited after training leave the trajectory whole, and a run
-that reaches the right state with invented losses leaves the state whole.
+Each judgement finds what the other misses: weights edited after training leave the trajectory as it was, and invented
+losses leave the state as it was.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from tallystick.audits.checked_run import CheckedRun
 from tallystick.audits.sampling import Segment
-from tallystick.audits.tolerant import TolerantJudge
 from tallystick.commitments.encoding import Json
 from tallystick.judging.findings import AGREES, DIFFERS, Findings
-from tallystick.tensors.tensor import Tensor
-from tallystick.tolerances.exact import describe_difference
+from tallystick.tensors.tensor import State
 from tallystick.tolerances.loss import LossBand
 from tallystick.transcripts.record import StepRecord
 from tallystick.workloads.replayer import ReplayedStep, Replayer
+
+if TYPE_CHECKING:
+    from tallystick.audits.tolerant import TolerantJudge
 
 NUMBERS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 
@@ -51,11 +51,19 @@ class SegmentReport:
 
 
 def replay_segment(
-    evidence: CheckedRun, segment: Segment, replayer: Replayer, judge: TolerantJudge | None
+    evidence: CheckedRun,
+    findings: Findings,
+    segment: Segment,
+    start: State,
+    end: State,
+    replayer: Replayer,
+    judge: TolerantJudge | None,
 ) -> SegmentReport:
-    """Replay one segment into the evidence's findings; without a `judge`, equality of bits is asked for."""
+    """Replay one segment from the state `start` into `findings`; without a `judge`, equality of bits is asked for.
+
+    `end` is the state of the next anchor, compared where the segment reaches it.
+    """
     started, notes = time.perf_counter(), Findings()
-    start = evidence.state(segment.start)
     replayer.restore(start)
     band = LossBand(evidence.spec.recorded.loss_decimals, judge.entry.loss_band if judge else 0.0)
     losses, agreed = [], True
@@ -64,12 +72,14 @@ def replay_segment(
         losses.append((index, as_float(claimed.loss), replayed.loss))
         agreed &= _judge_trajectory(notes, claimed, replayed, band, judge)
         _judge_summaries(notes, claimed, replayed, start, replayer, judge)
-    is_compared = not segment.reaches_anchor or _judge_state(
-        notes, start, evidence.state(segment.end), replayer.state(), segment, judge
-    )
+    is_compared = True
+    if segment.reaches_anchor and judge is not None:
+        is_compared = judge.state(notes, start, end, replayer.state(), segment)
+    elif segment.reaches_anchor:
+        judge_whole_state(notes, end, replayer.state(), f"step {segment.end}")
     trajectory = [finding for finding in notes.seen if finding.name in TRAJECTORY]
     state = [finding for finding in notes.seen if finding.name not in TRAJECTORY and not finding.advisory]
-    evidence.findings.extend(notes)
+    findings.extend(notes)
     return SegmentReport(
         segment,
         time.perf_counter() - started,
@@ -84,7 +94,7 @@ TRAJECTORY = frozenset({"loss", "gradient norm", "activation"})
 
 
 def as_float(value: float | str) -> float:
-    """A recorded number, its three non-finite spellings included."""
+    """A recorded number as a float; "nan", "inf" and "-inf" are numbers too."""
     return NUMBERS[value] if isinstance(value, str) else value
 
 
@@ -109,7 +119,7 @@ def _judge_summaries(
     notes: Findings,
     claimed: StepRecord,
     replayed: ReplayedStep,
-    start: Mapping[str, Tensor],
+    start: State,
     replayer: Replayer,
     judge: TolerantJudge | None,
 ) -> None:
@@ -122,35 +132,20 @@ def _judge_summaries(
         notes.note(AGREES if ours.get(name) == value else DIFFERS, f"{name} summary", subject)
 
 
-def _judge_state(
-    notes: Findings,
-    start: Mapping[str, Tensor],
-    claimed: Mapping[str, Tensor],
-    replayed: Mapping[str, Tensor],
-    segment: Segment,
-    judge: TolerantJudge | None,
-) -> bool:
-    """Whether the state could be compared."""
-    if judge is not None:
-        return judge.state(notes, start, claimed, replayed, segment)
-    judge_whole_state(notes, claimed, replayed, f"step {segment.end}")
-    return True
-
-
-def judge_whole_state(
-    notes: Findings, claimed: Mapping[str, Tensor], replayed: Mapping[str, Tensor], subject: str
-) -> None:
-    """Ask for equality of every byte; each tensor that differs is a finding of its own."""
+def judge_whole_state(notes: Findings, claimed: State, replayed: State, subject: str) -> None:
+    """Compare every byte of two states; each tensor that differs is one finding."""
     differing = [name for name in sorted(claimed.keys() | replayed.keys()) if not _same(claimed, replayed, name)]
     if not differing:
         notes.note(AGREES, "state", subject)
     for name in differing:
+        from tallystick.tolerances.exact import describe_difference  # only of tensors that differ
+
         is_on_both = name in claimed and name in replayed
         detail = describe_difference(claimed[name], replayed[name]) if is_on_both else "only on one side"
         notes.note(DIFFERS, "state", f"{subject}, {name}", detail)
 
 
-def _same(claimed: Mapping[str, Tensor], replayed: Mapping[str, Tensor], name: str) -> bool:
+def _same(claimed: State, replayed: State, name: str) -> bool:
     if name not in claimed or name not in replayed:
         return False
     theirs, ours = claimed[name], replayed[name]

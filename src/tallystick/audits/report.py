@@ -38,19 +38,19 @@ class Report:
 
     @property
     def replayed(self) -> str:
-        """What steps were taken again with: a step graph by its root, or a trainer built from the recipe."""
+        """What was replayed: a step graph by its root, the recipe with a trainer, or nothing."""
         if not self.segments:
             return "nothing"
         return "the recipe" if self.graph is None else f"graph {self.graph}"
 
     @property
     def replayed_steps(self) -> int:
-        """How many steps the verifier took again."""
+        """How many steps were replayed."""
         return sum(report.segment.steps for report in self.segments)
 
     @property
     def cost_ratio(self) -> float | None:
-        """Audit time over the training time that the prover's clock states, or `None` where that says nothing."""
+        """Audit time over the training time that the prover's clock states, or `None` without a usable time."""
         if not CLOCK_LEAST <= self.training_seconds < math.inf:
             return None
         return self.audit_seconds / self.training_seconds
@@ -91,7 +91,7 @@ def make_report(
     seconds: float,
     graph: Digest | None = None,
 ) -> Report:
-    """The report over what an audit saw, what it could not obtain, and what it left alone."""
+    """The report of an audit: what it checked, what it could not obtain, and what it did not check."""
     share = unreachable_share(evidence.anchors, evidence.steps, policy.window)
     verdict = Verdict(
         tuple(evidence.findings.seen),

@@ -1,4 +1,4 @@
-"""Which steps an audit looks at, from a nonce drawn after the claim: anybody can repeat the choice."""
+"""Chooses the steps of an audit from a nonce drawn after the claim; with the nonce anybody can repeat the choice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NONCE_BYTES = 32
 
 
 def draw_nonce() -> bytes:
-    """32 bytes from the verifier's own operating system."""
+    """32 random bytes from the operating system."""
     return secrets.token_bytes(NONCE_BYTES)
 
 
@@ -33,7 +33,7 @@ def parse_nonce(text: str) -> bytes:
 
 
 def sample_steps(nonce: bytes, claim: Digest, steps: int, count: int) -> tuple[int, ...]:
-    """`count` distinct steps of 1…`steps`, uniform for whoever does not know the nonce."""
+    """`count` distinct steps of 1…`steps`, uniformly distributed to anyone without the nonce."""
     key = digest("sample", encode({"claim": str(claim), "nonce": nonce.hex()}))
     return tuple(int(position) + 1 for position in sample(digest_bytes(key), steps, min(count, steps)))
 
@@ -64,7 +64,7 @@ class Selection:
 def select_segments(sampled: Iterable[int], anchors: Iterable[int], window: int) -> Selection:
     """The shortest replays that cover the sampled steps.
 
-    A replay goes on to the next anchor when the window allows it, because only there the whole state is compared.
+    A replay goes on to the next anchor where the window allows it, because the whole state is compared only there.
     """
     marks, chosen = sorted(anchors), tuple(sampled)
     ends: dict[int, Segment] = {}

@@ -1,12 +1,13 @@
-"""Replay-free screens over neighbouring anchors: what no honest run of the declared recipe can show.
+"""Screens: what the anchors of a run show without a replay.
 
-Invariants and bounds are theorems and decide; profile and direction are statistics and advise.
+No honest run of the declared recipe fails an invariant or a bound: these decide. The profile of the updates and their
+direction are statistics: they advise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -18,7 +19,6 @@ from tallystick.errors import MalformedError, ProofError
 from tallystick.judging.findings import Findings, require
 from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.bucket import Bucket
-from tallystick.tolerances.projection import Projection
 from tallystick.tolerances.reach import reach_adamw, reach_sgd
 from tallystick.tolerances.screens import moment_cosine, second_moment_floor, update_profile
 from tallystick.tolerances.streams import difference_norm, element_count, norm, not_finite
@@ -37,48 +37,73 @@ State = Mapping[str, Tensor]
 Weights: TypeAlias = Mapping[str, np.ndarray[Any, np.dtype[Any]]]
 
 
-def screen_anchors(evidence: CheckedRun) -> None:
-    """Run every screen over every pair of neighbouring anchors; holds two states at a time."""
-    recipe = evidence.spec.recipe
-    marks = sorted(evidence.anchors)
-    previous: State | None = None
-    moves: list[float] = []
-    for start, mark in zip([*marks[:1], *marks], marks, strict=False):
-        try:
-            state = evidence.state(mark)
-        except ProofError:
-            return  # the anchor itself was rejected already
-        evidence.is_screened &= all(
-            tensor.dtype in SCREENED for tensor in weights_of(state).values() if is_float(tensor)
-        )
-        _screen_finite(evidence.findings, state, mark)
-        _screen_continuity(evidence, state, mark)
-        _screen_summary(evidence, state, mark)
-        if previous is not None and recipe is not None:
-            _screen_segment(evidence, recipe, previous, state, start, mark)
-            moves.append(_move_per_rate(recipe, previous, state, start, mark))
-        elif previous is not None and evidence.optimizer:
-            rules = [UpdateRule.of_group(group) for group in evidence.optimizer]
-            if all(rule.kind != "sgd" for rule in rules):
-                _note(evidence, _loop_screens(evidence, rules, previous, state, start, mark), start, mark)
-        previous = state
-    if len(moves) >= 3:
-        finding = update_profile(moves)
+@dataclass
+class AnchorScreens:
+    """Screens anchors one after the other, in order; keeps the state before.
+
+    Anchor by anchor: finite values, its sketch, its buckets. Pair by pair: second moments, how far weights moved and
+    in which direction.
+    """
+
+    evidence: CheckedRun
+    findings: Findings
+    _previous: tuple[int, State] | None = None
+    _moves: list[float] = field(default_factory=list)
+    _is_stopped: bool = False
+
+    def follow(self, mark: int, state: State | None) -> None:
+        """Screen the state after step `mark`; nothing is screened from an anchor on that is not the recorded one."""
+        self._is_stopped |= state is None
+        if state is None or self._is_stopped:
+            return
+        evidence, findings = self.evidence, self.findings
+        floats = (tensor.dtype for tensor in weights_of(state).values() if is_float(tensor))
+        evidence.is_screened &= all(dtype in SCREENED for dtype in floats)
+        bad = not_finite(state)
+        findings.note(Finding(float(len(bad)), 0.0), "finite state", f"step {mark}" + (f", {bad[0]}" if bad else ""))
+        _screen_continuity(evidence, findings, state, mark)
+        _screen_summary(evidence, findings, state, mark)
+        if self._previous is not None:
+            self._screen_pair(*self._previous, mark, state)
+        self._previous = mark, state
+
+    def finish(self) -> None:
+        """Compare the moves of all segments with each other, where every anchor was screened."""
+        if self._is_stopped or len(self._moves) < 3:
+            return
+        finding = update_profile(self._moves)
         named = replace(finding, where=f"segment {finding.where}" if finding.where else "")
-        evidence.findings.note(named, "update profile", advisory=True)
+        self.findings.note(named, "update profile", advisory=True)
+
+    def _screen_pair(self, start: int, before: State, end: int, after: State) -> None:
+        recipe, rules = self.evidence.spec.recipe, [UpdateRule.of_group(group) for group in self.evidence.optimizer]
+        if recipe is not None:
+            rates = [learning_rate(recipe, step) for step in range(start + 1, end + 1)]
+            self._note(_recipe_screens(self.evidence, recipe, before, after, rates, start), start, end)
+            old, new = weights_of(before), weights_of(after)
+            moved = difference_norm([new[name] for name in old], list(old.values()))
+            self._moves.append(moved / sum(rates) if sum(rates) else float("nan"))
+        elif rules and all(rule.kind != "sgd" for rule in rules):
+            self._note(_loop_screens(self.evidence, rules, before, after, start, end), start, end)
+
+    def _note(self, screens: Iterator[Finding], start: int, end: int) -> None:
+        try:
+            screened = list(screens)
+        except (KeyError, MalformedError, ValueError) as error:
+            raise MalformedError(f"anchor of step {end}: not a state of this run ({error})") from None
+        for finding in screened:
+            self.findings.note(finding, finding.name.replace("-", " "), f"steps {start + 1}–{end}")
 
 
-def _screen_segment(evidence: CheckedRun, recipe: Recipe, before: State, after: State, start: int, end: int) -> None:
-    _note(evidence, _screens(evidence, recipe, before, after, _rates(recipe, start, end), start, end), start, end)
-
-
-def _note(evidence: CheckedRun, screens: Iterator[Finding], start: int, end: int) -> None:
-    try:
-        screened = list(screens)
-    except (KeyError, MalformedError, ValueError) as error:
-        raise MalformedError(f"anchor of step {end}: not a state of this run ({error})") from None
-    for finding in screened:
-        evidence.findings.note(finding, finding.name.replace("-", " "), f"steps {start + 1}–{end}")
+def screen_anchors(evidence: CheckedRun) -> None:
+    """Read and screen all anchors of a run into its findings, up to one that is not the recorded one."""
+    screens = AnchorScreens(evidence, evidence.findings)
+    for mark in sorted(evidence.anchors):
+        try:
+            screens.follow(mark, evidence.state(mark))
+        except ProofError:
+            return
+    screens.finish()
 
 
 def _loop_screens(
@@ -86,7 +111,7 @@ def _loop_screens(
 ) -> Iterator[Finding]:
     """The screens of AdamW for somebody's own loop: its spec states the rules, its records the learning rates.
 
-    Which parameter belongs to which group stands nowhere, so each may have moved as far as one of the groups allows.
+    No record says which parameter belongs to which group, so each may have moved as far as one of the groups allows.
     """
     steps = range(start + 1, end + 1)
     rates = [evidence.rates(step) for step in steps]
@@ -105,43 +130,27 @@ def _reach_of_groups(
         yield reach_adamw(before, after, [each[group] for each in rates], rule.betas, decay, where=name)
 
 
-def _screens(
-    evidence: CheckedRun,
-    recipe: Recipe,
-    before: State,
-    after: State,
-    rates: Sequence[float],
-    start: int,
-    end: int,
-) -> Iterator[Finding]:
-    if recipe.optimizer.kind == "sgd":
-        yield _reach_of_sgd(evidence, recipe, before, after, rates, start, end)
-        return
-    yield worst(_second_moments(recipe, before, after, end - start))
-    yield worst(_reach_of_adamw(recipe, before, after, rates, start))
-    if end - start <= 0.5 / (1 - recipe.optimizer.betas[0]):
-        yield replace(worst(_directions(before, after)), advisory=True)
-
-
-def _second_moments(recipe: Recipe, before: State, after: State, steps: int) -> Iterator[Finding]:
-    for name in _moments_of(before):
-        yield second_moment_floor(before[name], after[name], recipe.optimizer.betas[1], steps, where=name)
-
-
-def _reach_of_adamw(
-    recipe: Recipe, before: State, after: State, rates: Sequence[float], start: int
+def _recipe_screens(
+    evidence: CheckedRun, recipe: Recipe, before: State, after: State, rates: Sequence[float], start: int
 ) -> Iterator[Finding]:
     settings = recipe.optimizer
-    for name in _screened_weights(before):
-        yield reach_adamw(
-            before[name],
-            after[name],
-            rates,
-            settings.betas,
-            settings.weight_decay,
+    if settings.kind == "sgd":
+        yield _reach_of_sgd(evidence, recipe, before, after, rates, start)
+        return
+    yield worst(
+        second_moment_floor(before[name], after[name], settings.betas[1], len(rates), where=name)
+        for name in _moments_of(before)
+    )
+    yield worst(
+        reach_adamw(
+            *(before[name], after[name], rates, settings.betas, settings.weight_decay),
             first_step=start + 1,
             where=name,
         )
+        for name in _screened_weights(before)
+    )
+    if len(rates) <= 0.5 / (1 - settings.betas[0]):
+        yield replace(worst(_directions(before, after)), advisory=True)
 
 
 def _moments_of(state: State) -> Iterator[str]:
@@ -149,72 +158,56 @@ def _moments_of(state: State) -> Iterator[str]:
 
 
 def _screened_weights(state: State) -> Iterator[str]:
-    return (name for name in state if name.startswith("weights.") and state[name].dtype in SCREENED)
+    return (name for name, tensor in weights_of(state).items() if tensor.dtype in SCREENED)
 
 
 def _reach_of_sgd(
-    evidence: CheckedRun,
-    recipe: Recipe,
-    before: State,
-    after: State,
-    rates: Sequence[float],
-    start: int,
-    end: int,
+    evidence: CheckedRun, recipe: Recipe, before: State, after: State, rates: Sequence[float], start: int
 ) -> Finding:
     settings, limit = recipe.optimizer, recipe.optimizer.clip_norm or np.inf
-    norms = [_gradient_norm(evidence, step) for step in range(start + 1, end + 1)]
+    recorded = [evidence.step(step).gradient_norm for step in range(start + 1, start + len(rates) + 1)]
     momenta = [tensor for name, tensor in before.items() if name.endswith(".momentum_buffer")]
     return reach_sgd(
         weights_of(before),
         weights_of(after),
         rates,
-        [min(limit, each) for each in norms],
+        [min(limit, np.inf if each is None else as_float(each)) for each in recorded],
         settings.momentum,
         settings.weight_decay,
         momentum_norm=norm(momenta),
     )
 
 
-def _gradient_norm(evidence: CheckedRun, step: int) -> float:
-    recorded = evidence.step(step).gradient_norm
-    return np.inf if recorded is None else as_float(recorded)
-
-
 def _directions(before: State, after: State) -> Iterator[Finding]:
-    for name in (name for name in before if name.startswith("weights.")):
+    for name in weights_of(before):
         moment = f"optimizer.{name.removeprefix('weights.')}.exp_avg"
         yield moment_cosine(before[name], after[name], after[moment], where=name)
 
 
-def _screen_finite(findings: Findings, state: State, mark: int) -> None:
-    bad = not_finite(state)
-    where = f"step {mark}" + (f", {bad[0]}" if bad else "")
-    findings.note(Finding(float(len(bad)), 0.0), "finite state", where)
-
-
-def _screen_continuity(evidence: CheckedRun, state: State, mark: int) -> None:
-    """The sketch recorded with a step has to be that of the anchor that claims to follow it."""
-    anchor = evidence.anchors[mark].summary.projection
-    step = evidence.step(mark).post.projection if mark else anchor
+def _screen_continuity(evidence: CheckedRun, findings: Findings, state: State, mark: int) -> None:
+    """Compare the sketch recorded with step `mark` with that of the anchor behind it."""
+    step = evidence.step(mark).post.projection if mark else evidence.anchors[mark].summary.projection
     if step is None:
         return
+    from tallystick.tolerances.projection import Projection  # only where a run records sketches
+
     projection = Projection(projection_seed(evidence.spec), evidence.spec.recorded.projection_width)
     weights = {name: tensor for name, tensor in weights_of(state).items() if is_float(tensor)}
     found, claimed = projection.sketch(weights), projection.decode(decode_sketch(step))
     with np.errstate(all="ignore"):
         distance = float(np.linalg.norm(found - claimed)) / max(norm(weights.values()), LEAST_NORM)
     allowed = projection.rounding(element_count(weights.values()))
-    evidence.findings.note(Finding(distance, allowed), "anchor continuity", f"step {mark}")
+    findings.note(Finding(distance, allowed), "anchor continuity", f"step {mark}")
 
 
-def _screen_summary(evidence: CheckedRun, state: State, mark: int) -> None:
-    """The buckets recorded beside an anchor have to be those of its weights; rounding is the same everywhere."""
+def _screen_summary(evidence: CheckedRun, findings: Findings, state: State, mark: int) -> None:
+    """Compare the buckets recorded with an anchor with those of its weights: every stack rounds them alike."""
     recorded, summary = evidence.spec.recorded, evidence.anchors[mark].summary
     projection = evidence.step(mark).post.projection if mark else summary.projection
     weights = {name: tensor.values().astype(np.float32, copy=False) for name, tensor in weights_of(state).items()}
     buckets = {mode: _bucket(recorded, mode, weights) for mode in recorded.bucket_modes}
     wanted = StateSummary(projection=projection, fp16_rne=buckets.get("fp16_rne"), grid=buckets.get("grid"))
-    with evidence.findings.check("anchor summary", f"step {mark}"):
+    with findings.check("anchor summary", f"step {mark}"):
         require(summary == wanted, f"anchor {mark} records other summaries than those of its weights")
 
 
@@ -233,14 +226,3 @@ def worst(findings: Iterator[Finding]) -> Finding:
     seen = list(findings)
     disagreeing = [finding for finding in seen if not finding.agrees]
     return max(disagreeing or seen, key=lambda finding: finding.distance / (finding.allowed or 1.0))
-
-
-def _rates(recipe: Recipe, start: int, end: int) -> list[float]:
-    return [learning_rate(recipe, step) for step in range(start + 1, end + 1)]
-
-
-def _move_per_rate(recipe: Recipe, before: State, after: State, start: int, end: int) -> float:
-    old, new = weights_of(before), weights_of(after)
-    moved = difference_norm([new[name] for name in old], list(old.values()))
-    total = sum(_rates(recipe, start, end))
-    return moved / total if total else float("nan")

@@ -1,7 +1,7 @@
-"""What float32 hides of a tiny update: a weight moves in steps of its own spacing.
+"""How much of a tiny update float32 rounds away: a weight moves in steps of its own spacing.
 
 Two honest replays whose updates agree to a millionth still round a few weights to different neighbours. Beside an
-update of ordinary size this is nothing; in the first steps of a long warm-up it is most of what there is.
+update of ordinary size this is negligible; in the first steps of a long warm-up it is most of the update.
 """
 
 from __future__ import annotations

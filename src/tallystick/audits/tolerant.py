@@ -1,7 +1,7 @@
 """Judging a replay on another stack: update-relative residuals within calibrated limits.
 
-Hashes of rounded weights do not survive honest drift (docs/bucket_agreement.md), so buckets are compared as the
-seed describes them and shown, and decide nothing here.
+Honest drift changes hashes of rounded weights (docs/bucket_agreement.md). So buckets are compared and shown, and decide
+nothing here.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tallystick.audits.calibration import LimitsEntry
+from tallystick.audits.calibration import LimitsEntry, shipped_calibration
+from tallystick.audits.checked_run import CheckedRun
+from tallystick.audits.policy import Policy
 from tallystick.audits.sampling import Segment
 from tallystick.audits.spacing import spacing_shares
-from tallystick.audits.training_kind import TrainingKind
+from tallystick.audits.training_kind import TrainingKind, workload_of
 from tallystick.audits.undetermined import Mask, find_undetermined, judge_share, settle, share_of_update
 from tallystick.errors import UnavailableError
 from tallystick.judging.findings import AGREES, DIFFERS, Findings
@@ -22,11 +24,13 @@ from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.bucket import Bucket, BucketClaim
 from tallystick.tolerances.projection import Projection
 from tallystick.tolerances.residual import Residual, ResidualLimits
+from tallystick.tolerances.streams import element_count
 from tallystick.tolerances.tolerance import Finding, ReplayedState
 from tallystick.transcripts.record import StepRecord
 from tallystick.transcripts.spec import Spec
 from tallystick.transcripts.summary import BucketSummary, decode_sketch
 from tallystick.workloads.plan import projection_seed
+from tallystick.workloads.verifier_stack import VerifierStack
 
 if TYPE_CHECKING:
     from tallystick.tolerances.registry import NamedTolerance
@@ -38,9 +42,30 @@ CALIBRATED = frozenset({"residual", "residual-tensor", "mismatches", "element", 
 """Distances whose limits are measured; the others are equalities and the policy's own."""
 
 
+def judge_for(
+    evidence: CheckedRun, policy: Policy, stack: VerifierStack, segment: Segment, start: State
+) -> TolerantJudge:
+    """The judge of a segment with the calibrated limits of its kind; raises `UnavailableError` where there are none."""
+    workload = workload_of(evidence)
+    table = policy.calibration or shipped_calibration()
+    entry = table.entry_at((workload.family, workload.optimizer, workload.dtype), segment.start, segment.steps)
+    if entry is None:
+        what = f"{workload.optimizer} in {workload.dtype} over {segment.steps} steps"
+        raise UnavailableError(f"no limits are calibrated for {what}; steps {segment.start + 1}–{segment.end} are open")
+    same_device = stack.environment.device == evidence.environment.device == "cpu"
+    parameters = element_count(tensor for name, tensor in start.items() if name.startswith("weights."))
+    named = None
+    if policy.tolerance is not None:
+        from tallystick.tolerances.registry import NamedTolerance
+
+        named = NamedTolerance.load(policy.tolerance)
+    floor = policy.update_floor
+    return TolerantJudge(evidence.run, evidence.spec, workload, entry, floor, same_device, parameters, named)
+
+
 @dataclass(frozen=True)
 class TolerantJudge:
-    """Judges one segment of a model with so many weights by the limits of one calibration entry.
+    """Judges one segment by the limits of one calibration entry; `parameters` is the number of weights.
 
     A `tolerance` that the policy names compares opened states in place of the calibrated residual.
     """
@@ -69,7 +94,7 @@ class TolerantJudge:
         return all(compared)
 
     def note(self, notes: Findings, finding: Finding, check: str, subject: str) -> None:
-        """Note a comparison; limits that were measured on far smaller models convict nobody."""
+        """Note a comparison; limits measured on far smaller models reject nothing."""
         is_too_large = self.parameters > self.entry.parameters_max and finding.name in CALIBRATED
         notes.note(finding, check, subject, advisory=is_too_large and not finding.agrees)
         if is_too_large and not finding.agrees:
@@ -124,7 +149,7 @@ class TolerantJudge:
         return find_undetermined(replayed, self.workload.dtype, start, self._decay())
 
     def _decay(self) -> float:
-        """The smallest β₂ of the run: which parameter belongs to which group of a loop stands nowhere."""
+        """The smallest β₂ of the run, because no record says which parameter of a loop belongs to which group."""
         if self.spec.recipe is not None:
             return self.spec.recipe.optimizer.betas[1]
         return min((rule.betas[1] for rule in self.spec.optimizer or ()), default=0.0)

@@ -1,7 +1,7 @@
-"""Weights that no replay determines: Adam divides a gradient that is all rounding by its own size.
+"""Weights that no replay determines: Adam scales a gradient that is only rounding error up to a full step.
 
 A bias in front of a batch norm, or the key bias of attention, has no effect on the loss. Its gradient is zero but
-for rounding, and Adam turns it into steps of full size in a direction that every stack draws anew. Such elements
+for rounding, and Adam turns it into steps of full size in a direction that differs from stack to stack. Such elements
 are known by their second moment in the verifier's own replay; what they may do is left to the reach screen.
 
 A second moment can also be small because nothing was learned for long: the embedding of a token that no batch of the

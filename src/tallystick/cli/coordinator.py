@@ -186,8 +186,8 @@ def _referee(place: LocalCoordinator, path: Path, judge: DisputeJudge, folder: P
     if key.public != place.rules.referee:
         raise UsageError(f"--referee {path}: the rules name another referee")
     workspace = held.enter_context(Workspace(folder))
-    shelf = BoardCache(place.board(key), workspace.folder / "data")
-    return Player(place.connect(key), workspace, programs.referee(shelf, judge, judge.is_large))
+    cache = BoardCache(place.board(key), workspace.folder / "data")
+    return Player(place.connect(key), workspace, programs.referee(cache, judge, judge.is_large))
 
 
 def _listen(
@@ -256,13 +256,13 @@ def _print_tables(place: LocalCoordinator, chain: ChainState) -> None:
     from tallystick.cli.dispute_tables import claims_table, print_table
     from tallystick.cli.party_session import disputes_table
     from tallystick.disputes.game.pausing import game_time
-    from tallystick.disputes.parties.progress import standing
+    from tallystick.disputes.parties.progress import progress_of
 
     now, state = place.now(), chain.state
     purses = Table("party", Column("purse", justify="right"), box=None)
     for party in place.parties():
         purses.add_row(party, f"{place.purse(party):,}")
-    disputes = disputes_table([standing(state, number, now) for number in range(len(state.disputes))])
+    disputes = disputes_table([progress_of(state, number, now) for number in range(len(state.disputes))])
     print(f"coordinator {place.identity}\n{chain.count} moves, head {chain.head}")
     for table in (claims_table(state, game_time(state, now)), disputes, purses):
         if table.row_count:

@@ -110,8 +110,7 @@ def prove_data(
     Prints the record, its position and its inclusion proof.
     """
     from tallystick.cli.output import print_json
-    from tallystick.datasets.opened import open_record
-    from tallystick.datasets.records import check_record
+    from tallystick.datasets.record_opening import check_record, open_record
     from tallystick.errors import UsageError
     from tallystick.store.run import RunDirectory
 

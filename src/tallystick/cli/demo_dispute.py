@@ -58,10 +58,10 @@ class Ended:
 
 def honest_claim(model: Path, calls: Path) -> Ended:
     """Record answers of the exported model into `calls`, and claim them."""
-    from tallystick.disputes.evidence.traces import trace_for
+    from tallystick.disputes.evidence.statement import statement_at
 
     record_calls(model, calls)
-    return play(calls, lambda work: trace_for(calls, work))
+    return play(calls, lambda work: statement_at(calls).trace(work))
 
 
 def swapped_layer(calls: Path, out: Path) -> Ended:
@@ -96,28 +96,28 @@ def record_calls(model: Path, out: Path, calls: int = 3) -> None:
 
 def play(claimed: Path, make_trace: MakeTrace) -> Ended:
     """Post the claim in `claimed`, let a challenger look at it, and play until all money has been paid out."""
-    stage = claimed.with_name(f"{claimed.name}-dispute")
-    stage.mkdir()
-    with closing(_Seats(stage)) as seats:
-        return seats.play(claimed, make_trace)
+    folder = claimed.with_name(f"{claimed.name}-dispute")
+    folder.mkdir()
+    with closing(_LocalGame(folder)) as game:
+        return game.play(claimed, make_trace)
 
 
-class _Seats:
+class _LocalGame:
     """A coordinator in a database of its own, and the programs of three parties, under a clock that waits for them."""
 
-    def __init__(self, stage: Path) -> None:
+    def __init__(self, folder: Path) -> None:
         from tallystick.attestation.signing import SigningKey
-        from tallystick.disputes.parties.table import Clock
+        from tallystick.disputes.parties.play_out import Clock
 
-        self.stage, self.clock = stage, Clock()
+        self.folder, self.clock = folder, Clock()
         self.keys = {name: SigningKey.generate() for name in (*PAYING, "referee", "treasury")}
-        self.shelves: dict[str, BoardCache] = {}
+        self.caches: dict[str, BoardCache] = {}
 
     @cached_property
     def coordinator(self) -> LocalCoordinator:
         from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 
-        found = LocalCoordinator.create(self.stage / "coordinator.db", self._rules(), clock=self.clock)
+        found = LocalCoordinator.create(self.folder / "coordinator.db", self._rules(), clock=self.clock)
         for name in PAYING:
             found.grant(self.keys[name].public, PURSE)
         return found
@@ -126,7 +126,7 @@ class _Seats:
         self.coordinator.close()
 
     def play(self, claimed: Path, make_trace: MakeTrace) -> Ended:
-        from tallystick.disputes.parties.table import play_out
+        from tallystick.disputes.parties.play_out import play_out
 
         players = list(self._players(claimed, make_trace))
         try:
@@ -149,20 +149,20 @@ class _Seats:
         from tallystick.disputes.parties.offers import offer_of
         from tallystick.disputes.parties.programs import challenger, prover, referee
 
-        doubter, trace = doubter_for(), make_trace(self.stage / "trace")
-        yield self._player("prover", lambda kept: prover(*kept, lambda _: trace, offer_of(claimed)))
-        yield self._player("challenger", lambda kept: challenger(*kept, lambda _: doubter))
-        yield self._player("referee", lambda kept: referee(kept[0], DisputeJudge()))
+        doubter, trace = doubter_for(), make_trace(self.folder / "trace")
+        yield self._player("prover", lambda own: prover(*own, lambda _: trace, offer_of(claimed)))
+        yield self._player("challenger", lambda own: challenger(*own, lambda _: doubter))
+        yield self._player("referee", lambda own: referee(own[0], DisputeJudge()))
 
     def _player(self, name: str, roles: Callable[[tuple[BoardCache, Workspace]], Sequence[PartyRole]]) -> Player:
         from tallystick.disputes.parties.board_cache import BoardCache
         from tallystick.disputes.parties.player import Player
         from tallystick.disputes.parties.workspace import Workspace
 
-        key, workspace = self.keys[name], Workspace(self.stage / name)
-        shelf = BoardCache(self.coordinator.board(key), workspace.folder / "shelf")
-        self.shelves[name] = shelf
-        return Player(self.coordinator.connect(key), workspace, roles((shelf, workspace)))
+        key, workspace = self.keys[name], Workspace(self.folder / name)
+        cache = BoardCache(self.coordinator.board(key), workspace.folder / "data")
+        self.caches[name] = cache
+        return Player(self.coordinator.connect(key), workspace, roles((cache, workspace)))
 
     def _gained(self, name: str) -> int:
         """What a party has more than it began with; the treasury's share stays owed."""
@@ -178,6 +178,6 @@ class _Seats:
 
         if not self.coordinator.state.disputes:
             return ""
-        revealed = self.shelves["referee"].answered(referee.watch.look(), 0).turns[-1]
+        revealed = self.caches["referee"].answered(referee.follower.look(), 0).turns[-1]
         record = OpenedOperator.from_bytes(read_document(revealed / OPERATOR), OPERATOR).record
         return record.operator

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from tallystick.commitments.encoding import Json
     from tallystick.disputes.coordinators.coordinator import Board
     from tallystick.disputes.evidence.judging import DisputeJudge
+    from tallystick.disputes.parties.game_view import GameView
     from tallystick.disputes.parties.history import HistoryEntry
     from tallystick.disputes.parties.task import PartyRole
-    from tallystick.disputes.parties.watch import GameView
 
 NUMBER = typer.Argument(min=0, help="The dispute's number.")
 EXITS: Final = {"won": 0, "lost": 1, "nobody is at fault": 3, "not over": 3}
@@ -64,10 +64,10 @@ def open_(
     """Contest leaves of a claim, all of them by default, with a bond. Prints the dispute's number."""
     from tallystick.disputes.game.moves import Contest
     from tallystick.disputes.parties.connect import connected
-    from tallystick.disputes.parties.watch import Watch
+    from tallystick.disputes.parties.game_view import GameFollower
 
-    with connected(coordinator, key) as place:
-        watch = Watch(place.coordinator)
+    with connected(coordinator, key) as connection:
+        watch = GameFollower(connection.coordinator)
         view = watch.look()
         if claim >= len(view.state.claims):
             raise UsageError(f"there is no claim {claim}; `tally dispute status` lists them")
@@ -75,7 +75,7 @@ def open_(
             raise UsageError(f"this party contests claim {claim} in dispute {number} already; --again opens another")
         price = view.rules.challenger_bond + view.rules.deposit
         end = view.state.claims[claim].size if high is None else high
-        place.coordinator.submit(Contest(actor=view.party, value=price, claim=claim, low=low, high=end))
+        connection.coordinator.submit(Contest(actor=view.party, value=price, claim=claim, low=low, high=end))
         number = _open_one(watch.look(), claim)
         print("on its way" if number is None else f"dispute {number}")
     return 0
@@ -84,12 +84,12 @@ def open_(
 def status(coordinator: str = COORDINATOR, json: bool = JSON) -> None:
     """List claims and disputes, with their clocks."""
     from tallystick.cli.output import print_json, talk
-    from tallystick.disputes.parties.progress import span, standing
+    from tallystick.disputes.parties.progress import progress_of, span
 
     view = _look(coordinator)
-    standings = [standing(view.state, number, view.now) for number in range(len(view.state.disputes))]
+    progress = [progress_of(view.state, number, view.now) for number in range(len(view.state.disputes))]
     if json:
-        disputes: list[Json] = [each.to_json() for each in standings]
+        disputes: list[Json] = [each.to_json() for each in progress]
         print_json({"claims": _claims_json(view), "disputes": disputes, "paused": pause_left(view), "time": view.now})
         return
     if (left := pause_left(view)) is not None:
@@ -98,9 +98,9 @@ def status(coordinator: str = COORDINATOR, json: bool = JSON) -> None:
         talk().print("no claims yet")
         return
     print_table(claims_table(view.state, view.time))
-    if standings:
+    if progress:
         print()
-        print_table(disputes_table(standings))
+        print_table(disputes_table(progress))
 
 
 def show(number: int = NUMBER, coordinator: str = COORDINATOR, board: str | None = BOARD, json: bool = JSON) -> None:
@@ -108,20 +108,20 @@ def show(number: int = NUMBER, coordinator: str = COORDINATOR, board: str | None
     from tallystick.api.verdict_text import printable
     from tallystick.cli.output import print_json
     from tallystick.disputes.parties.connect import connected
-    from tallystick.disputes.parties.history import tell
-    from tallystick.disputes.parties.progress import standing
-    from tallystick.disputes.parties.watch import Watch
+    from tallystick.disputes.parties.game_view import GameFollower
+    from tallystick.disputes.parties.history import dispute_history
+    from tallystick.disputes.parties.progress import progress_of
 
-    with connected(coordinator, board=board) as place:
-        view = Watch(place.coordinator).look()
+    with connected(coordinator, board=board) as connection:
+        view = GameFollower(connection.coordinator).look()
         _require_dispute(view, number)
-        told = tell(place.coordinator.rules, place.coordinator.entries(), number)
-        reasons = _reasons(told, place.board)
-    now = standing(view.state, number, view.now)
+        history = dispute_history(connection.coordinator.rules, connection.coordinator.entries(), number)
+        reasons = _reasons(history, connection.board)
+    now = progress_of(view.state, number, view.now)
     if json:
-        print_json({"moves": [each.to_json() for each in told], "now": now.to_json(), "reasons": list(reasons)})
+        print_json({"moves": [each.to_json() for each in history], "now": now.to_json(), "reasons": list(reasons)})
         return
-    print_table(moves_table(told))
+    print_table(moves_table(history))
     for reason in reasons:
         print(f"because: {printable(reason)}")
     print_table(disputes_table([now]))
@@ -144,16 +144,16 @@ def play(
 
     Exit codes: 0 the other side is at fault, 1 this side is, 3 nobody.
     """
-    from tallystick.disputes.parties.programs import focused
-    from tallystick.disputes.parties.watch import Watch
+    from tallystick.disputes.parties.game_view import GameFollower
+    from tallystick.disputes.parties.programs import only_dispute
 
     judge = dispute_judge(profile, budget)
-    with party_session(coordinator, key, board, board_key, work) as chair:
-        view = Watch(chair.place.coordinator).look()
+    with party_session(coordinator, key, board, board_key, work) as session:
+        view = GameFollower(session.connection.coordinator).look()
         _require_dispute(view, number)
         side = _side(view, number)
-        roles = _roles(chair, side, run, device, judge)
-        player = chair.player(focused(roles, number))
+        roles = _roles(session, side, run, device, judge)
+        player = session.player(only_dispute(roles, number))
         view = drive(player, lambda view: view.state.disputes[number].phase == "settled", poll)
     ending = _ending(view, number, side)
     print(f"dispute {number}: {ending}")
@@ -165,16 +165,16 @@ def settle(number: int = NUMBER, coordinator: str = COORDINATOR, key: Path = KEY
     from tallystick.cli.output import talk
     from tallystick.disputes.parties.connect import connected
     from tallystick.disputes.parties.due_moves import DueMoves
-    from tallystick.disputes.parties.watch import Watch
+    from tallystick.disputes.parties.game_view import GameFollower
 
-    with connected(coordinator, key) as place:
-        watch, keeper, made = Watch(place.coordinator), DueMoves(everybody=True), set[str]()
+    with connected(coordinator, key) as connection:
+        watch, keeper, made = GameFollower(connection.coordinator), DueMoves(everybody=True), set[str]()
         view = watch.look()
         _require_dispute(view, number)
         while task := next((each for each in keeper.about(view, number) if each.key not in made), None):
             move = task.answer()
-            assert move is not None  # a keeper thinks nothing out
-            place.coordinator.submit(move)
+            assert move is not None  # a due move is known at once
+            connection.coordinator.submit(move)
             made.add(task.key)
             print(move.kind, flush=True)
             view = watch.look()
@@ -185,15 +185,17 @@ def settle(number: int = NUMBER, coordinator: str = COORDINATOR, key: Path = KEY
 
 def _look(coordinator: str) -> GameView:
     from tallystick.disputes.parties.connect import connected
-    from tallystick.disputes.parties.watch import Watch
+    from tallystick.disputes.parties.game_view import GameFollower
 
-    with connected(coordinator) as place:
-        return Watch(place.coordinator).look()
+    with connected(coordinator) as connection:
+        return GameFollower(connection.coordinator).look()
 
 
-def _roles(chair: PartySession, side: str, run: Path | None, device: str, judge: DisputeJudge) -> tuple[PartyRole, ...]:
+def _roles(
+    session: PartySession, side: str, run: Path | None, device: str, judge: DisputeJudge
+) -> tuple[PartyRole, ...]:
     from tallystick.disputes.evidence.doubting import doubter_for
-    from tallystick.disputes.evidence.traces import trace_for
+    from tallystick.disputes.evidence.statement import statement_at
     from tallystick.disputes.parties import programs
     from tallystick.disputes.parties.evidence import find_evidence
     from tallystick.disputes.parties.offers import offer_of
@@ -201,11 +203,13 @@ def _roles(chair: PartySession, side: str, run: Path | None, device: str, judge:
     if side == "prover":
         if run is None:
             raise UsageError("--run: the prover answers from its run")
-        trace = trace_for(run, chair.workspace.folder / "trace" / offer_of(run).root[:16], device=device)
-        return programs.prover(chair.shelf, chair.workspace, lambda _: trace)
+        statement = statement_at(run)
+        root = offer_of(run, statement).root
+        trace = statement.trace(session.workspace.folder / "trace" / root[:16], device=device)
+        return programs.prover(session.cache, session.workspace, lambda _: trace)
     doubter = doubter_for(device=device, budgets=judge.budgets)
     return programs.challenger(
-        chair.shelf, chair.workspace, lambda _: doubter, judge, find_evidence, naming=judge.worst
+        session.cache, session.workspace, lambda _: doubter, judge, find_evidence, naming=judge.worst
     )
 
 
@@ -237,7 +241,7 @@ def _open_one(view: GameView, claim: int) -> int | None:
     return max((n for n in mine if view.state.disputes[n].phase != "settled"), default=None)
 
 
-def _reasons(told: Sequence[HistoryEntry], board: Board) -> tuple[str, ...]:
+def _reasons(history: Sequence[HistoryEntry], board: Board) -> tuple[str, ...]:
     """What the referee wrote to its rulings, as far as it can be had."""
     from tempfile import TemporaryDirectory
 
@@ -248,7 +252,7 @@ def _reasons(told: Sequence[HistoryEntry], board: Board) -> tuple[str, ...]:
 
     found = list[str]()
     with TemporaryDirectory() as folder:
-        for move in (each.entry.move for each in told):
+        for move in (each.entry.move for each in history):
             if isinstance(move, Rule):
                 with suppress(TallyError, OSError):  # the ruling counts without it
                     data = (BoardCache(board, Path(folder)).folder_of(move.reason) / REASON).read_bytes()

@@ -31,7 +31,7 @@ def claims_table(state: State, time: int) -> Table:
     return table
 
 
-def moves_table(told: Sequence[HistoryEntry]) -> Table:
+def moves_table(history: Sequence[HistoryEntry]) -> Table:
     """Every move of a dispute with the range that it left."""
     from rich.table import Column, Table
 
@@ -40,10 +40,10 @@ def moves_table(told: Sequence[HistoryEntry]) -> Table:
     table = Table(Column("after", justify="right", no_wrap=True), Column("who", no_wrap=True), "move", box=None)
     table.add_column("leaves", no_wrap=True)
     table.add_column("", no_wrap=True)
-    for each in told:
-        at, passed = each.after, each.entry.time - told[0].entry.time
+    for each in history:
+        at, passed = each.after, each.entry.time - history[0].entry.time
         leaves, shown = f"{at.level} {at.low}–{at.high - 1}", bar(at.low, at.high, at.size, BAR)
-        table.add_row(span(passed) if passed else "", each.role, each.said, leaves, shown)
+        table.add_row(span(passed) if passed else "", each.role, each.summary, leaves, shown)
     return table
 
 

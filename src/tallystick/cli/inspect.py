@@ -52,7 +52,8 @@ def fsck(
     from tallystick.audits.policy import Policy
     from tallystick.cli.output import talk
     from tallystick.errors import ProofError
-    from tallystick.store.log import LogWriter, read_lines
+    from tallystick.store.log import read_lines
+    from tallystick.store.log_writer import LogWriter
     from tallystick.store.run import RunDirectory
 
     directory = RunDirectory(run)

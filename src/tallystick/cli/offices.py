@@ -16,7 +16,7 @@ from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
     from tallystick.disputes.game.moves import Move
-    from tallystick.disputes.parties.watch import GameView
+    from tallystick.disputes.parties.game_view import GameView
     from tallystick.judging.fault import Fault
 
 ANSWER = typer.Option(..., "--answer", help="Who is at fault, as the planter knows: prover, challenger or nobody.")
@@ -120,11 +120,11 @@ def pause_left(view: GameView) -> int | None:
 def _moved(coordinator: str, key: Path, move: Callable[[str], Move]) -> GameView:
     """What a party sees after its move; raises `RuleError` where the rules do not allow it."""
     from tallystick.disputes.parties.connect import connected
-    from tallystick.disputes.parties.watch import Watch
+    from tallystick.disputes.parties.game_view import GameFollower
 
     with connected(coordinator, key) as place:
         place.coordinator.submit(move(place.coordinator.party))
-        return Watch(place.coordinator).look()
+        return GameFollower(place.coordinator).look()
 
 
 def _answer(text: str) -> Fault:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from tallystick.errors import UsageError
+
+if TYPE_CHECKING:
+    from tallystick.store.inference import InferenceDirectory
+    from tallystick.store.run import RunDirectory
 
 
 def register(app: typer.Typer) -> None:
@@ -41,19 +46,17 @@ def open_run(
 def _open_record(run: Path, index: int | None, step: int) -> None:
     from tallystick.cli.output import print_json
     from tallystick.commitments.encoding import parse
-    from tallystick.disputes.evidence.subjects import place_of_step
-    from tallystick.store.inference import claims_inference
     from tallystick.store.log import open_line
     from tallystick.store.run import RunDirectory
 
-    if claims_inference(run):
+    found = _recorded(run)
+    if not isinstance(found, RunDirectory):
         raise UsageError(f"{run}: holds calls of a model; `tally open RUN --step C --operators --out DIR`")
-    directory = RunDirectory(run)
-    log = directory.claim().transcript
+    log = found.claim().transcript
     if index is not None and index >= log.size:
         raise UsageError(f"--record {index}: there are {log.size} records, counted from 0")
-    place = index if index is not None else place_of_step(directory, log.size, step)
-    opened = open_line(directory.transcript_path, place, log.size)
+    place = index if index is not None else found.place_of_step(step, log.size)
+    opened = open_line(found.transcript_path, place, log.size)
     opened.check(log)
     print_json(
         {
@@ -64,6 +67,16 @@ def _open_record(run: Path, index: int | None, step: int) -> None:
             "size": log.size,
         }
     )
+
+
+def _recorded(run: Path) -> RunDirectory | InferenceDirectory:
+    """What was recorded in a folder; raises `UsageError` for operators, below which there is nothing to open."""
+    from tallystick.store.statement import OpeningDirectory, read_statement
+
+    found = read_statement(run)
+    if isinstance(found, OpeningDirectory):
+        raise UsageError(f"{run}: holds opened operators already; `tally judge {run}` judges them")
+    return found
 
 
 def _open_operators(

@@ -26,12 +26,13 @@ from tallystick.cli.party_session import (
     drive,
     party_session,
 )
-from tallystick.cli.status import ChallengerFindings, Posting, Stake, tell_nothing, tell_of_the_end
+from tallystick.cli.status import ChallengerFindings, Posting, Stake, show_end, show_nothing
 from tallystick.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
+    from tallystick.disputes.evidence.claim_statement import ClaimStatement
+    from tallystick.disputes.parties.game_view import GameView
     from tallystick.disputes.parties.player import Player
-    from tallystick.disputes.parties.watch import GameView
 
 
 def register(app: typer.Typer) -> None:
@@ -65,29 +66,30 @@ def prover(
     final (0) or slashed (1) and all money is taken out; stopped before that, its exit code is 3.
     """
     from tallystick.cli.output import existing
-    from tallystick.disputes.evidence.traces import trace_for
+    from tallystick.disputes.evidence.statement import statement_at
     from tallystick.disputes.parties import programs
+    from tallystick.disputes.parties.game_view import GameFollower
     from tallystick.disputes.parties.offers import offer_of
-    from tallystick.disputes.parties.prover import LazyTrace, Poster
-    from tallystick.disputes.parties.watch import Watch
+    from tallystick.disputes.parties.prover import LazyTrace, PostingRole
 
     if not concede and (profile or budget):
         raise UsageError("--profile and --budget: for the judge of --concede-if-wrong")
-    offer = replace(offer_of(existing(run, "run")), seal=_seal(seal))
+    statement = statement_at(existing(run, "run"))
+    offer = replace(offer_of(run, statement), seal=_seal(seal))
     judge = dispute_judge(profile, budget) if concede else None
-    with party_session(coordinator, key, board, board_key, work) as chair:
-        poster = Poster(offer, chair.shelf)
-        view = Watch(chair.place.coordinator).look()
+    with party_session(coordinator, key, board, board_key, work) as session:
+        poster = PostingRole(offer, session.cache)
+        view = GameFollower(session.connection.coordinator).look()
         if (number := poster.number(view)) is None:
-            _require_whole(run)
+            _require_whole(statement)
         elif offer.seal not in (None, view.state.claims[number].seal):
             raise UsageError(f"--seal: claim {number} stands already, with another seal")
-        own = LazyTrace(lambda: trace_for(run, chair.workspace.folder / "trace" / offer.root[:16], device=device))
+        own = LazyTrace(lambda: statement.trace(session.workspace.folder / "trace" / offer.root[:16], device=device))
         roles = programs.prover(
-            chair.shelf, chair.workspace, lambda claim: own if offer.is_of(claim) else None, offer, judge
+            session.cache, session.workspace, lambda claim: own if offer.is_of(claim) else None, offer, judge
         )
         posting = Posting(poster)
-        view = drive(chair.player(roles), posting.is_over, poll, not once)
+        view = drive(session.player(roles), posting.is_over, poll, not once)
         return posting.ending(view, once)
 
 
@@ -122,13 +124,15 @@ def challenger(
     doubter = doubter_for(device=device, contests_all=whole, budgets=judge.budgets)
     auditing = partial(doubter_for, device=device, budgets=judge.budgets)
     with (
-        party_session(coordinator, key, board, board_key, work) as chair,
-        AuditProcess(chair.workspace, auditing, doubter) as auditor,
+        party_session(coordinator, key, board, board_key, work) as session,
+        AuditProcess(session.workspace, auditing, doubter) as auditor,
     ):
         wanted = claim or None
-        roles = programs.challenger(chair.shelf, chair.workspace, auditor, judge, find_evidence, wanted, judge.worst)
-        player = chair.player(roles)
-        return _lost(_watched(player, ChallengerFindings(player, chair.workspace).tell, poll, watch))
+        roles = programs.challenger(
+            session.cache, session.workspace, auditor, judge, find_evidence, wanted, judge.worst
+        )
+        player = session.player(roles)
+        return _lost(_watched(player, ChallengerFindings(player, session.workspace).show, poll, watch))
 
 
 def committee(
@@ -154,11 +158,11 @@ def committee(
     from tallystick.disputes.parties import programs
 
     judge = dispute_judge(profile, budget, torch_engine(device), device)
-    with party_session(coordinator, key, board, board_key, work) as chair:
-        if chair.place.coordinator.party not in chair.place.coordinator.rules.members:
+    with party_session(coordinator, key, board, board_key, work) as session:
+        if session.connection.coordinator.party not in session.connection.coordinator.rules.members:
             raise UsageError("--key: the rules do not list this member")
-        player = chair.player(programs.member(chair.shelf, chair.workspace, judge))
-        _watched(player, Stake(player).tell, poll, watch)
+        player = session.player(programs.member(session.cache, session.workspace, judge))
+        _watched(player, Stake(player).show, poll, watch)
     return 0
 
 
@@ -182,11 +186,11 @@ def rule(
     from tallystick.disputes.evidence.traces import torch_engine
     from tallystick.disputes.parties import programs
 
-    with party_session(coordinator, key, board, board_key, work) as chair:
-        if chair.place.coordinator.party != chair.place.coordinator.rules.referee:
+    with party_session(coordinator, key, board, board_key, work) as session:
+        if session.connection.coordinator.party != session.connection.coordinator.rules.referee:
             raise UsageError("--key: the rules name another referee")
         judge = dispute_judge(profile, budget, torch_engine(device) if replay else None, device)
-        _watched(chair.player(programs.referee(chair.shelf, judge, judge.is_large)), tell_nothing, poll, watch)
+        _watched(session.player(programs.referee(session.cache, judge, judge.is_large)), show_nothing, poll, watch)
     return 0
 
 
@@ -197,34 +201,27 @@ def _seal(text: str | None) -> str | None:
     return text
 
 
-def _require_whole(run: Path) -> None:
-    """Raise `UnavailableError` for a run that nobody could defend, before a bond is at stake."""
-    from tallystick.disputes.evidence.subjects import whole_calls, whole_evidence
+def _require_whole(statement: ClaimStatement) -> None:
+    """Raise `UnavailableError` for a statement that nobody could defend, before a bond is at stake."""
     from tallystick.errors import ProofError
-    from tallystick.judging.opening.files import OPENING
-    from tallystick.store.inference import InferenceDirectory, claims_inference
-    from tallystick.store.run import RunDirectory
 
     try:
-        if claims_inference(run):
-            whole_calls(InferenceDirectory(run))
-        elif not (run / OPENING).is_file():
-            whole_evidence(RunDirectory(run))
+        statement.require_whole()
     except ProofError as error:
         raise UnavailableError(f"{error}; nothing is claimed") from None
 
 
-def _watched(player: Player, tell: Callable[[GameView], None], poll: float, is_watching: bool) -> GameView:
-    """Play until Ctrl-C, or once; `tell` sees every look after which there was nothing left to do."""
+def _watched(player: Player, show: Callable[[GameView], None], poll: float, is_watching: bool) -> GameView:
+    """Play until Ctrl-C, or once; `show` sees every look after which there was nothing left to do."""
 
     def quiet(view: GameView) -> bool:
-        tell(view)
+        show(view)
         return False
 
     view = drive(player, quiet, poll, is_watching)
-    tell(view)
+    show(view)
     if is_watching:
-        tell_of_the_end(view)
+        show_end(view)
     return view
 
 

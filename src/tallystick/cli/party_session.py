@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from tallystick.disputes.evidence.judging import DisputeJudge
     from tallystick.disputes.parties.board_cache import BoardCache
     from tallystick.disputes.parties.connect import CoordinatorConnection
-    from tallystick.disputes.parties.player import Pace, Player
+    from tallystick.disputes.parties.game_view import GameView
+    from tallystick.disputes.parties.player import Player, Polling
     from tallystick.disputes.parties.progress import DisputeProgress
     from tallystick.disputes.parties.task import PartyRole
-    from tallystick.disputes.parties.watch import GameView
     from tallystick.disputes.parties.workspace import Workspace
     from tallystick.graphs.engine import Engine
 
@@ -42,15 +42,15 @@ JSON = typer.Option(False, "--json", help="Print JSON.")
 class PartySession:
     """One party at a coordinator, with its folder and what it fetched from the board."""
 
-    place: CoordinatorConnection
+    connection: CoordinatorConnection
     workspace: Workspace
-    shelf: BoardCache
+    cache: BoardCache
 
     def player(self, roles: Sequence[PartyRole]) -> Player:
         """The program of this party."""
         from tallystick.disputes.parties.player import Player
 
-        return Player(self.place.coordinator, self.workspace, roles, patience=self.place.patience)
+        return Player(self.connection.coordinator, self.workspace, roles, patience=self.connection.patience)
 
 
 @contextmanager
@@ -63,11 +63,11 @@ def party_session(
     from tallystick.disputes.parties.workspace import Workspace
 
     with (
-        connected(coordinator, key, board, board_key) as place,
-        Workspace(work or place.folder()) as workspace,
+        connected(coordinator, key, board, board_key) as connection,
+        Workspace(work or connection.folder()) as workspace,
     ):
-        place.keep_receipts(workspace.folder)
-        yield PartySession(place, workspace, BoardCache(place.board, workspace.folder / "data"))
+        connection.keep_receipts(workspace.folder)
+        yield PartySession(connection, workspace, BoardCache(connection.board, workspace.folder / "data"))
 
 
 def dispute_judge(
@@ -83,21 +83,23 @@ def dispute_judge(
 
 def drive(player: Player, until: Callable[[GameView], bool], poll: float, is_watching: bool = True) -> GameView:
     """Play until `until`, or once, with the disputes of the player on stderr; returns the last look."""
-    from tallystick.disputes.parties.player import Pace
+    from tallystick.disputes.parties.player import Polling
 
     with Display.on(player) as display:
         if is_watching:
-            return _until_interrupted(player, until, Pace(poll), display)
-        player.look(Pace(poll))
+            return _until_interrupted(player, until, Polling(poll), display)
+        player.look(Polling(poll))
         assert player.view is not None  # set by `look`
         display.show(player.view)
         return player.view
 
 
-def _until_interrupted(player: Player, until: Callable[[GameView], bool], pace: Pace, display: Display) -> GameView:
+def _until_interrupted(
+    player: Player, until: Callable[[GameView], bool], polling: Polling, display: Display
+) -> GameView:
     """Ctrl-C ends a program as it would end by itself: it can be started again."""
     try:
-        return player.run(until, pace, after=display.show)
+        return player.run(until, polling, after=display.show)
     except KeyboardInterrupt:
         if player.view is None:
             raise
@@ -135,17 +137,17 @@ class Display:
 
     def show(self, view: GameView) -> None:
         """Show where this party's disputes stand."""
-        from tallystick.disputes.parties.progress import standing
+        from tallystick.disputes.parties.progress import progress_of
 
-        standings = [standing(view.state, n, view.now) for n in range(len(view.state.disputes)) if view.is_in(n)]
-        for each in standings:
+        progress = [progress_of(view.state, n, view.now) for n in range(len(view.state.disputes)) if view.is_in(n)]
+        for each in progress:
             stands = (each.phase, each.level, each.low, each.high, each.fault)
             if self.seen.get(each.number) != stands:
                 self.seen[each.number] = stands
                 if self.live is None or each.fault is not None:
                     self.print(line(each))
         if self.live is not None:
-            self.live.update(disputes_table([each for each in standings if each.phase != "settled"]), refresh=True)
+            self.live.update(disputes_table([each for each in progress if each.phase != "settled"]), refresh=True)
 
 
 def line(each: DisputeProgress) -> str:
@@ -165,7 +167,7 @@ ENDS = {
 }
 
 
-def disputes_table(standings: Sequence[DisputeProgress]) -> Table:
+def disputes_table(progress: Sequence[DisputeProgress]) -> Table:
     """Disputes with their ranges and clocks."""
     from rich.table import Column, Table
 
@@ -173,7 +175,7 @@ def disputes_table(standings: Sequence[DisputeProgress]) -> Table:
 
     columns = (Column(name, no_wrap=True) for name in ("dispute", "claim", "level", "leaves", "", "phase"))
     table = Table(*columns, "to move", box=None)
-    for each in standings:
+    for each in progress:
         leaves = f"{each.low}–{each.high - 1} of {each.size}"
         shown = bar(each.low, each.high, each.size, BAR)
         table.add_row(f"{each.number}", f"{each.claim}", each.level, leaves, shown, each.phase, ended_or_turn(each))

@@ -1,4 +1,4 @@
-"""What the programs of the parties tell while they play: what was claimed, what was found, and how they end."""
+"""What the programs of the parties print while they play: what was claimed, what was found, and how they end."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tallystick.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from tallystick.disputes.game.state import PostedClaim
+    from tallystick.disputes.parties.game_view import GameView
     from tallystick.disputes.parties.player import Player
-    from tallystick.disputes.parties.prover import Poster
-    from tallystick.disputes.parties.watch import GameView
+    from tallystick.disputes.parties.prover import PostingRole
     from tallystick.disputes.parties.workspace import Workspace
 
 EXITS: Final = {"final": 0, "slashed": 1, "open": 3}
@@ -22,7 +22,7 @@ EXITS: Final = {"final": 0, "slashed": 1, "open": 3}
 class Posting:
     """A prover's claim: its number is printed as soon as it stands, though its end may be days away."""
 
-    poster: Poster
+    poster: PostingRole
     stdout: TextIO = field(default_factory=lambda: sys.stdout)
     printed: int | None = None
 
@@ -62,23 +62,23 @@ class Posting:
 
 @dataclass
 class ChallengerFindings:
-    """What a challenger found in each claim that it recomputed, told once."""
+    """What a challenger found in each claim that it recomputed, printed once."""
 
     player: Player
     workspace: Workspace
-    told: set[int] = field(default_factory=set)
+    shown: set[int] = field(default_factory=set)
 
-    def tell(self, view: GameView) -> None:
-        """Say what was found since."""
+    def show(self, view: GameView) -> None:
+        """Print what was found since."""
         for number, claim in enumerate(view.state.claims):
-            found = self._found(claim) if number not in self.told else None
+            found = self._found(claim) if number not in self.shown else None
             if found is not None:
-                self.told.add(number)
+                self.shown.add(number)
                 self.player.say(f"claim {number}: {found}")
 
     def _found(self, claim: PostedClaim) -> str | None:
         from tallystick.api.verdict_text import printable
-        from tallystick.disputes.parties.watch import claim_name
+        from tallystick.disputes.parties.game_view import claim_name
 
         noted = self.workspace.note(f"claims/{claim_name(claim)}")
         if noted is None:
@@ -89,25 +89,25 @@ class ChallengerFindings:
 
 @dataclass
 class Stake:
-    """What a member has staked, told when it changes."""
+    """What a member has staked, printed when it changes."""
 
     player: Player
-    told: int = 0
+    shown: int = 0
 
-    def tell(self, view: GameView) -> None:
-        """Say it, if it changed."""
+    def show(self, view: GameView) -> None:
+        """Print it, if it changed."""
         member = view.state.members.get(view.party)
-        if member is not None and member.stake != self.told:
-            self.told = member.stake
+        if member is not None and member.stake != self.shown:
+            self.shown = member.stake
             self.player.say(f"member {view.party[:12]}: stake {member.stake:,}")
 
 
-def tell_nothing(_: GameView) -> None:
-    """Nothing besides the disputes."""
+def show_nothing(_: GameView) -> None:
+    """Print nothing besides the disputes."""
 
 
-def tell_of_the_end(view: GameView) -> None:
-    """Say that a program was stopped, and which disputes still wait for its party."""
+def show_end(view: GameView) -> None:
+    """Print that a program was stopped, and which disputes still wait for its party."""
     waiting = [n for n, each in enumerate(view.state.disputes) if each.phase != "settled" and view.is_in(n)]
     which = ", ".join(map(str, waiting))
     _say(f"stopped; still open: dispute {which}" if waiting else "stopped")

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tallystick.datasets.tokenizer import PIECE_CHARACTERS, Merge, Tokenizer
-from tallystick.errors import MalformedError
+from tallystick.datasets.tokenizer import PIECE_CHARACTERS, Merge, Tokenizer, TokenizerKind
+from tallystick.datasets.tokens import Tokens, token_dtype
+from tallystick.errors import MalformedError, UsageError
+
+TrainBpe = Callable[[str, int], Tokenizer]
+"""Trains a tokenizer on a text, with at most so many tokens."""
 
 SPACE: Final = r"\t-\r "
 LETTER: Final = "A-Za-z\u0080-\U0010ffff"
@@ -37,6 +41,20 @@ def split_pieces(text: str) -> Iterator[str]:
     ['def', ' f', '(', 'x', '1', '):', '\n   ', ' pass']
     """
     return (match.group() for match in _FIND_PIECES.finditer(text))
+
+
+def make_tokenizer(corpus: str, kind: TokenizerKind, vocabulary: int, train_bpe: TrainBpe | None) -> Tokenizer:
+    """The tokenizer of a corpus: single bytes, or what `train_bpe` learns from it; raises `UsageError` without one."""
+    if kind == "bytes":
+        return Tokenizer("bytes")
+    if train_bpe is None:
+        raise UsageError("byte-pair encoding needs something that trains it")
+    return train_bpe(corpus, vocabulary)
+
+
+def tokenize(tokenizer: Tokenizer, corpus: str) -> Tokens:
+    """The tokens of `corpus` in the dtype of the tokenizer's vocabulary."""
+    return encode_text(tokenizer, corpus).astype(token_dtype(tokenizer.vocabulary))
 
 
 def encode_text(tokenizer: Tokenizer, text: str) -> NDArray[np.uint32]:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
+
+import numpy as np
 
 from tallystick.datasets.digits import CLASSES, IMAGE_SHAPE
-from tallystick.datasets.preparation import EXAMPLES_FILE, SOURCE_FILES, TOKENIZER_FILE, TOKENS_FILE, encode_examples
-from tallystick.datasets.records import RecordOpening, RecordTree, prove_record
+from tallystick.datasets.records import RecordTree, encode_example
 from tallystick.datasets.samples import Dataset, ExampleDataset, TokenDataset
 from tallystick.datasets.sources import TextKind, normalize_newlines, split_records
-from tallystick.datasets.tokenizer import TOKENIZER_BYTES_MAX, Tokenizer
+from tallystick.datasets.tokenizer import BYTE_TOKENS, TOKENIZER_BYTES_MAX, Tokenizer, TokenizerKind
 from tallystick.datasets.tokens import Tokens, commit_tokens, read_tokens
 from tallystick.documents.files import FILE_BYTES_MAX, read_document
 from tallystick.errors import MalformedError, ProofError
 from tallystick.tensors.safetensors import read_state
 from tallystick.transcripts.dataset import DatasetCommitment
+
+SOURCE_FILES: Final[dict[TextKind, str]] = {"text": "source.txt", "jsonl": "source.jsonl"}
+TOKENIZER_FILE: Final = "tokenizer.json"
+TOKENS_FILE: Final = "tokens.bin"
+EXAMPLES_FILE: Final = "examples.safetensors"
 
 
 def open_dataset(folder: Path, commitment: DatasetCommitment, sequence: int = 1) -> Dataset:
@@ -43,11 +50,12 @@ def read_tokenizer(folder: Path, commitment: DatasetCommitment) -> Tokenizer:
     return tokenizer
 
 
-def open_record(folder: Path, commitment: DatasetCommitment, index: int) -> RecordOpening:
-    """Record `index` of the source with the proof that it stands there."""
-    records = _read_records(folder, commitment)
-    tree = RecordTree.of("arrays" if commitment.kind == "digits" else commitment.kind, records)
-    return prove_record(tree, index, records[index] if 0 <= index < len(records) else b"")
+def check_stated_tokenizer(tokenizer: Tokenizer, kind: TokenizerKind, vocabulary: int) -> None:
+    """Raise `ProofError` where a tokenizer cannot be the one of a recipe, whatever it was trained on."""
+    if tokenizer.kind != kind:
+        raise ProofError(f"{TOKENIZER_FILE}: of kind {tokenizer.kind}, where the recipe states {kind}")
+    if tokenizer.vocabulary > max(vocabulary, BYTE_TOKENS):
+        raise ProofError(f"{TOKENIZER_FILE}: {tokenizer.vocabulary} tokens, where the recipe allows {vocabulary}")
 
 
 def open_tokens(folder: Path, commitment: DatasetCommitment) -> tuple[Tokens, int]:
@@ -74,6 +82,12 @@ def open_examples(folder: Path, commitment: DatasetCommitment) -> ExampleDataset
     return examples
 
 
+def encode_examples(examples: ExampleDataset) -> list[bytes]:
+    """The examples as records, in their order."""
+    pairs = zip(examples.images, examples.labels, strict=True)
+    return [encode_example({"image": image, "label": np.asarray(label)}) for image, label in pairs]
+
+
 def read_source(folder: Path, commitment: DatasetCommitment) -> bytes:
     """The committed source in `folder`; raises `ProofError` for another one."""
     kind = text_kind(commitment)
@@ -89,9 +103,3 @@ def text_kind(commitment: DatasetCommitment) -> TextKind:
     """The kind of the source of data that has a text."""
     assert commitment.kind != "digits"
     return commitment.kind
-
-
-def _read_records(folder: Path, commitment: DatasetCommitment) -> list[bytes]:
-    if commitment.kind == "digits":
-        return encode_examples(open_examples(folder, commitment))
-    return split_records(commitment.kind, read_source(folder, commitment))

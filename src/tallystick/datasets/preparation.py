@@ -7,29 +7,21 @@ examples.safetensors         images and labels, where the data is the digits
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-
-from tallystick.datasets.bpe import encode_text
+from tallystick.datasets.bpe import TrainBpe, make_tokenizer, tokenize
 from tallystick.datasets.digits import load_digits
-from tallystick.datasets.records import RecordTree, encode_example
+from tallystick.datasets.opened import EXAMPLES_FILE, SOURCE_FILES, TOKENIZER_FILE, TOKENS_FILE, encode_examples
+from tallystick.datasets.records import RecordTree
 from tallystick.datasets.samples import ExampleDataset
 from tallystick.datasets.sources import TextKind, normalize_newlines, read_corpus, split_records
-from tallystick.datasets.tokenizer import Tokenizer, TokenizerKind
-from tallystick.datasets.tokens import Tokens, commit_tokens, token_dtype, write_tokens
+from tallystick.datasets.tokenizer import TokenizerKind
+from tallystick.datasets.tokens import commit_tokens, write_tokens
 from tallystick.documents.files import FILE_BYTES_MAX, read_document, write_atomically
 from tallystick.errors import UsageError
 from tallystick.tensors.safetensors import write_state
 from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.dataset import DatasetCommitment, DatasetKind, RecordCommit
-
-TrainBpe = Callable[[str, int], Tokenizer]
-SOURCE_FILES: dict[TextKind, str] = {"text": "source.txt", "jsonl": "source.jsonl"}
-TOKENIZER_FILE = "tokenizer.json"
-TOKENS_FILE = "tokens.bin"
-EXAMPLES_FILE = "examples.safetensors"
 
 
 def prepare(
@@ -78,28 +70,8 @@ def commit_source(kind: TextKind, path: Path) -> RecordCommit:
     return RecordTree.of(kind, split_records(kind, data)).commit
 
 
-def tokenize(tokenizer: Tokenizer, corpus: str) -> Tokens:
-    """The tokens of `corpus` in the dtype of the tokenizer's vocabulary."""
-    return encode_text(tokenizer, corpus).astype(token_dtype(tokenizer.vocabulary))
-
-
-def encode_examples(examples: ExampleDataset) -> list[bytes]:
-    """The examples as records, in their order."""
-    pairs = zip(examples.images, examples.labels, strict=True)
-    return [encode_example({"image": image, "label": np.asarray(label)}) for image, label in pairs]
-
-
 def _prepare_digits(folder: Path) -> DatasetCommitment:
     examples = ExampleDataset(*load_digits())
     arrays = {"images": Tensor.of(examples.images), "labels": Tensor.of(examples.labels)}
     write_state(folder / EXAMPLES_FILE, arrays)
     return DatasetCommitment("digits", RecordTree.of("arrays", encode_examples(examples)).commit)
-
-
-def make_tokenizer(corpus: str, kind: TokenizerKind, vocabulary: int, train_bpe: TrainBpe | None) -> Tokenizer:
-    """The tokenizer of a corpus: single bytes, or what `train_bpe` learns from it; raises `UsageError` without one."""
-    if kind == "bytes":
-        return Tokenizer("bytes")
-    if train_bpe is None:
-        raise UsageError("byte-pair encoding needs something that trains it")
-    return train_bpe(corpus, vocabulary)

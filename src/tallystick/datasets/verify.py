@@ -8,12 +8,19 @@ from typing import Final
 
 import numpy as np
 
+from tallystick.datasets.bpe import TrainBpe, make_tokenizer, tokenize
 from tallystick.datasets.digits import load_digits
-from tallystick.datasets.opened import open_dataset, read_source, read_tokenizer, text_kind
-from tallystick.datasets.preparation import TOKENIZER_FILE, TrainBpe, make_tokenizer, tokenize
+from tallystick.datasets.opened import (
+    TOKENIZER_FILE,
+    check_stated_tokenizer,
+    open_dataset,
+    read_source,
+    read_tokenizer,
+    text_kind,
+)
 from tallystick.datasets.samples import ExampleDataset, TokenDataset
 from tallystick.datasets.sources import TextKind, normalize_newlines, read_corpus
-from tallystick.datasets.tokenizer import BYTE_TOKENS, Tokenizer, TokenizerKind
+from tallystick.datasets.tokenizer import Tokenizer, TokenizerKind
 from tallystick.datasets.tokens import Tokens, read_tokens
 from tallystick.documents.files import FILE_BYTES_MAX, read_document
 from tallystick.errors import ProofError, UnavailableError
@@ -72,14 +79,6 @@ def verify_tokenizer(
         ) from None
 
 
-def check_stated_tokenizer(tokenizer: Tokenizer, kind: TokenizerKind, vocabulary: int) -> None:
-    """Raise `ProofError` where a tokenizer cannot be the one of a recipe, whatever it was trained on."""
-    if tokenizer.kind != kind:
-        raise ProofError(f"{TOKENIZER_FILE}: of kind {tokenizer.kind}, where the recipe states {kind}")
-    if tokenizer.vocabulary > max(vocabulary, BYTE_TOKENS):
-        raise ProofError(f"{TOKENIZER_FILE}: {tokenizer.vocabulary} tokens, where the recipe allows {vocabulary}")
-
-
 def verify_tokens(kind: TextKind, source: Path, tokenizer: Tokenizer, tokens: Path) -> None:
     """Tokenize `source` and raise `ProofError` naming the first position at which `tokens` differs."""
     claimed, vocabulary = read_tokens(tokens)
@@ -109,6 +108,7 @@ def _check_training(claimed: Tokenizer, trained: Tokenizer) -> None:
 
 
 def _check_digits(claimed: ExampleDataset) -> None:
+
     images, labels = load_digits()
     if claimed.images.shape != images.shape:
         raise ProofError(f"the examples have shape {claimed.images.shape}, but the digits {images.shape}")

@@ -30,7 +30,7 @@ from tallystick.graphs.files import save_program
 from tallystick.graphs.graph import Graph, Role
 from tallystick.graphs.root import graph_root
 from tallystick.store.inference import InferenceDirectory
-from tallystick.store.log import LogWriter
+from tallystick.store.log_writer import LogWriter
 from tallystick.tensors.digest import state_digest
 from tallystick.tensors.safetensors import write_state
 from tallystick.tensors.spec import TensorSpec

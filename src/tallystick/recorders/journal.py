@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from tallystick.errors import UnavailableError
-from tallystick.store.log import LogWriter
+from tallystick.store.log_writer import LogWriter
 from tallystick.transcripts.record import FailedRecord, Record, read_record
 
 

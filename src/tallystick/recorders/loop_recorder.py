@@ -114,7 +114,7 @@ class OwnLoopRecorder:
                 self._recorder.fail(self.index + 1, error)
 
     def stop(self, reason: str) -> None:
-        """Record no further, for a reason that is said; the run ends at its last anchor."""
+        """Stop recording and warn with the reason; the run ends at its last anchor."""
         if self._is_over:
             return
         self._close()
@@ -192,7 +192,7 @@ class OwnLoopRecorder:
         self._close()
 
     def _examined(self, seen: Stepped, batch: Any, rates: tuple[float, ...], loss: float, norm: float | None) -> Batch:
-        """The batch as it is recorded, after a look at whether the step was the captured one."""
+        """The batch as it is recorded, after a check that the step was the captured one."""
         if self._graph is None or self._no_graph is not None:
             return describe_batch(batch)
         named = self._graph.named(batch)
@@ -274,7 +274,7 @@ class OwnLoopRecorder:
 
 
 def printed(line: str) -> str:
-    """A line as a claim takes it."""
+    """A text as one line of printable characters, as a claim holds it."""
     return "".join(character if character.isprintable() else " " for character in line)[:LINE_MAX]
 
 

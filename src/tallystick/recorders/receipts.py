@@ -118,7 +118,7 @@ class ReceiptIssuer:
         return self._sequence
 
     def close(self) -> None:
-        """Let the journal go."""
+        """Close the journal, so that another process may write to it."""
         if self._log is not None:
             self._log.close()
 

@@ -1,6 +1,6 @@
-"""Where an interrupted run can be taken up again.
+"""Finds the anchor from which an interrupted run can be resumed.
 
-One pass remembers where anchors stand; only the lines behind the chosen one are held, whatever the run's length.
+One pass keeps the places of anchors; only the lines after the chosen one are held in memory, however long the run.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from itertools import islice
 
 from tallystick.errors import MalformedError, ProofError, UnavailableError
-from tallystick.store.log import mend_tail, read_lines
+from tallystick.store.log import read_lines
+from tallystick.store.log_writer import mend_tail
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.digest import state_digest
 from tallystick.tensors.safetensors import read_state
@@ -32,7 +33,7 @@ class ResumePoint:
 
 
 def find_resume_point(run: RunDirectory) -> ResumePoint | None:
-    """The last anchor whose record and file are both whole, or `None` if there is none yet."""
+    """The last anchor whose record and file are both complete, or `None` if there is none yet."""
     if not run.transcript_path.exists():
         return None
     mend_tail(run.transcript_path)
@@ -59,7 +60,7 @@ def _intact(run: RunDirectory, anchor: AnchorRecord) -> Mapping[str, Tensor] | N
 
 
 def _summary_at(run: RunDirectory, place: int, anchor: AnchorRecord) -> StateSummary:
-    """What was recorded of the anchor's state by the step before it."""
+    """The summary of the anchor's state in the record of the step before it."""
     if anchor.index == 0:
         return anchor.summary
     step = _record_at(run, place - 1)

@@ -13,7 +13,7 @@ from tallystick.documents.files import write_atomically
 from tallystick.errors import UnavailableError
 from tallystick.frameworks.torch.training.summaries import Summariser
 from tallystick.recorders.journal import RunJournal
-from tallystick.store.log import LogWriter, cut_log
+from tallystick.store.log_writer import LogWriter, cut_log
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.digest import state_digest
 from tallystick.tensors.safetensors import write_state
@@ -31,7 +31,7 @@ State = Callable[[], Mapping[str, Tensor]]
 
 @dataclass(frozen=True)
 class Anchored:
-    """The last anchor that stands whole: its step, its state, and the number of records up to it."""
+    """The last complete anchor: its step, the digest of its state, and the number of records up to it."""
 
     index: int
     digest: Digest
@@ -63,7 +63,7 @@ class RunRecorder:
         return self
 
     def resume(self, summary: StateSummary, to_reproduce: list[bytes]) -> Self:
-        """Continue behind an anchor in whose state `summary` was recorded."""
+        """Continue after an anchor whose state has the recorded `summary`."""
         self._open(reproduce=to_reproduce)
         self._summary = summary
         return self
@@ -105,11 +105,11 @@ class RunRecorder:
         self._time(index, seconds, time.perf_counter() - started)
 
     def anchor(self, index: int) -> None:
-        """Keep the full state after step `index` although none is due: the end of somebody's own loop."""
+        """Write an anchor of the state after step `index` although none is due: at the end of somebody's own loop."""
         self._anchor(index)
 
     def holds_weights(self) -> bool:
-        """Whether the weights are those of the last record, as far as its projection tells; no without one."""
+        """Whether the weights are those of the last record, as far as its projection tells; `False` without one."""
         recorded = self._summary.projection
         return recorded is not None and self._summariser.projection() == recorded
 
@@ -125,9 +125,9 @@ class RunRecorder:
         return self._claim(self._transcript.close(), self._trace.close(), final, no_graph)
 
     def finish_at_anchor(self, no_graph: str | None = None) -> int:
-        """Claim the run up to its last anchor, because it cannot be recorded further; what stands behind is cut off.
+        """Claim the run up to its last anchor, because it cannot be recorded further; later records are cut off.
 
-        Returns the step of that anchor; 0 means that no step stands before one, and that there is no claim.
+        Returns the step of that anchor; 0 means that there is no anchor after a step, and no claim.
         """
         self.close()
         held = self._anchored

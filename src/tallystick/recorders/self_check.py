@@ -1,4 +1,4 @@
-"""Replays steps that were just taken, to see in time that a step graph is not what the loop does.
+"""Replays steps that the loop has just taken, to find early that its step graph does something else.
 
 The first step is checked, and then steps at random: a loop that departs from its graph would be rejected by an audit,
 although nobody lied. What is compared is what an exact audit compares.
@@ -69,7 +69,7 @@ class SelfCheck:
         self.before = {name: tensor.copy() for name, tensor in state.items()}
 
     def done(self) -> None:
-        """Let the kept state go, and draw the step of the next check."""
+        """Drop the kept state, and draw the step of the next check."""
         most = GAPS[min(self._stage, len(GAPS) - 1)]
         self._stage, self._next, self.before = self._stage + 1, self._next + self._draw(most), None
 
@@ -78,7 +78,7 @@ class SelfCheck:
         return self._compiled(inputs_of(self._graph, self._device, step))
 
     def difference(self, step: TakenStep, replayed: Mapping[str, torch.Tensor]) -> str:
-        """The first of loss, gradient norm and state in which the graph differs from the loop, or nothing."""
+        """The first of loss, gradient norm and state in which the graph differs from the loop; empty if none does."""
         if not self._band.compare(quantise(step.loss, self._band.decimals), float(replayed["loss"])).agrees:
             return "loss"
         if not self._has_norm(step, replayed):

@@ -64,7 +64,7 @@ class StepGraph:
         save_program(run.graph_path, self.captured.graph, self.captured.constants)
 
     def empty_slots(self) -> dict[str, Tensor]:
-        """Zeros for what an optimizer keeps: that is its memory before it has stepped, allocated or not."""
+        """Zeros for what an optimizer keeps: its state before the first step, allocated or not."""
         slots = {each.name: each.spec for each in self.captured.graph.inputs if each.name.startswith("optimizer.")}
         return {name: Tensor(spec.dtype, spec.shape, bytes(spec.nbytes)) for name, spec in slots.items()}
 
@@ -77,7 +77,7 @@ class StepGraph:
         }
 
     def misfit(self, named: State) -> str:
-        """What of a batch the graph cannot read, or nothing."""
+        """Says which part of a batch the graph cannot read; empty if it reads all."""
         wanted = {each.name: each.spec for each in self.captured.graph.inputs if each.name.startswith(BATCH)}
         given = {f"{BATCH}{name}": TensorSpec.of(tensor) for name, tensor in named.items()}
         for name in sorted(wanted.keys() | given.keys()):
@@ -88,7 +88,7 @@ class StepGraph:
         return ""
 
     def other_number(self, batch: Batches) -> str:
-        """A number of a batch that is another one in the captured step, or nothing."""
+        """Says which number of a batch differs from the captured step; empty if none does."""
         found = numbers_of(batch, self.accumulation)
         for name in sorted(found.keys() | self.numbers.keys()):
             now, then = found.get(name, "not there"), self.numbers.get(name, "not there")
@@ -111,7 +111,7 @@ def capture_loop(
 ) -> StepGraph:
     """Capture the step of a loop; `loss(model, batch)` gets batches in the form of `example`.
 
-    Raises `UnavailableError` where the step cannot be captured, naming what stands in the way.
+    Raises `UnavailableError` where the step cannot be captured, naming the reason.
     """
     first = parts_of(example, accumulation)[0]
 

@@ -22,7 +22,8 @@ from tallystick.graphs.files import save_program
 from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.graphs.root import graph_root, prove_node
 from tallystick.judging.operator_line import operator_line
-from tallystick.store.log import LogWriter, OpenedLine
+from tallystick.store.log import OpenedLine
+from tallystick.store.log_writer import LogWriter
 from tallystick.tensors.digest import tensor_digest
 from tallystick.tensors.single import write_single
 from tallystick.tensors.tensor import State, Tensor

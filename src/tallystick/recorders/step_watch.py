@@ -78,14 +78,14 @@ class StepWatch:
         return replace(seen, change=change)
 
     def written_at_end(self) -> str:
-        """What of the state was changed after the last record, beside the weights, or nothing."""
+        """Names a buffer that was changed after the last record; empty if none was."""
         if self._graph is None:
             return ""
         buffers = written(self._at_record, self._buffers())
         return f"{buffers[0]} was changed after the last record; {KEEP_STATE}" if buffers else self._written()
 
     def close(self) -> None:
-        """Listen no more."""
+        """Remove the hooks from the optimizer and the parameters."""
         for hook in self._hooks:
             hook.remove()
         self._at_step, self._at_record, self._accumulated = {}, {}, {}
@@ -118,7 +118,7 @@ class StepWatch:
         return marks_of(buffers_of(self._model))
 
     def _written(self, mends: str = "") -> str:
-        """What only the optimizer may write to and something else did since it last stepped, or nothing."""
+        """Names a weight or slot that something else than the optimizer wrote to since its last step; empty if none."""
         now = self._learned()
         names = written(self._at_step, now)
         if names and not mends and all(name.startswith("weights.") for name in names) and self._holds_weights():
@@ -126,7 +126,7 @@ class StepWatch:
         return f"{names[0]} was changed outside of `optimizer.step()`; {mends or KEEP_STATE}" if names else ""
 
     def _uneven(self) -> str:
-        """A buffer that was written to more or less often in this step than in the first one, or nothing."""
+        """Names a buffer written to more or less often in this step than in the first one; empty if none."""
         now = self._buffers()
         counts, self._at_record = writes(self._at_record, now), now
         if self._buffer_writes is None:
@@ -159,7 +159,7 @@ class StepWatch:
         return {name: value.grad for name, value in self._parameters.items() if value.grad is not None}
 
     def _departure(self, graph: StepGraph) -> str:
-        """What of the optimizer and its parameters is not as it was captured, or nothing."""
+        """Names what of the optimizer and its parameters differs from the captured step; empty if nothing does."""
         groups = self._optimizer.param_groups
         if [len(group["params"]) for group in groups] != self._groups:
             return f"the groups of parameters have changed; {KEEP_SETTINGS}"

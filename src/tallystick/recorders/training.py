@@ -1,4 +1,4 @@
-"""Trains by a recipe and records every step; takes an interrupted run up again."""
+"""Trains by a recipe and records every step; resumes interrupted runs."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def train(
     line, and the run goes on without.
 
     Raises:
-        UsageError: `out` holds something else than a beginning that was interrupted before the first record.
+        UsageError: `out` holds anything but a run that was interrupted before its first record.
         UnavailableError: the source, the device, a library or the disk is missing, another process records into `out`,
             or a step crashed.
     """

@@ -1,6 +1,6 @@
-"""Whether tensors were written to since they were last looked at, told by PyTorch's own counters: nothing is read.
+"""Tells by PyTorch's version counters whether tensors were written to since the last look; no values are read.
 
-A write through `.data` counts nowhere. Steps that are replayed at random see it, and a record of the weights does.
+A write through `.data` is not counted. Replays of random steps find it, and so does a record of the weights.
 """
 
 from __future__ import annotations

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tallystick.commitments.encoding import decode
 from tallystick.documents.files import read_document
 from tallystick.transcripts.environment import Environment
-from tallystick.transcripts.inference import InferenceClaim
+
+if TYPE_CHECKING:
+    from tallystick.transcripts.inference import InferenceClaim
 
 
 @dataclass(frozen=True)
@@ -26,31 +29,33 @@ class InferenceDirectory:
 
     @property
     def claim_path(self) -> Path:
-        """Where the claim stands once recording is over."""
+        """The claim, written when recording is over."""
         return self.path / "claim.json"
 
     @property
     def environment_path(self) -> Path:
-        """Where the environment stands."""
+        """The stack that the prover states."""
         return self.path / "environment.json"
 
     @property
     def graph_path(self) -> Path:
-        """Where the model's graph stands."""
+        """The model's graph; its constants are in the safetensors file beside it."""
         return self.path / "graphs" / "model.json"
 
     @property
     def weights_path(self) -> Path:
-        """Where weights and buffers stand, if they are handed over."""
+        """Weights and buffers, if they are handed over."""
         return self.path / "weights.safetensors"
 
     @property
     def transcript_path(self) -> Path:
-        """Where the records of the calls stand, one canonical line each."""
+        """The records of the calls, one canonical JSON line each."""
         return self.path / "transcript.jsonl"
 
     def claim(self) -> InferenceClaim:
         """The claim; raises `UnavailableError` while there is none."""
+        from tallystick.transcripts.inference import InferenceClaim
+
         return InferenceClaim.from_bytes(read_document(self.claim_path), "claim.json")
 
     def environment(self) -> Environment:

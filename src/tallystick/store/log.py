@@ -1,114 +1,24 @@
-"""An append-only log of canonical lines under an RFC 6962 root.
+"""Reads an append-only log of canonical lines under an RFC 6962 root.
 
-Appending hashes O(log n) nodes and writes one line; opening one line reads one line and a few tiles.
+Opening one line reads that line and a few tiles.
 """
 
 from __future__ import annotations
 
-import mmap
-import os
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import IO
 
-from tallystick.commitments.digests import digest_bytes, digest_from
+from tallystick.commitments.digests import digest_bytes
 from tallystick.commitments.proofs import check_inclusion, prove_inclusion
-from tallystick.commitments.tiles import TileReader, TileWriter
-from tallystick.commitments.tree import Frontier, Hash, leaf_hash
+from tallystick.commitments.tiles import TileReader
+from tallystick.commitments.tree import Hash, leaf_hash
 from tallystick.documents.files import file_size
-from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
+from tallystick.errors import MalformedError, ProofError, UnavailableError
 from tallystick.transcripts.claim import Log
 
 LINE_BYTES_MAX = 1 << 20
 OFFSET_BYTES = 8
-
-
-class LogWriter:
-    """Appends lines to a log file, its offsets and its tiles; continues a log that is already there."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.frontier = Frontier.empty()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        mend_tail(path)
-        self._tiles = TileWriter(_tiles_folder(path))
-        self._lines: IO[bytes] = path.open("ab", buffering=0)
-        self._offsets: IO[bytes] = _index_path(path).open("wb")
-        self._position = 0
-        for line in read_lines(path):
-            self._note(line)
-
-    def append(self, line: bytes) -> None:
-        """Write one line, leaving the lines before untouched.
-
-        Raises:
-            UsageError: the line is longer than a reader takes.
-            OSError: the disk refuses it.
-        """
-        assert b"\n" not in line
-        if len(line) > LINE_BYTES_MAX:
-            raise UsageError(f"{self.path.name}: a record of {len(line)} bytes, more than the {LINE_BYTES_MAX} allowed")
-        data = line + b"\n"
-        if self._lines.write(data) != len(data):
-            raise OSError(f"{self.path.name}: the last line could not be written whole")
-        self._note(line)
-
-    def sync(self) -> None:
-        """Make everything appended so far survive a loss of power."""
-        os.fsync(self._lines.fileno())
-
-    def close(self) -> Log:
-        """Write the partial tiles, close the files, and return root and size; a second call only returns them."""
-        try:
-            if not self._lines.closed:
-                self._tiles.finish(self.frontier.size)
-        finally:
-            self._lines.close()
-            self._offsets.close()
-        return Log(root=digest_from(self.frontier.root()), size=self.frontier.size)
-
-    def _note(self, line: bytes) -> None:
-        leaf = leaf_hash(line)
-        self.frontier = self.frontier.append(leaf)
-        self._tiles.append(leaf)
-        self._offsets.write(self._position.to_bytes(OFFSET_BYTES, "little"))
-        self._position += len(line) + 1
-
-
-@contextmanager
-def appending(path: Path) -> Iterator[LogWriter]:
-    """A log writer that is closed, tiles and all, whatever happens."""
-    writer = LogWriter(path)
-    try:
-        yield writer
-    finally:
-        writer.close()
-
-
-def cut_log(path: Path, size: int) -> Log:
-    """Forget the lines behind the first `size`, write tiles and offsets anew, and return root and size."""
-    end = sum(len(line) + 1 for line in islice(read_lines(path), size))
-    with path.open("r+b") as file:
-        file.truncate(end)
-    shutil.rmtree(_tiles_folder(path), ignore_errors=True)
-    return LogWriter(path).close()
-
-
-def mend_tail(path: Path) -> None:
-    """Drop a last line that a crash left unfinished."""
-    if not path.exists():
-        return
-    with path.open("r+b") as file:
-        size = file.seek(0, os.SEEK_END)
-        if size == 0:
-            return
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            whole = data.rfind(b"\n") + 1
-        file.truncate(whole)
 
 
 def read_lines(path: Path, bytes_max: int = LINE_BYTES_MAX) -> Iterator[bytes]:
@@ -140,12 +50,12 @@ def open_line(path: Path, index: int, size: int) -> OpenedLine:
     """Line `index` of a log of `size` lines, with its inclusion proof from the tiles."""
     if not 0 <= index < size:
         raise ProofError(f"record {index} lies outside a log of {size} records")
-    proof = prove_inclusion(TileReader(_tiles_folder(path), size), index, size)
+    proof = prove_inclusion(TileReader(tiles_folder(path), size), index, size)
     return OpenedLine(index, _line_at(path, _offset(path, index)), tuple(proof))
 
 
 def _offset(path: Path, index: int) -> int:
-    offsets = _index_path(path)
+    offsets = index_path(path)
     if not offsets.is_file():
         raise UnavailableError(f"{offsets.name}: not there; `tally fsck --repair` writes it anew")
     with offsets.open("rb") as file:
@@ -166,9 +76,11 @@ def _line_at(path: Path, offset: int) -> bytes:
     return line[:-1]
 
 
-def _tiles_folder(path: Path) -> Path:
+def tiles_folder(path: Path) -> Path:
+    """The folder of the tiles of the log at `path`."""
     return path.with_name("tiles") / path.stem
 
 
-def _index_path(path: Path) -> Path:
+def index_path(path: Path) -> Path:
+    """The file of line offsets, 8 bytes each, of the log at `path`."""
     return path.with_suffix(".index")

@@ -18,7 +18,8 @@ from types import TracebackType
 from typing import Self
 
 from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
-from tallystick.store.log import mend_tail, read_lines
+from tallystick.store.log import read_lines
+from tallystick.store.log_writer import mend_tail
 from tallystick.tensors.safetensors import read_state, write_state
 from tallystick.transcripts.receipt import RECEIPT_BYTES_MAX, Receipt, SignedReceipt
 from tallystick.workloads.hidden_states import CommittedStates, commit_states

@@ -17,9 +17,11 @@ from pathlib import Path
 
 from tallystick.commitments.digests import Digest, digest
 from tallystick.documents.files import read_document, write_atomically
-from tallystick.errors import MalformedError, ProofError, UnavailableError
+from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
+from tallystick.store.log import open_line
 from tallystick.transcripts.claim import Claim
 from tallystick.transcripts.environment import Environment
+from tallystick.transcripts.record import HeaderRecord, StepRecord, read_record
 from tallystick.transcripts.spec import Spec
 
 BLOB_BYTES_MAX = 1 << 30
@@ -33,42 +35,42 @@ class RunDirectory:
 
     @property
     def claim_path(self) -> Path:
-        """Where the claim stands once the run is finished."""
+        """The claim, written when the run is finished."""
         return self.path / "claim.json"
 
     @property
     def spec_path(self) -> Path:
-        """Where the spec stands."""
+        """All that was fixed before the run."""
         return self.path / "spec.json"
 
     @property
     def environment_path(self) -> Path:
-        """Where the environment stands."""
+        """The stack that the prover states."""
         return self.path / "environment.json"
 
     @property
     def transcript_path(self) -> Path:
-        """Where the records stand, one canonical line each."""
+        """The records, one canonical JSON line each."""
         return self.path / "transcript.jsonl"
 
     @property
     def trace_path(self) -> Path:
-        """Where the timeline stands."""
+        """The timeline, one canonical JSON line a step."""
         return self.path / "trace.jsonl"
 
     @property
     def data_path(self) -> Path:
-        """The folder of the data."""
+        """The folder of source, tokenizer and tokens."""
         return self.path / "data"
 
     @property
     def graph_path(self) -> Path:
-        """Where the step graph stands, if the spec names one; its constants stand beside it."""
+        """The step graph, if the spec names one; its constants are in the safetensors file beside it."""
         return self.path / "graphs" / "step.json"
 
     @property
     def has_recipe(self) -> bool:
-        """Whether a spec with a recipe stands there: only such a run can be taken up again by a command."""
+        """Whether the spec has a recipe: a command can resume only such a run."""
         try:
             return self.spec().recipe is not None
         except (MalformedError, UnavailableError):
@@ -90,6 +92,24 @@ class RunDirectory:
     def environment(self) -> Environment:
         """The environment as the prover stated it."""
         return Environment.from_bytes(read_document(self.environment_path), "environment.json")
+
+    def place_of_step(self, step: int, size: int) -> int:
+        """The place of a step among the `size` records; raises `UsageError` where there is none.
+
+        Binary search: the places of records grow with their steps.
+        """
+        low, high = 0, size
+        while low < high:
+            middle = (low + high) // 2
+            record = read_record(open_line(self.transcript_path, middle, size).line, f"record {middle}")
+            reached = -1 if isinstance(record, HeaderRecord) else record.index
+            is_before = reached < step or (reached == step and record.kind == "failed")
+            low, high = (middle + 1, high) if is_before else (low, middle)
+        if low < size:
+            found = read_record(open_line(self.transcript_path, low, size).line, f"record {low}")
+            if isinstance(found, StepRecord) and found.index == step:
+                return low
+        raise UsageError(f"--step {step}: the transcript holds no such step")
 
     def write_blob(self, data: bytes) -> Digest:
         """Keep `data` under its digest."""

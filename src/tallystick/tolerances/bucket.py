@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +19,7 @@ from tallystick.commitments.encoding import Json, encode
 from tallystick.errors import MalformedError, UsageError
 from tallystick.tensors.digest import tensor_digest
 from tallystick.tensors.tensor import Tensor
-from tallystick.tolerances.exact import DIGEST_BYTES, read_digest
 from tallystick.tolerances.grids import Mode, bucket_codes, in_range, nearest_edges
-from tallystick.tolerances.hints import Hints, TensorHints, encode_hints, parse_hints
 from tallystick.tolerances.streams import narrow_pieces
 from tallystick.tolerances.tolerance import (
     Finding,
@@ -33,6 +31,9 @@ from tallystick.tolerances.tolerance import (
     is_float,
     outcome,
 )
+
+if TYPE_CHECKING:
+    from tallystick.tolerances.hints import Hints, TensorHints
 
 MARGIN_MAX: Final = 0.25  # further out, a value can lie near two edges at a power of two
 CODE_DTYPES: Final = {"fp16_rne": "<i2", "grid": "<i8"}
@@ -53,6 +54,8 @@ class BucketClaim:
     @classmethod
     def from_bytes(cls, data: bytes) -> BucketClaim:
         """Read a claim; the hints stay unparsed. Raises `MalformedError` below 32 bytes."""
+        from tallystick.tolerances.exact import DIGEST_BYTES, read_digest
+
         return cls(read_digest(data[:DIGEST_BYTES], "bucket summary"), data[DIGEST_BYTES:])
 
 
@@ -89,11 +92,16 @@ class Bucket:
 
     def claim(self, value: Values | States) -> BucketClaim:
         """The digest and the hints that a prover logs for a tensor or a state."""
-        hints = encode_hints(self.hints(value)) if self.hint_margin else b""
-        return BucketClaim(self.digest(value), hints)
+        if not self.hint_margin:
+            return BucketClaim(self.digest(value))
+        from tallystick.tolerances.hints import encode_hints
+
+        return BucketClaim(self.digest(value), encode_hints(self.hints(value)))
 
     def compare(self, claimed: bytes, replayed: Replayed | ReplayedState) -> Finding:
         """Distance 0 for equal buckets and 1 otherwise; raises `MalformedError` for hints that are none."""
+        from tallystick.tolerances.hints import parse_hints
+
         claim = BucketClaim.from_bytes(claimed)
         hints = parse_hints(claim.hints) if claim.hints else NO_HINTS
         differs = claim.digest != self.digest(outcome(replayed), hints)
@@ -139,6 +147,8 @@ class Bucket:
         )
 
     def _tensor_hints(self, tensor: Tensor) -> TensorHints:
+        from tallystick.tolerances.hints import TensorHints
+
         indices, sides, start = [np.empty(0, np.int64)], [np.empty(0, bool)], 0
         for values in narrow_pieces(tensor):
             edges = nearest_edges(values, self.mode, self.grid_eps)

@@ -124,15 +124,21 @@ _RECORD: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator
 
 
 def read_record(line: bytes, what: str) -> Record:
-    """Read one canonical record; raises `MalformedError` naming `what` and the field."""
-    decode(line, what, bytes_max=RECORD_BYTES_MAX)
+    """Read one canonical record; raises `MalformedError` naming `what` and the field.
+
+    A record whose own encoding is `line` shows that `line` is canonical, so a good line is parsed and encoded once.
+    """
+    problem = "not in canonical form (a null or an equivalent spelling)"
     try:
-        record = _RECORD.validate_json(line)
+        record = _RECORD.validate_json(line[: RECORD_BYTES_MAX + 1])
+        if len(line) <= RECORD_BYTES_MAX and record.to_bytes() == line:
+            return record
     except ValidationError as error:
-        raise MalformedError(f"{what}: {explain(error)}") from None
-    if record.to_bytes() != line:
-        raise MalformedError(f"{what}: not in canonical form (a null or an equivalent spelling)")
-    return record
+        problem = explain(error)
+    except MalformedError as error:  # a number that canonical JSON cannot hold
+        problem = str(error)
+    decode(line, what, bytes_max=RECORD_BYTES_MAX)  # what is wrong with the JSON itself is said first
+    raise MalformedError(f"{what}: {problem}")
 
 
 def batch_file(digest: Digest) -> str:

@@ -7,4 +7,5 @@ from typing import Final
 STATE_PREFIXES: Final = ("weights.", "buffers.", "optimizer.", "position.")
 BATCH: Final = "inputs."
 POSITION: Final = "position.step"
+"""The tensor of every state that counts the steps taken: I64, without dimensions."""
 STEP_SLOT: Final = ".step"

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tallystick.datasets.order import BatchPlan
 from tallystick.datasets.samples import Dataset
 from tallystick.errors import MalformedError
-from tallystick.graphs.graph import Graph, Ref, Role
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import State, Tensor
 from tallystick.transcripts.recipe import Recipe
@@ -22,6 +22,9 @@ from tallystick.workloads.names import BATCH, POSITION, STATE_PREFIXES, STEP_SLO
 from tallystick.workloads.optimizer import UpdateRule, schedule_scalars
 from tallystick.workloads.plan import micro_batches
 from tallystick.workloads.schedule import learning_rate
+
+if TYPE_CHECKING:
+    from tallystick.graphs.graph import Graph, Ref
 
 Bind = Callable[[int], State]
 
@@ -69,11 +72,6 @@ class StepProgram:
         counts = {float(t.values()) for name, t in state.items() if _counts_steps(name, t)}
         step = int(max(counts)) + 1 if counts else index
         return schedule_tensors(self.rules, self.rates(index), step)
-
-    @property
-    def reads_batches(self) -> bool:
-        """Whether a step consumes anything."""
-        return any(each.role is Role.INPUT for each in self.graph.inputs)
 
 
 def schedule_tensors(rules: Sequence[UpdateRule], rates: Sequence[float], step: int) -> dict[Ref, Tensor]:

@@ -1,4 +1,4 @@
-"""The verifier's trainer, as audits see it: what it must do, and nothing about how."""
+"""The interface of the verifier's trainer; PyTorch implements it in `frameworks.torch.training`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tallystick.transcripts.summary import StateSummary
 
 @dataclass(frozen=True)
 class ReplayedStep:
-    """What the verifier's own trainer showed at one step."""
+    """What one replayed step gave: mean loss, gradient norm before clipping, mean and RMS of the logits, summaries."""
 
     loss: float
     gradient_norm: float | None

@@ -7,28 +7,28 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tallystick.disputes.coordinators.coordinator import Board, Coordinator
-from tallystick.disputes.parties.table import MemoryBoard, Table
 from tests.disputes.coordinators.conformance import NAMES, MakeRules
+from tests.support.in_memory import InMemoryCoordinator, MemoryBoard
 
 
 @dataclass
-class TableWorld:
-    """A table and its board."""
+class InMemoryWorld:
+    """A coordinator in memory and its board."""
 
-    table: Table
+    coordinator: InMemoryCoordinator
     _board: MemoryBoard = field(default_factory=MemoryBoard)
 
     def party(self, name: str) -> str:
         return party_of(name)
 
     def connect(self, name: str) -> Coordinator:
-        return self.table.seat(party_of(name))
+        return self.coordinator.connect(party_of(name))
 
     def board(self, name: str) -> Board:
         return self._board
 
     def advance(self, seconds: int) -> None:
-        self.table.clock.advance(self.table.clock() + seconds)
+        self.coordinator.clock.advance(self.coordinator.clock() + seconds)
 
 
 def party_of(name: str) -> str:
@@ -36,6 +36,6 @@ def party_of(name: str) -> str:
 
 
 @contextmanager
-def found(make_rules: MakeRules) -> Iterator[TableWorld]:
-    """A fresh table."""
-    yield TableWorld(Table(make_rules(party_of)))
+def found(make_rules: MakeRules) -> Iterator[InMemoryWorld]:
+    """A fresh coordinator."""
+    yield InMemoryWorld(InMemoryCoordinator(make_rules(party_of)))

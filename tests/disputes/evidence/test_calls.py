@@ -13,9 +13,8 @@ torch = pytest.importorskip("torch")
 
 from tallystick.attacks.disputes.swapped_layer import seal  # noqa: E402
 from tallystick.disputes.evidence.calls import doubt_calls  # noqa: E402
-from tallystick.disputes.evidence.claimed_run import ClaimedCalls  # noqa: E402
+from tallystick.disputes.evidence.gathering import gather_whole  # noqa: E402
 from tallystick.disputes.evidence.locate import ChallengerWork  # noqa: E402
-from tallystick.disputes.evidence.subjects import whole_calls  # noqa: E402
 from tallystick.disputes.evidence.traces import torch_engine  # noqa: E402
 from tallystick.disputes.game.protocols import Doubt  # noqa: E402
 from tallystick.disputes.parties.offers import offer_of  # noqa: E402
@@ -38,13 +37,13 @@ NOT_TAKEN: dict[str, Change] = {
 
 
 def doubted(run: Path, engine: Engine | None = None) -> Doubt | None:
-    return doubt_calls(ClaimedCalls(whole_calls(InferenceDirectory(run))), engine or torch_engine(), ChallengerWork())
+    return doubt_calls(gather_whole(InferenceDirectory(run)), engine or torch_engine(), ChallengerWork())
 
 
 def with_inputs(run: Path, out: Path, change: Change, numbers: tuple[int, ...] = (CALL,)) -> Path:
     """A copy of recorded calls, of which some read other tokens."""
     shutil.copytree(run, out)
-    calls = whole_calls(InferenceDirectory(run))
+    calls = gather_whole(InferenceDirectory(run))
     for number in numbers:
         inputs = {
             name: Tensor.of(change(each.array())) for name, each in calls.inputs(calls.records[number - 1]).items()
@@ -112,7 +111,7 @@ def test_honest_calls_in_16_bits_are_not_doubted_on_other_kernels(dtype: torch.d
     def zeros(state: State) -> State:
         return {name: Tensor(each.dtype, each.shape, bytes(len(bytes(each.data)))) for name, each in state.items()}
 
-    calls = whole_calls(InferenceDirectory(tmp_path / "calls"))
+    calls = gather_whole(InferenceDirectory(tmp_path / "calls"))
     silent = with_outputs(
         tmp_path / "calls", tmp_path / "silent", {CALL: zeros(calls.outputs(calls.records[CALL - 1]))}
     )

@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tallystick.disputes.evidence.members import own_results, within_own  # noqa: E402
-from tallystick.disputes.evidence.subjects import subject_of_call  # noqa: E402
+from tallystick.disputes.evidence.opening_sources import source_of_call  # noqa: E402
 from tallystick.disputes.evidence.traces import torch_engine  # noqa: E402
 from tallystick.graphs.execution import execute  # noqa: E402
 from tallystick.graphs.graph import Node, Ref  # noqa: E402
@@ -24,7 +24,7 @@ Values = dict[Ref, Tensor]
 @pytest.fixture(scope="module")
 def layer(scene: Scene) -> tuple[Node, Values]:
     """The widest layer of a call, with what it read and gave."""
-    subject, engine = subject_of_call(scene.recorded, 1), torch_engine()
+    subject, engine = source_of_call(scene.recorded, 1), torch_engine()
     values: Values = dict(subject.bindings)
     specs = subject.graph.specs()
 

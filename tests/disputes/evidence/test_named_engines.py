@@ -7,13 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tallystick.disputes.evidence.traces import trace_for
+from tallystick.disputes.evidence.statement import statement_at
+from tallystick.disputes.evidence.training_statement import TrainingStatement
 from tallystick.errors import UsageError
 from tallystick.graphs.graph import Graph, Input, Role
 from tallystick.judging.fault import Fault
 from tallystick.judging.leaf.judge import rule_leaf
 from tallystick.judging.leaf.request import Ground, LeafRequest
 from tallystick.operators.engines import outside
+from tallystick.store.run import RunDirectory
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.opening import Opening
@@ -50,10 +52,10 @@ def test_a_referee_rules_alike_whatever_engine_the_prover_names(name: str, by: f
 def test_a_prover_does_not_play_with_an_engine_that_is_known_to_lie_outside(tmp_path: Path) -> None:
     folder = opened_by("iree", tmp_path / "opening", 0.0)
     with pytest.raises(UsageError, match=r"iree lies outside the bounds .* open with another engine"):
-        trace_for(folder, tmp_path / "work")
+        statement_at(folder).trace(tmp_path / "work")
     with pytest.raises(UsageError, match="iree lies outside"):
-        trace_for(tmp_path / "run", tmp_path / "work", NumpyEngine({}, "iree"))
+        TrainingStatement(RunDirectory(tmp_path / "run")).trace(tmp_path / "work", NumpyEngine({}, "iree"))
 
 
 def test_it_plays_with_others(tmp_path: Path) -> None:
-    assert trace_for(opened_by("numpy", tmp_path / "opening", 0.0), tmp_path / "work") is not None
+    assert statement_at(opened_by("numpy", tmp_path / "opening", 0.0)).trace(tmp_path / "work") is not None

@@ -11,10 +11,11 @@ torch = pytest.importorskip("torch")
 from tallystick.attacks.disputes.dishonest import Change, ChangingEngine  # noqa: E402
 from tallystick.disputes.evidence.doubting import doubter_for  # noqa: E402
 from tallystick.disputes.evidence.doubts import CONFIRMED_MAX  # noqa: E402
+from tallystick.disputes.evidence.gathering import gather_whole  # noqa: E402
 from tallystick.disputes.evidence.judging import DisputeJudge  # noqa: E402
 from tallystick.disputes.evidence.locate import ChallengerWork, deviation_of, deviations  # noqa: E402
-from tallystick.disputes.evidence.subjects import subject_of_call, whole_calls  # noqa: E402
-from tallystick.disputes.evidence.traces import trace_for  # noqa: E402
+from tallystick.disputes.evidence.opening_sources import source_of_call  # noqa: E402
+from tallystick.disputes.evidence.statement import statement_at  # noqa: E402
 from tallystick.disputes.evidence.view import OpeningView  # noqa: E402
 from tallystick.disputes.evidence.whole import read_operators  # noqa: E402
 from tallystick.disputes.game.protocols import Doubt  # noqa: E402
@@ -36,7 +37,7 @@ from tests.support.rehearsal import Outcome, Rehearsal  # noqa: E402
 
 
 def play(statement: Path, folder: Path, *budgets: Budget, doubt: Doubt | None = None) -> Outcome | None:
-    trace, judge = trace_for(statement, folder / "work"), DisputeJudge(budgets=budgets)
+    trace, judge = statement_at(statement).trace(folder / "work"), DisputeJudge(budgets=budgets)
     return Rehearsal(statement, folder / "board").play(trace, doubter_for(budgets=budgets), judge, doubt)
 
 
@@ -53,13 +54,13 @@ def test_a_wrong_operator_is_found_behind_more_decoys_than_are_asked_about_at_le
     count = CONFIRMED_MAX + 1
     layers = (torch.nn.Linear(512, 512) for _ in range(count + 1))
     record(torch.nn.Sequential(torch.nn.Embedding(32, 512), *layers), tmp_path / "honest", calls=1)
-    honest = whole_calls(InferenceDirectory(tmp_path / "honest"))
+    honest = gather_whole(InferenceDirectory(tmp_path / "honest"))
     *decoys, wrong = (node.number for node in honest.graph.nodes if "linear" in node.operator)
 
     def claim(name: str, changes: dict[int, Change]) -> Path:
         engine = ChangingEngine(lambda node: changes.get(node.number))
-        calls = whole_calls(InferenceDirectory(answered(honest, tmp_path / name, engine).statement))
-        open_operators(subject_of_call(calls, 1), tmp_path / name / "claim", engine)
+        calls = gather_whole(InferenceDirectory(answered(honest, tmp_path / name, engine).statement))
+        open_operators(source_of_call(calls, 1), tmp_path / name / "claim", engine)
         return tmp_path / name / "claim"
 
     hidden = dict.fromkeys(decoys, within_bound)
@@ -113,7 +114,10 @@ def test_a_threshold_leaves_open_what_the_bound_allows(scene: Scene, tmp_path: P
     found = []
     for given in (None, profile):
         rehearsal = Rehearsal(tmp_path / "claim", tmp_path / f"board{len(found)}")
-        trace, doubt = trace_for(tmp_path / "claim", tmp_path / "work"), Doubt(node.number, node.number + 1, "")
+        trace, doubt = (
+            statement_at(tmp_path / "claim").trace(tmp_path / "work"),
+            Doubt(node.number, node.number + 1, ""),
+        )
         outcome = rehearsal.play(trace, doubter_for(), DisputeJudge(profile=given), doubt)
         assert outcome is not None
         found.append(outcome.fault)

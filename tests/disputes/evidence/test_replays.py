@@ -9,10 +9,10 @@ torch = pytest.importorskip("torch")
 
 from tallystick.audits.calibration import shipped_calibration  # noqa: E402
 from tallystick.disputes.evidence import replays  # noqa: E402
-from tallystick.disputes.evidence.claimed_run import ClaimedTraining  # noqa: E402
+from tallystick.disputes.evidence.claimed_training import ClaimedTraining  # noqa: E402
 from tallystick.disputes.evidence.limits import limits_of  # noqa: E402
+from tallystick.disputes.evidence.opening_sources import graph_replayer, replay_to  # noqa: E402
 from tallystick.disputes.evidence.replays import Replays, objection  # noqa: E402
-from tallystick.disputes.evidence.subjects import graph_replayer, replay_to  # noqa: E402
 from tallystick.tensors.tensor import State, Tensor  # noqa: E402
 from tests.support.attacks.disputes.scene import STEP, Scene  # noqa: E402
 
@@ -36,7 +36,7 @@ def opened(scene: Scene) -> State:
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> None:
     other = scene.evidence.environment.model_copy(update={"torch": "another"})
-    monkeypatch.setattr(replays, "_environment", lambda _: other)
+    monkeypatch.setattr(replays, "environment_here", lambda _: other)
 
 
 def times(opened: State, factor: float, ending: str) -> State:

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import pytest
 
 from tallystick.disputes.parties.player import Player
-from tallystick.disputes.parties.table import Table
 from tallystick.judging.fault import Fault
+from tests.disputes.parties.in_memory_game import CHALLENGER, MEMBERS, PROVER, REFEREE, Accuser, InMemoryGame, rules
 from tests.disputes.parties.kills import Mortal, Reaper
-from tests.disputes.parties.seats import CHALLENGER, MEMBERS, PROVER, REFEREE, Accuser, Seats, rules
+from tests.support.in_memory import InMemoryCoordinator
 from tests.support.toy_game import Cheat, Counting
 
 COUNTING = {"honest": Counting(2, 2), "cheating": Counting(2, 2, cheat=Cheat(1, 0))}
@@ -36,7 +36,7 @@ def play(folder: Path, reaper: Reaper, who: str, case: str, patch: pytest.Monkey
     named = (0, 7) if "named" in more else None
     referee = REFEREE if ruling == "referee" else None
     agreed = rules(referee=referee, appeals=0, committee=1, members=MEMBERS[:1])
-    seats = Seats(folder, Table(agreed, finality=40 if "late" in more else 0))
+    seats = InMemoryGame(folder, InMemoryCoordinator(agreed, finality=40 if "late" in more else 0))
     starts: dict[str, Callable[..., Player]] = {
         "prover": partial(seats.prover, COUNTING[side]),
         "challenger": partial(seats.challenger, Accuser(), naming=lambda _: named),
@@ -46,8 +46,8 @@ def play(folder: Path, reaper: Reaper, who: str, case: str, patch: pytest.Monkey
     others = [start() for start in starts.values()]
     seats.play(mortal, *others, seats.beacon())
     seats.leave()
-    (dispute,) = seats.table.state.disputes
-    moves = Counter(entry.move.kind for entry in seats.table.entries)
+    (dispute,) = seats.coordinator.state.disputes
+    moves = Counter(entry.move.kind for entry in seats.coordinator.entries)
     return Ended(dispute.fault, {name: seats.paid(name) for name in (PROVER, CHALLENGER, MEMBERS[0])}, moves)
 
 

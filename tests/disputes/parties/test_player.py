@@ -13,13 +13,13 @@ from tallystick.disputes.coordinators.coordinator import MoveEntry
 from tallystick.disputes.game.moves import Contest, Move, Withdraw, value_of
 from tallystick.disputes.game.protocols import Doubt, OpenedLeaves
 from tallystick.disputes.game.state import Dispute, PostedClaim, Status
-from tallystick.disputes.parties.player import Pace
-from tallystick.disputes.parties.table import Seat, Table
+from tallystick.disputes.parties.game_view import GameView
+from tallystick.disputes.parties.player import Polling
 from tallystick.disputes.parties.task import PartyTask
-from tallystick.disputes.parties.watch import GameView
 from tallystick.errors import ProofError, RuleError, UnavailableError
 from tallystick.judging.fault import Fault
-from tests.disputes.parties.seats import CHALLENGER, CHEAT, PROVER, Accuser, Seats, party
+from tests.disputes.parties.in_memory_game import CHALLENGER, CHEAT, PROVER, Accuser, InMemoryGame, party
+from tests.support.in_memory import InMemoryConnection, InMemoryCoordinator
 from tests.support.toy_game import Cheat, Counting, CountingDoubter, CountingTrace
 
 HONEST, CHEATING = Counting(), Counting(cheat=CHEAT)
@@ -40,37 +40,37 @@ class Listed:
 
 def test_the_most_urgent_comes_first_and_what_has_no_clock_last(tmp_path: Path) -> None:
     role = Listed({"idle": None, "soon": 60, "later": 6000, "now": 1})
-    Seats(tmp_path).player(PROVER, lambda *_: (role,)).look()
+    InMemoryGame(tmp_path).player(PROVER, lambda *_: (role,)).look()
     assert role.done == ["now", "soon", "later", "idle"]
 
 
 def test_the_most_urgent_dispute_is_answered_first(tmp_path: Path) -> None:
     """A replay takes its time, and the other clock runs."""
-    game = Seats(tmp_path)
+    game = InMemoryGame(tmp_path)
     prover, first, second = game.prover(HONEST), *(game.challenger(Accuser(), name=party(n)) for n in (900, 901))
     prover.look()
     first.step()
     prover.step()
-    game.table.clock.advance(game.table.clock() + 1000)
+    game.coordinator.clock.advance(game.coordinator.clock() + 1000)
     second.step()
-    game.table.clock.advance(game.table.clock() + 4000)
+    game.coordinator.clock.advance(game.coordinator.clock() + 4000)
     first.step()
-    turns = [dispute.turn for dispute in game.table.state.disputes]
+    turns = [dispute.turn for dispute in game.coordinator.state.disputes]
     prover.step()
-    assert [dispute.turn for dispute in game.table.state.disputes] == [turns[0], turns[1] + 1]
+    assert [dispute.turn for dispute in game.coordinator.state.disputes] == [turns[0], turns[1] + 1]
 
 
 def test_a_hundred_disputes_at_once_are_all_answered(tmp_path: Path) -> None:
-    game = Seats(tmp_path)
+    game = InMemoryGame(tmp_path)
     prover, challenger = game.prover(Counting(4, 3)), game.challenger(Accuser())
     prover.look()
-    price = game.table.rules.challenger_bond + game.table.rules.deposit
+    price = game.coordinator.rules.challenger_bond + game.coordinator.rules.deposit
     for _ in range(100):
-        game.table.take(Contest(actor=CHALLENGER, value=price, claim=0, low=0, high=4))
+        game.coordinator.accept(Contest(actor=CHALLENGER, value=price, claim=0, low=0, high=4))
     game.play(prover, challenger, game.referee())
-    assert Counter(dispute.fault for dispute in game.table.state.disputes) == {Fault.CHALLENGER: 100}
-    assert game.table.state.claims[0].status is Status.FINAL
-    assert game.paid(PROVER) == 100 * game.table.rules.challenger_bond
+    assert Counter(dispute.fault for dispute in game.coordinator.state.disputes) == {Fault.CHALLENGER: 100}
+    assert game.coordinator.state.claims[0].status is Status.FINAL
+    assert game.paid(PROVER) == 100 * game.coordinator.rules.challenger_bond
 
 
 class Stubborn(CountingTrace):
@@ -83,20 +83,20 @@ class Stubborn(CountingTrace):
 
 
 def test_one_bad_dispute_blocks_no_other(tmp_path: Path) -> None:
-    game = Seats(tmp_path)
+    game = InMemoryGame(tmp_path)
     accusers = [game.challenger(Accuser(), name=party(1000 + number)) for number in range(3)]
     prover = game.prover(HONEST, trace=Stubborn(HONEST))
     prover.look()
     for each in accusers:
         each.look()
     prover.look()
-    waiting = [dispute.turn for dispute in game.table.state.disputes]
+    waiting = [dispute.turn for dispute in game.coordinator.state.disputes]
     assert waiting == [0, 1, 1]
     assert any("ZeroDivisionError" in line for line in game.said)
 
 
 @dataclass(frozen=True)
-class Poor(Seat):
+class Poor(InMemoryConnection):
     """A party whose purse is empty."""
 
     def submit(self, move: Move) -> None:
@@ -106,20 +106,20 @@ class Poor(Seat):
 
 
 def test_without_money_nothing_is_contested_and_everything_else_goes_on(tmp_path: Path) -> None:
-    game = Seats(tmp_path)
+    game = InMemoryGame(tmp_path)
     doubter = Counted()
     game.prover(CHEATING).look()
-    challenger = game.challenger(doubter, wrap=lambda seat: Poor(seat.table, seat.party))
+    challenger = game.challenger(doubter, wrap=lambda connection: Poor(connection.coordinator, connection.party))
     for _ in range(20):
         challenger.look()
-        game.table.clock.advance(game.table.clock() + 10)
-    assert not game.table.state.disputes
+        game.coordinator.clock.advance(game.coordinator.clock() + 10)
+    assert not game.coordinator.state.disputes
     assert "the purse holds 0" in game.said[-1]
     assert doubter.doubts == 1  # what was found is remembered, and only the contest is tried again
-    challenger.coordinator = challenger.watch.coordinator = game.table.seat(CHALLENGER)
-    game.table.clock.advance(game.table.clock() + 600)
+    challenger.coordinator = challenger.follower.coordinator = game.coordinator.connect(CHALLENGER)
+    game.coordinator.clock.advance(game.coordinator.clock() + 600)
     challenger.look()
-    assert len(game.table.state.disputes) == 1
+    assert len(game.coordinator.state.disputes) == 1
 
 
 class Counted(CountingDoubter):
@@ -136,7 +136,7 @@ class Counted(CountingDoubter):
 
 
 def test_a_claim_is_recomputed_once_also_by_a_program_that_starts_again(tmp_path: Path) -> None:
-    game = Seats(tmp_path)
+    game = InMemoryGame(tmp_path)
     game.prover(HONEST).look()
     doubter = Counted()
     for _ in range(3):
@@ -150,7 +150,7 @@ def test_a_claim_is_recomputed_once_also_by_a_program_that_starts_again(tmp_path
 class Uncertain:
     """A coordinator whose answers get lost: a submitted move arrives now, later, or never, and nobody is told."""
 
-    inner: Seat
+    inner: InMemoryConnection
     arrives: str
     unanswered: int = 1
     pending: list[Move] = field(default_factory=list)
@@ -190,55 +190,55 @@ class Uncertain:
 @pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
 @pytest.mark.parametrize("arrives", ["now", "later", "never"])
 def test_a_contest_of_unknown_fate_is_not_made_twice(tmp_path: Path, arrives: str, restarted: bool) -> None:
-    game = Seats(tmp_path)
+    game = InMemoryGame(tmp_path)
     game.prover(CHEATING).look()
-    line = Uncertain(game.table.seat(CHALLENGER), arrives)
+    line = Uncertain(game.coordinator.connect(CHALLENGER), arrives)
     challenger = game.challenger(wrap=lambda _: line)  # type: ignore[arg-type,return-value]
     challenger.look()
     if restarted:
         challenger.workspace.close()
         challenger = game.challenger(wrap=lambda _: line)  # type: ignore[arg-type,return-value]
-    game.table.clock.advance(game.table.clock() + 60)
+    game.coordinator.clock.advance(game.coordinator.clock() + 60)
     challenger.look()
     line.arrive()
     for _ in range(4):
-        game.table.clock.advance(game.table.clock() + 100)
+        game.coordinator.clock.advance(game.coordinator.clock() + 100)
         challenger.look()
-    assert sum(isinstance(entry.move, Contest) for entry in game.table.entries) == 1
+    assert sum(isinstance(entry.move, Contest) for entry in game.coordinator.entries) == 1
 
 
 @pytest.mark.parametrize("arrives", ["now", "later", "never"])
 def test_a_move_of_unknown_fate_is_made_again_as_it_was(tmp_path: Path, arrives: str) -> None:
     """A later arrival is harmless: its turn is over, and the coordinator refuses it."""
-    game = Seats(tmp_path)
-    line = Uncertain(game.table.seat(PROVER), arrives, unanswered=2)
+    game = InMemoryGame(tmp_path)
+    line = Uncertain(game.coordinator.connect(PROVER), arrives, unanswered=2)
     prover = game.prover(CHEATING, wrap=lambda _: line)  # type: ignore[arg-type,return-value]
     prover.look()
     game.challenger().look()
     prover.look()
-    game.table.clock.advance(game.table.clock() + 5)
+    game.coordinator.clock.advance(game.coordinator.clock() + 5)
     prover.look()
     if line.pending:
         with pytest.raises(RuleError) as refusal:
             line.arrive()
         assert refusal.value.code in {"phase", "turn"}
-    assert [entry.move.kind for entry in game.table.entries] == ["post", "contest", "partition"]
+    assert [entry.move.kind for entry in game.coordinator.entries] == ["post", "contest", "partition"]
 
 
 def test_a_claim_is_posted_once(tmp_path: Path) -> None:
-    game = Seats(tmp_path)
+    game = InMemoryGame(tmp_path)
     for _ in range(3):
         prover = game.prover(HONEST)
         prover.look()
         prover.workspace.close()
-    assert len(game.table.state.claims) == 1
+    assert len(game.coordinator.state.claims) == 1
     other = game.prover(replace(HONEST, start=7))
     other.look()
-    assert len(game.table.state.claims) == 2
+    assert len(game.coordinator.state.claims) == 2
 
 
 def test_two_programs_of_one_party_do_not_work_in_one_folder(tmp_path: Path) -> None:
-    game = Seats(tmp_path)
+    game = InMemoryGame(tmp_path)
     first = game.prover(HONEST)
     with pytest.raises(UnavailableError, match="another program of this party"):
         game.prover(HONEST)
@@ -250,7 +250,7 @@ def test_two_programs_of_one_party_do_not_work_in_one_folder(tmp_path: Path) -> 
 class Down:
     """A coordinator that is away for some looks, and whose last moves may be undone meanwhile."""
 
-    inner: Seat
+    inner: InMemoryConnection
     away: int = 0
 
     def __getattr__(self, name: str) -> object:
@@ -261,35 +261,35 @@ class Down:
 
 
 def test_an_outage_is_waited_out_with_growing_pauses(tmp_path: Path) -> None:
-    game = Seats(tmp_path)
+    game = InMemoryGame(tmp_path)
     slept: list[float] = []
     prover = game.prover(HONEST, wrap=lambda seat: Down(seat, away=4))  # type: ignore[arg-type,return-value]
-    prover.run(lambda view: bool(view.state.claims), Pace(poll=1.0, sleep=slept.append))
+    prover.run(lambda view: bool(view.state.claims), Polling(poll=1.0, sleep=slept.append))
     assert slept == [2.0, 4.0, 8.0, 16.0]
-    assert len(game.table.state.claims) == 1
+    assert len(game.coordinator.state.claims) == 1
 
 
 def test_what_was_undone_during_an_outage_is_forgotten(tmp_path: Path) -> None:
-    game = Seats(tmp_path)
-    down = Down(game.table.seat(PROVER))
+    game = InMemoryGame(tmp_path)
+    down = Down(game.coordinator.connect(PROVER))
     prover = game.prover(HONEST, wrap=lambda _: down)  # type: ignore[arg-type,return-value]
     prover.look()
-    fork = Table(game.table.rules, game.table.clock)
-    down.inner, down.away = fork.seat(PROVER), 1
+    fork = InMemoryCoordinator(game.coordinator.rules, game.coordinator.clock)
+    down.inner, down.away = fork.connect(PROVER), 1
     with pytest.raises(UnavailableError):
         prover.step()
-    game.table.clock.advance(game.table.clock() + 300)
+    game.coordinator.clock.advance(game.coordinator.clock() + 300)
     prover.look()
     assert [entry.move.kind for entry in fork.entries] == ["post"]
 
 
 def test_a_coordinator_that_breaks_its_own_rules_is_left(tmp_path: Path) -> None:
-    game = Seats(tmp_path)
+    game = InMemoryGame(tmp_path)
     prover = game.prover(HONEST)
-    game.table.entries.append(MoveEntry(0, game.table.clock(), Withdraw(actor=party(9))))
+    game.coordinator.entries.append(MoveEntry(0, game.coordinator.clock(), Withdraw(actor=party(9))))
     with pytest.raises(ProofError, match="against its rules"):
         prover.step()
-    game.table.entries[0] = MoveEntry(3, game.table.clock(), Withdraw(actor=party(9)))
+    game.coordinator.entries[0] = MoveEntry(3, game.coordinator.clock(), Withdraw(actor=party(9)))
     with pytest.raises(ProofError, match="gave move 3 where 0 comes next"):
         prover.step()
 
@@ -299,12 +299,12 @@ def test_while_nobody_disputes_a_prover_only_looks(tmp_path: Path) -> None:
         def __getattr__(self, name: str) -> object:
             raise AssertionError("nobody asked for the trace")
 
-    game = Seats(tmp_path)
+    game = InMemoryGame(tmp_path)
     prover = game.prover(HONEST, trace=Untouchable())  # type: ignore[arg-type]
     prover.look()
     before = sorted(tmp_path.rglob("*"))
     for _ in range(50):
-        game.table.clock.advance(game.table.clock() + 100)
+        game.coordinator.clock.advance(game.coordinator.clock() + 100)
         assert prover.step() is False
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -316,7 +316,7 @@ def test_one_party_may_have_several_claims(tmp_path: Path) -> None:
     def trace_of(claim: PostedClaim) -> CountingTrace | None:
         return next((CountingTrace(run) for run in runs if run.root() == claim.root), None)
 
-    game = Seats(tmp_path)
+    game = InMemoryGame(tmp_path)
     for run in (*runs, Counting(2, 2)):
         prover = game.prover(run)
         prover.look()
@@ -324,14 +324,14 @@ def test_one_party_may_have_several_claims(tmp_path: Path) -> None:
     prover = game.prover(runs[0])
     prover.roles[1].traces = trace_of  # type: ignore[attr-defined]
     game.play(prover, game.challenger(Accuser()), game.referee())
-    assert [claim.status for claim in game.table.state.claims] == [Status.FINAL, Status.SLASHED, Status.SLASHED]
-    assert game.table.state.disputes[0].fault is Fault.CHALLENGER
+    assert [claim.status for claim in game.coordinator.state.claims] == [Status.FINAL, Status.SLASHED, Status.SLASHED]
+    assert game.coordinator.state.disputes[0].fault is Fault.CHALLENGER
 
 
 def test_a_folder_of_another_game_misleads_nobody(tmp_path: Path) -> None:
     """The same dispute numbers at another coordinator: what was noted for the first is no answer to the second."""
     for counting, fault in ((CHEATING, Fault.PROVER), (replace(CHEATING, start=5), Fault.PROVER)):
-        game = Seats(tmp_path)
+        game = InMemoryGame(tmp_path)
         game.play(game.prover(counting), game.challenger(), game.referee())
         game.leave()
-        assert game.table.state.disputes[0].fault is fault
+        assert game.coordinator.state.disputes[0].fault is fault

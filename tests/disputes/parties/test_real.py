@@ -26,9 +26,9 @@ from tallystick.disputes.parties.board_cache import BoardCache  # noqa: E402
 from tallystick.disputes.parties.due_moves import DueMoves  # noqa: E402
 from tallystick.disputes.parties.evidence import find_evidence  # noqa: E402
 from tallystick.disputes.parties.offers import offer_of  # noqa: E402
+from tallystick.disputes.parties.play_out import Clock, play_out  # noqa: E402
 from tallystick.disputes.parties.player import Player  # noqa: E402
 from tallystick.disputes.parties.referee import REASON  # noqa: E402
-from tallystick.disputes.parties.table import Clock, play_out  # noqa: E402
 from tallystick.disputes.parties.task import PartyRole  # noqa: E402
 from tallystick.disputes.parties.workspace import Workspace  # noqa: E402
 from tallystick.judging.fault import Fault  # noqa: E402
@@ -58,7 +58,7 @@ class Told:
         return self.doubter.choose(answered, children)
 
 
-class Court:
+class DisputeSetup:
     """A local coordinator with a clock that waits, and programs of parties at it."""
 
     def __init__(self, folder: Path, with_referee: bool, members: int = 0) -> None:
@@ -81,11 +81,11 @@ class Court:
         key = key or SigningKey.generate()
         self.place.grant(key.public, PURSE)
         workspace = Workspace(self.folder / key.public[:8])
-        shelf = BoardCache(self.place.board(key), workspace.folder / "data")
-        return Player(self.place.connect(key), workspace, roles(shelf, workspace))
+        cache = BoardCache(self.place.board(key), workspace.folder / "data")
+        return Player(self.place.connect(key), workspace, roles(cache, workspace))
 
     def referee(self) -> Player:
-        return self.player(lambda shelf, _: programs.referee(shelf, DisputeJudge()), self.referee_key)
+        return self.player(lambda cache, _: programs.referee(cache, DisputeJudge()), self.referee_key)
 
     def members(self) -> list[Player]:
         judge = DisputeJudge(torch_engine())
@@ -112,40 +112,40 @@ class Court:
 
 @pytest.mark.parametrize("name", ["wrong-rate", "swapped-layer"])
 def test_a_cheat_is_bisected_to_the_operator_and_its_bond_moves(tmp_path: Path, scene: Scene, name: str) -> None:
-    court = Court(tmp_path, with_referee=True)
-    court.play(name, scene, court.referee())
-    state = court.place.state
+    setup = DisputeSetup(tmp_path, with_referee=True)
+    setup.play(name, scene, setup.referee())
+    state = setup.place.state
     (dispute,) = state.disputes
     assert (dispute.fault, dispute.level, dispute.ground) == (Fault.PROVER, 1, "leaf")
     assert dispute.high - dispute.low == 1
-    assert DECEPTIONS[name].operator in court.reason()
+    assert DECEPTIONS[name].operator in setup.reason()
     assert state.claims[0].status is Status.SLASHED
     assert state.paid_out == state.rules.prover_bond // 2 + state.rules.challenger_bond + state.rules.deposit
-    kinds = [entry.move.kind for entry in court.place.entries()]
+    kinds = [entry.move.kind for entry in setup.place.entries()]
     assert (kinds[:2], kinds[-2:]) == (["post", "contest"], ["rule", "withdraw"])
     assert "descend" in kinds
 
 
 @pytest.mark.parametrize("name", ["honest-step", "honest-call"])
 def test_an_honest_prover_that_is_accused_gets_the_accusers_bond(tmp_path: Path, scene: Scene, name: str) -> None:
-    court = Court(tmp_path, with_referee=True)
-    court.play(name, scene, court.referee())
-    assert court.place.state.disputes[0].fault is Fault.CHALLENGER
-    assert court.place.state.claims[0].status is Status.FINAL
+    setup = DisputeSetup(tmp_path, with_referee=True)
+    setup.play(name, scene, setup.referee())
+    assert setup.place.state.disputes[0].fault is Fault.CHALLENGER
+    assert setup.place.state.claims[0].status is Status.FINAL
 
 
 def test_a_wrong_rate_is_convicted_by_evidence_that_every_coordinator_checks(tmp_path: Path, scene: Scene) -> None:
     """No referee and no committee: the challenger shows the conversion that is wrong."""
-    court = Court(tmp_path, with_referee=False)
-    court.play("wrong-rate", scene, evidence=True)
-    (prove,) = [entry.move for entry in court.place.entries() if isinstance(entry.move, Prove)]
+    setup = DisputeSetup(tmp_path, with_referee=False)
+    setup.play("wrong-rate", scene, evidence=True)
+    (prove,) = [entry.move for entry in setup.place.entries() if isinstance(entry.move, Prove)]
     assert prove.evidence.ground == "cast"
-    assert court.place.state.disputes[0].fault is Fault.PROVER
+    assert setup.place.state.disputes[0].fault is Fault.PROVER
 
 
 def test_without_evidence_members_decide(tmp_path: Path, scene: Scene) -> None:
-    court = Court(tmp_path, with_referee=False, members=3)
-    court.play("swapped-layer", scene, court.beacon(), *court.members(), evidence=True)
-    (dispute,) = court.place.state.disputes
+    setup = DisputeSetup(tmp_path, with_referee=False, members=3)
+    setup.play("swapped-layer", scene, setup.beacon(), *setup.members(), evidence=True)
+    (dispute,) = setup.place.state.disputes
     assert dispute.rounds[0].votes == (Fault.PROVER,) * 3
     assert dispute.fault is Fault.PROVER

@@ -36,11 +36,11 @@ class Executioner(Reaper):
 def player(database: Path, key: SigningKey, folder: Path, role: str, reaper: Reaper) -> Player:
     place = LocalCoordinator.open(database)
     space = Workspace(folder)
-    shelf = BoardCache(Watched(place.board(key), reaper), folder / "data")
+    cache = BoardCache(Watched(place.board(key), reaper), folder / "data")
     offer = ClaimOffer(CHEATING.root(), CHEATING.steps, CHEATING.statement())
     roles = {
-        "prover": lambda: programs.prover(shelf, space, lambda _: CountingTrace(CHEATING), offer),
-        "challenger": lambda: programs.challenger(shelf, space, lambda _: CountingDoubter()),
+        "prover": lambda: programs.prover(cache, space, lambda _: CountingTrace(CHEATING), offer),
+        "challenger": lambda: programs.challenger(cache, space, lambda _: CountingDoubter()),
     }
     return Player(Watched(place.connect(key), reaper), space, roles[role](), patience=0)
 

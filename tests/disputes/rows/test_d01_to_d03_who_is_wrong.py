@@ -11,7 +11,7 @@ import pytest
 from tallystick.disputes.game import moves
 from tallystick.disputes.game.state import Phase, Status
 from tallystick.judging.fault import Fault
-from tests.disputes.parties.seats import CHEAT, Accuser, Seats
+from tests.disputes.parties.in_memory_game import CHEAT, Accuser, InMemoryGame
 from tests.disputes.playing import CHALLENGER, HONEST, OTHER, PROVER, REFEREE, RULES, Play
 from tests.support.simulator.trees import NOTHING, Run, Truth
 from tests.support.toy_game import Counting
@@ -54,10 +54,10 @@ def test_d01_twin_a_run_without_a_bad_operator_is_cut_down_and_cleared(place: in
 
 
 def test_d01_the_programs_of_both_sides_find_the_addition_that_was_wrong(tmp_path: Path) -> None:
-    seats = Seats(tmp_path)
+    seats = InMemoryGame(tmp_path)
     seats.play(seats.prover(Counting(cheat=CHEAT)), seats.challenger(), seats.referee())
     seats.leave()
-    (dispute,) = seats.table.state.disputes
+    (dispute,) = seats.coordinator.state.disputes
     assert (dispute.fault, dispute.low) == (Fault.PROVER, CHEAT.operator)
 
 
@@ -76,11 +76,11 @@ def test_d02_twin_a_challenger_that_is_right_is_paid() -> None:
 
 
 def test_d02_the_programs_clear_an_honest_prover_of_an_accuser(tmp_path: Path) -> None:
-    seats = Seats(tmp_path)
+    seats = InMemoryGame(tmp_path)
     seats.play(seats.prover(Counting()), seats.challenger(doubter=Accuser()), seats.referee())
     seats.leave()
-    assert [each.fault for each in seats.table.state.disputes] == [Fault.CHALLENGER]
-    assert [each.status for each in seats.table.state.claims] == [Status.FINAL]
+    assert [each.fault for each in seats.coordinator.state.disputes] == [Fault.CHALLENGER]
+    assert [each.status for each in seats.coordinator.state.claims] == [Status.FINAL]
 
 
 # ---- D-03

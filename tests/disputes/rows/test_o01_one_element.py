@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from tallystick.disputes.evidence.judging import DisputeJudge
-from tallystick.disputes.evidence.traces import trace_for
+from tallystick.disputes.evidence.statement import statement_at
 from tallystick.disputes.game.moves import Pinpoint
 from tallystick.disputes.game.protocols import DisputeView, Doubt, Ground
 from tallystick.disputes.game.state import PostedClaim
 from tallystick.disputes.parties import programs
 from tallystick.disputes.parties.due_moves import DueMoves
 from tallystick.disputes.parties.offers import offer_of
+from tallystick.disputes.parties.play_out import play_out
 from tallystick.disputes.parties.player import Player
-from tallystick.disputes.parties.table import Table, play_out
 from tallystick.graphs.admission import read_graph
 from tallystick.graphs.encoding import graph_bytes
 from tallystick.graphs.graph import Graph, GraphForm, Input, Output, Role
@@ -28,8 +28,9 @@ from tallystick.operators.balls.bound import bound
 from tallystick.operators.registry import operator
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
-from tests.disputes.parties.seats import BEACON, CHALLENGER, MEMBERS, REFEREE, Seats, rules
+from tests.disputes.parties.in_memory_game import BEACON, CHALLENGER, MEMBERS, REFEREE, InMemoryGame, rules
 from tests.judging.leaf.leaves import node, opened, shifted
+from tests.support.in_memory import InMemoryCoordinator
 
 SIDE, CHANNELS = 32, 64
 PLACE, NONCE = 31_234, "17" * 32
@@ -105,8 +106,8 @@ Naming = Callable[[DisputeView], tuple[int, int] | None]
 
 
 @dataclass
-class Court:
-    """Everybody at a table, over one claim; judges of committees and the referee count what they look at."""
+class DisputeSetup:
+    """All parties of a dispute over one claim; judges of committees and the referee count what they look at."""
 
     folder: Path
     claim: Path
@@ -114,29 +115,31 @@ class Court:
     has_referee: bool
     pleads: DisputeJudge | None = None
     judges: list[Counting] = field(default_factory=list)
-    table: Table = field(init=False)
+    coordinator: InMemoryCoordinator = field(init=False)
 
     def __post_init__(self) -> None:
-        self.table = Table(rules(referee=REFEREE if self.has_referee else None, committee=3, appeals=0))
+        self.coordinator = InMemoryCoordinator(
+            rules(referee=REFEREE if self.has_referee else None, committee=3, appeals=0)
+        )
 
     def play(self) -> Fault | None:
         """The dispute, to its end."""
-        seats, offer = Seats(self.folder, self.table), offer_of(self.claim)
-        trace, doubter = trace_for(self.claim, self.folder / "work"), Accuser()
-        prover = seats.player("9" * 64, lambda *at: programs.prover(*at, lambda _: trace, offer))
-        accuser = seats.player(
+        game, offer = InMemoryGame(self.folder, self.coordinator), offer_of(self.claim)
+        trace, doubter = statement_at(self.claim).trace(self.folder / "work"), Accuser()
+        prover = game.player("9" * 64, lambda *at: programs.prover(*at, lambda _: trace, offer))
+        accuser = game.player(
             CHALLENGER, lambda *at: programs.challenger(*at, lambda _: doubter, self.pleads, naming=self.naming)
         )
-        judges = [self._judge(seats)] if self.has_referee else [self._member(seats, name) for name in MEMBERS[:3]]
+        judges = [self._judge(game)] if self.has_referee else [self._member(game, name) for name in MEMBERS[:3]]
         keeper = DueMoves(everybody=True, nonce=lambda: NONCE)
-        play_out([prover, accuser, *judges, seats.player(BEACON, lambda *_: (keeper,))], self.table.clock.advance)
-        seats.leave()
-        return self.table.state.disputes[0].fault
+        play_out([prover, accuser, *judges, game.player(BEACON, lambda *_: (keeper,))], self.coordinator.clock.advance)
+        game.leave()
+        return self.coordinator.state.disputes[0].fault
 
     @property
     def named(self) -> list[tuple[int, int]]:
         """What the challenger named, in order."""
-        moves = [entry.move for entry in self.table.entries]
+        moves = [entry.move for entry in self.coordinator.entries]
         return [(move.result, move.element) for move in moves if isinstance(move, Pinpoint)]
 
     @property
@@ -148,29 +151,29 @@ class Court:
         self.judges.append(Counting())
         return self.judges[-1]
 
-    def _judge(self, seats: Seats) -> Player:
+    def _judge(self, game: InMemoryGame) -> Player:
         own = self._own()
-        return seats.player(REFEREE, lambda shelf, _: programs.referee(shelf, own, own.is_large))
+        return game.player(REFEREE, lambda cache, _: programs.referee(cache, own, own.is_large))
 
-    def _member(self, seats: Seats, name: str) -> Player:
+    def _member(self, game: InMemoryGame, name: str) -> Player:
         own = self._own()
-        return seats.player(name, lambda shelf, work: programs.member(shelf, work, own))
+        return game.player(name, lambda cache, work: programs.member(cache, work, own))
 
 
 def test_o01_a_wrong_element_is_named_once_and_the_referee_looks_at_nothing_else(
     tmp_path: Path, claims: Claims
 ) -> None:
-    court = Court(tmp_path, claims.wrong, DisputeJudge().worst, has_referee=True, pleads=DisputeJudge())
-    assert court.play() is Fault.PROVER
-    assert court.named == [(0, PLACE)]
-    assert court.judged == {1}
+    setup = DisputeSetup(tmp_path, claims.wrong, DisputeJudge().worst, has_referee=True, pleads=DisputeJudge())
+    assert setup.play() is Fault.PROVER
+    assert setup.named == [(0, PLACE)]
+    assert setup.judged == {1}
 
 
 def test_o01_a_committee_looks_at_it_besides_what_the_nonce_draws(tmp_path: Path, claims: Claims) -> None:
-    court = Court(tmp_path / "named", claims.wrong, DisputeJudge().worst, has_referee=False)
-    assert court.play() is Fault.PROVER
-    (drawn_and_named,) = court.judged
-    blind = Court(tmp_path / "blind", claims.wrong, None, has_referee=False)
+    setup = DisputeSetup(tmp_path / "named", claims.wrong, DisputeJudge().worst, has_referee=False)
+    assert setup.play() is Fault.PROVER
+    (drawn_and_named,) = setup.judged
+    blind = DisputeSetup(tmp_path / "blind", claims.wrong, None, has_referee=False)
     assert blind.play() is Fault.CHALLENGER, "this nonce misses it"
     assert blind.judged == {drawn_and_named - 1}
     assert drawn_and_named < CHANNELS * SIDE * SIDE // 32
@@ -181,26 +184,26 @@ def test_o01_twin_an_honest_operator_stands_whatever_is_named(
     tmp_path: Path, claims: Claims, has_referee: bool
 ) -> None:
     for number, named in enumerate([(0, PLACE), (0, CHANNELS * SIDE * SIDE), (1, 0)]):
-        court = Court(tmp_path / str(number), claims.honest, lambda _, at=named: at, has_referee)
-        assert court.play() is Fault.CHALLENGER
-        assert court.table.state.claims[0].status == "final"
-        assert court.named == [named]
-        assert max(court.judged) <= (1 if has_referee else 1025)
+        setup = DisputeSetup(tmp_path / str(number), claims.honest, lambda _, at=named: at, has_referee)
+        assert setup.play() is Fault.CHALLENGER
+        assert setup.coordinator.state.claims[0].status == "final"
+        assert setup.named == [named]
+        assert max(setup.judged) <= (1 if has_referee else 1025)
 
 
 def test_o01_twin_an_honest_challenger_has_nothing_to_name(tmp_path: Path, claims: Claims) -> None:
-    court = Court(tmp_path, claims.honest, DisputeJudge().worst, has_referee=True)
-    assert court.play() is Fault.CHALLENGER
-    assert court.named == []
-    assert court.judged == {CHANNELS * SIDE * SIDE}, "the referee looked for itself, when half of its window was over"
-    ruled = next(entry for entry in court.table.entries if entry.move.kind == "rule")
-    revealed = next(entry for entry in court.table.entries if entry.move.kind == "reveal")
-    assert 2 * (ruled.time - revealed.time) >= court.table.rules.referee_window
+    setup = DisputeSetup(tmp_path, claims.honest, DisputeJudge().worst, has_referee=True)
+    assert setup.play() is Fault.CHALLENGER
+    assert setup.named == []
+    assert setup.judged == {CHANNELS * SIDE * SIDE}, "the referee looked for itself, when half of its window was over"
+    ruled = next(entry for entry in setup.coordinator.entries if entry.move.kind == "rule")
+    revealed = next(entry for entry in setup.coordinator.entries if entry.move.kind == "reveal")
+    assert 2 * (ruled.time - revealed.time) >= setup.coordinator.rules.referee_window
 
 
 def test_a_judge_that_computes_the_whole_anyway_has_nothing_named(tmp_path: Path, claims: Claims) -> None:
     """Naming would cost a move, and tell nobody anything."""
     large = DisputeJudge(limits=LeafLimits(whole_flops=1 << 30))
-    court = Court(tmp_path, claims.wrong, large.worst, has_referee=True)
-    assert court.play() is Fault.PROVER
-    assert court.named == []
+    setup = DisputeSetup(tmp_path, claims.wrong, large.worst, has_referee=True)
+    assert setup.play() is Fault.PROVER
+    assert setup.named == []

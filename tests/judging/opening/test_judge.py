@@ -16,7 +16,7 @@ from tallystick.errors import MalformedError, TallyError, UnavailableError, Usag
 from tallystick.graphs.files import load_program
 from tallystick.graphs.graph import Graph, Node
 from tallystick.judging.opening.judge import OpeningRequest, judge_opening
-from tallystick.store.log import LogWriter
+from tallystick.store.log_writer import LogWriter
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.digest import tensor_digest
 from tallystick.tensors.safetensors import read_state, write_state
@@ -284,17 +284,18 @@ def test_the_graph_of_a_run_is_replayed_and_has_to_be_that_of_its_recipe(
 ) -> None:
     from tallystick.api.auditing import verifier_stack
     from tallystick.audits.policy import Policy
-    from tallystick.audits.training import VerifierStack, audit_training
+    from tallystick.audits.training import audit_training
+    from tallystick.workloads.verifier_stack import VerifierStack
 
     policy = Policy(full=True)
     directory = RunDirectory(run)
-    place = verifier_stack(directory, None, policy)
-    report = audit_training(directory, policy, bytes(32), place)
+    stack = verifier_stack(directory, None, policy)
+    report = audit_training(directory, policy, bytes(32), stack)
     assert (report.verdict.outcome, report.replayed) == ("accepted", f"graph {directory.spec().graph}")
-    other = VerifierStack(place.environment, place.replayer, place.graph_replayer, lambda spec: "sha256:" + "4" * 64)
+    other = VerifierStack(stack.environment, stack.replayer, stack.graph_replayer, lambda spec: "sha256:" + "4" * 64)
     found = audit_training(directory, policy, bytes(32), other)
     assert {finding.name for finding in found.verdict.objections} == {"step graph of the recipe"}
-    blind = VerifierStack(place.environment, place.replayer, place.graph_replayer)
+    blind = VerifierStack(stack.environment, stack.replayer, stack.graph_replayer)
     assert audit_training(directory, policy, bytes(32), blind).verdict.outcome == "inconclusive"
     by_recipe = audit_training(directory, Policy(full=True, replay="recipe"), bytes(32), blind)
     assert (by_recipe.verdict.outcome, by_recipe.replayed) == ("accepted", "the recipe")

@@ -11,11 +11,12 @@ from tallystick.audits.checked_run import gather_evidence
 from tallystick.audits.policy import Policy
 from tallystick.audits.report import Report
 from tallystick.audits.screens import screen_anchors
-from tallystick.audits.training import VerifierStack, audit_training
+from tallystick.audits.training import audit_training
 from tallystick.commitments.digests import Digest
 from tallystick.errors import MalformedError, ProofError, UnavailableError
 from tallystick.judging.verdict import Verdict
 from tallystick.store.run import RunDirectory
+from tallystick.workloads.verifier_stack import VerifierStack
 
 
 @dataclass(frozen=True)
@@ -34,13 +35,13 @@ class Answer:
         return self.outcome == expected.outcome and set(expected.checks) <= set(self.checks)
 
 
-def examine(run: Path, audit: Audit, policy: Policy, kept: Digest, nonce: bytes, workplace: VerifierStack) -> Answer:
+def examine(run: Path, audit: Audit, policy: Policy, kept: Digest, nonce: bytes, stack: VerifierStack) -> Answer:
     """Ask one audit about a run; `policy` holds what all audits share, `kept` is the digest of the honest claim."""
     try:
         if audit == "screens":
             return of_verdict(screen(RunDirectory(run), policy))
         asked = policy_of(audit, policy, kept)
-        return of_report(audit_training(RunDirectory(run), asked, nonce, workplace))
+        return of_report(audit_training(RunDirectory(run), asked, nonce, stack))
     except (MalformedError, UnavailableError, ProofError) as error:
         return Answer("refused", detail=str(error))
 

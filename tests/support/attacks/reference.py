@@ -10,17 +10,15 @@ from typing import Any
 from tallystick.attacks.attack import Reference
 from tallystick.attacks.loop_reference import train_loop
 from tallystick.audits.policy import Policy
-from tallystick.audits.training import VerifierStack
-from tallystick.commitments.digests import Digest
 from tallystick.errors import UnavailableError
 from tallystick.frameworks.tokenizers import train_bpe
 from tallystick.frameworks.torch.environment import describe_environment
-from tallystick.frameworks.torch.training.graph_replayer import GraphReplayer, recipe_graph_root
+from tallystick.frameworks.torch.training.graph_replayer import GraphReplayer
 from tallystick.frameworks.torch.training.replayer import TorchReplayer
+from tallystick.frameworks.torch.training.verifier_stack import recipe_graph_root
 from tallystick.recorders.training import train
 from tallystick.transcripts.recipe import Recipe
-from tallystick.transcripts.spec import Spec
-from tallystick.workloads.plan import classes
+from tallystick.workloads.verifier_stack import VerifierStack
 
 TEXT_BYTES = 20_000
 STEPS, STRIDE = 24, 6
@@ -87,18 +85,9 @@ def reference_policy(samples: int = HITTING) -> Policy:
     return Policy(samples=samples, window=STRIDE)
 
 
-def this_workplace() -> VerifierStack:
-    """The auditor's own stack: this process. The step of one recipe is captured once."""
-    captured: dict[tuple[bytes, int], Digest] = {}
-
-    def root(spec: Spec) -> Digest:
-        assert spec.recipe is not None  # only a recipe is captured anew
-        name = (spec.recipe.to_bytes(), classes(spec))
-        if name not in captured:
-            captured[name] = recipe_graph_root(spec)
-        return captured[name]
-
-    return VerifierStack(describe_environment("cpu"), TorchReplayer, GraphReplayer, root, train_bpe)
+def this_verifier_stack() -> VerifierStack:
+    """The auditor's own stack: this process."""
+    return VerifierStack(describe_environment("cpu"), TorchReplayer, GraphReplayer, recipe_graph_root, train_bpe)
 
 
 def _refuse(reason: str) -> None:

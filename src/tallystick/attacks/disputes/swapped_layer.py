@@ -16,13 +16,13 @@ import numpy as np
 from tallystick.attacks.disputes.dishonest import SubstitutingEngine
 from tallystick.audits.inference import Calls
 from tallystick.commitments.digests import Digest
-from tallystick.disputes.evidence.subjects import whole_calls
+from tallystick.disputes.evidence.gathering import gather_whole
 from tallystick.disputes.evidence.traces import trace_of_calls
 from tallystick.documents.files import write_atomically
 from tallystick.errors import UsageError
 from tallystick.graphs.execution import execute
 from tallystick.store.inference import InferenceDirectory
-from tallystick.store.log import LogWriter
+from tallystick.store.log_writer import LogWriter
 from tallystick.tensors.digest import state_digest
 from tallystick.tensors.safetensors import read_state, write_state
 from tallystick.tensors.tensor import State, Tensor
@@ -41,7 +41,7 @@ def forge_swapped_layer(run: Path, out: Path, weight: str) -> None:
     Raises `UsageError` where the model has no such weight.
     """
     shutil.copytree(run, out)
-    calls = whole_calls(InferenceDirectory(run))
+    calls = gather_whole(InferenceDirectory(run))
     engine = SubstitutingEngine(swapped(calls, weight))
     held = {**calls.constants, **calls.weights()}
     for record in calls.records:
@@ -53,7 +53,7 @@ def forge_swapped_layer(run: Path, out: Path, weight: str) -> None:
 def swapped_layer_trace(run: Path, work: Path, weight: str) -> Trace:
     """The trace of a forged directory."""
     directory = InferenceDirectory(run)
-    return trace_of_calls(directory, work, SubstitutingEngine(swapped(whole_calls(directory), weight)))
+    return trace_of_calls(directory, work, SubstitutingEngine(swapped(gather_whole(directory), weight)))
 
 
 def swapped(calls: Calls, weight: str) -> State:

@@ -7,6 +7,7 @@ with the wrong one: that is the first place at which its numbers leave what it s
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -15,9 +16,9 @@ from tallystick.attacks.disputes.dishonest import SubstitutingEngine
 from tallystick.attacks.forging import read_records
 from tallystick.attacks.wrong_recipe import with_optimizer
 from tallystick.audits.checked_run import CheckedRun
-from tallystick.disputes.evidence.records import Records
-from tallystick.disputes.evidence.subjects import graph_replayer
-from tallystick.disputes.evidence.traces import RecordTrace, TrainingSource, torch_engine
+from tallystick.disputes.evidence.gathering import gather_whole
+from tallystick.disputes.evidence.opening_sources import graph_replayer
+from tallystick.disputes.evidence.traces import RecordTrace, TrainingSource, records_of, torch_engine
 from tallystick.errors import UsageError
 from tallystick.frameworks.torch.training.trainer import Observation
 from tallystick.recorders.step_opening import OpeningSource, open_operators
@@ -61,9 +62,9 @@ def forge_wrong_rate(run: Path, out: Path, step: int, factor: float = RATE_FACTO
 def wrong_rate_trace(run: Path, work: Path, step: int, factor: float = RATE_FACTOR) -> Trace:
     """The trace of a forged run: the right schedule is opened, and the operators compute with the wrong one."""
     directory = RunDirectory(run)
-    source = TrainingSource(directory, lambda evidence: graph_replayer(_practised(evidence, step, factor)))
-    records = Records(directory.transcript_path, directory.claim().transcript.size)
-    return _WrongRateTrace(records, work, torch_engine(), source, source, step)
+    gather = partial(gather_whole, directory)
+    source = TrainingSource(gather, lambda evidence: graph_replayer(_practised(evidence, step, factor)))
+    return _WrongRateTrace(records_of(directory), work, torch_engine(), source, source, step)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import Any
 
 from tallystick.audits.inference import Calls
-from tallystick.disputes.evidence.claimed_run import ClaimedCalls
 from tallystick.disputes.evidence.doubts import MARGIN
 from tallystick.disputes.evidence.drift import Leeway, deviation
 from tallystick.disputes.evidence.locate import ChallengerWork
@@ -30,15 +29,15 @@ from tallystick.transcripts.record import CallRecord
 from tallystick.workloads.names import BATCH
 
 
-def doubt_calls(held: ClaimedCalls, engine: Engine, work: ChallengerWork) -> Doubt | None:
+def doubt_calls(calls: Calls, engine: Engine, work: ChallengerWork) -> Doubt | None:
     """The first call that is wrong; `None` where none is.
 
     A call that does not run here is doubted where the definition of an operator refuses its operands, or where other
     calls of the same graph run. Raises `UnavailableError` where none runs.
     """
     stuck = list[tuple[int, UnavailableError]]()
-    replay = _Replay(held.calls, engine)
-    for place, record in enumerate(held.calls.records):
+    replay = _Replay(calls, engine)
+    for place, record in enumerate(calls.records):
         try:
             reason = replay.objection(record)
         except UnavailableError as error:
@@ -47,7 +46,7 @@ def doubt_calls(held: ClaimedCalls, engine: Engine, work: ChallengerWork) -> Dou
         work.replayed += 1
         if reason:
             return Doubt(place, place + 1, f"call {record.index}: {reason}")
-    return _stuck(stuck, len(held.calls.records)) if stuck else None
+    return _stuck(stuck, len(calls.records)) if stuck else None
 
 
 def require_disputable(calls: Calls) -> None:

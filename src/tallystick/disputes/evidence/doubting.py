@@ -6,28 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tallystick.audits.training import VerifierStack
-from tallystick.commitments.digests import Digest
-from tallystick.disputes.evidence.calls import doubt_calls
-from tallystick.disputes.evidence.claimed_run import ClaimCache, ClaimedCalls, ClaimedRun, ClaimedTraining
-from tallystick.disputes.evidence.doubts import MARGIN, audit_whole, doubt_operators, doubt_training
+from tallystick.disputes.evidence.claim_statement import ClaimStatement, Recomputation
+from tallystick.disputes.evidence.doubts import MARGIN
 from tallystick.disputes.evidence.locate import ChallengerWork, locate
-from tallystick.disputes.evidence.replays import Replays, objection
+from tallystick.disputes.evidence.operators_statement import errors_add_up
+from tallystick.disputes.evidence.statement import StatementCache
 from tallystick.disputes.evidence.structure import check_descent, check_turn
-from tallystick.disputes.evidence.subjects import THREADS_MAX
 from tallystick.disputes.evidence.traces import torch_engine
-from tallystick.disputes.evidence.view import OpeningView, supplied, view_of
-from tallystick.disputes.evidence.whole import read_operators
+from tallystick.disputes.evidence.view import view_of
 from tallystick.disputes.game.protocols import DisputeView, Doubt, Ground
 from tallystick.disputes.game.state import PostedClaim, Tree
 from tallystick.errors import MalformedError, ProofError
 from tallystick.graphs.engine import Engine
-from tallystick.graphs.root import graph_root
-from tallystick.judging.leaf.request import LeafRequest
-from tallystick.judging.opening.budget import judge_budget
-from tallystick.transcripts.budget import Budget, budget_for
-from tallystick.transcripts.spec import Spec
-from tallystick.workloads.names import STATE_PREFIXES
+from tallystick.judging.fault import Fault
+from tallystick.transcripts.budget import Budget
 
 
 def doubter_for(
@@ -44,7 +36,7 @@ def doubter_for(
 
 @dataclass
 class OpenedDoubter:
-    """A challenger that holds the whole statement of a claim; implements `parties.Doubter`.
+    """A challenger that has the whole statement of a claim; implements `game.protocols.Doubter`.
 
     `work` says what it computed. What it found about a claim is remembered, and found anew after a restart.
     """
@@ -55,11 +47,11 @@ class OpenedDoubter:
     budgets: tuple[Budget, ...] = ()
     work: ChallengerWork = field(default_factory=ChallengerWork)
     _found: dict[tuple[Path, Tree], Doubt | None] = field(default_factory=dict)
-    _held: ClaimCache = field(default_factory=ClaimCache)
+    _statements: StatementCache = field(default_factory=StatementCache)
 
     def doubt(self, claim: PostedClaim, statement: Path) -> Doubt | None:
         """The first leaf of a claim that is wrong; `None` where nothing is, or nothing can be said."""
-        found = self._suspicion(claim, statement)
+        found = self._doubt(claim, statement)
         return Doubt(0, claim.size, found.reason) if found is not None and self.contests_all else found
 
     def recall(self, claim: PostedClaim, statement: Path, found: Doubt | None) -> None:
@@ -69,112 +61,42 @@ class OpenedDoubter:
     def choose(self, answered: DisputeView, children: Sequence[tuple[int, int]]) -> int | Ground:
         """The child with the first wrong record, or the first whose outputs leave the tolerance."""
         try:
-            held = self._held.of(answered.statement, answered.claim)
+            statement = self._statements.whole(answered.statement, answered.claim)
             if answered.dispute.level > 1:
-                check_turn(answered, held)
+                check_turn(answered, statement)
                 return self._child_of_records(answered, children)
-            return self._child_of_operators(answered, held, children)
+            return self._child_of_operators(answered, statement, children)
         except (ProofError, MalformedError):  # all that is read here was supplied by the prover
             return "structure"
 
     def _child_of_records(self, answered: DisputeView, children: Sequence[tuple[int, int]]) -> int | Ground:
-        found = self._suspicion(answered.claim, answered.statement)
+        found = self._doubt(answered.claim, answered.statement)
         if found is None or found.high - found.low > 1:
             return "structure"
         return next(number for number, (low, high) in enumerate(children) if low <= found.low < high)
 
     def _child_of_operators(
-        self, answered: DisputeView, held: ClaimedRun, children: Sequence[tuple[int, int]]
+        self, answered: DisputeView, statement: ClaimStatement, children: Sequence[tuple[int, int]]
     ) -> int | Ground:
         view, dispute = view_of(answered), answered.dispute
         is_whole = (dispute.low, dispute.high) == (0, dispute.size)
         if is_whole:
-            self._check_descent(answered, held, view)
+            for question in check_descent(answered, statement, view):
+                fault, reason = question.settle(self.device, MARGIN, self.work)
+                if fault is Fault.PROVER:
+                    raise ProofError(f"{question.text}: {reason}")
         found = locate(view, children, self.engine, self.work)
-        if is_whole and found.is_within and self._is_aligned(view):
+        if is_whole and found.is_within and errors_add_up(view, self.budgets):
             return "budget"
         return found.child
 
-    def _is_aligned(self, view: OpeningView) -> bool:
-        """Whether errors that no operator shows add up; costs a run of the reference, and is asked last."""
-        budget = budget_for(self.budgets, graph_root(view.graph)) if self.budgets else None
-        return budget is not None and judge_budget(view.graph, view.opened, budget).outcome == "rejected"
-
-    def _check_descent(self, answered: DisputeView, held: ClaimedRun, view: OpeningView) -> None:
-        """Raise `ProofError` where the opening is not that of this step, by its looks or by a replay."""
-        if check_descent(answered, held, view) and isinstance(held, ClaimedTraining):
-            self._check_before(held, view)
-
-    def _check_before(self, held: ClaimedTraining, view: OpeningView) -> None:
-        replays = Replays(held, self.device)
-        names = [each.name for each in view.graph.inputs if each.name.startswith(STATE_PREFIXES)]
-        step = int(view.value("position.step").values()) + 1
-        notes = replays.check_before(view.values(names), step)
-        self.work.replayed += replays.steps
-        if found := objection(notes, MARGIN):
-            raise ProofError(f"the operators start from another state: {found}")
-
-    def _suspicion(self, claim: PostedClaim, statement: Path) -> Doubt | None:
-        key = (statement, claim.tree)
+    def _doubt(self, claim: PostedClaim, path: Path) -> Doubt | None:
+        """What is wrong with a claim, computed once; all of it where its statement is not consistent."""
+        key = (path, claim.tree)
         if key not in self._found:
-            self._found[key] = self._examined(claim, statement)
+            own = Recomputation(self.engine, self.device, self.budgets, self.work)
+            try:
+                self._found[key] = self._statements.claimed(path, claim).doubt(own)
+            except (ProofError, MalformedError) as error:
+                self._found[key] = Doubt(0, claim.size, str(error))
         return self._found[key]
-
-    def _examined(self, claim: PostedClaim, statement: Path) -> Doubt | None:
-        try:
-            held = self._held.of(statement, claim)
-            if isinstance(held, ClaimedTraining):
-                replays = Replays(held, self.device)
-                report = audit_whole(held.evidence, workplace(held, self.device))
-                found = doubt_training(held, replays, report)
-                self.work.replayed += held.evidence.steps + replays.steps
-                return found
-            if isinstance(held, ClaimedCalls):
-                return doubt_calls(held, self.engine, self.work)
-            return self._examined_operators(claim, _whole(statement))
-        except (ProofError, MalformedError) as error:
-            return Doubt(0, claim.size, str(error))
-
-    def _examined_operators(self, claim: PostedClaim, view: OpeningView) -> Doubt | None:
-        found = doubt_operators(view, self.engine, self.work, LeafRequest())
-        if found is None and self._is_aligned(view):
-            return Doubt(0, claim.size, "the errors of all operators add up")
-        return found
-
-
-def workplace(held: ClaimedTraining, device: str) -> VerifierStack:
-    """This machine, with as many threads as the run states."""
-    import torch
-
-    from tallystick.frameworks.tokenizers import train_bpe
-    from tallystick.frameworks.torch.environment import describe_environment
-    from tallystick.frameworks.torch.training.graph_replayer import GraphReplayer
-    from tallystick.frameworks.torch.training.replayer import TorchReplayer
-
-    torch.set_num_threads(min(held.evidence.environment.threads, THREADS_MAX))
-    return VerifierStack(
-        describe_environment("cuda" if device.startswith("cuda") else "cpu"),
-        lambda spec, dataset, plan: TorchReplayer(spec, dataset, plan, device),
-        lambda spec, program: GraphReplayer(spec, program, device),
-        _captured_root,
-        train_bpe,
-    )
-
-
-def _captured_root(spec: Spec) -> Digest:
-    """The graph that these libraries give for a recipe; captured once, because one process does not change them."""
-    from tallystick.frameworks.torch.training.graph_replayer import recipe_graph_root
-
-    if spec.identity not in _CAPTURED:
-        _CAPTURED[spec.identity] = recipe_graph_root(spec)
-    return _CAPTURED[spec.identity]
-
-
-_CAPTURED: dict[Digest, Digest] = {}
-
-
-def _whole(statement: Path) -> OpeningView:
-    with supplied():
-        view = OpeningView(read_operators(statement), (statement,))
-    assert view.digests is not None  # raises where operators do not follow from one another
-    return view

@@ -1,26 +1,24 @@
 """Where a claim goes wrong: the first record that a challenger's own computation does not confirm.
 
-A claim is doubted where it is further off than `MARGIN` times what a judge allows: the judge's stack is another one,
-and a challenger that is right must not lose its bond over that.
+A claim is doubted where it is further off than `MARGIN` times what a judge allows, because the judge's stack is another
+one: a challenger that is right must not lose its bond by a rounding difference.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Final
 
 from tallystick.audits.checked_run import CheckedRun
-from tallystick.audits.policy import Policy
 from tallystick.audits.replay import TRAJECTORY
 from tallystick.audits.report import Report
-from tallystick.audits.training import VerifierStack, audit_training
-from tallystick.disputes.evidence.claimed_run import PROJECTION, STEP_FACTOR, ClaimedTraining
+from tallystick.disputes.evidence.claimed_training import ClaimedTraining
 from tallystick.disputes.evidence.locate import ChallengerWork, deviations
+from tallystick.disputes.evidence.opened_step import PROJECTION, STEP_FACTOR
 from tallystick.disputes.evidence.replays import Replays
-from tallystick.disputes.evidence.subjects import place_of_step
 from tallystick.disputes.evidence.view import OpeningView
 from tallystick.disputes.game.protocols import Doubt
+from tallystick.errors import ProofError
 from tallystick.graphs.engine import Engine
 from tallystick.judging.fault import Fault
 from tallystick.judging.leaf.judge import rule_leaf
@@ -30,25 +28,26 @@ from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.record import AnchorRecord, read_record
 
 MARGIN: Final = 2.0
-"""How many times a judge's limits something has to be off before a bond is bet on it."""
+"""How many times a judge's limits a deviation has to reach before a challenger stakes a bond on it."""
 CONFIRMED_MAX: Final = 16
 STEPWISE: Final = TRAJECTORY | {f"{name} summary" for name in ("exact", "fp16_rne", "grid", "projection")}
 """The findings that are about one step, and not about an anchor."""
 UNRULED: Final = frozenset({"tokenizer of the source"})
-"""What no judge of a record can rule on, so that no bond is bet on it."""
+"""Findings on which no judge of a record can rule, so that a challenger stakes no bond on them."""
 _STEP: Final = re.compile(r"\bsteps? (\d+)")
 
 
-def doubt_training(held: ClaimedTraining, replays: Replays, report: Report) -> Doubt | None:
+def doubt_training(training: ClaimedTraining, replays: Replays, report: Report) -> Doubt | None:
     """The step or anchor at which a training first goes wrong, by the report of a full audit and then step by step."""
     decisive = (each for each in report.verdict.findings if not each.advisory and each.name not in UNRULED)
-    bad = [each for each in decisive if not _is_within(each)]
-    if not bad:
+    bad = next((each for each in decisive if not each.distance <= MARGIN * each.allowed), None)
+    if bad is None:
         return None
-    step = _step_of(bad[0])
+    reason = f"{bad.where}: {bad.name}: {bad.detail or f'{bad.distance:.3g} of {bad.allowed:.3g}'}"
+    step = _STEP.search(bad.where)
     if step is None:
-        return Doubt(0, held.evidence.claim.transcript.size, _sentence(bad[0]))
-    return _located(held, replays, bad[0], step)
+        return Doubt(0, training.evidence.claim.transcript.size, reason)
+    return _located(training, replays, int(step.group(1)), bad, reason)
 
 
 def doubt_operators(view: OpeningView, engine: Engine, work: ChallengerWork, question: LeafRequest) -> Doubt | None:
@@ -66,55 +65,32 @@ def doubt_operators(view: OpeningView, engine: Engine, work: ChallengerWork, que
     return None
 
 
-def audit_whole(evidence: CheckedRun, workplace: VerifierStack) -> Report:
-    """A full audit: within calibrated limits; where none are calibrated, bit by bit on the same stack."""
-    report = audit_training(evidence.run, Policy(mode="tolerant", full=True), bytes(32), workplace)
-    if not report.verdict.unavailable or workplace.environment.differences(evidence.environment):
-        return report
-    return audit_training(evidence.run, Policy(mode="exact", full=True), bytes(32), workplace)
-
-
-def _located(held: ClaimedTraining, replays: Replays, bad: Finding, step: int) -> Doubt:
+def _located(training: ClaimedTraining, replays: Replays, step: int, bad: Finding, reason: str) -> Doubt:
     """The first step of the segment whose own update is wrong; else what the finding is about."""
-    evidence = held.evidence
-    start = held.anchor_before(step - 1) if step else 0
+    evidence = training.evidence
+    start = training.anchor_before(step - 1) if step else 0
     end = min((mark for mark in evidence.anchors if mark >= step), default=step)
-    has_steps = bool(step) and evidence.program is not None
-    wrong = next(_wrong_steps(held, replays, start, end), None) if has_steps else None
-    if wrong is not None:
-        return _doubt_step(evidence, *wrong)
-    if bad.name in STEPWISE:
-        return _doubt_step(evidence, step, _sentence(bad))
-    place = _place_of_anchor(evidence, end)
-    return Doubt(place, place + 1, _sentence(bad))
+    if step and evidence.program is not None:
+        allowed = MARGIN * STEP_FACTOR * training.limit(start, 1, PROJECTION)
+        for index, distance in replays.step_distances(start, end):
+            if distance > allowed:
+                why = f"the update of step {index} is {distance:.3g} of itself off, of {allowed:.3g}"
+                return _doubt_at(_place_of_step(evidence, index), why)
+    is_of_step = bad.name in STEPWISE
+    return _doubt_at(_place_of_step(evidence, step) if is_of_step else _place_of_anchor(evidence, end), reason)
 
 
-def _wrong_steps(held: ClaimedTraining, replays: Replays, start: int, end: int) -> Iterator[tuple[int, str]]:
-    allowed = MARGIN * STEP_FACTOR * held.limit(start, 1, PROJECTION)
-    for step, distance in replays.step_distances(start, end):
-        if distance > allowed:
-            yield step, f"the update of step {step} is {distance:.3g} of itself off, of {allowed:.3g}"
-
-
-def _doubt_step(evidence: CheckedRun, step: int, reason: str) -> Doubt:
-    place = place_of_step(evidence.run, evidence.claim.transcript.size, step)
+def _doubt_at(place: int, reason: str) -> Doubt:
     return Doubt(place, place + 1, reason)
 
 
+def _place_of_step(evidence: CheckedRun, step: int) -> int:
+    return evidence.run.place_of_step(step, evidence.claim.transcript.size)
+
+
 def _place_of_anchor(evidence: CheckedRun, mark: int) -> int:
-    lines = enumerate(read_lines(evidence.run.transcript_path))
-    records = ((place, read_record(line, f"record {place}")) for place, line in lines)
-    return next(place for place, each in records if isinstance(each, AnchorRecord) and each.index == mark)
-
-
-def _is_within(finding: Finding) -> bool:
-    return finding.distance <= MARGIN * finding.allowed
-
-
-def _step_of(finding: Finding) -> int | None:
-    found = _STEP.search(finding.where)
-    return None if found is None else int(found.group(1))
-
-
-def _sentence(finding: Finding) -> str:
-    return f"{finding.where}: {finding.name}: {finding.detail or f'{finding.distance:.3g} of {finding.allowed:.3g}'}"
+    for place, line in enumerate(read_lines(evidence.run.transcript_path)):
+        record = read_record(line, f"record {place}")
+        if isinstance(record, AnchorRecord) and record.index == mark:
+            return place
+    raise ProofError(f"the transcript holds no anchor after step {mark}")

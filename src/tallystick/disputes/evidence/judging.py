@@ -12,15 +12,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tallystick.audits.screens import screen_anchors
 from tallystick.commitments.tree import leaf_hash
-from tallystick.disputes.evidence.claimed_run import ClaimCache, ClaimedCalls, ClaimedTraining
-from tallystick.disputes.evidence.doubting import workplace
-from tallystick.disputes.evidence.doubts import audit_whole, doubt_training
 from tallystick.disputes.evidence.drift import Leeway, deviation
+from tallystick.disputes.evidence.locate import ChallengerWork
 from tallystick.disputes.evidence.members import own_results, within_own
 from tallystick.disputes.evidence.records import record_file
-from tallystick.disputes.evidence.replays import Replays, objection
+from tallystick.disputes.evidence.rulings import Ruled
+from tallystick.disputes.evidence.statement import StatementCache
 from tallystick.disputes.evidence.structure import check_turn
 from tallystick.disputes.evidence.view import OpeningView, revealed_operator, supplied, view_of
 from tallystick.disputes.game.protocols import DisputeView
@@ -33,7 +31,7 @@ from tallystick.graphs.engine import Engine
 from tallystick.graphs.graph import Ref, result_ref
 from tallystick.graphs.root import graph_root
 from tallystick.judging.fault import Fault
-from tallystick.judging.findings import Findings, require
+from tallystick.judging.findings import require
 from tallystick.judging.leaf.bundle import LeafBundle
 from tallystick.judging.leaf.deviations import deviating_places
 from tallystick.judging.leaf.judge import rule_leaf
@@ -45,16 +43,13 @@ from tallystick.operators.precision import UNSTATED, Precision
 from tallystick.tensors.spec import TensorSpec
 from tallystick.transcripts.budget import Budget, budget_for
 from tallystick.transcripts.profile import Profile
-from tallystick.transcripts.record import AnchorRecord, StepRecord, read_record
-from tallystick.workloads.names import STATE_PREFIXES
 
 Element = tuple[int, int]
-Found = tuple[Fault | None, str]
 
 
 @dataclass
 class DisputeJudge:
-    """Judges disputes over what was opened; implements `parties.Judge`. With an `engine` it is a member's.
+    """Judges disputes over what was opened; implements `game.protocols.Judge`. With an `engine` it is a member's.
 
     `profile` holds calibrated thresholds of operators, `budgets` for each graph what the errors of a whole step may add
     up to. `limits` say how much of a large operator is computed.
@@ -66,14 +61,14 @@ class DisputeJudge:
     precision: Precision = UNSTATED
     limits: LeafLimits = field(default_factory=LeafLimits)
     budgets: tuple[Budget, ...] = ()
-    _held: ClaimCache = field(default_factory=ClaimCache)
+    _statements: StatementCache = field(default_factory=StatementCache)
 
     @property
     def is_member(self) -> bool:
         """Whether it computes and replays natively."""
         return self.engine is not None
 
-    def rule(self, answered: DisputeView, nonce: str | None = None) -> Found:
+    def rule(self, answered: DisputeView, nonce: str | None = None) -> Ruled:
         """Who is at fault and why; `None` where a committee has to decide, or a member cannot tell."""
         try:
             if answered.dispute.ground == "leaf":
@@ -86,15 +81,15 @@ class DisputeJudge:
         except UnavailableError as error:
             return None, str(error)
 
-    def _leaf(self, answered: DisputeView, nonce: str | None) -> Found:
-        """By the operator; of a single one by its structure too, since nobody had a move to protest against it."""
+    def _leaf(self, answered: DisputeView, nonce: str | None) -> Ruled:
+        """By the operator; of a graph of one operator by its structure too, because nobody had a move to protest it."""
         found = self._operator(answered, nonce)
         if found[0] is Fault.PROVER or answered.dispute.size > 1:
             return found
         structure = self._structure(answered)
         return found if structure[0] is Fault.CHALLENGER else structure
 
-    def _operator(self, answered: DisputeView, nonce: str | None) -> Found:
+    def _operator(self, answered: DisputeView, nonce: str | None) -> Ruled:
         ruling = self.ruling(answered, nonce)
         if ruling.fault is not None or self.engine is None:
             return ruling.fault, ruling.reason
@@ -172,7 +167,7 @@ class DisputeJudge:
             return False
         return self.limits.are_passed_by(derived)
 
-    def _member(self, answered: DisputeView, ruling: Ruling, engine: Engine) -> Found:
+    def _member(self, answered: DisputeView, ruling: Ruling, engine: Engine) -> Ruled:
         view, place = view_of(answered), answered.dispute.low
         try:
             holds, why = within_own(view.graph.nodes[place], view.bundle(place).values, engine, self.precision)
@@ -182,7 +177,7 @@ class DisputeJudge:
             return None, f"the definition fails over its operands ({type(error).__name__}; {ruling.reason})"
         return (Fault.CHALLENGER if holds else Fault.PROVER), f"{why} ({ruling.reason})"
 
-    def _refusing(self, answered: DisputeView, ruling: Ruling, engine: Engine) -> Found:
+    def _refusing(self, answered: DisputeView, ruling: Ruling, engine: Engine) -> Ruled:
         """Over operands that the definition refuses: wrong where one's own kernel refuses too, or gives another result.
 
         A kernel that takes them, and gives what is claimed, may be right: then the definition is too narrow.
@@ -199,68 +194,21 @@ class DisputeJudge:
             return Fault.PROVER, f"{ruling.reason}; and a kernel of one's own that does gives another result"
         return None, f"{ruling.reason}; a kernel of one's own does, and gives what is claimed"
 
-    def _record(self, answered: DisputeView) -> Found:
+    def _record(self, answered: DisputeView) -> Ruled:
         """A record that was revealed and not descended from."""
-        dispute, held = answered.dispute, self._held.of(answered.statement, answered.claim)
+        dispute, statement = answered.dispute, self._statements.whole(answered.statement, answered.claim)
         with supplied():
             line = read_document(answered.turns[-1] / record_file(dispute.low))
         require(leaf_hash(line).hex() == dispute.leaf, "the revealed record is not the one under the posted leaf")
-        if isinstance(held, ClaimedCalls):
-            return Fault.PROVER, "a call has operators, and the prover did not open them"
-        assert isinstance(held, ClaimedTraining)
-        record = read_record(line, "record")
-        if not isinstance(record, StepRecord | AnchorRecord):
-            return Fault.CHALLENGER, f"the {record.kind} record is what claim and spec say"
-        if held.evidence.program is None:
-            return self._without_graph(held)
-        if isinstance(record, AnchorRecord):
-            return self._anchor(held, record.index)
-        return Fault.PROVER, "a step has operators, and the prover did not open them"
+        return statement.rule_record(line, self.device if self.is_member else None)
 
-    def _without_graph(self, held: ClaimedTraining) -> Found:
-        if self.is_member:
-            return self._audited(held)
-        return None, "the run has no step graph; only a replay of its recipe can tell"
+    def _structure(self, answered: DisputeView) -> Ruled:
+        questions = check_turn(answered, self._statements.whole(answered.statement, answered.claim))
+        if not questions:
+            return Fault.CHALLENGER, "what was opened is consistent and belongs to the claim"
+        return questions[0].settle(self.device, 1.0, ChallengerWork()) if self.is_member else (None, questions[0].text)
 
-    def _anchor(self, held: ClaimedTraining, mark: int) -> Found:
-        """An anchor by its own summaries and what a step can reach, and for a member by a replay."""
-        screened = replace(held.evidence, findings=Findings())
-        screen_anchors(screened)
-        seen = [finding for finding in screened.findings.seen if finding.where.startswith(f"step {mark}")]
-        if wrong := objection(Findings(seen)):
-            return Fault.PROVER, wrong
-        if not self.is_member:
-            return None, f"whether anchor {mark} follows from the one before it takes a replay"
-        wrong = objection(Replays(held, self.device).check_anchor(mark))
-        return (Fault.PROVER, wrong) if wrong else (Fault.CHALLENGER, f"anchor {mark} is that of a replay")
-
-    def _structure(self, answered: DisputeView) -> Found:
-        held = self._held.of(answered.statement, answered.claim)
-        open_questions = check_turn(answered, held)
-        if not isinstance(held, ClaimedTraining) or not (open_questions or answered.dispute.level > 1):
-            return Fault.CHALLENGER, "what was opened hangs together and belongs to the claim"
-        if not self.is_member:
-            return None, open_questions[0] if open_questions else "whether the run is that of its spec takes an audit"
-        return self._audited(held) if answered.dispute.level > 1 else self._before(answered, held)
-
-    def _before(self, answered: DisputeView, held: ClaimedTraining) -> Found:
-        view = view_of(answered)
-        names = [each.name for each in view.graph.inputs if each.name.startswith(STATE_PREFIXES)]
-        step = int(view.value("position.step").values()) + 1
-        wrong = objection(Replays(held, self.device).check_before(view.values(names), step))
-        reason = f"the state before step {step} is that of a replay"
-        return (Fault.PROVER, wrong) if wrong else (Fault.CHALLENGER, reason)
-
-    def _audited(self, held: ClaimedTraining) -> Found:
-        report = audit_whole(held.evidence, workplace(held, self.device))
-        found = doubt_training(held, Replays(held, self.device), report)
-        if found is not None:
-            return Fault.PROVER, found.reason
-        if report.verdict.unavailable:
-            return None, report.verdict.unavailable[0]
-        return Fault.CHALLENGER, "an audit of the whole run finds nothing"
-
-    def _budget(self, answered: DisputeView) -> Found:
+    def _budget(self, answered: DisputeView) -> Ruled:
         """Whether errors are aligned, as far as values are opened: all of them in one-round mode, else both ends."""
         no_budget = "this judge has no budget for the graph"
         if not self.budgets:

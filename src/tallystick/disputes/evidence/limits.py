@@ -6,15 +6,47 @@ to 32 steps 162 of the 176 limits of the shipped table grow by no more. Farther 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from tallystick.audits.calibration import Calibration, LimitsEntry, StateLimits
+from tallystick.errors import UnavailableError
 
 Kind: TypeAlias = tuple[str, str, str]
 """Family, optimizer and precision."""
 STRETCHED_MAX: Final = 2.0
 """How many times the longest calibrated window limits are stretched to."""
 GROWTH: Final = 3.0
+
+
+@dataclass(frozen=True)
+class WindowLimits:
+    """The limits for one kind of training."""
+
+    calibration: Calibration
+    kind: Kind
+
+    def calibrated(self, start: int, steps: int) -> LimitsEntry:
+        """The limits for exactly this segment; raises `UnavailableError` where none are calibrated."""
+        found = self.calibration.entry_at(self.kind, start, steps)
+        if found is None:
+            raise UnavailableError(f"no limits are calibrated for {' '.join(self.kind)} over {steps} steps")
+        return found
+
+    def near(self, start: int, steps: int) -> LimitsEntry:
+        """As `calibrated`; a somewhat longer window has the limits of the longest calibrated one, stretched."""
+        found = limits_of(self.calibration, self.kind, start, steps)
+        if found is None:
+            raise UnavailableError(f"no limits are calibrated near {' '.join(self.kind)} over {steps} steps")
+        return found
+
+
+def loosest(calibration: Calibration, start: int, steps: int, read: Callable[[LimitsEntry], float]) -> float:
+    """One of the limits, the loosest of all kinds of training; infinite where none is calibrated."""
+    found = [limits_of(calibration, kind, start, steps) for kind in kinds_in(calibration)]
+    return max((read(each) for each in found if each is not None), default=math.inf)
 
 
 def limits_of(calibration: Calibration, kind: Kind, start: int, steps: int) -> LimitsEntry | None:

@@ -3,9 +3,9 @@
 The challenger starts no child from values of its own, so that an honest prover's other kernels never add up. It stops
 at the first child that leaves the tolerance `DECISIVE` times. A child that is out by less may be a decoy: an operator
 can lie further off than any honest kernel and still within its proven bound, and no judge convicts it. Then all are
-looked at, and the one with the largest deviation is named. Where all but the last agree bit by bit it is the last,
-unseen. All rounds together cost 1 + 1/N + 1/N² … executions of the graph at most; half of that on average where the
-fault is decisive.
+executed, and the one with the largest deviation is named. Where all but the last agree bit by bit it is the last one,
+which is not executed. All rounds together cost 1 + 1/N + 1/N² … executions of the graph at most; half of that on
+average where the fault is decisive.
 
 In one-round mode no child is asked for: `deviations` walks through all operators, each from its claimed operands.
 """

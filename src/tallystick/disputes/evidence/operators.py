@@ -1,7 +1,7 @@
 """The operators of one record, opened once and kept: the prover answers every move of a dispute from these files.
 
-A replay may differ in its last bits from the one before. So nothing is posted of a replay whose operators are not those
-that were posted: the files that were written first stay, and are read again by a program that was killed.
+Two replays may differ in their last bits, and a prover that posts values of both contradicts itself. So the files that
+were written first stay, also for a program that is started again, and another replay is never posted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from tallystick.graphs.graph import Ref
 from tallystick.judging.leaf.bundling import WholeOpening
 from tallystick.judging.opening.files import GRAPH, OPENING, OPERATOR, OPERATORS, value_file
 from tallystick.transcripts.opening import Opening
-from tallystick.transcripts.record import OperatorRecord
 
 Open = Callable[[Path], None]
 """Writes the operators of a record, and all their values, into an empty folder."""
@@ -83,11 +82,8 @@ class KeptOperators:
         return Cut(leaf=leaf_hash(self.whole.lines[place]).hex(), proof=tuple(each.hex() for each in proof))
 
     def _names(self, low: int, high: int, refs: Iterable[Ref]) -> Iterator[Digest]:
-        given = {ref: name for place in range(low, high + 1) for ref, name in self._record(place).outputs.items()}
+        given = {ref: name for place in range(low, high + 1) for ref, name in self.whole.record(place).outputs.items()}
         yield from (given[ref] for ref in refs)
-
-    def _record(self, place: int) -> OperatorRecord:
-        return self.whole.record(place)
 
     def _values(self, names: Iterable[Digest]) -> dict[str, bytes | Path]:
         return {value_file(name): self.whole.folder / value_file(name) for name in dict.fromkeys(names)}

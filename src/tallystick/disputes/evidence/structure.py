@@ -1,4 +1,4 @@
-"""Whether the prover's last answer hangs together and belongs to its claim: the ground of a protest.
+"""Whether the prover's last answer is consistent and belongs to its claim: the ground of a protest.
 
 Records of a partition are those under its leaves; operators follow from one another under the posted root, belong to
 the record that was opened and to the statement of the claim, and everything that had to be opened is there.
@@ -7,7 +7,7 @@ the record that was opened and to the statement of the claim, and everything tha
 from __future__ import annotations
 
 from tallystick.commitments.tree import leaf_hash
-from tallystick.disputes.evidence.claimed_run import ClaimedRun
+from tallystick.disputes.evidence.claim_statement import ClaimStatement, OpenQuestion
 from tallystick.disputes.evidence.records import record_file
 from tallystick.disputes.evidence.view import OpeningView, places_of, supplied, view_of
 from tallystick.disputes.game.protocols import DisputeView
@@ -15,28 +15,28 @@ from tallystick.documents.files import read_document
 from tallystick.judging.findings import require
 
 
-def check_turn(answered: DisputeView, held: ClaimedRun) -> tuple[str, ...]:
-    """Raise `ProofError` unless the last answer hangs together; returns what only a replay can tell.
+def check_turn(answered: DisputeView, statement: ClaimStatement) -> tuple[OpenQuestion, ...]:
+    """Raise `ProofError` unless the last answer is consistent; returns what only a replay can tell.
 
     Raises `UnavailableError` where no limits are known by which a state could be compared.
     """
     if answered.dispute.level > 1:
         check_records(answered)
-        return ()
+        return statement.questions_of_records
     view = view_of(answered)
-    open_questions = check_descent(answered, held, view)
+    questions = check_descent(answered, statement, view)
     view.check_cuts(answered.dispute)
-    return open_questions
+    return questions
 
 
-def check_descent(answered: DisputeView, held: ClaimedRun, view: OpeningView) -> tuple[str, ...]:
+def check_descent(answered: DisputeView, statement: ClaimStatement, view: OpeningView) -> tuple[OpenQuestion, ...]:
     """As `check_turn`, for the operators as a whole and the values at both ends of the step."""
     view.check(answered.dispute)
     if answered.descended is not None:
         leaf = leaf_hash(view.opening.record.encode()).hex()
         require(leaf == answered.descended.leaf, "the opening is about another record than was opened")
     view.check_ends()
-    return held.check(view)
+    return statement.check(view)
 
 
 def check_records(answered: DisputeView) -> None:

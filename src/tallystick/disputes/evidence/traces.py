@@ -14,27 +14,18 @@ from typing import TYPE_CHECKING
 
 from tallystick.audits.checked_run import CheckedRun
 from tallystick.audits.inference import Calls
+from tallystick.disputes.evidence.gathering import gather_whole
+from tallystick.disputes.evidence.opening_sources import MakeReplayer, graph_replayer, source_of_call, source_of_step
 from tallystick.disputes.evidence.operators import KeptOperators, keep, require_posted, root_of
 from tallystick.disputes.evidence.records import Records, record_file
-from tallystick.disputes.evidence.subjects import (
-    MakeReplayer,
-    graph_replayer,
-    subject_of_call,
-    subject_of_step,
-    whole_calls,
-    whole_evidence,
-)
-from tallystick.disputes.game.protocols import Descent, OpenedLeaves, Trace
+from tallystick.disputes.game.protocols import Descent, OpenedLeaves
 from tallystick.disputes.game.state import Dispute
-from tallystick.documents.files import read_document
 from tallystick.errors import UsageError
 from tallystick.graphs.engine import Engine
-from tallystick.judging.opening.files import OPENING
 from tallystick.operators.engines import lines_of
-from tallystick.store.inference import InferenceDirectory, claims_inference
+from tallystick.store.inference import InferenceDirectory
 from tallystick.store.run import RunDirectory
-from tallystick.transcripts.opening import Opening
-from tallystick.transcripts.record import StepRecord, read_record
+from tallystick.transcripts.record import CallRecord, StepRecord, read_record
 
 if TYPE_CHECKING:
     from tallystick.recorders.step_opening import OpeningSource
@@ -43,34 +34,21 @@ SubjectOf = Callable[[bytes], "OpeningSource | None"]
 """What is opened below a record; `None` for one that has no operators. Takes its line."""
 
 
-def trace_for(run: Path, work: Path, engine: Engine | None = None, device: str = "cpu") -> Trace:
-    """The trace of a run directory, an inference directory or an opening directory; `work` is kept between calls.
-
-    `engine` computes the operators that are opened, PyTorch on `device` by default. Raises `UnavailableError` where
-    the claim is missing or the device is not there, `UsageError` where the engine is known to lie outside the bounds:
-    a referee holds everybody to them.
-    """
-    if (run / OPENING).is_file():
-        _refuse_outside(Opening.from_bytes(read_document(run / OPENING), OPENING).engine)
-        return OperatorTrace(run)
-    own = engine or torch_engine(device)
-    _refuse_outside(own.name)
-    if claims_inference(run):
-        return trace_of_calls(InferenceDirectory(run), work, own)
-    return trace_of_training(RunDirectory(run), work, own, lambda evidence: graph_replayer(evidence, device))
-
-
 def trace_of_training(
     run: RunDirectory, work: Path, engine: Engine, make: MakeReplayer = graph_replayer
 ) -> RecordTrace:
-    """The trace of a training; `make` builds what brings it to the step that is opened."""
-    source = TrainingSource(run, make)
-    return RecordTrace(Records(run.transcript_path, run.claim().transcript.size), work, engine, source)
+    """The trace of a training, by any engine; `make` builds what brings it to the step that is opened."""
+    return RecordTrace(records_of(run), work, engine, TrainingSource(lambda: gather_whole(run), make))
 
 
 def trace_of_calls(run: InferenceDirectory, work: Path, engine: Engine) -> RecordTrace:
-    """The trace of calls of a model."""
-    return RecordTrace(Records(run.transcript_path, run.claim().transcript.size), work, engine, CallSource(run))
+    """The trace of calls of a model, by any engine."""
+    return RecordTrace(records_of(run), work, engine, CallSource(lambda: gather_whole(run)))
+
+
+def records_of(run: RunDirectory | InferenceDirectory) -> Records:
+    """The claimed records of a run or of calls; raises `UnavailableError` where there is no claim yet."""
+    return Records(run.transcript_path, run.claim().transcript.size)
 
 
 @dataclass(frozen=True)
@@ -121,8 +99,9 @@ class RecordTrace:
         return require_posted(kept, dispute.root)
 
     def _kept_under(self, root: str) -> KeptOperators | None:
-        found = (folder for folder in _kept_folders(self.work) if root_of(folder) == root)
-        return next(map(KeptOperators.read, found), None)
+        folder = self.work / "operators"
+        kept = sorted(each for each in folder.iterdir() if not each.name.startswith(".")) if folder.is_dir() else []
+        return next((KeptOperators.read(each) for each in kept if root_of(each) == root), None)
 
 
 @dataclass(frozen=True)
@@ -151,43 +130,42 @@ class OperatorTrace:
 
 @dataclass(frozen=True)
 class TrainingSource:
-    """Steps of a training; `make` builds what replays up to them."""
+    """Steps of a training, whose evidence is gathered for the first; `make` builds what replays up to them."""
 
-    run: RunDirectory
+    gather: Callable[[], CheckedRun]
     make: MakeReplayer = graph_replayer
 
     @cached_property
     def evidence(self) -> CheckedRun:
         """The run, rechecked."""
-        return whole_evidence(self.run)
+        return self.gather()
 
     def __call__(self, line: bytes) -> OpeningSource | None:
         """The step of this record; `None` for a header, an anchor, a failure, or a run without a step graph."""
         record = read_record(line, "record")
         if not isinstance(record, StepRecord) or self.evidence.program is None:
             return None
-        return subject_of_step(self.evidence, record.index, self.make)
+        return source_of_step(self.evidence, record.index, self.make)
 
 
 @dataclass(frozen=True)
 class CallSource:
-    """Calls of a model."""
+    """Calls of a model, whose evidence is gathered for the first."""
 
-    run: InferenceDirectory
+    gather: Callable[[], Calls]
 
     @cached_property
     def calls(self) -> Calls:
-        """The directory, rechecked."""
-        return whole_calls(self.run)
+        """The calls, rechecked."""
+        return self.gather()
 
-    def __call__(self, line: bytes) -> OpeningSource | None:
+    def __call__(self, line: bytes) -> OpeningSource:
         """The call of this record."""
-        from tallystick.transcripts.record import CallRecord
-
-        return subject_of_call(self.calls, CallRecord.from_bytes(line, "record").index)
+        return source_of_call(self.calls, CallRecord.from_bytes(line, "record").index)
 
 
-def _refuse_outside(engine: str | None) -> None:
+def require_within_bounds(engine: str | None) -> None:
+    """Raise `UsageError` for an engine that is known to lie outside the bounds: a referee holds everybody to them."""
     if lines := [each.why for each in lines_of(engine)]:
         raise UsageError(f"{engine} lies outside the bounds ({'; '.join(lines)}): open with another engine")
 
@@ -197,8 +175,3 @@ def torch_engine(device: str = "cpu") -> Engine:
     from tallystick.frameworks.torch.engine import TorchEngine
 
     return TorchEngine(device)
-
-
-def _kept_folders(work: Path) -> list[Path]:
-    folder = work / "operators"
-    return sorted(each for each in folder.iterdir() if not each.name.startswith(".")) if folder.is_dir() else []

@@ -1,7 +1,7 @@
-"""The operators that a dispute is about, as the prover's opponent sees them: from what lies at the board.
+"""The operators that a dispute is about, as the prover's opponent reads them from the board.
 
-Everything here comes from the prover. What is not there, or is not what its name says, is a `ProofError`: the prover
-had to give it, and its digest was posted with a move.
+All files here are the prover's, and their digests were posted with its moves. So a file that is missing, malformed or
+not the posted one raises `ProofError`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from tallystick.judging.leaf.bundling import WholeOpening
 from tallystick.judging.opening.files import OPERATOR, VALUES, read_value, value_file
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.claim import Claim
+from tallystick.transcripts.inference import InferenceClaim
 from tallystick.transcripts.opening import OpenedOperator, Opening
 
 
@@ -170,6 +172,13 @@ def places_of(dispute: Dispute) -> Sequence[int]:
     return cut_places(dispute.low, dispute.high, len(dispute.cuts) + 1) if dispute.cuts else ()
 
 
+def require_claim(opening: Opening, claim: Claim | InferenceClaim, graph: Digest | None) -> None:
+    """Raise `ProofError` unless an opening names this claim, its transcript and its graph."""
+    require(opening.claim == claim.identity, f"the opening belongs to the claim {opening.claim}")
+    require(opening.transcript == claim.transcript, "the opening brings another transcript than the claim")
+    require(opening.graph == graph, f"the operators are those of {opening.graph}, another graph than the claim's")
+
+
 def _value_files(folder: Path) -> list[str]:
     """The files of the values in one folder, by their paths in it."""
     try:
@@ -186,7 +195,7 @@ def _of_spec(what: str, tensor: Tensor, spec: TensorSpec | None) -> Tensor:
 
 @contextmanager
 def supplied() -> Iterator[None]:
-    """What is missing or malformed in here was supplied so by the prover: a `ProofError`."""
+    """Raise `ProofError` for what is missing or malformed inside, because the prover supplied it."""
     try:
         yield
     except (MalformedError, UnavailableError, UsageError) as error:

@@ -1,4 +1,4 @@
-"""Audits in a process apart, so that a program whose audit takes days answers its disputes meanwhile.
+"""Audits in a process of their own, so that a program whose audit takes days answers its disputes meanwhile.
 
 The program starts the process, and reads from its workspace what the process wrote there: nothing is lost when either
 is killed but the audit that was going on. The process ends with the program, however that ends.
@@ -21,8 +21,8 @@ from tallystick.commitments.encoding import Json, decode, encode
 from tallystick.disputes.game.protocols import DisputeView, Doubt, Doubter, Ground
 from tallystick.disputes.game.state import PostedClaim, Status
 from tallystick.disputes.parties.auditing import AuditFinding, doubt_form, read_doubt
+from tallystick.disputes.parties.game_view import claim_name
 from tallystick.disputes.parties.task import FAILURES
-from tallystick.disputes.parties.watch import claim_name
 from tallystick.disputes.parties.workspace import Workspace
 from tallystick.documents.files import write_atomically
 from tallystick.errors import MalformedError, ProofError, UnavailableError
@@ -30,7 +30,7 @@ from tallystick.errors import MalformedError, ProofError, UnavailableError
 REASON_MAX: Final = 4096
 
 
-class Recalling(Doubter, Protocol):
+class RecallingDoubter(Doubter, Protocol):
     """A doubter that takes the finding of another one of its kind for its own."""
 
     def recall(self, claim: PostedClaim, statement: Path, found: Doubt | None) -> None:
@@ -57,7 +57,7 @@ class AuditProcess:
 
     workspace: Workspace
     make: Callable[[], Doubter]
-    doubter: Recalling
+    doubter: RecallingDoubter
     worker: Worker | None = None
     asked: set[str] = field(default_factory=set)
 
@@ -89,7 +89,7 @@ class AuditProcess:
             self.worker = self._begun(claim, statement)
         return None
 
-    def is_elsewhere(self, claim: PostedClaim) -> bool:
+    def is_pending(self, claim: PostedClaim) -> bool:
         """See `Auditor`."""
         self._let_go()
         is_asked = self.worker is not None and _note(claim) in self.asked
@@ -148,7 +148,9 @@ def audit(make: Callable[[], Doubter], claim: bytes, statement: str, note: str) 
     What this process is given comes from its own program alone; of the prover's it reads files, and unpickles nothing.
     """
     Thread(target=_end_with_parent, daemon=True).start()
-    write_atomically(Path(note), encode(_audited(make, _claim(claim), Path(statement))))
+    fields = cast(dict[str, Any], decode(claim, "claim"))
+    posted = PostedClaim(**fields | {"status": Status(fields["status"])})
+    write_atomically(Path(note), encode(_audited(make, posted, Path(statement))))
 
 
 def _audited(make: Callable[[], Doubter], claim: PostedClaim, statement: Path) -> Json:
@@ -171,11 +173,6 @@ def _uninterrupted() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
-
-
-def _claim(form: bytes) -> PostedClaim:
-    fields = cast(dict[str, Any], decode(form, "claim"))
-    return PostedClaim(**fields | {"status": Status(fields["status"])})
 
 
 def _end_with_parent() -> None:

@@ -1,4 +1,4 @@
-"""How a challenger comes to what it contests: by an audit in its own process, or in another one while it answers."""
+"""How a challenger finds what it contests: by an audit in its own process, or in another one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Auditor(Protocol):
         """What an audit of a claim found; `None` if it goes on in another process. Raises what it failed by."""
         ...
 
-    def is_elsewhere(self, claim: PostedClaim) -> bool:
+    def is_pending(self, claim: PostedClaim) -> bool:
         """Whether an audit of a claim that was asked for goes on in another process, or waits for one."""
         ...
 
@@ -40,7 +40,7 @@ class Auditor(Protocol):
 
 
 @dataclass(frozen=True)
-class Inline:
+class InlineAuditor:
     """Audits in the process of the challenger, which makes no move until they end."""
 
     doubters: Callable[[PostedClaim], Doubter]
@@ -49,7 +49,7 @@ class Inline:
         """See `Auditor`."""
         return AuditFinding(self.doubters(claim).doubt(claim, statement))
 
-    def is_elsewhere(self, claim: PostedClaim) -> bool:
+    def is_pending(self, claim: PostedClaim) -> bool:
         """Never."""
         return False
 

@@ -1,4 +1,4 @@
-"""What lies at the board, as folders: everything that a dispute's moves refer to, fetched once and kept."""
+"""The files that a dispute's moves refer to, as folders: each is fetched from the board once and kept."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tallystick.commitments.digests import Digest
 from tallystick.disputes.coordinators.coordinator import Board
 from tallystick.disputes.coordinators.manifest import fetch, publish
 from tallystick.disputes.game.protocols import DisputeView, Files
-from tallystick.disputes.parties.watch import GameView
+from tallystick.disputes.parties.game_view import GameView
 from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
 
 

@@ -1,4 +1,4 @@
-"""When something becomes possible though nobody moves: a clock runs out, a window ends, money has rested."""
+"""When something becomes possible though nobody moves: a clock or window ends, or a credit can be withdrawn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tallystick.disputes.game.state import Dispute, Phase, State, Status
 
 
 def next_instant(state: State, now: int) -> int | None:
-    """The first second after `now` at which a window, a clock, a rest or a pause ends; `None` if there is none."""
+    """The first second after `now` at which a window, clock, pause or waiting time ends; `None` if there is none."""
     return min((each for each in _instants(state, now) if each > now), default=None)
 
 

@@ -13,27 +13,27 @@ from tallystick.disputes.game.protocols import Doubt, Ground
 from tallystick.disputes.game.state import Phase, PostedClaim, Status
 from tallystick.disputes.parties.auditing import AuditFinding, Auditor, doubt_form, read_doubt
 from tallystick.disputes.parties.board_cache import BoardCache
-from tallystick.disputes.parties.task import FAILURES, Elsewhere, PartyTask, is_pressing
-from tallystick.disputes.parties.watch import GameView, claim_name
+from tallystick.disputes.parties.game_view import GameView, claim_name
+from tallystick.disputes.parties.task import FAILURES, AnswerPending, PartyTask, is_nearly_over
 from tallystick.disputes.parties.workspace import Workspace
 from tallystick.errors import MalformedError, ProofError, UnavailableError
 
 
 @dataclass
 class Challenger:
-    """Looks at every claim once and contests it at most once; `claims` restricts it to some, `None` is all.
+    """Recomputes every claim once and contests it at most once; `claims` restricts it to some, `None` is all.
 
-    Where its files and clock run out it protests rather than be silent.
+    When its clock is nearly over and it could not choose, it protests, because a timeout would lose the bond for sure.
     """
 
-    shelf: BoardCache
+    cache: BoardCache
     workspace: Workspace
     auditor: Auditor
     claims: Collection[int] | None = None
     contests: bool = True
 
     def tasks(self, view: GameView) -> Iterator[PartyTask]:
-        """Claims that were not looked at yet, and disputes in which the challenger's clock runs."""
+        """Claims that were not recomputed yet, and disputes in which the challenger's clock runs."""
         if self.contests:
             yield from self._claims(view)
         for number, seconds in view.turns.items():
@@ -44,30 +44,30 @@ class Challenger:
 
     def _claims(self, view: GameView) -> Iterator[PartyTask]:
         contested = {dispute.claim for dispute in view.state.disputes if dispute.challenger == view.party}
-        self.auditor.keep(_of_use(view, contested))
+        claims = enumerate(view.state.claims)
+        of_use = (claim for number, claim in claims if claim.deadline > view.time or number in contested)
+        self.auditor.keep([claim for claim in of_use if claim.status is Status.OPEN])
         for number, claim in enumerate(view.state.claims):
             left = claim.deadline - view.time
             is_open = claim.status is Status.OPEN and left > 0 and number not in contested
-            is_mine_to_ask = claim.prover != view.party and (self.claims is None or number in self.claims)
-            if is_open and is_mine_to_ask and not self._is_believed(claim):
+            is_ours = claim.prover != view.party and (self.claims is None or number in self.claims)
+            noted = self.workspace.note(_note(claim))
+            is_settled = noted is not None and noted.get("doubt") is None
+            if is_open and is_ours and not is_settled:
                 key = f"contest-{number}-{claim_name(claim)}"
                 answer = partial(self._contest, view, number, left)
-                yield PartyTask(key, left, answer, True, True, partial(self._is_elsewhere, claim))
+                yield PartyTask(key, left, answer, True, True, partial(self._is_pending, claim))
 
-    def _is_believed(self, claim: PostedClaim) -> bool:
-        noted = self.workspace.note(_note(claim))
-        return noted is not None and noted.get("doubt") is None
-
-    def _is_elsewhere(self, claim: PostedClaim) -> bool:
-        return self.auditor.is_elsewhere(claim) and self._noted(claim) is None
+    def _is_pending(self, claim: PostedClaim) -> bool:
+        return self.auditor.is_pending(claim) and self._noted(claim) is None
 
     def _contest(self, view: GameView, number: int, left: int) -> Move | None:
         claim = view.state.claims[number]
         doubt = self._noted(claim)
         if doubt is None:
-            finding = self._find(claim, is_pressing(left, view.rules.challenge_window))
+            finding = self._find(claim, is_nearly_over(left, view.rules.challenge_window))
             if finding is None:
-                raise Elsewhere
+                raise AnswerPending
             doubt = finding.doubt
             self.workspace.put_note(_note(claim), {"doubt": doubt_form(doubt)})
         if doubt is None:
@@ -79,44 +79,33 @@ class Challenger:
         """What was found before, where the contest could not be made then."""
         return read_doubt((self.workspace.note(_note(claim)) or {}).get("doubt"))
 
-    def _find(self, claim: PostedClaim, is_pressing: bool) -> AuditFinding | None:
+    def _find(self, claim: PostedClaim, is_nearly_over: bool) -> AuditFinding | None:
         """What to contest: everything, where the statement is no statement or is withheld until the window ends."""
         try:
-            return self.auditor.find(claim, self.shelf.folder_of(claim.statement))
+            return self.auditor.find(claim, self.cache.folder_of(claim.statement))
         except (MalformedError, ProofError) as error:
             return AuditFinding(Doubt(0, claim.size, str(error)))
         except UnavailableError as error:
-            if is_pressing and self.shelf.is_missing(claim.statement):
+            if is_nearly_over and self.cache.is_missing(claim.statement):
                 return AuditFinding(Doubt(0, claim.size, str(error)))
             raise
 
     def _choice(self, view: GameView, number: int, seconds: int) -> Move:
-        """A child, or a protest; near the end of the clock a protest is better than silence, whatever went wrong."""
+        """A child, or a protest; near the end of the clock a protest, whatever went wrong, because a timeout loses."""
         dispute = view.state.disputes[number]
         chosen: int | Ground
         try:
-            chosen = self._chosen(view, number)
+            ends = bounds(dispute.low, dispute.high, view.rules.ways)
+            chosen = self.auditor.choose(self.cache.answered(view, number), list(pairwise(ends)))
         except (MalformedError, ProofError):
             chosen = "structure"
         except FAILURES:
-            if not is_pressing(seconds, view.rules.extension):
+            if not is_nearly_over(seconds, view.rules.extension):
                 raise
             chosen = "structure"
         if isinstance(chosen, int):
             return Choose(actor=view.party, dispute=number, turn=dispute.turn, child=chosen)
         return Protest(actor=view.party, dispute=number, turn=dispute.turn, ground=chosen)
-
-    def _chosen(self, view: GameView, number: int) -> int | Ground:
-        dispute = view.state.disputes[number]
-        ends = bounds(dispute.low, dispute.high, view.rules.ways)
-        return self.auditor.choose(self.shelf.answered(view, number), list(pairwise(ends)))
-
-
-def _of_use(view: GameView, contested: Collection[int]) -> list[PostedClaim]:
-    """The claims of which a finding is of use: those that may be contested, or are by this party."""
-    claims = enumerate(view.state.claims)
-    is_open = (claim for number, claim in claims if claim.deadline > view.time or number in contested)
-    return [claim for claim in is_open if claim.status is Status.OPEN]
 
 
 def _note(claim: PostedClaim) -> str:

@@ -1,4 +1,4 @@
-"""The moves that anybody may make once they are due: nothing is thought out, the rules are asked."""
+"""The moves that anybody may make once they are due, as the rules say."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tallystick.disputes.game.context import mover
 from tallystick.disputes.game.game import MoveOption
 from tallystick.disputes.game.ledger import withdrawable
 from tallystick.disputes.game.moves import Convene, Dismiss, Draw, Finalise, Move, Settle, Tally, Timeout, Withdraw
+from tallystick.disputes.parties.game_view import GameView
 from tallystick.disputes.parties.task import PartyTask
-from tallystick.disputes.parties.watch import GameView
 
 DUE: Final[dict[str, Callable[..., Move]]] = {
     "timeout": Timeout,

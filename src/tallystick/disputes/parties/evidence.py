@@ -61,7 +61,10 @@ def _values(record: OperatorRecord, values: Mapping[str, Tensor]) -> Iterator[Ev
     if record.operator not in GROUNDS or not all(_is_small(values.get(ref)) for ref in refs):
         return
     tensors = [values[ref] for ref in refs]
-    forms = tuple(map(_tensor_form, tensors))
+    forms = tuple(
+        TensorForm.model_validate({"dtype": each.dtype, "shape": each.shape, "data": bytes(each.data).hex()})
+        for each in tensors
+    )
     for element in _furthest(tensors):
         yield Evidence(ground=GROUNDS[record.operator], record=_form(record), tensors=forms, element=element)
 
@@ -83,10 +86,6 @@ def _is_small(tensor: Tensor | None) -> bool:
 
 def _fits(record: OperatorRecord) -> bool:
     return len(record.inputs) <= INPUTS_MAX and len(record.outputs) <= OUTPUTS_MAX
-
-
-def _tensor_form(tensor: Tensor) -> TensorForm:
-    return TensorForm.model_validate({"dtype": tensor.dtype, "shape": tensor.shape, "data": bytes(tensor.data).hex()})
 
 
 def _form(record: OperatorRecord) -> RecordForm:

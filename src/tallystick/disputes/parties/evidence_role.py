@@ -1,4 +1,4 @@
-"""While a ruling is awaited: evidence that convicts at once, and conceding what one's own judge finds lost."""
+"""While a ruling is awaited: bring evidence that convicts at once, or concede what one's own judge finds lost."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tallystick.disputes.game.moves import Concede, Evidence, Move, Prove
 from tallystick.disputes.game.protocols import DisputeView, Judge
 from tallystick.disputes.game.state import Phase, Status
 from tallystick.disputes.parties.board_cache import BoardCache
+from tallystick.disputes.parties.game_view import GameView
 from tallystick.disputes.parties.task import PartyTask
-from tallystick.disputes.parties.watch import GameView
 from tallystick.disputes.parties.workspace import Workspace
 from tallystick.judging.fault import Fault
 
@@ -30,7 +30,7 @@ class EvidenceRole:
     """
 
     side: Fault
-    shelf: BoardCache
+    cache: BoardCache
     workspace: Workspace
     judge: Judge
     evidence: Callable[[DisputeView], Evidence | None] = no_evidence
@@ -41,24 +41,23 @@ class EvidenceRole:
             claim = view.claim_of(dispute)
             party = claim.prover if self.side is Fault.PROVER else dispute.challenger
             is_open = dispute.phase is Phase.RULING and claim.status is Status.OPEN
-            if is_open and party == view.party and self._unread(view, number):
+            is_new = self.workspace.note(_note(view, number)) is None
+            if is_open and is_new and party == view.party:
                 left = max(dispute.deadline - view.time, 0)
                 key = f"plea-{view.name_of(number)}"
-                yield PartyTask(key, left, partial(self._plea, view, number), kept=True)
+                yield PartyTask(key, left, partial(self._answer, view, number), kept=True)
 
-    def _plea(self, view: GameView, number: int) -> Move | None:
-        answered = self.shelf.answered(view, number)
+    def _answer(self, view: GameView, number: int) -> Move | None:
+        answered = self.cache.answered(view, number)
         evidence = self.evidence(answered) if self.side is Fault.CHALLENGER else None
         if evidence is not None:
             return Prove(actor=view.party, dispute=number, evidence=evidence)
         fault, reason = self.judge.rule(answered)
         if fault is self.side:
             return Concede(actor=view.party, dispute=number)
-        self.workspace.put_note(self._note(view, number), {"reason": reason})
+        self.workspace.put_note(_note(view, number), {"reason": reason})
         return None
 
-    def _unread(self, view: GameView, number: int) -> bool:
-        return self.workspace.note(self._note(view, number)) is None
 
-    def _note(self, view: GameView, number: int) -> str:
-        return f"pleas/{view.name_of(number)}"
+def _note(view: GameView, number: int) -> str:
+    return f"pleas/{view.name_of(number)}"

@@ -1,4 +1,4 @@
-"""Every move of one dispute, with where the dispute stood after it."""
+"""Every move of one dispute, with the progress of the dispute after it."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from tallystick.disputes.game.moves import (
 )
 from tallystick.disputes.game.rules import Rules
 from tallystick.disputes.game.state import State
-from tallystick.disputes.parties.progress import DisputeProgress, standing
+from tallystick.disputes.parties.progress import DisputeProgress, progress_of
 
 
 @dataclass(frozen=True)
 class HistoryEntry:
-    """A move, who made it, what it said, and where the dispute stood then."""
+    """A move, who made it, what it does in a few words, and the progress of the dispute after it."""
 
     entry: MoveEntry
     role: str
-    said: str
+    summary: str
     after: DisputeProgress
 
     def to_json(self) -> dict[str, Json]:
-        """The move as data, and the standing after it."""
+        """The move as data, and the progress_of after it."""
         return {
             "after": self.after.to_json(),
             "move": self.entry.move.to_json(),
@@ -45,7 +45,7 @@ class HistoryEntry:
         }
 
 
-def tell(rules: Rules, entries: Iterable[MoveEntry], number: int) -> list[HistoryEntry]:
+def dispute_history(rules: Rules, entries: Iterable[MoveEntry], number: int) -> list[HistoryEntry]:
     """The moves of dispute `number`, the contest that opened it first."""
     state, found = State(rules), list[HistoryEntry]()
     for entry in entries:
@@ -53,7 +53,7 @@ def tell(rules: Rules, entries: Iterable[MoveEntry], number: int) -> list[Histor
         opens = isinstance(entry.move, Contest) and len(before.disputes) == number
         if opens or getattr(entry.move, "dispute", None) == number:
             role = role_of(state, number, entry.move.actor)
-            found.append(HistoryEntry(entry, role, said(entry.move), standing(state, number, entry.time)))
+            found.append(HistoryEntry(entry, role, describe_move(entry.move), progress_of(state, number, entry.time)))
     return found
 
 
@@ -66,7 +66,7 @@ def role_of(state: State, number: int, party: str) -> str:
     return found or ("member" if party in rules.members else "anybody")
 
 
-def said(move: Move) -> str:
+def describe_move(move: Move) -> str:
     """A move in a few words."""
     if isinstance(move, Partition):
         return f"opens {len(move.cuts)} leaves"
@@ -86,10 +86,10 @@ def said(move: Move) -> str:
         return f"finds {move.fault.value} at fault"
     if isinstance(move, Disclose):
         return f"voted: {move.vote.value} at fault"
-    return _PLAIN.get(move.kind, move.kind)
+    return _DESCRIPTIONS.get(move.kind, move.kind)
 
 
-_PLAIN = {
+_DESCRIPTIONS = {
     "appeal": "asks a larger committee",
     "concede": "gives up",
     "convene": "calls a committee",

@@ -1,4 +1,4 @@
-"""A member of committees: judges what it was drawn for, commits to a vote that it wrote down, and discloses it."""
+"""A member of committees: judges the disputes it was drawn for, commits to a stored vote, and discloses it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tallystick.disputes.game.moves import Disclose, Draw, Enlist, Move, Vote
 from tallystick.disputes.game.protocols import Judge
 from tallystick.disputes.game.state import Phase
 from tallystick.disputes.parties.board_cache import BoardCache
+from tallystick.disputes.parties.game_view import GameView
 from tallystick.disputes.parties.ruling import find
-from tallystick.disputes.parties.task import PartyTask, is_pressing
-from tallystick.disputes.parties.watch import GameView
+from tallystick.disputes.parties.task import PartyTask, is_nearly_over
 from tallystick.disputes.parties.workspace import Workspace
 from tallystick.judging.fault import Fault
 
 
 @dataclass(frozen=True)
-class Cast:
+class SaltedVote:
     """A vote with the salt of its commitment."""
 
     vote: Fault
@@ -29,12 +29,13 @@ class Cast:
 
 @dataclass
 class CommitteeMember:
-    """Votes on what its judge finds, and for nobody's fault where it cannot tell.
+    """Votes on what its judge finds, and for nobody's fault where its judge does not decide.
 
-    Vote and salt are on disk before the commitment is made: a member that forgot them could never disclose, and pay.
+    Vote and salt are on disk before the commitment is made, because a member that lost them could not disclose its
+    vote, and would pay for its absence.
     """
 
-    shelf: BoardCache
+    cache: BoardCache
     workspace: Workspace
     judge: Judge
     enlists: bool = True
@@ -58,31 +59,31 @@ class CommitteeMember:
         if not sitting.commitments[seat] and dispute.phase is Phase.COMMITTING and left > 0:
             key = f"vote-{view.name_of(number)}-{len(dispute.rounds)}"
             yield PartyTask(key, left, partial(self._commit, view, number, left))
-        cast = self._cast(view, number)
-        if cast and sitting.commitments[seat] and sitting.votes[seat] is None:
-            move = Disclose(actor=view.party, dispute=number, vote=cast.vote, salt=cast.salt)
+        stored = self._stored_vote(view, number)
+        if stored and sitting.commitments[seat] and sitting.votes[seat] is None:
+            move = Disclose(actor=view.party, dispute=number, vote=stored.vote, salt=stored.salt)
             if view.allows(move):
                 yield PartyTask(f"disclose-{view.name_of(number)}-{len(dispute.rounds)}", max(left, 0), lambda: move)
 
     def _commit(self, view: GameView, number: int, left: int) -> Move:
-        cast = self._cast(view, number)
-        if cast is None:
-            cast = Cast(self._found(view, number, left), secrets.token_hex(32))
-            self.workspace.put_note(self._note(view, number), {"salt": cast.salt, "vote": cast.vote.value})
+        stored = self._stored_vote(view, number)
+        if stored is None:
+            stored = SaltedVote(self._found(view, number, left), secrets.token_hex(32))
+            self.workspace.put_note(self._note(view, number), {"salt": stored.salt, "vote": stored.vote.value})
         sitting = len(view.state.disputes[number].rounds) - 1
-        hidden = commitment(number, sitting, view.party, cast.vote, cast.salt)
+        hidden = commitment(number, sitting, view.party, stored.vote, stored.salt)
         return Vote(actor=view.party, dispute=number, commitment=hidden)
 
     def _found(self, view: GameView, number: int, left: int) -> Fault:
         nonces = [entry.move.nonce for entry in view.moves.get(number, ()) if isinstance(entry.move, Draw)]
-        is_last_call = is_pressing(left, view.rules.vote_window)
-        return find(view, number, self.shelf, self.judge, is_last_call, nonces[-1])[0] or Fault.NOBODY
+        is_last_try = is_nearly_over(left, view.rules.vote_window)
+        return find(view, number, self.cache, self.judge, is_last_try, nonces[-1])[0] or Fault.NOBODY
 
-    def _cast(self, view: GameView, number: int) -> Cast | None:
+    def _stored_vote(self, view: GameView, number: int) -> SaltedVote | None:
         noted = self.workspace.note(self._note(view, number))
         if noted is None:
             return None
-        return Cast(Fault(str(noted.get("vote"))), str(noted.get("salt")))
+        return SaltedVote(Fault(str(noted.get("vote"))), str(noted.get("salt")))
 
     def _note(self, view: GameView, number: int) -> str:
         return f"votes/{view.name_of(number)}-{len(view.state.disputes[number].rounds)}"

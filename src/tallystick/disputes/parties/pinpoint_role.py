@@ -11,8 +11,8 @@ from tallystick.disputes.game.moves import Move, Pinpoint
 from tallystick.disputes.game.protocols import DisputeView
 from tallystick.disputes.game.state import Dispute, Phase, Status
 from tallystick.disputes.parties.board_cache import BoardCache
+from tallystick.disputes.parties.game_view import GameView
 from tallystick.disputes.parties.task import PartyTask
-from tallystick.disputes.parties.watch import GameView
 from tallystick.disputes.parties.workspace import Workspace
 
 NAMEABLE: Final = (Phase.RULING, Phase.DRAWING)
@@ -22,34 +22,33 @@ NAMEABLE: Final = (Phase.RULING, Phase.DRAWING)
 class PinpointRole:
     """Names an element once for each operator that was opened; a referee then judges it alone, a committee as well.
 
-    That nothing is to be named is written down as well: it was found at the cost of the whole operator.
+    Where no element convicts, that is stored too, because finding it out costs a run of the whole operator.
     """
 
-    shelf: BoardCache
+    cache: BoardCache
     workspace: Workspace
     naming: Callable[[DisputeView], tuple[int, int] | None]
 
     def tasks(self, view: GameView) -> Iterator[PartyTask]:
-        """The opened operators of which this challenger has not said which element is wrong."""
+        """The opened operators of which this challenger has not looked for the wrong element."""
         for number, dispute in enumerate(view.state.disputes):
             is_open = view.state.claims[dispute.claim].status is Status.OPEN and _has_elements(dispute)
-            if is_open and dispute.challenger == view.party and self._is_unread(view, number):
+            is_new = self.workspace.note(_note(view, number)) is None
+            if is_open and is_new and dispute.challenger == view.party:
                 left = max(dispute.deadline - view.time, 0)
                 key = f"name-{view.name_of(number)}"
                 yield PartyTask(key, left, partial(self._name, view, number), kept=True, single=True)
 
     def _name(self, view: GameView, number: int) -> Move | None:
-        named = self.naming(self.shelf.answered(view, number))
+        named = self.naming(self.cache.answered(view, number))
         if named is None:
-            self.workspace.put_note(self._note(view, number), {"element": None})
+            self.workspace.put_note(_note(view, number), {"element": None})
             return None
         return Pinpoint(actor=view.party, dispute=number, result=named[0], element=named[1])
 
-    def _is_unread(self, view: GameView, number: int) -> bool:
-        return self.workspace.note(self._note(view, number)) is None
 
-    def _note(self, view: GameView, number: int) -> str:
-        return f"names/{view.name_of(number)}"
+def _note(view: GameView, number: int) -> str:
+    return f"names/{view.name_of(number)}"
 
 
 def _has_elements(dispute: Dispute) -> bool:

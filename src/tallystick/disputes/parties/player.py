@@ -1,4 +1,4 @@
-"""A party's program: looks, does the most urgent thing it can, and looks again; killed anywhere, it goes on."""
+"""A party's program: reads the game, does its most urgent task, and repeats; killed at any point, it can go on."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Final
 from tallystick.disputes.coordinators.coordinator import Coordinator
 from tallystick.disputes.game.moves import Move
 from tallystick.disputes.parties.calendar import next_instant
-from tallystick.disputes.parties.task import FAILURES, MISTAKES, Elsewhere, PartyRole, PartyTask
-from tallystick.disputes.parties.watch import GameView, Watch
+from tallystick.disputes.parties.game_view import GameFollower, GameView
+from tallystick.disputes.parties.task import FAILURES, MISTAKES, AnswerPending, PartyRole, PartyTask
 from tallystick.disputes.parties.workspace import Sent, Workspace
 from tallystick.errors import RuleError, UnavailableError
 
 PATIENCE: Final = 120
-"""Seconds after which a move that nobody has seen did not arrive."""
+"""Seconds after which a move that is not among the accepted ones counts as lost."""
 NOT_MADE: Final = -(1 << 40)
-"""The time of a move that was thought out, and not made yet."""
-REST_MAX: Final = 300
+"""The time of a move that was computed, and not made yet."""
+BACKOFF_S_MAX: Final = 300
 
 
 def quiet(line: str) -> None:
@@ -27,15 +27,15 @@ def quiet(line: str) -> None:
 
 
 @dataclass(frozen=True)
-class Pace:
-    """How long to sleep between looks, in seconds, and how."""
+class Polling:
+    """How long to wait between two readings of the game, `poll` in seconds, and how."""
 
     poll: float = 2.0
     sleep: Callable[[float], None] = time.sleep
 
 
 @dataclass
-class Rest:
+class Backoff:
     """A task that failed: how often, and when it is tried again."""
 
     failures: int
@@ -46,7 +46,7 @@ class Rest:
 class Player:
     """One party at one coordinator, in one or more roles.
 
-    Nothing of what it knows is kept here alone: the coordinator's moves and the workspace determine what it does next.
+    It may be killed at any point, because the coordinator's moves and the workspace determine what it does next.
     """
 
     coordinator: Coordinator
@@ -54,14 +54,14 @@ class Player:
     roles: Sequence[PartyRole]
     say: Callable[[str], None] = quiet
     patience: int = PATIENCE
-    watch: Watch = field(init=False)
+    follower: GameFollower = field(init=False)
     view: GameView | None = None
-    rests: dict[str, Rest] = field(default_factory=dict)
+    backoffs: dict[str, Backoff] = field(default_factory=dict)
     is_waiting: bool = False
-    """Whether at the last look another process was thinking something out for this party."""
+    """Whether another process was computing an answer for this party when the game was last read."""
 
     def __post_init__(self) -> None:
-        self.watch = Watch(self.coordinator)
+        self.follower = GameFollower(self.coordinator)
 
     def step(self) -> bool:
         """Do one thing, the most urgent first; whether anything was done.
@@ -70,41 +70,42 @@ class Player:
             UnavailableError: the coordinator does not answer.
             ProofError: its moves do not follow its rules.
         """
-        self.view = self.watch.look()
-        tasks = self._tasks(self.view)
-        self.rests = {task.key: self.rests[task.key] for task in tasks if task.key in self.rests}
-        self.is_waiting = any(task.is_elsewhere() for task in tasks)
+        self.view = self.follower.look()
+        tasks = [task for role in self.roles for task in role.tasks(self.view)]
+        tasks.sort(key=lambda task: (task.seconds is None, task.seconds or 0))  # what has no clock comes last
+        self.backoffs = {task.key: self.backoffs[task.key] for task in tasks if task.key in self.backoffs}
+        self.is_waiting = any(task.is_pending() for task in tasks)
         return any(self._does(task, self.view) for task in tasks if self._is_awake(task, self.view))
 
-    def look(self, pace: Pace | None = None) -> None:
-        """Do all that can be done now, or when what other processes think out is there; raises as `step` does."""
-        pace = pace or Pace()
+    def look(self, polling: Polling | None = None) -> None:
+        """Do all that can be done now, other processes' answers included; raises as `step` does."""
+        polling = polling or Polling()
         while (is_moving := self.step()) or self.is_waiting:
             if not is_moving:
-                pace.sleep(pace.poll)
+                polling.sleep(polling.poll)
 
     def wakes(self) -> int | None:
         """The next second at which there may be something to do though nobody else moves; `None` for never."""
         if self.view is None:
             return None
-        rests = [rest.until for rest in self.rests.values() if rest.until > self.view.now]
-        return min(filter(None, [next_instant(self.view.state, self.view.now), *rests]), default=None)
+        backoffs = [rest.until for rest in self.backoffs.values() if rest.until > self.view.now]
+        return min(filter(None, [next_instant(self.view.state, self.view.now), *backoffs]), default=None)
 
     def run(
         self,
         until: Callable[[GameView], bool],
-        pace: Pace | None = None,
+        polling: Polling | None = None,
         after: Callable[[GameView], None] | None = None,
     ) -> GameView:
-        """Play until nothing is left to do and `until` holds; `after` sees every look. Outages are waited out."""
-        pace, outages = pace or Pace(), 0
+        """Play until nothing is left to do and `until` holds; `after` gets every view. Outages are waited out."""
+        polling, outages = polling or Polling(), 0
         while True:
             try:
                 is_moving, outages = self.step(), 0
             except UnavailableError as error:
                 self.say(f"waiting: {error}")
                 outages += 1
-                pace.sleep(min(pace.poll * 2 ** min(outages, 30), REST_MAX))
+                polling.sleep(min(polling.poll * 2 ** min(outages, 30), BACKOFF_S_MAX))
                 continue
             assert self.view is not None  # set by `step`
             if after is not None:
@@ -112,22 +113,17 @@ class Player:
             if not is_moving and until(self.view):
                 return self.view
             if not is_moving:
-                pace.sleep(pace.poll)
-
-    def _tasks(self, view: GameView) -> list[PartyTask]:
-        """What is open, the least time left first; what has no clock comes last."""
-        tasks = [task for role in self.roles for task in role.tasks(view)]
-        return sorted(tasks, key=lambda task: (task.seconds is None, task.seconds or 0))
+                polling.sleep(polling.poll)
 
     def _is_awake(self, task: PartyTask, view: GameView) -> bool:
-        rest = self.rests.get(task.key)
-        return (rest is None or view.now >= rest.until) and not task.is_elsewhere()
+        rest = self.backoffs.get(task.key)
+        return (rest is None or view.now >= rest.until) and not task.is_pending()
 
     def _does(self, task: PartyTask, view: GameView) -> bool:
         """Whether the task was done; a failure costs this task time, and no other."""
         try:
             self._make(task, view)
-        except Elsewhere:
+        except AnswerPending:
             return True
         except MISTAKES as error:
             self.say(f"{task.key}: a mistake of this program: {type(error).__name__}: {error}")
@@ -139,7 +135,7 @@ class Player:
         return False
 
     def _make(self, task: PartyTask, view: GameView) -> None:
-        """Think the move out, look again, and make it if the rules still allow it."""
+        """Compute the move, read the game again, and make the move if the rules still allow it."""
         sent = self._written_down(task, view) if task.kept else None
         if task.single and sent is not None and (arrives := sent.time + self.patience) > view.now:
             raise UnavailableError(f"waiting until {arrives} whether the {sent.move.kind} arrived")
@@ -149,7 +145,7 @@ class Player:
             return
         if task.kept and sent is None:
             self.workspace.send(task.key, move, NOT_MADE)
-        self.view = view = self.watch.look()
+        self.view = view = self.follower.look()
         if not view.allows(move):
             raise UnavailableError(f"the rules no longer allow this {move.kind}")
         if task.kept:
@@ -157,7 +153,7 @@ class Player:
         self._submit(task, move, view.now)
 
     def _written_down(self, task: PartyTask, view: GameView) -> Sent | None:
-        """The move that an earlier program thought out; forgotten where the rules do not take it."""
+        """The move that was computed and stored before; dropped where the rules do not take it any more."""
         sent = self.workspace.sent(task.key)
         if sent is not None and not view.allows(sent.move):
             self.workspace.forget(task.key)
@@ -165,17 +161,17 @@ class Player:
         return sent
 
     def _submit(self, task: PartyTask, move: Move, now: int) -> None:
-        """Make a move. Where its fate is unknown, the coordinator's moves will tell; a refused one never arrives."""
+        """Make a move. After an outage the accepted moves show whether it arrived; a refused one never does."""
         try:
             self.coordinator.submit(move)
         except RuleError:
             if task.single:
                 self.workspace.forget(task.key)
             raise
-        self.rests[task.key] = Rest(0, now + self.patience)
+        self.backoffs[task.key] = Backoff(0, now + self.patience)
 
     def _rest(self, task: PartyTask, now: int) -> None:
         """Wait before the next try: twice as long each time, and never past most of what is left."""
-        failures = self.rests[task.key].failures + 1 if task.key in self.rests else 0
-        longest = REST_MAX if task.seconds is None else min(REST_MAX, max(1, task.seconds // 8))
-        self.rests[task.key] = Rest(failures, now + min(1 << min(failures, 30), longest))
+        failures = self.backoffs[task.key].failures + 1 if task.key in self.backoffs else 0
+        longest = BACKOFF_S_MAX if task.seconds is None else min(BACKOFF_S_MAX, max(1, task.seconds // 8))
+        self.backoffs[task.key] = Backoff(failures, now + min(1 << min(failures, 30), longest))

@@ -62,7 +62,7 @@ class DisputeProgress:
         }
 
 
-def standing(state: State, number: int, now: int) -> DisputeProgress:
+def progress_of(state: State, number: int, now: int) -> DisputeProgress:
     """Where dispute `number` stands at real time `now`."""
     dispute = state.disputes[number]
     is_moot = dispute.phase is not Phase.SETTLED and state.claims[dispute.claim].status is not Status.OPEN

@@ -1,4 +1,4 @@
-"""The prover: posts a claim, answers for it from its trace when somebody contests it, and otherwise only looks."""
+"""The prover: posts a claim, and answers from its trace when somebody contests it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tallystick.disputes.game.partition import cut_places
 from tallystick.disputes.game.protocols import Descent, Files, OpenedLeaves, Trace
 from tallystick.disputes.game.state import Dispute, Phase, PostedClaim
 from tallystick.disputes.parties.board_cache import BoardCache
+from tallystick.disputes.parties.game_view import GameView
 from tallystick.disputes.parties.task import PartyTask
-from tallystick.disputes.parties.watch import GameView
 from tallystick.errors import ProofError
 
 
@@ -33,11 +33,11 @@ class ClaimOffer:
 
 
 @dataclass
-class Poster:
+class PostingRole:
     """Puts an offer at the board and posts it as a claim, once."""
 
     offer: ClaimOffer
-    shelf: BoardCache
+    cache: BoardCache
 
     def number(self, view: GameView) -> int | None:
         """The number of the claim, once it stands: that of the same tree, whatever its statement listed besides."""
@@ -58,7 +58,7 @@ class Poster:
             root=offer.root,
             size=offer.size,
             levels=1 if offer.levels == 1 else 2,
-            statement=self.shelf.publish(offer.files),
+            statement=self.cache.publish(offer.files),
             seal=offer.seal or secrets.token_hex(32),
         )
 
@@ -89,12 +89,12 @@ class LazyTrace:
 
 @dataclass
 class Prover:
-    """Answers every dispute over claims that `traces` knows; it is asked at every look, and computes nothing.
+    """Answers every dispute over claims for which `traces` gives a trace; looking the trace up computes nothing.
 
-    It gives up by itself only if it `concedes` and its own trace does not bear out what it claimed.
+    It concedes only with `concedes`, where its own trace contradicts what it claimed.
     """
 
-    shelf: BoardCache
+    cache: BoardCache
     traces: Callable[[PostedClaim], Trace | None]
     concedes: bool = False
 
@@ -112,23 +112,20 @@ class Prover:
         assert trace is not None  # asked by `tasks`
         try:
             if dispute.phase is Phase.PARTITION:
-                return self._partition(view, number, dispute, trace)
+                opened = trace.partition(dispute, cut_places(dispute.low, dispute.high, view.rules.ways))
+                data = self.cache.publish(opened.files)
+                return Partition(actor=view.party, dispute=number, turn=dispute.turn, cuts=opened.cuts, data=data)
             return self._leaf(view, number, dispute, trace)
         except ProofError:
             if not self.concedes:
                 raise
             return Concede(actor=view.party, dispute=number)
 
-    def _partition(self, view: GameView, number: int, dispute: Dispute, trace: Trace) -> Move:
-        opened = trace.partition(dispute, cut_places(dispute.low, dispute.high, view.rules.ways))
-        data = self.shelf.publish(opened.files)
-        return Partition(actor=view.party, dispute=number, turn=dispute.turn, cuts=opened.cuts, data=data)
-
     def _leaf(self, view: GameView, number: int, dispute: Dispute, trace: Trace) -> Move:
         descent = trace.descend(dispute) if dispute.level > 1 else None
         if descent is None:
             opened = trace.reveal(dispute)
-            (cut,), data = opened.cuts, self.shelf.publish(opened.files)
+            (cut,), data = opened.cuts, self.cache.publish(opened.files)
             return Reveal(
                 actor=view.party, dispute=number, turn=dispute.turn, leaf=cut.leaf, proof=cut.proof, data=data
             )
@@ -140,5 +137,5 @@ class Prover:
             proof=descent.record.proof,
             root=descent.root,
             size=descent.size,
-            data=self.shelf.publish(descent.files),
+            data=self.cache.publish(descent.files),
         )

@@ -15,10 +15,10 @@ from tallystick.disputes.game.moves import Convene, Move, Rule
 from tallystick.disputes.game.protocols import DisputeView, Judge
 from tallystick.disputes.parties.board_cache import BoardCache
 from tallystick.disputes.parties.due_moves import DueMoves
+from tallystick.disputes.parties.game_view import GameView
 from tallystick.disputes.parties.player import Player
 from tallystick.disputes.parties.ruling import find
-from tallystick.disputes.parties.task import PartyTask, is_pressing
-from tallystick.disputes.parties.watch import GameView
+from tallystick.disputes.parties.task import PartyTask, is_nearly_over
 from tallystick.disputes.parties.workspace import Workspace
 from tallystick.errors import TallyError
 
@@ -33,13 +33,13 @@ def waits_never(answered: DisputeView) -> bool:
 
 @dataclass
 class Referee:
-    """Rules on what its judge finds; its reason lies at the board under the digest that the ruling names.
+    """Rules on what its judge finds; its reason is put at the board under the digest that the ruling names.
 
-    Where it `waits`, as over an operator of which one element is much less work than all, the challenger has half of
-    the window to name an element.
+    `waits` says of which disputes the challenger has half of the window to name an element first: of large operators,
+    because one element is much less work to judge than all.
     """
 
-    shelf: BoardCache
+    cache: BoardCache
     judge: Judge
     waits: Callable[[DisputeView], bool] = waits_never
 
@@ -54,11 +54,11 @@ class Referee:
     def _rule(self, view: GameView, number: int, left: int) -> Move | None:
         if 2 * left > view.rules.referee_window and self._gives_time(view, number):
             return None
-        is_last_call = is_pressing(left, view.rules.referee_window)
-        fault, reason = find(view, number, self.shelf, self.judge, is_last_call)
+        is_last_try = is_nearly_over(left, view.rules.referee_window)
+        fault, reason = find(view, number, self.cache, self.judge, is_last_try)
         if fault is None:
             return Convene(actor=view.party, dispute=number)
-        kept = self.shelf.publish({REASON: reason[:REASON_MAX].encode()})
+        kept = self.cache.publish({REASON: reason[:REASON_MAX].encode()})
         return Rule(actor=view.party, dispute=number, fault=fault, reason=kept)
 
     def _gives_time(self, view: GameView, number: int) -> bool:
@@ -66,7 +66,7 @@ class Referee:
         if view.state.disputes[number].element is not None:
             return False
         try:
-            return self.waits(self.shelf.answered(view, number))
+            return self.waits(self.cache.answered(view, number))
         except TallyError:
             return False
 
@@ -76,9 +76,9 @@ def referee_of(coordinator: Coordinator, board: Board, judge: Judge | None = Non
     from tallystick.disputes.evidence.judging import DisputeJudge as OpenedJudge
 
     workspace = Workspace(Path(mkdtemp(prefix="tallystick-referee-")))
-    shelf = BoardCache(board, workspace.folder / "data")
+    cache = BoardCache(board, workspace.folder / "data")
     own = OpenedJudge()
-    role = Referee(shelf, judge) if judge else Referee(shelf, own, own.is_large)
+    role = Referee(cache, judge) if judge else Referee(cache, own, own.is_large)
     player = Player(coordinator, workspace, (role, DueMoves()))
     finalize(player, rmtree, workspace.folder, ignore_errors=True)
     return player

@@ -1,17 +1,17 @@
-"""What a judge's finding is, whatever lies at the board: the prover answers for its files hanging together."""
+"""What a judge finds, whatever files are at the board: inconsistent files are the prover's fault."""
 
 from __future__ import annotations
 
 from tallystick.disputes.game.protocols import Judge
 from tallystick.disputes.parties.board_cache import BoardCache
+from tallystick.disputes.parties.game_view import GameView
 from tallystick.disputes.parties.task import FAILURES
-from tallystick.disputes.parties.watch import GameView
 from tallystick.errors import MalformedError, ProofError, UnavailableError
 from tallystick.judging.fault import Fault
 
 
 def find(
-    view: GameView, number: int, shelf: BoardCache, judge: Judge, is_last_call: bool, nonce: str | None = None
+    view: GameView, number: int, cache: BoardCache, judge: Judge, is_last_try: bool, nonce: str | None = None
 ) -> tuple[Fault | None, str]:
     """Who is at fault and why, `None` for undecided.
 
@@ -20,11 +20,11 @@ def find(
     answers was withheld by the prover, and what else went wrong leaves it undecided.
     """
     try:
-        return judge.rule(shelf.answered(view, number), nonce)
+        return judge.rule(cache.answered(view, number), nonce)
     except (MalformedError, ProofError) as error:
         return Fault.PROVER, str(error)
     except FAILURES as error:
-        if not is_last_call:
+        if not is_last_try:
             raise
-        is_withheld = isinstance(error, UnavailableError) and shelf.lacks(view, number)
+        is_withheld = isinstance(error, UnavailableError) and cache.lacks(view, number)
         return (Fault.PROVER if is_withheld else None), str(error)

@@ -1,4 +1,4 @@
-"""What a role finds to do: a move to think out, and how long there is for it."""
+"""A task of a party: a move to compute, and how long there is for it."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from tallystick.disputes.game.moves import Move
-from tallystick.disputes.parties.watch import GameView
+from tallystick.disputes.parties.game_view import GameView
 from tallystick.errors import TallyError
 
 MISTAKES: Final = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError),
     *(MemoryError, RuntimeError, TypeError, ValueError),
 )
-"""What a mistake of our own raises over files that nobody foresaw: it costs one dispute, never the others."""
+"""What a defect of this program raises over unforeseen files: it may cost one dispute, and never the others."""
 FAILURES: Final = (TallyError, OSError, *MISTAKES)
 
 
-class Elsewhere(Exception):  # noqa: N818 - nothing went wrong
-    """Raised by an answer that another process has begun to think out."""
+class AnswerPending(Exception):  # noqa: N818 - nothing went wrong
+    """Raised by an answer that another process has begun to compute."""
 
 
-def here() -> bool:
-    """Nothing is thought out elsewhere."""
+def never() -> bool:
+    """The answer is computed in this process."""
     return False
 
 
@@ -31,11 +31,11 @@ def here() -> bool:
 class PartyTask:
     """Something to do under a name that is the same after a restart.
 
-    `seconds` are left for it, `None` if no clock runs; `answer` thinks out the move, `None` for no move. A task that
-    is `kept` is answered once: its move is written down before it is made, and made again as it stands there after a
-    crash. A kept one that is `single` carries no turn, and is not repeated before it is clear that it did not arrive.
-    While a task `is_elsewhere` another process thinks it out, and it is not asked again; what begins this raises
-    `Elsewhere`.
+    `seconds` are left for it, `None` if no clock runs; `answer` computes the move, `None` for no move. A task that is
+    `kept` is answered once: its move is stored before it is made, and made again unchanged after a crash. A kept task
+    that is `single` has no turn number, so the rules would take its move twice: it is not repeated before it is clear
+    that the first one did not arrive. While a task `is_pending` another process computes it, and it is not asked again;
+    the answer that starts that process raises `AnswerPending`.
     """
 
     key: str
@@ -43,17 +43,17 @@ class PartyTask:
     answer: Callable[[], Move | None]
     kept: bool = False
     single: bool = False
-    is_elsewhere: Callable[[], bool] = here
+    is_pending: Callable[[], bool] = never
 
 
 class PartyRole(Protocol):
     """What one party has to do, given what can be seen."""
 
     def tasks(self, view: GameView) -> Iterable[PartyTask]:
-        """The tasks that are open now; thinks nothing out yet."""
+        """The tasks that are open now; computes no answer yet."""
         ...
 
 
-def is_pressing(seconds: int | None, clock: int) -> bool:
-    """Whether so little of `clock` is left that a party stops hoping, and makes the move of last resort."""
+def is_nearly_over(seconds: int | None, clock: int) -> bool:
+    """Whether at most a quarter of `clock` is left, so that a party no longer waits for what failed before."""
     return seconds is not None and seconds <= max(1, clock // 4)

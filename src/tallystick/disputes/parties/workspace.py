@@ -1,4 +1,4 @@
-"""The folder of what must outlive a party's program: moves it has made, votes, findings, files it has fetched."""
+"""A party's folder: moves, votes and findings that must survive a crash of its program, and fetched files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Sent:
 class Workspace:
     """One party's folder for one coordinator; one program at a time holds it.
 
-    The system takes the lock back from a program that was killed, however it ended.
+    The operating system releases the lock when the program ends, also where it is killed.
     """
 
     folder: Path

@@ -17,17 +17,17 @@ from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
 from tallystick.disputes.coordinators.ethereum.location import ContractLocation
 from tallystick.disputes.game.moves import Draw, Move
 from tallystick.disputes.game.rules import Rules
-from tallystick.disputes.parties.table import MemoryBoard
 from tallystick.errors import UnavailableError
 from tests.disputes.coordinators.conformance import NAMES, MakeRules
 from tests.disputes.coordinators.ethereum.chains import ETHER, QUICK
 from tests.support.ethereum_node import LocalNode, running_node
+from tests.support.in_memory import MemoryBoard
 
 AT_ONCE = replace(QUICK, depth=0)
 
 
 @dataclass(frozen=True)
-class Seat:
+class InMemoryConnection:
     """One party's connection; blocks pass before a draw, whose nonce is the hash of one of them."""
 
     coordinator: EthereumCoordinator
@@ -61,7 +61,7 @@ class ChainWorld:
     place: ContractLocation
     folder: Path
     _board: MemoryBoard = field(default_factory=MemoryBoard)
-    _seats: dict[str, Seat] = field(default_factory=dict)
+    _seats: dict[str, InMemoryConnection] = field(default_factory=dict)
 
     def party(self, name: str) -> str:
         return key_of(name).address
@@ -69,7 +69,7 @@ class ChainWorld:
     def connect(self, name: str) -> Coordinator:
         if name not in self._seats:
             found = connect(str(self.place), key_of(name), self.folder, settings=AT_ONCE)
-            self._seats[name] = Seat(found, self.node)
+            self._seats[name] = InMemoryConnection(found, self.node)
         return self._seats[name]
 
     def board(self, name: str) -> Board:

@@ -14,13 +14,14 @@ from tallystick.disputes.game.rules import Rules
 from tallystick.disputes.game.state import Phase, State
 from tallystick.disputes.parties import programs
 from tallystick.disputes.parties.board_cache import BoardCache
+from tallystick.disputes.parties.play_out import play_out
 from tallystick.disputes.parties.player import Player
 from tallystick.disputes.parties.prover import ClaimOffer
-from tallystick.disputes.parties.table import MemoryBoard, play_out
 from tallystick.disputes.parties.task import PartyRole
 from tallystick.disputes.parties.workspace import Workspace
 from tallystick.errors import UnavailableError
 from tests.disputes.coordinators.ethereum.chains import KEYS, MEMBERS, Chain
+from tests.support.in_memory import MemoryBoard
 from tests.support.toy_game import Cheat, Counting, CountingDoubter, CountingJudge, CountingTrace
 
 CHEAT = Cheat(step=3, operator=4)
@@ -73,26 +74,26 @@ class Hall:
 
     def player(self, role: str, roles: Callable[[BoardCache, Workspace], Sequence[PartyRole]]) -> Player:
         workspace = Workspace(self.chain.folder / "work" / role)
-        shelf = BoardCache(self.board, workspace.folder / "data")
+        cache = BoardCache(self.board, workspace.folder / "data")
         seat: Coordinator = Watched(self.chain.anew(role, None, *self.urls), self.chain, self.after)
-        return Player(seat, workspace, roles(shelf, workspace), say=self.said.append)
+        return Player(seat, workspace, roles(cache, workspace), say=self.said.append)
 
     def prover(self, counting: Counting, levels: int = 2) -> Player:
         offer = ClaimOffer(counting.root(levels), len(counting.leaves(levels)), counting.statement(levels), levels)
         trace = CountingTrace(counting, levels)
-        return self.player("prover", lambda shelf, work: programs.prover(shelf, work, lambda _: trace, offer))
+        return self.player("prover", lambda cache, work: programs.prover(cache, work, lambda _: trace, offer))
 
     def challenger(self, **more: Any) -> Player:
         return self.player(
-            "challenger", lambda shelf, work: programs.challenger(shelf, work, lambda _: CountingDoubter(), **more)
+            "challenger", lambda cache, work: programs.challenger(cache, work, lambda _: CountingDoubter(), **more)
         )
 
     def referee(self, judge: CountingJudge | None = None) -> Player:
-        return self.player("referee", lambda shelf, _: programs.referee(shelf, judge or CountingJudge()))
+        return self.player("referee", lambda cache, _: programs.referee(cache, judge or CountingJudge()))
 
     def members(self, count: int = len(MEMBERS)) -> list[Player]:
         return [
-            self.player(name, lambda shelf, work: programs.member(shelf, work, CountingJudge()))
+            self.player(name, lambda cache, work: programs.member(cache, work, CountingJudge()))
             for name in MEMBERS[:count]
         ]
 

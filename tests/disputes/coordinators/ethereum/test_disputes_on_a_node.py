@@ -61,7 +61,7 @@ class Case:
 
     def prover(self) -> Player:
         offer = offer_of(self.run)
-        return self.hall.player("prover", lambda shelf, work: programs.prover(shelf, work, lambda _: self.trace, offer))
+        return self.hall.player("prover", lambda cache, work: programs.prover(cache, work, lambda _: self.trace, offer))
 
     def challenger(self) -> Player:
         from tallystick.disputes.evidence.doubting import doubter_for
@@ -70,14 +70,14 @@ class Case:
         doubter = doubter_for()
         return self.hall.player(
             "challenger",
-            lambda shelf, work: programs.challenger(shelf, work, lambda _: doubter, DisputeJudge(), find_evidence),
+            lambda cache, work: programs.challenger(cache, work, lambda _: doubter, DisputeJudge(), find_evidence),
         )
 
     def members(self) -> list[Player]:
         from tallystick.disputes.evidence.judging import DisputeJudge
 
         return [
-            self.hall.player(name, lambda shelf, work: programs.member(shelf, work, DisputeJudge()))
+            self.hall.player(name, lambda cache, work: programs.member(cache, work, DisputeJudge()))
             for name in MEMBERS[:3]
         ]
 
@@ -146,10 +146,10 @@ def test_a_step_at_a_wrong_learning_rate_is_convicted_by_the_contract_itself(
 def test_honest_work_is_contested_by_nobody_and_the_bond_goes_back(
     chain: Chain, scene: Scene, tmp_path: Path, work: str
 ) -> None:
-    from tallystick.disputes.evidence.traces import trace_for
+    from tallystick.disputes.evidence.statement import statement_at
 
     run = scene.run if work == "run" else scene.calls
-    case = Case(chain, run, trace_for(run, tmp_path / "trace"))
+    case = Case(chain, run, statement_at(run).trace(tmp_path / "trace"))
     players = (case.prover(), case.challenger())
     state = case.hall.play(*players)
     assert [claim.status for claim in state.claims] == [Status.FINAL]

@@ -10,7 +10,7 @@ from tallystick.attestation.signing import SigningKey
 from tallystick.disputes.coordinators.coordinator import Board, Coordinator
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 from tallystick.disputes.game.rules import Rules
-from tallystick.disputes.parties.table import Clock
+from tallystick.disputes.parties.play_out import Clock
 from tests.disputes.coordinators.conformance import NAMES, MakeRules
 
 PURSE = 10_000_000

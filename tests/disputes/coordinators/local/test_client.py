@@ -32,7 +32,7 @@ from tallystick.disputes.coordinators.local.signed import (
 )
 from tallystick.disputes.game.moves import Choose, Timeout
 from tallystick.disputes.parties.due_moves import DueMoves
-from tallystick.disputes.parties.player import Pace, Player
+from tallystick.disputes.parties.player import Player, Polling
 from tallystick.disputes.parties.workspace import Workspace
 from tallystick.errors import MalformedError, ProofError, RuleError, UnavailableError, UsageError
 from tallystick.http.client import RequestLimits
@@ -515,7 +515,7 @@ def test_a_program_waits_until_a_proxys_page_goes_away(
 
     with Workspace(tmp_path / "keeper") as workspace:
         player = Player(place.connect(key_of("prover")), workspace, (DueMoves(),), say=said.append)
-        player.run(lambda _: len(slept) >= 3, Pace(0.1, sleep))
+        player.run(lambda _: len(slept) >= 3, Polling(0.1, sleep))
     assert len(said) == 2
     assert all("no answer of a coordinator" in line for line in said)
 

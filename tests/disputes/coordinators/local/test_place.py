@@ -19,8 +19,8 @@ from tallystick.disputes.coordinators.local.signed import sign_move
 from tallystick.disputes.game.moves import Concede, Convene, Draw, Finalise, Withdraw
 from tallystick.disputes.game.state import Phase, Status
 from tallystick.disputes.parties.due_moves import DueMoves
+from tallystick.disputes.parties.play_out import Clock, play_out
 from tallystick.disputes.parties.player import Player
-from tallystick.disputes.parties.table import Clock, play_out
 from tallystick.disputes.parties.workspace import Workspace
 from tallystick.errors import MalformedError, RuleError, UnavailableError, UsageError
 from tallystick.judging.fault import Fault

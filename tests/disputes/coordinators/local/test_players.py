@@ -14,9 +14,9 @@ from tallystick.disputes.coordinators.local.server import create_app
 from tallystick.disputes.game.state import Status
 from tallystick.disputes.parties import programs
 from tallystick.disputes.parties.board_cache import BoardCache
+from tallystick.disputes.parties.play_out import play_out
 from tallystick.disputes.parties.player import Player
 from tallystick.disputes.parties.prover import ClaimOffer
-from tallystick.disputes.parties.table import play_out
 from tallystick.disputes.parties.task import PartyRole
 from tallystick.disputes.parties.workspace import Workspace
 from tallystick.http.listening import served
@@ -29,7 +29,7 @@ CHEATING = Counting(cheat=Cheat(step=7, operator=4))
 
 
 @dataclass(frozen=True)
-class Seats:
+class InMemoryGame:
     """Three programs, each at a client of its own."""
 
     folder: Path
@@ -39,25 +39,25 @@ class Seats:
     def player(self, name: str, roles: Callable[[BoardCache, Workspace], Sequence[PartyRole]]) -> Player:
         place = self.held.enter_context(closing(RemoteCoordinator(self.url)))
         workspace = self.held.enter_context(Workspace(self.folder / name))
-        shelf = BoardCache(place.board(key_of(name)), workspace.folder / "data")
-        return Player(place.connect(key_of(name)), workspace, roles(shelf, workspace))
+        cache = BoardCache(place.board(key_of(name)), workspace.folder / "data")
+        return Player(place.connect(key_of(name)), workspace, roles(cache, workspace))
 
     def all(self) -> list[Player]:
         offer = ClaimOffer(CHEATING.root(), len(CHEATING.leaves(2)), CHEATING.statement(), 2)
         trace = CountingTrace(CHEATING, 2)
         return [
-            self.player("prover", lambda shelf, work: programs.prover(shelf, work, lambda _: trace, offer)),
+            self.player("prover", lambda cache, work: programs.prover(cache, work, lambda _: trace, offer)),
             self.player(
-                "challenger", lambda shelf, work: programs.challenger(shelf, work, lambda _: CountingDoubter())
+                "challenger", lambda cache, work: programs.challenger(cache, work, lambda _: CountingDoubter())
             ),
-            self.player("referee", lambda shelf, _: programs.referee(shelf, CountingJudge())),
+            self.player("referee", lambda cache, _: programs.referee(cache, CountingJudge())),
         ]
 
 
 @contextmanager
 def seated(folder: Path, world: LocalWorld) -> Iterator[list[Player]]:
     with ExitStack() as held, served(create_app(world.place)) as url, held:
-        yield Seats(folder, url, held).all()
+        yield InMemoryGame(folder, url, held).all()
 
 
 def test_a_cheating_prover_is_found_and_its_bond_moves(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tallystick.attacks.disputes.dishonest import Change, ChangingEngine
-from tallystick.disputes.evidence.subjects import subject_of_call, whole_calls
+from tallystick.disputes.evidence.gathering import gather_whole
+from tallystick.disputes.evidence.opening_sources import source_of_call
 from tallystick.disputes.evidence.traces import torch_engine
 from tallystick.disputes.evidence.view import OpeningView
 from tallystick.disputes.evidence.whole import read_operators
@@ -37,7 +38,7 @@ def open_one_round(scene: Scene, out: Path, engine: Engine | None = None, call: 
     calls = [held.inputs(record) for record in held.records]
     answered = out.with_name(f"{out.name}.calls")
     record_graph_inference(held.graph, held.constants, held.weights(), calls, chosen, answered)
-    open_operators(subject_of_call(whole_calls(InferenceDirectory(answered)), call), out, chosen)
+    open_operators(source_of_call(gather_whole(InferenceDirectory(answered)), call), out, chosen)
 
 
 def measured(folder: Path) -> Accumulated:

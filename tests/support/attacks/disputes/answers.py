@@ -12,8 +12,9 @@ import numpy as np
 from tallystick.attacks.disputes.dishonest import Change, ChangingEngine
 from tallystick.attacks.disputes.swapped_layer import seal
 from tallystick.audits.inference import Calls
-from tallystick.disputes.evidence.subjects import whole_calls
-from tallystick.disputes.evidence.traces import trace_for, trace_of_calls
+from tallystick.disputes.evidence.gathering import gather_whole
+from tallystick.disputes.evidence.statement import statement_at
+from tallystick.disputes.evidence.traces import trace_of_calls
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.tensors import from_tensor
 from tallystick.graphs.engine import Arguments, Engine
@@ -47,7 +48,7 @@ def stage_short(scene: Scene, folder: Path) -> Staged:
     import torch
 
     record(layers(16).to(torch.bfloat16), folder / "honest")
-    calls = whole_calls(InferenceDirectory(folder / "honest"))
+    calls = gather_whole(InferenceDirectory(folder / "honest"))
     mixed = {name: _reversed(tensor) for name, tensor in calls.outputs(calls.records[CALL - 1]).items()}
     return with_outputs(folder / "honest", folder, {CALL: mixed})
 
@@ -55,7 +56,7 @@ def stage_short(scene: Scene, folder: Path) -> Staged:
 def stage_decoy(scene: Scene, folder: Path) -> Staged:
     """One layer is wrong by a fifth; one before it is a decoy, further off than any kernel and within its bound."""
     record(layers(WIDE), folder / "honest")
-    calls = whole_calls(InferenceDirectory(folder / "honest"))
+    calls = gather_whole(InferenceDirectory(folder / "honest"))
     decoy, wrong = (node.number for node in calls.graph.nodes if "linear" in node.operator)
     changes: dict[int, Change] = {decoy: within_bound, wrong: _larger}
     return answered(calls, folder, ChangingEngine(lambda node: changes.get(node.number)))
@@ -64,7 +65,7 @@ def stage_decoy(scene: Scene, folder: Path) -> Staged:
 def stage_whole_number(scene: Scene, folder: Path) -> Staged:
     """One of 128 whole numbers is out of range, so that the operator behind it is not defined there."""
     record(_counting(), folder / "honest", (2, 64))
-    return answered(whole_calls(InferenceDirectory(folder / "honest")), folder, ClampingEngine())
+    return answered(gather_whole(InferenceDirectory(folder / "honest")), folder, ClampingEngine())
 
 
 class ClampingEngine(TorchEngine):
@@ -110,8 +111,8 @@ def with_outputs(run: Path, folder: Path, outputs: Mapping[int, State]) -> Stage
     shutil.copytree(run, forged.path)
     for number, state in outputs.items():
         write_state(forged.path / call_file(number, "outputs"), state)
-    seal(forged, whole_calls(InferenceDirectory(run)))
-    return Staged(forged.path, trace_for(forged.path, folder / "work"))
+    seal(forged, gather_whole(InferenceDirectory(run)))
+    return Staged(forged.path, statement_at(forged.path).trace(folder / "work"))
 
 
 def layers(width: int) -> Any:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tallystick.attacks.disputes.swapped_layer import forge_swapped_layer
-from tallystick.disputes.evidence.traces import RecordTrace, trace_for
+from tallystick.disputes.evidence.statement import statement_at
+from tallystick.disputes.evidence.traces import RecordTrace
 from tallystick.disputes.game.protocols import Descent, Files, OpenedLeaves, Trace
 from tallystick.disputes.game.state import Dispute
 from tallystick.graphs.files import load_program, save_program
@@ -72,7 +73,7 @@ def stage_second_opening(scene: Scene, folder: Path) -> Staged:
 def stage_one_operator(scene: Scene, folder: Path) -> Staged:
     """Answers with one layer rounded to 4 bits; under them a graph of one operator, over which there is no choice."""
     forge_swapped_layer(scene.calls, folder / "calls", WEIGHT)
-    honest = trace_for(folder / "calls", folder / "work")
+    honest = statement_at(folder / "calls").trace(folder / "work")
     assert isinstance(honest, RecordTrace)  # of calls
     trace = OtherSubject(honest.records, honest.work, honest.engine, honest.subject, with_one_operator)
     return Staged(folder / "calls", trace)

@@ -11,15 +11,17 @@ from typing import Any, TypeAlias
 
 from tallystick.attacks.step_graph_edited import larger_epsilon
 from tallystick.commitments.encoding import encode
-from tallystick.disputes.evidence.subjects import subject_of_step
-from tallystick.disputes.evidence.traces import RecordTrace, torch_engine, trace_for
+from tallystick.disputes.evidence.opening_sources import source_of_step
+from tallystick.disputes.evidence.statement import statement_at
+from tallystick.disputes.evidence.traces import RecordTrace, torch_engine
 from tallystick.disputes.game.protocols import Descent, Files, OpenedLeaves, Trace
 from tallystick.disputes.game.state import Dispute
 from tallystick.documents.files import write_atomically
 from tallystick.judging.fault import Fault
 from tallystick.judging.opening.files import OPENING, OPERATOR, OPERATORS
 from tallystick.recorders.step_opening import OpeningSource, open_operators
-from tallystick.store.log import LogWriter, read_lines
+from tallystick.store.log import read_lines
+from tallystick.store.log_writer import LogWriter
 from tallystick.transcripts.opening import Opening
 from tests.support.attacks.disputes.deception import Deception, Staged
 from tests.support.attacks.disputes.scene import STEP, Scene
@@ -119,7 +121,7 @@ def stage_other_step(scene: Scene, folder: Path) -> Staged:
     """The operators of the next step are opened under this one's record."""
 
     def other(subject: OpeningSource) -> OpeningSource:
-        return replace(subject_of_step(scene.evidence, STEP + 1), record=subject.record)
+        return replace(source_of_step(scene.evidence, STEP + 1), record=subject.record)
 
     return _with_subject(scene, folder, other)
 
@@ -142,7 +144,7 @@ def stage_other_rate_shown(scene: Scene, folder: Path) -> Staged:
         wrong = replace(program, rates=lambda _: rates).schedule(subject.bindings, STEP)
         return replace(subject, bindings={**subject.bindings, **wrong})
 
-    honest = trace_for(staged.statement, folder / "shown")
+    honest = statement_at(staged.statement).trace(folder / "shown")
     assert isinstance(honest, RecordTrace)
     trace = OtherSubject(honest.records, folder / "shown", honest.engine, honest.subject, other)
     return Staged(staged.statement, trace)
@@ -151,7 +153,7 @@ def stage_other_rate_shown(scene: Scene, folder: Path) -> Staged:
 def stage_honest_instead(scene: Scene, folder: Path) -> Staged:
     """A step was taken at the wrong rate, and an honest one is opened: its results are not those of the record."""
     staged = stage_wrong_rate(scene, folder)
-    return Staged(staged.statement, trace_for(staged.statement, folder / "honest"))
+    return Staged(staged.statement, statement_at(staged.statement).trace(folder / "honest"))
 
 
 def rewrite_operators(folder: Path, lines: Sequence[Document]) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from tallystick.attacks.forging import place_of_step, read_records
 from tallystick.audits.checked_run import CheckedRun
 from tallystick.audits.inference import Calls
-from tallystick.disputes.evidence.subjects import whole_calls, whole_evidence
+from tallystick.disputes.evidence.gathering import gather_whole
 from tallystick.disputes.evidence.traces import RecordTrace, torch_engine, trace_of_calls, trace_of_training
 from tallystick.graphs.engine import Engine
 from tallystick.graphs.graph import Graph, Node
@@ -48,12 +48,12 @@ class Scene:
     @cached_property
     def evidence(self) -> CheckedRun:
         """The run, rechecked."""
-        return whole_evidence(RunDirectory(self.run))
+        return gather_whole(RunDirectory(self.run))
 
     @cached_property
     def recorded(self) -> Calls:
         """The calls, rechecked."""
-        return whole_calls(InferenceDirectory(self.calls))
+        return gather_whole(InferenceDirectory(self.calls))
 
     @property
     def graph(self) -> Graph:

@@ -13,7 +13,8 @@ import numpy as np
 
 from tallystick.attacks.dishonest import Batches, DishonestTrainer, train_on
 from tallystick.attacks.forging import copy_run, place_of_step, read_anchor, read_records, summariser_of, write_records
-from tallystick.disputes.evidence.traces import RecordTrace, trace_for
+from tallystick.disputes.evidence.statement import statement_at
+from tallystick.disputes.evidence.traces import RecordTrace
 from tallystick.disputes.game.protocols import Doubt
 from tallystick.frameworks.torch.training.trainer import Observation
 from tallystick.judging.fault import Fault
@@ -72,7 +73,9 @@ def stage_honest_far_from_an_anchor(scene: Scene, folder: Path) -> Staged:
     """An honest step behind as many steps, contested all the same."""
     train_by(LONG, folder / "honest")
     place = place_of_step(read_records(RunDirectory(folder / "honest")), FAR)
-    return Staged(folder / "honest", trace_for(folder / "honest", folder / "work"), Doubt(place, place + 1, ""))
+    return Staged(
+        folder / "honest", statement_at(folder / "honest").trace(folder / "work"), Doubt(place, place + 1, "")
+    )
 
 
 def stage_anchor(scene: Scene, folder: Path) -> Staged:
@@ -88,7 +91,7 @@ def stage_anchor(scene: Scene, folder: Path) -> Staged:
         return record.model_copy(update=shown) if is_it else record
 
     write_records(forged, [change(record) for record in read_records(forged)])
-    return Staged(forged.path, trace_for(forged.path, folder / "work"))
+    return Staged(forged.path, statement_at(forged.path).trace(folder / "work"))
 
 
 def stage_honest_anchor(scene: Scene, folder: Path) -> Staged:
@@ -111,7 +114,7 @@ def behind_the_sketch(spec: Spec, state: State) -> State:
 def _edited_moments(run: Path, folder: Path, mark: int, step: int) -> Staged:
     forged = folder / "run"
     train_on(run, forged, mark, RememberingTrainer(RunDirectory(run).spec(), step))
-    honest = trace_for(forged, folder / "work")
+    honest = statement_at(forged).trace(folder / "work")
     assert isinstance(honest, RecordTrace)
     trace = OtherSubject(honest.records, honest.work, honest.engine, honest.subject, _with_edited_moments)
     return Staged(forged, trace)

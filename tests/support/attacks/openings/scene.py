@@ -24,7 +24,8 @@ from tallystick.graphs.engine import Arguments
 from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.judging.opening.files import read_value, value_file
 from tallystick.recorders.step_opening import OpeningSource, open_operators
-from tallystick.store.log import LogWriter, open_line
+from tallystick.store.log import open_line
+from tallystick.store.log_writer import LogWriter
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.loss import quantise

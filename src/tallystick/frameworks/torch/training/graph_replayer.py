@@ -14,11 +14,9 @@ from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.models import PARAMETERS_MAX
 from tallystick.frameworks.torch.state import check_names
 from tallystick.frameworks.torch.tensors import from_tensor, to_tensor
-from tallystick.frameworks.torch.training.recipe_step import capture_recipe_step
 from tallystick.frameworks.torch.training.summaries import Summariser
 from tallystick.frameworks.torch.training.trainer import Trainer
 from tallystick.graphs.graph import Graph, Input
-from tallystick.graphs.root import graph_root
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.spec import Spec
@@ -33,7 +31,7 @@ CARRIED = ("rng.",)
 
 
 class GraphReplayer:
-    """Replays steps with the kernels of PyTorch on `device`; implements `transcripts.Replayer`."""
+    """Replays steps with the kernels of PyTorch on `device`; implements `Replayer`."""
 
     def __init__(
         self, spec: Spec, program: StepProgram, device: str = "cpu", parameters_max: int = PARAMETERS_MAX
@@ -108,15 +106,6 @@ class GraphReplayer:
     def _take(self, values: Mapping[str, torch.Tensor]) -> None:
         for name, live in self._live.items():
             live.copy_(values[name])
-
-
-def recipe_graph_root(spec: Spec) -> Digest:
-    """The root of the step graph that this machine's libraries give for the recipe of `spec`.
-
-    Raises `UnavailableError` where the step cannot be captured.
-    """
-    assert spec.recipe is not None  # only a recipe is captured anew
-    return graph_root(capture_recipe_step(spec.recipe, classes(spec)).graph)
 
 
 def _check_size(inputs: Mapping[str, Input], parameters_max: int) -> None:

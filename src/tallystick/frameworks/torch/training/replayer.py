@@ -18,7 +18,7 @@ from tallystick.workloads.replayer import ReplayedStep
 
 
 class TorchReplayer:
-    """Replays steps with PyTorch on `device`; implements `transcripts.Replayer`."""
+    """Replays steps with PyTorch on `device`; implements `Replayer`."""
 
     def __init__(
         self,

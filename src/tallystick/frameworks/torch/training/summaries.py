@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from tallystick.commitments.digests import Digest
-from tallystick.frameworks.torch.training.sketch import Sketcher
 from tallystick.tensors.digest import state_digest
 from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.bucket import Bucket
-from tallystick.tolerances.projection import Projection
 from tallystick.transcripts.recipe import RecordRecipe
 from tallystick.transcripts.summary import BucketSummary, StateSummary
+
+if TYPE_CHECKING:
+    from tallystick.frameworks.torch.training.sketch import Sketcher
 
 Keep = Callable[[bytes], Digest]
 """Where boundary hints go: bytes in, the digest that names them out."""
@@ -35,7 +37,12 @@ class Summariser:
         self._weights = weights
         self._state = state
         self._keep = keep
-        self._sketcher = Sketcher(Projection(projection_seed, recorded.projection_width), weights)
+        self._sketcher: Sketcher | None = None
+        if "projection" in recorded.summaries:
+            from tallystick.frameworks.torch.training.sketch import Sketcher
+            from tallystick.tolerances.projection import Projection
+
+            self._sketcher = Sketcher(Projection(projection_seed, recorded.projection_width), weights)
 
     def after_step(self, index: int) -> StateSummary:
         """The summaries due after step `index`."""
@@ -57,7 +64,7 @@ class Summariser:
 
     def projection(self) -> str | None:
         """The sketch of the weights as they are now, where steps record one."""
-        return self._sketcher.sketch() if "projection" in self._recorded.summaries else None
+        return None if self._sketcher is None else self._sketcher.sketch()
 
     def _buckets(self) -> dict[str, BucketSummary]:
         weights = {name: value.detach().float().cpu().numpy() for name, value in self._weights.items()}

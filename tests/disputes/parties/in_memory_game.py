@@ -1,4 +1,4 @@
-"""A table with everybody at it: a prover that counts, a challenger, a referee, a beacon and members."""
+"""The programs of all parties at a coordinator in memory: a prover that counts, a challenger, a referee, members."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from tallystick.disputes.game.state import PostedClaim, State
 from tallystick.disputes.parties import programs
 from tallystick.disputes.parties.board_cache import BoardCache
 from tallystick.disputes.parties.due_moves import DueMoves
+from tallystick.disputes.parties.play_out import play_out
 from tallystick.disputes.parties.player import Player
 from tallystick.disputes.parties.prover import ClaimOffer
-from tallystick.disputes.parties.table import MemoryBoard, Table, play_out
 from tallystick.disputes.parties.task import PartyRole
 from tallystick.disputes.parties.workspace import Workspace
 from tallystick.judging.fault import Fault
+from tests.support.in_memory import InMemoryCoordinator, MemoryBoard
 from tests.support.toy_game import Cheat, Counting, CountingDoubter, CountingJudge, CountingTrace
 
 
@@ -68,11 +69,11 @@ class Accuser(CountingDoubter):
 
 
 @dataclass
-class Seats:
-    """Programs of parties at one table; each can be killed and started again in the folder that it had."""
+class InMemoryGame:
+    """Programs of parties at one coordinator; each can be killed and started again in the folder that it had."""
 
     folder: Path
-    table: Table = field(default_factory=lambda: Table(rules()))
+    coordinator: InMemoryCoordinator = field(default_factory=lambda: InMemoryCoordinator(rules()))
     board: Board = field(default_factory=MemoryBoard)
     said: list[str] = field(default_factory=list)
     places: list[Workspace] = field(default_factory=list)
@@ -85,14 +86,14 @@ class Seats:
         wrap_board: Callable[[Board], Board] = plain,
     ) -> Player:
         workspace = Workspace(self.folder / name[-6:])
-        shelf = BoardCache(wrap_board(self.board), workspace.folder / "data")
+        cache = BoardCache(wrap_board(self.board), workspace.folder / "data")
         self.places.append(workspace)
-        return Player(wrap(self.table.seat(name)), workspace, roles(shelf, workspace), say=self.said.append)
+        return Player(wrap(self.coordinator.connect(name)), workspace, roles(cache, workspace), say=self.said.append)
 
     def prover(self, counting: Counting, levels: int = 2, trace: Trace | None = None, **wraps: Wrap) -> Player:
         offer = ClaimOffer(counting.root(levels), len(counting.leaves(levels)), counting.statement(levels), levels)
         own = trace or CountingTrace(counting, levels)
-        return self.player(PROVER, lambda shelf, work: programs.prover(shelf, work, lambda _: own, offer), **wraps)
+        return self.player(PROVER, lambda cache, work: programs.prover(cache, work, lambda _: own, offer), **wraps)
 
     def challenger(
         self,
@@ -104,15 +105,15 @@ class Seats:
     ) -> Player:
         own = doubter or CountingDoubter()
         return self.player(
-            name, lambda shelf, work: programs.challenger(shelf, work, lambda _: own, judge, naming=naming), **wraps
+            name, lambda cache, work: programs.challenger(cache, work, lambda _: own, judge, naming=naming), **wraps
         )
 
     def referee(self, judge: Judge | None = None, waits: bool = False, **wraps: Wrap) -> Player:
         own = judge or CountingJudge()
-        return self.player(REFEREE, lambda shelf, _: programs.referee(shelf, own, lambda _: waits), **wraps)
+        return self.player(REFEREE, lambda cache, _: programs.referee(cache, own, lambda _: waits), **wraps)
 
     def member(self, name: str, judge: Judge | None = None, **wraps: Wrap) -> Player:
-        return self.player(name, lambda shelf, work: programs.member(shelf, work, judge or CountingJudge()), **wraps)
+        return self.player(name, lambda cache, work: programs.member(cache, work, judge or CountingJudge()), **wraps)
 
     def members(self, lying: int = 0, of: int = len(MEMBERS)) -> list[Player]:
         """Members, the first of whom say that the challenger is at fault, whatever they see."""
@@ -123,10 +124,10 @@ class Seats:
         return self.player(BEACON, lambda *_: (DueMoves(everybody=True, **keeping),))
 
     def play(self, *players: Player) -> None:
-        play_out(players, self.table.clock.advance, lambda: self.check())
+        play_out(players, self.coordinator.clock.advance, lambda: self.check())
 
     def check(self) -> bool:
-        assert not list(broken(self.table.state))
+        assert not list(broken(self.coordinator.state))
         return False
 
     def leave(self) -> None:
@@ -135,8 +136,8 @@ class Seats:
 
     def paid(self, name: str) -> int:
         """What a party took out, less what it put in."""
-        state, found = State(self.table.rules), 0
-        for entry in self.table.entries:
+        state, found = State(self.coordinator.rules), 0
+        for entry in self.coordinator.entries:
             after = apply(state, entry.move, entry.time)
             if entry.move.actor == name:
                 found += after.paid_out - state.paid_out - value_of(entry.move)

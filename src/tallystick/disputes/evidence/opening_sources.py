@@ -8,15 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from tallystick.audits.checked_run import CheckedRun, gather_evidence
-from tallystick.audits.inference import Calls, gather_calls
-from tallystick.audits.policy import Policy
-from tallystick.errors import ProofError, UsageError
-from tallystick.judging.findings import Findings
-from tallystick.store.inference import InferenceDirectory
+from tallystick.audits.checked_run import CheckedRun
+from tallystick.audits.inference import Calls
+from tallystick.errors import UsageError
 from tallystick.store.log import open_line
-from tallystick.store.run import RunDirectory
-from tallystick.transcripts.record import HeaderRecord, StepRecord, read_record
 from tallystick.workloads.names import BATCH
 
 if TYPE_CHECKING:
@@ -42,21 +37,7 @@ def graph_replayer(evidence: CheckedRun, device: str = "cpu") -> GraphReplayer:
     return GraphReplayer(evidence.spec, evidence.program, device)
 
 
-def whole_evidence(run: RunDirectory) -> CheckedRun:
-    """A run directory whose bytes hang together; raises `ProofError` with the first thing that does not."""
-    evidence = gather_evidence(run, Policy())
-    _require_whole(str(run.path), evidence.findings)
-    return evidence
-
-
-def whole_calls(run: InferenceDirectory) -> Calls:
-    """An inference directory whose bytes hang together; raises `ProofError` with the first thing that does not."""
-    calls = gather_calls(run, Policy())
-    _require_whole(str(run.path), calls.findings)
-    return calls
-
-
-def subject_of_step(evidence: CheckedRun, step: int, make: MakeReplayer = graph_replayer) -> OpeningSource:
+def source_of_step(evidence: CheckedRun, step: int, make: MakeReplayer = graph_replayer) -> OpeningSource:
     """Step `step` of a training, after a replay from the anchor before it.
 
     Raises `UsageError` where the run has no such step or no step graph, and what a replay raises.
@@ -64,7 +45,7 @@ def subject_of_step(evidence: CheckedRun, step: int, make: MakeReplayer = graph_
     from tallystick.recorders.step_opening import OpeningSource
 
     log = evidence.claim.transcript
-    place = place_of_step(evidence.run, log.size, step)
+    place = evidence.run.place_of_step(step, log.size)
     replayer = make(evidence)
     replay_to(evidence, replayer, step - 1)
     assert evidence.program is not None  # asked by `make`
@@ -82,7 +63,7 @@ def replay_to(evidence: CheckedRun, replayer: GraphReplayer, step: int) -> int:
     return start
 
 
-def subject_of_call(calls: Calls, number: int) -> OpeningSource:
+def source_of_call(calls: Calls, number: int) -> OpeningSource:
     """Call `number` of a model, counted from 1; raises `UsageError` where there is none."""
     from tallystick.recorders.step_opening import OpeningSource
 
@@ -93,28 +74,3 @@ def subject_of_call(calls: Calls, number: int) -> OpeningSource:
     log = calls.claim.transcript
     record = open_line(calls.run.transcript_path, number - 1, log.size)
     return OpeningSource(calls.claim.identity, log, record, calls.graph, bindings)
-
-
-def place_of_step(run: RunDirectory, size: int, step: int) -> int:
-    """The place of a step among the records; raises `UsageError` where there is none.
-
-    Binary search: the places of records grow with their steps.
-    """
-    low, high = 0, size
-    while low < high:
-        middle = (low + high) // 2
-        record = read_record(open_line(run.transcript_path, middle, size).line, f"record {middle}")
-        reached = -1 if isinstance(record, HeaderRecord) else record.index
-        is_before = reached < step or (reached == step and record.kind == "failed")
-        low, high = (middle + 1, high) if is_before else (low, middle)
-    if low < size:
-        found = read_record(open_line(run.transcript_path, low, size).line, f"record {low}")
-        if isinstance(found, StepRecord) and found.index == step:
-            return low
-    raise UsageError(f"--step {step}: the transcript holds no such step")
-
-
-def _require_whole(path: str, findings: Findings) -> None:
-    bad = [finding for finding in findings.seen if not finding.agrees]
-    if bad:
-        raise ProofError(f"{path}: {bad[0].name}: {bad[0].detail}")

@@ -1,4 +1,4 @@
-"""A party that a committee found at fault asks a larger one, while there is one to ask."""
+"""A party that a committee found at fault appeals to a larger one, while the rules have one."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ from dataclasses import dataclass
 
 from tallystick.disputes.game.moves import Appeal
 from tallystick.disputes.game.voting import next_seats
+from tallystick.disputes.parties.game_view import GameView
 from tallystick.disputes.parties.task import PartyTask
-from tallystick.disputes.parties.watch import GameView
 from tallystick.judging.fault import Fault
 
 
 @dataclass(frozen=True)
-class Appellant:
-    """Appeals findings against this party; where nobody is at fault its bond comes back anyway."""
+class AppealRole:
+    """Appeals findings against this party; a finding that nobody is at fault returns the bond and is not appealed."""
 
     def tasks(self, view: GameView) -> Iterator[PartyTask]:
         """The findings that can be appealed."""
         for option in view.options:
-            if option.kind == "appeal" and _is_found_at_fault(view, option.dispute):
+            dispute = view.state.disputes[option.dispute]
+            parties = {Fault.PROVER: view.claim_of(dispute).prover, Fault.CHALLENGER: dispute.challenger}
+            is_found_at_fault = dispute.fault is not None and parties.get(dispute.fault) == view.party
+            if option.kind == "appeal" and is_found_at_fault:
                 yield from _appeal(view, option.dispute)
 
 
@@ -30,9 +33,3 @@ def _appeal(view: GameView, number: int) -> Iterator[PartyTask]:
     if view.allows(move):
         key = f"appeal-{view.name_of(number)}-{len(dispute.rounds)}"
         yield PartyTask(key, dispute.deadline - view.time, lambda: move, kept=True, single=True)
-
-
-def _is_found_at_fault(view: GameView, number: int) -> bool:
-    dispute = view.state.disputes[number]
-    parties = {Fault.PROVER: view.claim_of(dispute).prover, Fault.CHALLENGER: dispute.challenger}
-    return dispute.fault is not None and parties.get(dispute.fault) == view.party

@@ -1,4 +1,4 @@
-"""What a party sees of a coordinator: the state to which its moves lead, and which moves made each dispute."""
+"""What a party sees of a coordinator: the state after its accepted moves, and the moves of each dispute."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def claim_name(claim: PostedClaim) -> str:
 
 
 @dataclass
-class Watch:
+class GameFollower:
     """Reads a coordinator's accepted moves as they come, and folds each of them once."""
 
     coordinator: Coordinator
@@ -115,11 +115,9 @@ class Watch:
                 self._fold(entry)
             return GameView(self.coordinator.party, self.state, self.coordinator.now(), self.moves)
         except UnavailableError:
-            self._forget()  # what was final before an outage may have been undone since
+            # what was final before an outage may have been undone since: read all moves again
+            self.state, self.count, self.moves = State(self.coordinator.rules), 0, defaultdict(list)
             raise
-
-    def _forget(self) -> None:
-        self.state, self.count, self.moves = State(self.coordinator.rules), 0, defaultdict(list)
 
     def _fold(self, entry: MoveEntry) -> None:
         if entry.number != self.count:

@@ -1,4 +1,4 @@
-"""Doubters for a process apart, and a program that has one: python apart.py FOLDER"""
+"""Doubters for a process of their own, and a program that has one: python audit_doubters.py FOLDER"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from tallystick.disputes.game.protocols import DisputeView, Doubt, Ground
 from tallystick.disputes.game.state import PostedClaim
 from tallystick.disputes.parties.audit_process import AuditProcess
-from tallystick.disputes.parties.watch import claim_name
+from tallystick.disputes.parties.game_view import claim_name
 from tallystick.disputes.parties.workspace import Workspace
 from tests.support.toy_game import CountingDoubter
 

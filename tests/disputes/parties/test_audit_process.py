@@ -14,22 +14,22 @@ from tallystick.disputes.evidence.doubting import OpenedDoubter
 from tallystick.disputes.game.protocols import Doubt, Doubter
 from tallystick.disputes.parties import programs
 from tallystick.disputes.parties.audit_process import AuditProcess
-from tallystick.disputes.parties.player import Pace, Player
-from tallystick.disputes.parties.table import play_out
+from tallystick.disputes.parties.play_out import play_out
+from tallystick.disputes.parties.player import Player, Polling
 from tallystick.disputes.parties.workspace import Workspace
 from tallystick.judging.fault import Fault
-from tests.disputes.parties import apart
-from tests.disputes.parties.apart import ENDLESS, Killed, Mistaken, Recaller, Slow, claim_of
-from tests.disputes.parties.seats import CHALLENGER, CHEAT, Seats
+from tests.disputes.parties import audit_doubters
+from tests.disputes.parties.audit_doubters import ENDLESS, Killed, Mistaken, Recaller, Slow, claim_of
+from tests.disputes.parties.in_memory_game import CHALLENGER, CHEAT, InMemoryGame
 from tests.support.toy_game import Counting, CountingDoubter
 
 HONEST, CHEATING, SLOW = Counting(), Counting(cheat=CHEAT), Counting(steps=ENDLESS)
-QUICK = Pace(0.02)
+QUICK = Polling(0.02)
 ROOT = Path(__file__).parents[3]
 
 
-class Game(Seats):
-    """A table at which the challenger audits apart."""
+class Game(InMemoryGame):
+    """A game in which the challenger audits in a process of its own."""
 
     auditor: AuditProcess
 
@@ -50,11 +50,11 @@ class Game(Seats):
             prover.workspace.close()
 
     def wait(self, seconds: int) -> None:
-        self.table.clock.advance(self.table.clock() + seconds)
+        self.coordinator.clock.advance(self.coordinator.clock() + seconds)
 
     @property
     def contested(self) -> list[int]:
-        return [dispute.claim for dispute in self.table.state.disputes]
+        return [dispute.claim for dispute in self.coordinator.state.disputes]
 
 
 @pytest.fixture
@@ -74,8 +74,8 @@ def test_a_dispute_is_answered_while_an_audit_without_end_goes_on(game: Game) ->
     game.post(SLOW)
     assert challenger.step()  # the audit begins
     players = [game.prover(CHEATING), challenger, game.referee()]
-    play_out(players, game.table.clock.advance, lambda: game.table.state.disputes[0].fault is not None)
-    assert game.table.state.disputes[0].fault is Fault.PROVER
+    play_out(players, game.coordinator.clock.advance, lambda: game.coordinator.state.disputes[0].fault is not None)
+    assert game.coordinator.state.disputes[0].fault is Fault.PROVER
     assert challenger.is_waiting
     assert game.contested == [0]
 
@@ -113,7 +113,7 @@ def test_an_audit_that_fails_is_begun_again_after_a_rest(game: Game) -> None:
         assert said in game.said[-1]
         assert not game.contested
         game.auditor.make = make
-        challenger.look(QUICK)  # it rests
+        challenger.look(QUICK)  # it backoffs
         assert not challenger.is_waiting
         game.wait(300)
     challenger.look(QUICK)
@@ -124,7 +124,7 @@ def test_an_audit_ends_with_the_window_of_its_claim(game: Game) -> None:
     game.post(SLOW)
     challenger = game.apart(Slow)
     challenger.step()
-    game.wait(game.table.rules.challenge_window - 10)
+    game.wait(game.coordinator.rules.challenge_window - 10)
     game.post(CHEATING)
     challenger.step()
     assert challenger.is_waiting
@@ -136,10 +136,10 @@ def test_an_audit_ends_with_the_window_of_its_claim(game: Game) -> None:
 
 def test_a_withheld_statement_is_contested_while_an_audit_without_end_goes_on(game: Game) -> None:
     game.post(SLOW, CHEATING)
-    del game.board.blobs[game.table.state.claims[1].statement]  # type: ignore[attr-defined]
+    del game.board.blobs[game.coordinator.state.claims[1].statement]  # type: ignore[attr-defined]
     challenger = game.apart(Slow)
     challenger.step()
-    game.wait(game.table.rules.challenge_window - 100)
+    game.wait(game.coordinator.rules.challenge_window - 100)
     challenger.step()
     assert game.contested == [1]
     assert game.auditor.worker is not None
@@ -148,7 +148,7 @@ def test_a_withheld_statement_is_contested_while_an_audit_without_end_goes_on(ga
 def test_a_killed_program_leaves_no_audit_behind(tmp_path: Path) -> None:
     """Its output is closed only when nobody holds it any more."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    command = [sys.executable, apart.__file__, str(tmp_path)]
+    command = [sys.executable, audit_doubters.__file__, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "auditing\n"

@@ -1,0 +1,114 @@
+"""Replays the selected segments of a run while its anchors are read, so that none is read twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from tallystick.audits.checked_run import CheckedRun
+from tallystick.audits.initial import judge_initial_state
+from tallystick.audits.policy import Policy
+from tallystick.audits.replay import SegmentReport, replay_segment
+from tallystick.audits.sampling import Segment
+from tallystick.errors import ProofError, UnavailableError
+from tallystick.judging.findings import DIFFERS, Findings
+from tallystick.tensors.tensor import State
+from tallystick.workloads.replayer import Replayer
+from tallystick.workloads.verifier_stack import VerifierStack
+
+
+class SegmentReplays:
+    """Takes the anchors in order and replays each selected segment when the anchor behind it arrives.
+
+    Nothing is replayed of a run that failed a check, and nothing is reported where an anchor turns out not to be the
+    recorded one. `unavailable` says why replaying ended early.
+    """
+
+    def __init__(
+        self,
+        evidence: CheckedRun,
+        policy: Policy,
+        stack: VerifierStack,
+        progress: Callable[[int, int], None],
+        segments: Iterable[Segment],
+    ) -> None:
+        self.reports: list[SegmentReport] = []
+        self.findings = Findings()
+        self.unavailable = ""
+        self._evidence, self._policy, self._stack, self._progress = evidence, policy, stack, progress
+        self._segments = {segment.start: segment for segment in segments}
+        self._replayer: Replayer | None = None
+        self._previous: tuple[int, State] | None = None
+        self._is_over = evidence.findings.rejected or not evidence.ends_as_claimed
+
+    def follow(self, mark: int, state: State | None) -> None:
+        """Take the state after step `mark`, `None` where it is not the recorded one."""
+        if state is None:
+            self.reports, self.findings, self.unavailable, self._is_over = [], Findings(), "", True
+        if state is None or self._is_over:
+            self._previous = None
+            return
+        try:
+            if self._previous is None:
+                self._begin(state)
+            else:
+                self._replay(*self._previous, state)
+        except UnavailableError as error:
+            self.unavailable, self._is_over = str(error), True
+        self._previous = mark, state
+
+    def _begin(self, state: State) -> None:
+        evidence = self._evidence
+        self._replayer = _make_replayer(evidence, self.findings, self._policy, self._stack)
+        if evidence.spec.recipe is not None:
+            is_exact = self._policy.mode == "exact"
+            judge_initial_state(self.findings, state, self._replayer.initial_state(), is_exact=is_exact)
+
+    def _replay(self, mark: int, start: State, end: State) -> None:
+        segment = self._segments.get(mark)
+        if segment is None:
+            return
+        assert self._replayer is not None  # made at the first anchor
+        judge = None
+        if self._policy.mode == "tolerant":
+            from tallystick.audits.tolerant import judge_for
+
+            judge = judge_for(self._evidence, self._policy, self._stack, segment, start)
+        try:
+            report = replay_segment(self._evidence, self.findings, segment, start, end, self._replayer, judge)
+            self.reports.append(report)
+        except ProofError as error:  # a batch that is not the recorded one
+            self.findings.note(DIFFERS, "batch", f"steps {segment.start + 1}–{segment.end}", str(error))
+        done = sum(each.steps for each in self._segments.values() if each.start <= mark)
+        self._progress(done, sum(each.steps for each in self._segments.values()))
+
+
+def _make_replayer(evidence: CheckedRun, findings: Findings, policy: Policy, stack: VerifierStack) -> Replayer:
+    """The replayer that policy and run allow; raises `UnavailableError` saying why there is none."""
+    spec, recipe = evidence.spec, evidence.spec.recipe
+    device = evidence.environment.device if recipe is None else recipe.training.device
+    if spec.recipe is None and evidence.claim.no_graph is not None:
+        raise UnavailableError(f"no step was replayed: the recorder withdrew the step graph, {evidence.claim.no_graph}")
+    if spec.recipe is None and evidence.program is None:
+        raise UnavailableError("no step was replayed: the run was recorded around a loop that no recipe describes")
+    if device not in policy.devices:
+        raise UnavailableError(f"the policy accepts no run on {device}")
+    differences = stack.environment.differences(evidence.environment)
+    if policy.mode == "exact" and differences:
+        raise UnavailableError("different stack, ours / theirs: " + "; ".join(differences))
+    if replays_graph(evidence, policy, stack):
+        assert evidence.program is not None  # held by `replays_graph`
+        assert stack.graph_replayer is not None
+        if spec.recipe is not None:
+            from tallystick.audits.step_graph import check_recipe_graph
+
+            check_recipe_graph(evidence, findings, stack)
+        return stack.graph_replayer(spec, evidence.program)
+    if evidence.dataset is None or evidence.plan is None:
+        raise UnavailableError("no step was replayed: this verifier replays recipes, and the run has a graph only")
+    return stack.replayer(spec, evidence.dataset, evidence.plan)
+
+
+def replays_graph(evidence: CheckedRun, policy: Policy, stack: VerifierStack) -> bool:
+    """Whether steps are replayed from the run's step graph rather than with a trainer built from its recipe."""
+    is_wanted = policy.replay == "graph" or evidence.spec.recipe is None
+    return is_wanted and evidence.program is not None and stack.graph_replayer is not None

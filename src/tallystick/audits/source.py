@@ -1,0 +1,35 @@
+"""Derives tokenizer and tokens again from the committed source, for a full audit.
+
+The digests of source, tokenizer and tokens do not show that one comes from the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tallystick.audits.checked_run import CheckedRun
+from tallystick.datasets.verify import BpeTraining, verify_data, verify_tokenizer
+from tallystick.errors import UnavailableError
+from tallystick.workloads.verifier_stack import VerifierStack
+
+
+def derive_data(evidence: CheckedRun, stack: VerifierStack) -> Iterable[str]:
+    """Tokenize the source and train the tokenizer again into the findings; yields what cannot be done here."""
+    commitment, recipe = evidence.spec.data, evidence.spec.recipe
+    if commitment is None or commitment.tokens is None or evidence.dataset is None:
+        return
+    with evidence.findings.check("tokens of the source"):
+        verify_data(evidence.run.data_path, commitment)
+    assert recipe is not None  # only a recipe has data
+    if recipe.tokenizer.kind == "bytes":
+        return  # its kind was checked when the data was opened
+    if stack.train_bpe is None:
+        yield "whether the tokenizer was trained on the source: nothing here trains one"
+        return
+    ours, theirs = (each.package("tokenizers") for each in (stack.environment, evidence.environment))
+    training = BpeTraining(stack.train_bpe, ours, theirs)
+    try:
+        with evidence.findings.check("tokenizer of the source"):
+            verify_tokenizer(evidence.run.data_path, commitment, "bpe", recipe.tokenizer.vocabulary, training)
+    except UnavailableError as error:
+        yield f"whether the tokenizer was trained on the source: {error}"

@@ -1,0 +1,51 @@
+"""The step graph that a spec names: read, and compared with the one captured from the recipe."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tallystick.errors import UnavailableError
+from tallystick.graphs.files import load_program
+from tallystick.graphs.root import graph_root
+from tallystick.judging.findings import Findings, require
+from tallystick.workloads.optimizer import UpdateRule
+from tallystick.workloads.program import StepProgram, recipe_program
+from tallystick.workloads.verifier_stack import VerifierStack
+
+if TYPE_CHECKING:
+    from tallystick.audits.checked_run import CheckedRun
+
+CAPTURING = ("torch:", "transformers:")
+"""The libraries whose version decides which graph a recipe gives."""
+
+
+def open_step_graph(evidence: CheckedRun) -> StepProgram | None:
+    """The program of the step graph; `None` where the claim withdraws it, or the data was rejected.
+
+    Raises `MalformedError` for a graph that no verifier would run, `ProofError` for another one than the spec names.
+    """
+    spec = evidence.spec
+    graph, constants = load_program(evidence.run.graph_path)
+    require(graph_root(graph) == spec.graph, "graphs/step.json is not the graph that the spec names")
+    if evidence.claim.no_graph is not None:
+        return None
+    if spec.recipe is None:
+        rules = tuple(UpdateRule.of_group(group) for group in spec.optimizer or ())
+        return StepProgram(graph, constants, rules, evidence.batch, evidence.rates)
+    if evidence.dataset is None or evidence.plan is None:
+        return None
+    return recipe_program(spec.recipe, graph, constants, evidence.dataset, evidence.plan)
+
+
+def check_recipe_graph(evidence: CheckedRun, findings: Findings, stack: VerifierStack) -> None:
+    """Capture the step of the recipe with the verifier's own libraries: naming both in the spec binds neither."""
+    if stack.recipe_graph is None:
+        raise UnavailableError("whether the step graph is that of the recipe: nothing here can capture it")
+    captured = stack.recipe_graph(evidence.spec)
+    others = [line for line in stack.environment.differences(evidence.environment) if line.startswith(CAPTURING)]
+    if captured != evidence.spec.graph and others:
+        raise UnavailableError(
+            f"these libraries capture another graph from the recipe ({others[0]}); replay the recipe"
+        )
+    with findings.check("step graph of the recipe"):
+        require(captured == evidence.spec.graph, f"the step of the recipe is the graph {captured}, not the one claimed")

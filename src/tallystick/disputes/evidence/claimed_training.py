@@ -1,0 +1,51 @@
+"""A training run under a claim: its evidence, and the limits within which honest stacks repeat it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tallystick.audits.calibration import Calibration, LimitsEntry
+from tallystick.audits.checked_run import CheckedRun
+from tallystick.audits.training_kind import workload_of
+from tallystick.audits.undetermined import Mask, find_undetermined
+from tallystick.disputes.evidence.limits import WindowLimits, loosest
+from tallystick.errors import UnavailableError
+from tallystick.tensors.tensor import State
+from tallystick.workloads.optimizer import UpdateRule
+
+
+@dataclass(frozen=True)
+class ClaimedTraining:
+    """A training; `calibration` holds how far honest stacks lie apart."""
+
+    evidence: CheckedRun
+    calibration: Calibration
+
+    @property
+    def limits(self) -> WindowLimits:
+        """The limits for this kind of training; raises `UnavailableError` where its kind is not known."""
+        workload = workload_of(self.evidence)
+        return WindowLimits(self.calibration, (workload.family, workload.optimizer, workload.dtype))
+
+    def limit(self, start: int, steps: int, read: Callable[[LimitsEntry], float]) -> float:
+        """One of the limits; the loosest of all kinds of training where this kind has none, infinite where none has."""
+        try:
+            return read(self.limits.near(start, steps))
+        except UnavailableError:
+            return loosest(self.calibration, start, steps, read)
+
+    def undetermined(self, start: State, end: State) -> dict[str, Mask]:
+        """The elements of a replayed state that no replay determines."""
+        spec = self.evidence.spec
+        rules = tuple(UpdateRule.of_group(group) for group in spec.optimizer or ())
+        decay = spec.recipe.optimizer.betas[1] if spec.recipe else min((rule.betas[1] for rule in rules), default=0.0)
+        try:
+            dtype = self.limits.kind[2]
+        except UnavailableError:
+            dtype = "bf16"  # the coarser precision, where nothing is calibrated for this training
+        return find_undetermined(end, dtype, start, decay)
+
+    def anchor_before(self, step: int) -> int:
+        """The last anchor at or before the state after `step`."""
+        return max(mark for mark in self.evidence.anchors if mark <= step)

@@ -1,0 +1,52 @@
+"""One way to gather evidence: a folder is read and every digest in it rechecked, or it proves nothing."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import overload
+
+from tallystick.audits.checked_run import CheckedRun, read_run, walk_anchors
+from tallystick.audits.inference import Calls, gather_calls
+from tallystick.audits.policy import Policy
+from tallystick.errors import ProofError
+from tallystick.judging.findings import Findings
+from tallystick.store.inference import InferenceDirectory
+from tallystick.store.run import RunDirectory
+
+
+@overload
+def gather_whole(folder: RunDirectory) -> CheckedRun: ...
+@overload
+def gather_whole(folder: InferenceDirectory) -> Calls: ...
+def gather_whole(folder: RunDirectory | InferenceDirectory) -> CheckedRun | Calls:
+    """All of a training run or of recorded calls; raises `ProofError` with the first check that fails.
+
+    Of calls the weights, inputs and outputs are read when they are asked for.
+    """
+    if isinstance(folder, InferenceDirectory):
+        calls = gather_calls(folder, Policy())
+        require_agreement(str(folder.path), calls.findings)
+        return calls
+    evidence = gather_records(folder)
+    check_anchors(evidence)
+    return evidence
+
+
+def gather_records(run: RunDirectory) -> CheckedRun:
+    """As `gather_whole`, without opening the anchors: each is rechecked when its state is read."""
+    evidence = read_run(run, Policy())
+    require_agreement(str(run.path), evidence.findings)
+    return evidence
+
+
+def check_anchors(evidence: CheckedRun) -> None:
+    """Read every anchor; raise `ProofError` with the first that is not the recorded one, or not the final state."""
+    deque(walk_anchors(evidence, Policy()), maxlen=0)
+    require_agreement(str(evidence.run.path), evidence.findings)
+
+
+def require_agreement(path: str, findings: Findings) -> None:
+    """Raise `ProofError` with the first finding that disagrees."""
+    bad = next((finding for finding in findings.seen if not finding.agrees), None)
+    if bad is not None:
+        raise ProofError(f"{path}: {bad.name}: {bad.detail}")

@@ -1,0 +1,59 @@
+"""What a judge finds of a claimed training: by its anchors, by a replay of one segment, or by a full audit.
+
+A judge that does not replay has no `device`: it rules by what can be read, and says which replay would tell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeAlias
+
+from tallystick.audits.screens import screen_anchors
+from tallystick.disputes.evidence.claimed_training import ClaimedTraining
+from tallystick.disputes.evidence.doubts import doubt_training
+from tallystick.disputes.evidence.full_audit import audit_whole
+from tallystick.disputes.evidence.replays import Replays, objection
+from tallystick.judging.fault import Fault
+from tallystick.judging.findings import Findings
+from tallystick.transcripts.record import AnchorRecord, StepRecord, read_record
+
+Ruled: TypeAlias = tuple[Fault | None, str]
+"""Who is at fault and why; `None` where a committee has to decide, or a member cannot tell."""
+
+
+def rule_training_record(training: ClaimedTraining, line: bytes, device: str | None) -> Ruled:
+    """A record that was revealed, and from which the prover did not descend to operators."""
+    record = read_record(line, "record")
+    if not isinstance(record, StepRecord | AnchorRecord):
+        return Fault.CHALLENGER, f"the {record.kind} record is what claim and spec say"
+    if training.evidence.program is None:
+        if device is None:
+            return None, "the run has no step graph; only a replay of its recipe can tell"
+        return rule_by_audit(training, device)
+    if isinstance(record, AnchorRecord):
+        return _rule_anchor(training, record.index, device)
+    return Fault.PROVER, "a step has operators, and the prover did not open them"
+
+
+def _rule_anchor(training: ClaimedTraining, mark: int, device: str | None) -> Ruled:
+    """An anchor by its own summaries and what a step can reach, and on a `device` by a replay."""
+    screened = replace(training.evidence, findings=Findings())
+    screen_anchors(screened)
+    seen = [finding for finding in screened.findings.seen if finding.where.startswith(f"step {mark}")]
+    if wrong := objection(Findings(seen)):
+        return Fault.PROVER, wrong
+    if device is None:
+        return None, f"whether anchor {mark} follows from the one before it takes a replay"
+    wrong = objection(Replays(training, device).check_anchor(mark))
+    return (Fault.PROVER, wrong) if wrong else (Fault.CHALLENGER, f"anchor {mark} is that of a replay")
+
+
+def rule_by_audit(training: ClaimedTraining, device: str) -> Ruled:
+    """The whole run, by a full audit; undecided where the audit is."""
+    report = audit_whole(training.evidence, device)
+    found = doubt_training(training, Replays(training, device), report)
+    if found is not None:
+        return Fault.PROVER, found.reason
+    if report.verdict.unavailable:
+        return None, report.verdict.unavailable[0]
+    return Fault.CHALLENGER, "an audit of the whole run finds nothing"

@@ -1,0 +1,54 @@
+"""The statement in a folder, and the statements of posted claims."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tallystick.commitments.digests import digest_bytes
+from tallystick.disputes.evidence.calls_statement import CallsStatement
+from tallystick.disputes.evidence.claim_statement import ClaimStatement
+from tallystick.disputes.evidence.operators_statement import OperatorsStatement
+from tallystick.disputes.evidence.training_statement import TrainingStatement
+from tallystick.disputes.evidence.view import supplied
+from tallystick.disputes.game.state import PostedClaim, Tree
+from tallystick.judging.findings import require
+from tallystick.store.inference import InferenceDirectory
+from tallystick.store.run import RunDirectory
+from tallystick.store.statement import OpeningDirectory, read_statement
+
+
+def statement_at(path: Path, levels: int | None = None) -> ClaimStatement:
+    """The statement in a folder; raises what `read_statement` raises."""
+    match read_statement(path, levels):
+        case RunDirectory() as run:
+            return TrainingStatement(run)
+        case InferenceDirectory() as run:
+            return CallsStatement(run)
+        case OpeningDirectory() as opened:
+            return OperatorsStatement(opened)
+
+
+@dataclass(frozen=True)
+class StatementCache:
+    """The statements of posted claims that were read before; another claim may name the same files."""
+
+    _read: dict[tuple[Path, Tree], ClaimStatement] = field(default_factory=dict)
+
+    def whole(self, path: Path, claim: PostedClaim) -> ClaimStatement:
+        """As `claimed`; raises `ProofError` where the statement is not whole, too."""
+        found = self.claimed(path, claim)
+        with supplied():
+            found.require_whole()
+        return found
+
+    def claimed(self, path: Path, claim: PostedClaim) -> ClaimStatement:
+        """The statement of a claim; raises `ProofError` where it is not about what was claimed."""
+        key = (path, claim.tree)
+        if key not in self._read:
+            with supplied():
+                found = statement_at(path, claim.levels)
+                tree = (digest_bytes(found.tree.root).hex(), found.tree.size)
+                require(tree == (claim.root, claim.size), "the statement is about another tree than the claim")
+            self._read[key] = found
+        return self._read[key]

@@ -1,0 +1,127 @@
+"""A claim about a training run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import ClassVar, Final
+
+from tallystick.audits.calibration import shipped_calibration
+from tallystick.audits.checked_run import CheckedRun
+from tallystick.audits.report import Report
+from tallystick.disputes.evidence.claim_statement import Levels, OpenQuestion, Recomputation
+from tallystick.disputes.evidence.claimed_training import ClaimedTraining
+from tallystick.disputes.evidence.doubts import doubt_training
+from tallystick.disputes.evidence.full_audit import audit_whole
+from tallystick.disputes.evidence.gathering import check_anchors, gather_records, require_agreement
+from tallystick.disputes.evidence.locate import ChallengerWork
+from tallystick.disputes.evidence.opened_step import check_step
+from tallystick.disputes.evidence.opening_sources import graph_replayer
+from tallystick.disputes.evidence.replays import Replays, objection
+from tallystick.disputes.evidence.rulings import Ruled, rule_by_audit, rule_training_record
+from tallystick.disputes.evidence.traces import (
+    RecordTrace,
+    TrainingSource,
+    records_of,
+    require_within_bounds,
+    torch_engine,
+)
+from tallystick.disputes.evidence.view import OpeningView, supplied
+from tallystick.disputes.game.protocols import Doubt
+from tallystick.errors import UnavailableError
+from tallystick.graphs.engine import Engine
+from tallystick.judging.fault import Fault
+from tallystick.judging.findings import Findings
+from tallystick.store.run import RunDirectory
+from tallystick.transcripts.claim import Log
+from tallystick.workloads.names import STATE_PREFIXES
+
+ANCHORS: Final = frozenset({"anchor", "final state"})
+"""The findings of an audit about the files of anchors."""
+
+
+@dataclass
+class TrainingStatement:
+    """A training run; implements `ClaimStatement`. Its anchors are rechecked once, `is_whole` from then on."""
+
+    run: RunDirectory
+    is_whole: bool = field(default=False, init=False)
+    levels: ClassVar[Levels] = 2
+
+    @property
+    def tree(self) -> Log:
+        """See `ClaimStatement`."""
+        return self.run.claim().transcript
+
+    @cached_property
+    def evidence(self) -> CheckedRun:
+        """The run, rechecked but for its anchors; raises `ProofError`."""
+        return gather_records(self.run)
+
+    @property
+    def training(self) -> ClaimedTraining:
+        """The run with the limits that come with this software."""
+        return ClaimedTraining(self.evidence, shipped_calibration())
+
+    def require_whole(self) -> None:
+        """See `ClaimStatement`."""
+        if not self.is_whole:
+            with supplied():
+                check_anchors(self.evidence)
+            self.is_whole = True
+
+    def require_disputable(self) -> None:
+        """See `ClaimStatement`; every whole run can be disputed."""
+
+    def trace(self, work: Path, engine: Engine | None = None, device: str = "cpu") -> RecordTrace:
+        """See `ClaimStatement`."""
+        own = engine or torch_engine(device)
+        require_within_bounds(own.name)
+        source = TrainingSource(lambda: self.evidence, partial(graph_replayer, device=device))
+        return RecordTrace(records_of(self.run), work, own, source)
+
+    def check(self, view: OpeningView) -> tuple[OpenQuestion, ...]:
+        """See `ClaimStatement`."""
+        return tuple(OpenQuestion(text, partial(self._rule_start, view)) for text in check_step(self.training, view))
+
+    @property
+    def questions_of_records(self) -> tuple[OpenQuestion, ...]:
+        """See `ClaimStatement`."""
+        text = "whether the run is that of its spec takes an audit"
+        return (OpenQuestion(text, lambda device, *_: rule_by_audit(self.training, device)),)
+
+    def doubt(self, own: Recomputation) -> Doubt | None:
+        """See `ClaimStatement`."""
+        with supplied():
+            replays = Replays(self.training, own.device)
+        found = doubt_training(self.training, replays, self._audited(own.device))
+        own.work.replayed += self.evidence.steps + replays.steps
+        return found
+
+    def _audited(self, device: str) -> Report:
+        """The report of a full audit, which rechecks every anchor while it reads it."""
+        try:
+            report = audit_whole(self.evidence, device)
+        except UnavailableError:
+            self.require_whole()  # an anchor that is not there is withheld, and the prover's fault
+            raise
+        anchors = [finding for finding in report.verdict.findings if finding.name in ANCHORS]
+        require_agreement(str(self.run.path), Findings(anchors))
+        self.is_whole = True
+        return report
+
+    def rule_record(self, line: bytes, device: str | None) -> Ruled:
+        """See `ClaimStatement`."""
+        return rule_training_record(self.training, line, device)
+
+    def _rule_start(self, view: OpeningView, device: str, margin: float, work: ChallengerWork) -> Ruled:
+        """Whether the opened state before the step is the one to which a replay leads."""
+        replays = Replays(self.training, device)
+        names = [each.name for each in view.graph.inputs if each.name.startswith(STATE_PREFIXES)]
+        step = int(view.value("position.step").values()) + 1
+        wrong = objection(replays.check_before(view.values(names), step), margin)
+        work.replayed += replays.steps
+        return (
+            (Fault.PROVER, wrong) if wrong else (Fault.CHALLENGER, f"the state before step {step} is that of a replay")
+        )

@@ -1,0 +1,49 @@
+"""Several parties in one process, under a clock that passes only while all of them wait.
+
+For tests and demonstrations; `play_out` drives players at any coordinator whose clock can be set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tallystick.disputes.parties.player import Player
+from tallystick.errors import UnavailableError
+
+STEPS_MAX = 1_000_000
+
+
+@dataclass
+class Clock:
+    """A time that passes only when everybody waits."""
+
+    now: int = 1_000_000
+
+    def __call__(self) -> int:
+        """The second that it is."""
+        return self.now
+
+    def advance(self, second: int) -> None:
+        """Let time pass until `second`; it never goes back."""
+        self.now = max(self.now, second)
+
+
+def play_out(
+    players: Sequence[Player], advance: Callable[[int], None], is_over: Callable[[], bool] = lambda: False
+) -> None:
+    """Let every player move in turn until none of them will move again, or `is_over`.
+
+    Whenever all wait, `advance` lets time pass until the next second at which one of them may have something to do.
+    """
+    for _ in range(STEPS_MAX):
+        if is_over():
+            return
+        moved = [player.step() for player in players]
+        if any(moved):
+            continue
+        wakes = [second for player in players if (second := player.wakes()) is not None]
+        if not wakes:
+            return
+        advance(min(wakes))
+    raise UnavailableError(f"the players were still at it after {STEPS_MAX} rounds")

@@ -1,0 +1,55 @@
+"""What a claim is about, by the folder that holds it: a training run, recorded calls of a model, opened operators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from tallystick.documents.files import read_document
+from tallystick.errors import UnavailableError
+from tallystick.store.inference import InferenceDirectory, claims_inference
+from tallystick.store.run import RunDirectory
+from tallystick.transcripts.opening import Opening
+
+
+@dataclass(frozen=True)
+class OpeningDirectory:
+    """The operators of one record with their values, as `tally open --operators` writes them."""
+
+    path: Path
+
+    @property
+    def opening_path(self) -> Path:
+        """Where the opening stands."""
+        return self.path / "opening.json"
+
+    def opening(self) -> Opening:
+        """The opening; raises `UnavailableError` where there is none."""
+        return Opening.from_bytes(read_document(self.opening_path), "opening.json")
+
+
+StatementFolder: TypeAlias = RunDirectory | InferenceDirectory | OpeningDirectory
+
+
+def read_statement(path: Path, levels: int | None = None) -> StatementFolder:
+    """The folder as what it holds; an unfinished run counts as a run.
+
+    A posted claim says by its `levels` whether it is about operators (1) or records (2). Its files are the prover's,
+    who may put both into one folder; without `levels` such a folder counts as opened operators.
+
+    Raises:
+        MalformedError: claim.json is no JSON.
+        UnavailableError: the folder holds nothing that a claim can be about.
+    """
+    if levels != 2 and OpeningDirectory(path).opening_path.is_file():
+        return OpeningDirectory(path)
+    if levels != 1 and claims_inference(path):
+        return InferenceDirectory(path)
+    run = RunDirectory(path)
+    if levels != 1 and (run.claim_path.is_file() or run.transcript_path.is_file()):
+        return run
+    raise UnavailableError(
+        f"{path}: no training run and no recorded calls (claim.json is not there), "
+        "and no opened operators (opening.json is not there)"
+    )
