@@ -7,7 +7,8 @@ import io
 from importlib import resources
 
 from tallystick import __version__
-from tallystick.api.verdict_text import describe, summarise_checks
+from tallystick.api.check_summary import summarise_checks
+from tallystick.api.verdict_text import describe
 from tallystick.audits.inference import InferenceReport
 from tallystick.audits.report import Report
 
