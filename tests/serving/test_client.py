@@ -234,7 +234,7 @@ def test_one_response_is_verified_in_any_form(language_model: Any, model_directo
 def test_looking_at_the_names_loads_nothing() -> None:
     code = "import sys, tallystick; print(tallystick.__all__); print('torch' in sys.modules, 'pydantic' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert "'verify', 'verify_segment', 'wrap'" in out
+    assert {"'verify'", "'wrap'"} <= set(out.split("]")[0].strip("[").split(", "))
     assert out.endswith("False False\n")
 
 

@@ -16,11 +16,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.answers.distance_limits import (
-    DistanceLimits,
-    Dtype,
-    FingerprintRule,
-)
+from tallystick.answers.distance_limits import DistanceLimits, Dtype, FingerprintRule
 from tallystick.errors import MalformedError
 from tallystick.tolerances.fingerprints.settings import Distance
 from tallystick.tolerances.tolerance import Finding

@@ -12,7 +12,7 @@ from tallystick.answers.sampler import SamplerEvidence
 from tallystick.commitments.digests import Digest
 from tallystick.commitments.encoding import Json
 from tallystick.judging.findings import AGREES, DIFFERS, Findings
-from tallystick.judging.verdict import Outcome, Verdict, number
+from tallystick.judging.verdict import Outcome, Verdict
 from tallystick.tolerances.tolerance import Finding
 
 Reply = Literal["yes", "no", "unknown"]
@@ -177,23 +177,9 @@ class ReceiptReport:
 
     def to_json(self) -> dict[str, Json]:
         """The report as JSON values."""
-        return {
-            **self.verdict.to_json(),
-            "receipt": str(self.receipt),
-            "model": str(self.model),
-            "sequence": self.sequence,
-            "tokens": self.tokens,
-            "rung": self.rung,
-            "answers": dict(self.answers),
-            "costs": [
-                {"check": check, "seconds": number(round(seconds, 6)), "bytes": self.bytes[check]}
-                for check, seconds in self.seconds.items()
-            ],
-            "rungs": [
-                {"rung": rung, "name": cost.check, "seconds": number(round(cost.seconds, 6)), "bytes": cost.bytes}
-                for rung, cost in self.rung_costs.items()
-            ],
-        }
+        from tallystick.answers.report_json import report_json
+
+        return report_json(self)
 
     def _checks(self) -> list[str]:
         return list(dict.fromkeys(cost.check for cost in self.costs))

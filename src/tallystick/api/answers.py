@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tallystick.answers.ladder import climb
 from tallystick.answers.limits import context_length_of
@@ -20,10 +19,12 @@ from tallystick.answers.verification import (
     response_of,
 )
 from tallystick.answers.verify import ReceiptContext
-from tallystick.api.rungs import challenged, tools_for
+from tallystick.api.rung_tools import tools_for
 from tallystick.api.threads import threads_of
-from tallystick.transcripts.environment import Environment
-from tallystick.transcripts.states_opening import StatesOpening
+
+if TYPE_CHECKING:
+    from tallystick.api.challenges import OpeningSource
+    from tallystick.transcripts.environment import Environment
 
 
 def verify(
@@ -32,7 +33,7 @@ def verify(
     model: ModelSource,
     policy: PolicySource = None,
     request: RequestSource = None,
-    opening: StatesOpening | Mapping[str, Any] | Path | str | None = None,
+    opening: OpeningSource | None = None,
     nonce: bytes | str | None = None,
     count: int | None = None,
     environment: Environment | Path | str | None = None,
@@ -62,10 +63,12 @@ def verify(
             the request.
     """
     read, asked = response_of(response), policy_of(policy)
-    context = ReceiptContext(read, request_of(request))
+    subject = ReceiptContext(read, request_of(request))
     if opening is not None:
-        context = challenged(context, opening, nonce, asked.fingerprints.parts if count is None else count)
+        from tallystick.api.challenges import challenged
+
+        subject = challenged(subject, opening, nonce, asked.fingerprints.parts if count is None else count)
     promised = model_of(model)
     tools = tools_for(promised, environment, layer)
     with threads_of(tools.environment):
-        return climb(replace(context, context_length=context_length_of(promised)), promised, asked, rung, tools)
+        return climb(replace(subject, context_length=context_length_of(promised)), promised, asked, rung, tools)

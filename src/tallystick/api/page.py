@@ -8,7 +8,8 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from tallystick import __version__
-from tallystick.api.verdict_text import describe, summarise_checks
+from tallystick.api.check_summary import summarise_checks
+from tallystick.api.verdict_text import describe
 from tallystick.audits.report import Report
 
 if TYPE_CHECKING:

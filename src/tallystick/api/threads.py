@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from tallystick.transcripts.environment import Environment
+if TYPE_CHECKING:
+    from tallystick.transcripts.environment import Environment
 
 THREADS_MAX: Final = 256
 

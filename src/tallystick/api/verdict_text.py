@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from tallystick.api.check_summary import summarise_checks
 from tallystick.judging.verdict import Verdict
 from tallystick.tolerances.tolerance import Finding
 
 OBJECTIONS_SHOWN: Final = 12
-COLUMNS: Final = ("check", "verdict", "n", "agree", "largest distance", "allowed")
-COST_COLUMNS: Final = ("bytes", "seconds")
-
-
-@dataclass(frozen=True)
-class CheckSummary:
-    """All findings of one check together; `worst` disagrees, or has the largest distance."""
-
-    name: str
-    count: int
-    disagreeing: int
-    advisory: bool
-    worst: Finding
 
 
 @dataclass(frozen=True)
@@ -58,31 +45,11 @@ class VerdictText:
         lines += [f"not checked: {each}" for each in verdict.not_checked]
         lines.append(_passed(verdict, verbose))
         if verbose:
-            lines += [*self._table(), *self.details]
+            from tallystick.api.check_table import check_table
+
+            lines += [*check_table(self), *self.details]
             lines += [f"assumed: {each}" for each in verdict.assumptions]
         return [printable(line) for line in (*lines, *self.notes)]
-
-    def _table(self) -> list[str]:
-        """One row for each check: verdict, comparisons, those that agree, the worst distance, and what is allowed."""
-        summaries = {each.name: each for each in summarise_checks(self.verdict.findings)}
-        names = dict.fromkeys([*summaries, *sorted(self.open_checks), *self.costs])
-        rows = [[*COLUMNS, *(COST_COLUMNS if self.costs else ())]]
-        rows += [[*self._cells(name, summaries.get(name)), *self._cost(name)] for name in names]
-        return aligned(rows, left=2)
-
-    def _cells(self, name: str, check: CheckSummary | None) -> list[str]:
-        is_open = name in self.open_checks
-        if check is None:
-            return [name, "open" if is_open else "", "", "", "", ""]
-        mark = "advisory" if check.advisory else "no" if check.disagreeing else "open" if is_open else "yes"
-        sizes = [f"{check.worst.distance:.3g}", f"{check.worst.allowed:.3g}"]
-        return [name, mark, str(check.count), str(check.count - check.disagreeing), *sizes]
-
-    def _cost(self, name: str) -> list[str]:
-        if not self.costs:
-            return []
-        cost = self.costs.get(name)
-        return ["", ""] if cost is None else [str(cost.bytes), f"{cost.seconds:.4f}"]
 
 
 def _objections(verdict: Verdict) -> Iterator[str]:
@@ -107,20 +74,6 @@ def _of(part: int, whole: int) -> str:
     return str(whole) if part == whole else f"{part} of {whole}"
 
 
-def summarise_checks(findings: Iterable[Finding]) -> list[CheckSummary]:
-    """The findings by check, in the order in which the checks were made."""
-    groups: dict[str, list[Finding]] = defaultdict(list)
-    for finding in findings:
-        groups[finding.name].append(finding)
-    return [_summary(name, group) for name, group in groups.items()]
-
-
-def _summary(name: str, group: list[Finding]) -> CheckSummary:
-    worst = max(group, key=lambda finding: (not finding.agrees, finding.distance))
-    disagreeing = sum(not finding.agrees for finding in group)
-    return CheckSummary(name, len(group), disagreeing, all(finding.advisory for finding in group), worst)
-
-
 def describe(finding: Finding) -> str:
     """One finding as a line: check, place, distance in its unit, and what it means."""
     place = f" at {finding.where}" if finding.where else ""
@@ -133,15 +86,3 @@ def describe(finding: Finding) -> str:
 def printable(text: str) -> str:
     """Text from a run, without what a terminal would obey."""
     return "".join(character if character.isprintable() else "\ufffd" for character in text)
-
-
-def aligned(rows: list[list[str]], left: int) -> list[str]:
-    """Rows as lines of columns; the first `left` columns are aligned to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if place < left else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]

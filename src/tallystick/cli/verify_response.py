@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,8 +62,6 @@ def verify_response(
     the sampled share is computed and judged together.
     """
     from tallystick.answers.ladder import climb
-    from tallystick.api.rungs import challenged, read_nonce, tools_for
-    from tallystick.api.threads import threads_of
 
     check_choices(dtype=(dtype, ("F32", "BF16", "F16")), attention=(attention, ("sdpa", "eager")))
     check_choices(device=(device, ("cpu", "cuda")))
@@ -71,18 +70,41 @@ def verify_response(
         raise UsageError(f"{receipts[0].name}: no receipt in it")
     asked = _policy(policy, limits, audit_sample)
     subjects = _subjects(responses, request)
-    drawn = read_nonce(nonce)
+    drawn = None if nonce is None else _nonce(nonce)
     if opening is not None and len(subjects) > 1:
         raise UsageError("--opening: of one receipt; give that one alone")
     if opening is not None:
+        from tallystick.api.challenges import challenged
+
         subjects = [challenged(subjects[0], opening, drawn, count or asked.fingerprints.parts)]
     promised = _load(model, dtype, attention, device)
     subjects = [_placed(each, promised) for each in subjects]
-    tools = tools_for(promised, environment, layer)
-    with threads_of(tools.environment):
+    with _tools(promised, environment, layer, rung) as tools:
         if len(subjects) == 1:
             return _show(climb(subjects[0], promised, asked, rung, tools), json, verbose)
         return _show_stream(_stream(subjects, promised, asked, drawn, rung, tools), json, verbose)
+
+
+def _nonce(text: str) -> bytes | None:
+    from tallystick.api.challenges import read_nonce
+
+    return read_nonce(text)
+
+
+@contextmanager
+def _tools(
+    model: TorchLanguageModel, environment: Path | None, layer: int | None, rung: int | None
+) -> Iterator[Tools | None]:
+    """What the upper rungs need, unless the first two are asked for; as many threads as the environment states."""
+    if rung in (1, 2) and environment is None:
+        yield None
+        return
+    from tallystick.api.rung_tools import tools_for
+    from tallystick.api.threads import threads_of
+
+    tools = tools_for(model, environment, layer)
+    with threads_of(tools.environment):
+        yield tools
 
 
 def _responses(path: Path) -> Iterator[Response]:
@@ -169,7 +191,7 @@ def _stream(
     policy: ReceiptPolicy,
     nonce: bytes | None,
     rung: int | None,
-    tools: Tools,
+    tools: Tools | None,
 ) -> StreamReport:
     from tallystick.answers.ladder import climb_from
     from tallystick.answers.stream import verify_stream

@@ -38,6 +38,35 @@ class Typed(Protocol):
 
 
 V = TypeVar("V", bound=Typed)
+X = TypeVar("X")
+
+
+class Integers(Protocol[X]):
+    """The primitives of `Algebra` that these functions use."""
+
+    def add(self, x: X, y: X | int) -> X:
+        """I64."""
+        ...
+
+    def sub(self, x: X | int, y: X | int) -> X:
+        """I64."""
+        ...
+
+    def mul(self, x: X, y: X | int) -> X:
+        """I64."""
+        ...
+
+    def shift_right(self, x: X, y: X | int) -> X:
+        """Arithmetic."""
+        ...
+
+    def compare(self, x: X, y: X | int, how: Comparison) -> X:
+        """BOOL."""
+        ...
+
+    def where(self, condition: X, x: X | int, y: X | int) -> X:
+        """I64."""
+        ...
 
 
 class Algebra(Protocol[V]):

@@ -18,14 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.operators.tally.fixed import UNIFORM_BITS, uniform
-from tallystick.operators.tally.keys import (
-    KEYS_PER_LOGIT,
-    NORMAL,
-    SHARE_BITS,
-    logit_scale,
-    penalty_factors,
-    share_of,
-)
+from tallystick.operators.tally.keys import KEYS_PER_LOGIT, NORMAL, SHARE_BITS, logit_scale, penalty_factors, share_of
 from tallystick.sampling.filters import Logits
 from tallystick.sampling.plain import ARRAYS
 from tallystick.sampling.scattered import words_at

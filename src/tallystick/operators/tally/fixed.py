@@ -9,12 +9,10 @@ are named after (2⁻²⁸ and better) is a matter of quality, not of agreement.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from tallystick.operators.algebra import Comparison
-
-X = TypeVar("X")
+    from tallystick.operators.algebra import Integers, X
 
 KEY_BITS: Final = 32
 ONE: Final = 1 << KEY_BITS
@@ -36,34 +34,6 @@ TAIL: Final = (1549082007, 645450069, 387318997, 268876068, 216882270, 94776803,
 """log₂(−ln(1 − t) / t) / t for 0 < t < ¼, times 2³¹, lowest power first; Chebyshev interpolation of degree 6."""
 LOG2_LN2: Final = -2271034279
 """log₂(ln 2), a key."""
-
-
-class Integers(Protocol[X]):
-    """The primitives of `Algebra` that these functions use."""
-
-    def add(self, x: X, y: X | int) -> X:
-        """I64."""
-        ...
-
-    def sub(self, x: X | int, y: X | int) -> X:
-        """I64."""
-        ...
-
-    def mul(self, x: X, y: X | int) -> X:
-        """I64."""
-        ...
-
-    def shift_right(self, x: X, y: X | int) -> X:
-        """Arithmetic."""
-        ...
-
-    def compare(self, x: X, y: X | int, how: Comparison) -> X:
-        """BOOL."""
-        ...
-
-    def where(self, condition: X, x: X | int, y: X | int) -> X:
-        """I64."""
-        ...
 
 
 def exp2(a: Integers[X], key: X) -> X:

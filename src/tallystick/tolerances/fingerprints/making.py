@@ -11,8 +11,7 @@ from tallystick.errors import UnavailableError
 from tallystick.tolerances.fingerprints import toploc
 from tallystick.tolerances.fingerprints.projection import block_norms, summarise
 from tallystick.tolerances.fingerprints.residues import HALF_OCTAVE, ZERO, Bytes, Integers, Numbers, grid_steps
-from tallystick.tolerances.fingerprints.settings import FingerprintSettings, Rows, rows_of
-from tallystick.tolerances.fingerprints.wire import blocks_of
+from tallystick.tolerances.fingerprints.settings import FingerprintSettings, Rows, blocks_of, rows_of
 
 EXPONENT_MAX: Final = 127
 

@@ -101,3 +101,9 @@ def rows_of(rows: Rows, layers: tuple[int, ...]) -> dict[int, Array]:
         if not np.isfinite(values).all():
             raise UnavailableError(f"layer {layer}: a hidden state is not finite")
     return found
+
+
+def blocks_of(held: Rows, settings: FingerprintSettings) -> Iterator[Array]:
+    """The rows of every block, inside a block by layer: the order of the wire form."""
+    tokens = len(held[settings.layers[0]])
+    return (held[layer][first : first + n] for first, n in settings.spans(tokens) for layer in settings.layers)

@@ -10,6 +10,7 @@ It is blind to the sign of every value, and to all values but the largest. Imple
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -19,7 +20,7 @@ import numpy.typing as npt
 
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.tensors.dtypes import round_to_bfloat16
-from tallystick.tolerances.fingerprints.settings import Array
+from tallystick.tolerances.fingerprints.settings import Array, Distance, FingerprintSettings, Rows, blocks_of
 
 PRIME: Final = 65497
 MODULUS_MIN: Final = 1 << 15
@@ -56,6 +57,19 @@ def encode_block(rows: Array, values: int) -> bytes:
     modulus = injective_modulus(indices)
     coefficients = interpolate(indices % modulus, bits)
     return np.concatenate([[modulus], coefficients]).astype(">u2").tobytes()
+
+
+def compare(data: bytes, held: Rows, settings: FingerprintSettings) -> Iterator[Distance]:
+    """How far the blocks of `held` lie from claimed congruences; raises `MalformedError` for bytes that are none."""
+    places = [(layer, *span) for span in settings.spans(len(held[settings.layers[0]])) for layer in settings.layers]
+    start = 0
+    for (layer, first, count), block in zip(places, blocks_of(held, settings), strict=True):
+        values = min(settings.width, block.size)
+        end = start + block_bytes(values)
+        found = compare_block(parse_block(data[start:end], values), block)
+        share = found.exponents / found.of
+        yield Distance(layer, first, count, share, found.mantissa_mean, found.mantissa_median)
+        start = end
 
 
 def parse_block(data: bytes, values: int) -> Congruence:

@@ -25,8 +25,11 @@ def measure(data: bytes, rows: Rows, settings: FingerprintSettings) -> tuple[Dis
     needed = wire_bytes(tokens, size, settings)
     if len(data) != needed:
         raise MalformedError(f"fingerprint.data: {len(data)} bytes; {tokens} tokens take {needed}")
-    compare = _compare_toploc if settings.method == "toploc" else _compare_projection
-    return tuple(compare(data, held, settings))
+    if settings.method == "toploc":
+        from tallystick.tolerances.fingerprints import toploc
+
+        return tuple(toploc.compare(data, held, settings))
+    return tuple(_compare_projection(data, held, settings))
 
 
 def wire_bytes(tokens: int, size: int, settings: FingerprintSettings) -> int:
@@ -37,12 +40,6 @@ def wire_bytes(tokens: int, size: int, settings: FingerprintSettings) -> int:
         counts = [min(settings.width, count * size) for _, count in settings.spans(tokens)]
         return len(settings.layers) * sum(map(toploc.block_bytes, counts))
     return settings.blocks(tokens) * len(settings.layers) * residues.block_bytes(settings.width, settings.bits)
-
-
-def blocks_of(held: Rows, settings: FingerprintSettings) -> Iterator[Array]:
-    """The rows of every block, inside a block by layer: the order of the wire form."""
-    tokens = len(held[settings.layers[0]])
-    return (held[layer][first : first + n] for first, n in settings.spans(tokens) for layer in settings.layers)
 
 
 def _compare_projection(data: bytes, held: Rows, settings: FingerprintSettings) -> Iterator[Distance]:
@@ -60,17 +57,3 @@ def _projected(
 ) -> npt.NDArray[np.float64]:
     own, norms = summarise(rows, layer, settings), block_norms(rows, settings.block)
     return residues.relative_gaps(coded, own, norms, settings.bits)
-
-
-def _compare_toploc(data: bytes, held: Rows, settings: FingerprintSettings) -> Iterator[Distance]:
-    from tallystick.tolerances.fingerprints import toploc
-
-    places = [(layer, *span) for span in settings.spans(len(held[settings.layers[0]])) for layer in settings.layers]
-    start = 0
-    for (layer, first, count), block in zip(places, blocks_of(held, settings), strict=True):
-        values = min(settings.width, block.size)
-        end = start + toploc.block_bytes(values)
-        found = toploc.compare_block(toploc.parse_block(data[start:end], values), block)
-        share = found.exponents / found.of
-        yield Distance(layer, first, count, share, found.mantissa_mean, found.mantissa_median)
-        start = end

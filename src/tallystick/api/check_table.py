@@ -1,0 +1,50 @@
+"""Every check of a verdict as rows of a table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tallystick.api.check_summary import CheckSummary, summarise_checks
+
+if TYPE_CHECKING:
+    from tallystick.api.verdict_text import VerdictText
+
+COLUMNS: Final = ("check", "verdict", "n", "agree", "largest distance", "allowed")
+COST_COLUMNS: Final = ("bytes", "seconds")
+
+
+def check_table(text: VerdictText) -> list[str]:
+    """One row for each check: verdict, comparisons, those that agree, the worst distance, and what is allowed."""
+    summaries = {each.name: each for each in summarise_checks(text.verdict.findings)}
+    names = dict.fromkeys([*summaries, *sorted(text.open_checks), *text.costs])
+    rows = [[*COLUMNS, *(COST_COLUMNS if text.costs else ())]]
+    rows += [[*_cells(text, name, summaries.get(name)), *_cost(text, name)] for name in names]
+    return aligned(rows, left=2)
+
+
+def _cells(text: VerdictText, name: str, check: CheckSummary | None) -> list[str]:
+    is_open = name in text.open_checks
+    if check is None:
+        return [name, "open" if is_open else "", "", "", "", ""]
+    mark = "advisory" if check.advisory else "no" if check.disagreeing else "open" if is_open else "yes"
+    sizes = [f"{check.worst.distance:.3g}", f"{check.worst.allowed:.3g}"]
+    return [name, mark, str(check.count), str(check.count - check.disagreeing), *sizes]
+
+
+def _cost(text: VerdictText, name: str) -> list[str]:
+    if not text.costs:
+        return []
+    cost = text.costs.get(name)
+    return ["", ""] if cost is None else [str(cost.bytes), f"{cost.seconds:.4f}"]
+
+
+def aligned(rows: list[list[str]], left: int) -> list[str]:
+    """Rows as lines of columns; the first `left` columns are aligned to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if place < left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
