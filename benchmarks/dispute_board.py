@@ -31,7 +31,7 @@ from tallystick.disputes.evidence.operators import KeptOperators
 from tallystick.disputes.game.partition import bounds, cut_places
 from tallystick.disputes.game.protocols import Files
 from tallystick.graphs.graph import Ref
-from tallystick.judging.opening import value_file
+from tallystick.judging.opening.files import value_file
 
 GOAL = Goal(1.05)
 WORKLOADS = {**{f"a step of {name}": each for name, each in TRAININGS.items()}, "a call of 8 layers": ANSWER}

@@ -25,13 +25,12 @@ from tallystick.disputes.coordinators.ethereum.encoding import (
     artefact,
     decode_event,
     decode_move,
-    encode_founding,
+    encode_deployment,
     encode_move,
 )
 from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
 from tallystick.disputes.coordinators.ethereum.typed_data import kept_data
 from tallystick.disputes.game import committee
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import (
     Convene,
     Descend,
@@ -51,6 +50,7 @@ from tallystick.disputes.game.moves import (
 )
 from tallystick.disputes.game.rules import Rules
 from tallystick.errors import UnavailableError
+from tallystick.judging.fault import Fault
 from tests.support.ethereum_node import LocalNode, running_node
 
 PLACES = 5
@@ -113,7 +113,7 @@ class Contract:
     @cached_property
     def address(self) -> str:
         """Where the contract is; makes it."""
-        data = "0x" + encode_founding(self.rules, BOARD.address).hex()
+        data = "0x" + encode_deployment(self.rules, BOARD.address).hex()
         return str(self._sent({"from": self.parties[4], "data": data})["contractAddress"])
 
     @cached_property

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from tallystick.commitments.digests import digest
-from tallystick.commitments.tree import LeafHashes, leaf_hash, prove_inclusion, tree_root
+from tallystick.commitments.proofs import LeafHashes, prove_inclusion
+from tallystick.commitments.tree import leaf_hash, tree_root
 from tallystick.disputes.game.game import apply
 from tallystick.disputes.game.moves import Choose, Contest, Cut, Descend, Move, Partition, Post, Reveal
 from tallystick.disputes.game.partition import bounds, cut_places

@@ -36,7 +36,6 @@ from tallystick.attestation.signing import SigningKey
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 from tallystick.disputes.evidence.doubting import doubter_for
 from tallystick.disputes.evidence.judging import DisputeJudge
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.protocols import Trace
 from tallystick.disputes.game.rules import Rules
 from tallystick.disputes.game.state import Dispute
@@ -48,6 +47,7 @@ from tallystick.disputes.parties.table import Clock as GameClock
 from tallystick.disputes.parties.table import play_out
 from tallystick.disputes.parties.task import PartyRole
 from tallystick.disputes.parties.workspace import Workspace
+from tallystick.judging.fault import Fault
 
 PHASES = {
     "post": "posting",

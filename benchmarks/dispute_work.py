@@ -50,11 +50,11 @@ from tallystick.disputes.evidence.doubting import OpenedDoubter
 from tallystick.disputes.evidence.judging import DisputeJudge
 from tallystick.disputes.evidence.operators import KeptOperators
 from tallystick.disputes.evidence.traces import OperatorTrace
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.protocols import Doubt
 from tallystick.disputes.game.state import PostedClaim
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.graphs.execution import execute
+from tallystick.judging.fault import Fault
 from tallystick.judging.leaf.bundling import WholeOpening
 from tallystick.recorders.step_opening import OpeningSource, open_operators
 from tests.support.rehearsal import PROVER, RULES, Outcome, Rehearsal

@@ -41,12 +41,12 @@ from benchmarks.measure import (
     total_ratio,
 )
 from benchmarks.workload import SEQUENCE, prepare_text, training_recipe
-from tallystick.datasets.commitment import DatasetCommitment
 from tallystick.frameworks.torch.environment import describe_environment
 from tallystick.frameworks.torch.training.summaries import Summariser
 from tallystick.frameworks.torch.training.trainer import Observation, Trainer
 from tallystick.recorders.run_recorder import RunRecorder
 from tallystick.store.run import RunDirectory
+from tallystick.transcripts.dataset import DatasetCommitment
 from tallystick.transcripts.recipe import Recipe, RecordRecipe
 from tallystick.transcripts.record import Batch
 from tallystick.transcripts.spec import Spec

@@ -35,8 +35,8 @@ from benchmarks.measure import (
     time_arm,
     total_ratio,
 )
+from tallystick.answers.reading import read_response
 from tallystick.answers.report import ReceiptReport
-from tallystick.answers.response import read_response
 from tallystick.answers.verify import verify_receipt
 from tallystick.attestation.signing import SigningKey
 from tallystick.commitments.digests import digest

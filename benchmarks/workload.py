@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tallystick.datasets.commitment import DatasetCommitment
 from tallystick.datasets.preparation import prepare
 from tallystick.frameworks.tokenizers import train_bpe
+from tallystick.transcripts.dataset import DatasetCommitment
 from tallystick.transcripts.recipe import Recipe
 
 TEXT = Path(__file__).parents[1] / "examples" / "data" / "python-topics.txt"

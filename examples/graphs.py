@@ -13,11 +13,7 @@ from torch import nn
 import tallystick
 import tallystick.jax
 import tallystick.torch
-from tallystick.cli.open import open_call
 from tallystick.graphs import Reference, execute, save_program, subgraph
-from tallystick.judging.opening import Judgement, judge_opening
-from tallystick.store.inference import InferenceDirectory
-from tallystick.tensors.tensor import Tensor
 
 
 class Classifier(nn.Module):
@@ -45,7 +41,7 @@ def main(out: str) -> None:
 
 def compare_engines(captured: tallystick.torch.CapturedModel, x: torch.Tensor) -> None:
     """Run the GELU and the normalization alone, on the values that PyTorch computed before them."""
-    values: dict[str, Tensor] = {**captured.bindings, "inputs.x": tallystick.torch.to_tensor(x)}
+    values = {**captured.bindings, "inputs.x": tallystick.torch.to_tensor(x)}
     head, middle = subgraph(captured.graph, [0]), subgraph(captured.graph, [1, 2])
     torch_engine = tallystick.torch.TorchEngine()
     values |= execute(head, values, torch_engine)
@@ -59,8 +55,8 @@ def judge_call(model: nn.Module, x: torch.Tensor, out: Path) -> None:
     """Record one call, open its operators, and judge each by the reference and its bounds."""
     with tallystick.record_inference(model, out / "calls"):
         model(x)
-    open_call(InferenceDirectory(out / "calls"), 1, out / "opened")
-    verdict = judge_opening(out / "opened", Judgement())
+    tallystick.open_operators(out / "calls", 1, out / "opened")
+    verdict = tallystick.judge(out / "opened")
     worst = max(finding.distance for finding in verdict.findings if finding.name == "operator")
     print(f"{verdict.outcome}: the worst operator takes {worst:.0%} of its bound")
 

@@ -27,7 +27,7 @@ from tallystick.calibration.operators.stacks import base_engine, engine_of, stac
 from tallystick.calibration.operators.workload import StudyWorkload, Values, all_values
 from tallystick.calibration.training.calibrate import machine
 from tallystick.calibration.training.stacks import variables_of
-from tallystick.commitments.digests import digest, digest_from
+from tallystick.commitments.digests import Digest, digest, digest_from
 from tallystick.commitments.tree import leaf_hash, tree_root
 from tallystick.errors import TallyError
 from tallystick.graphs.admission import read_graph
@@ -36,12 +36,21 @@ from tallystick.graphs.files import load_program, save_program
 from tallystick.graphs.graph import Graph
 from tallystick.graphs.root import graph_root
 from tallystick.graphs.values import float_results, operands_of
-from tallystick.judging.budget import Accumulated, Budget, Drifted, Lean, accumulate, relative_distance, weigh_budget
 from tallystick.judging.findings import Findings
 from tallystick.judging.leaf.bundling import WholeOpening
-from tallystick.judging.leaf.comparison import JudgeSettings, compare_results
+from tallystick.judging.leaf.conclusions import conclude
 from tallystick.judging.leaf.judge import rule_leaf
-from tallystick.judging.leaf.request import LeafLimits, LeafRequest
+from tallystick.judging.leaf.request import BANDS, LeafLimits, LeafRequest
+from tallystick.judging.opening.budget import (
+    Accumulated,
+    OperatorBias,
+    PathError,
+    accumulate,
+    budget_of,
+    compare_with_budget,
+    relative_distance,
+)
+from tallystick.judging.operator.judge import OperatorJudge
 from tallystick.operators.balls.bound import bound
 from tallystick.operators.precision import FORMATS
 from tallystick.operators.registry import operator
@@ -53,6 +62,7 @@ from tallystick.tensors.safetensors import read_state, write_state
 from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.confidence import clopper_pearson
 from tallystick.tolerances.threshold import SAFETY, Errors, Threshold, errors_of, rounding_errors
+from tallystick.transcripts.budget import Budget
 from tallystick.transcripts.claim import Log
 from tallystick.transcripts.record import CallRecord
 from tests.support.attacks.inference.regions import place, radii_of, ranks_of
@@ -164,12 +174,12 @@ def measure_stack(name: str, folder: Path) -> int:
 
 
 def measure(graph: Graph, bindings: Mapping[str, Tensor], engine: Engine) -> Figures:
-    """One run: leans and drifts, the errors of each result, and how many results the referee holds to be wrong."""
+    """One run: biases, errors of paths and of each result, and how many results the referee holds to be wrong."""
     values = all_values(graph, bindings, engine)
     found = accumulate(graph, values.get)
     return {
-        "leans": [asdict(lean) for lean in found.leans],
-        "drifts": [asdict(drift) for drift in found.drifts],
+        "leans": [asdict(bias) for bias in found.biases],
+        "drifts": [asdict(error) for error in found.path_errors],
         "errors": {ref: errors.row().tolist() for ref, errors in local_errors(graph, values)},
         "referee": referee_of(graph, values),
     }
@@ -191,11 +201,11 @@ def local_errors(graph: Graph, values: Values) -> Iterator[tuple[str, Errors]]:
 
 def referee_of(graph: Graph, values: Values) -> Figures:
     """What the referee says to every operator of an honest run."""
-    how = JudgeSettings(graph_root(graph))
+    judge = OperatorJudge(graph_root(graph))
     counts: Figures = {"operators": 0, "wrong": 0, "tied": 0, "undecided": 0, "names": []}
     for node in graph.nodes:
         held = {ref: values[ref] for ref in (*node.refs, *filter(None, node.outputs))}
-        found = compare_results(Findings(), node, held, how)
+        found = conclude(Findings(), judge, node, held, BANDS)
         counts["operators"] += 1
         for kind in ("wrong", "tied", "undecided"):
             counts[kind] += bool(getattr(found, kind))
@@ -226,18 +236,19 @@ def study(case: Case, quick: bool) -> Figures:
     tell(f"{case.name}: {len(runs)} stacks")
     honest = {name: [accumulated(one) for one in found] for name, found in runs.items()}
     groups = alike(honest)
-    budget = Budget.of((run for found in honest.values() for run in found), BUDGET_SAFETY)
     graph = case.graph
+    root = graph_root(graph)
+    budget = budget_of(root, (run for found in honest.values() for run in found), BUDGET_SAFETY, names)
     figures = {
         "case": case.name,
         "operators": len(graph.nodes),
-        "length": max(drift.length for drift in next(iter(honest.values()))[0].drifts),
+        "length": max(error.length for error in next(iter(honest.values()))[0].path_errors),
         "inputs": case.count,
         "stacks": [stack_row(name, runs[name], honest[name]) for name in runs],
         "groups": groups,
         "skipped": {name: why for name, why in answers.items() if isinstance(why, str)},
         "budget": {"one_direction": budget.one_direction, "any_direction": budget.any_direction, "path": budget.path},
-        "left_out": leave_out(honest, groups),
+        "left_out": leave_out(root, honest, groups),
     }
     thresholds = calibrate(graph, case, runs)
     figures["adversaries"] = attack(case, graph, thresholds, budget)
@@ -246,7 +257,9 @@ def study(case: Case, quick: bool) -> Figures:
 
 def accumulated(run: Figures) -> Accumulated:
     """What a stack wrote."""
-    return Accumulated(tuple(Lean(**row) for row in run["leans"]), tuple(Drifted(**row) for row in run["drifts"]))
+    return Accumulated(
+        tuple(OperatorBias(**row) for row in run["leans"]), tuple(PathError(**row) for row in run["drifts"])
+    )
 
 
 def stack_row(name: str, runs: list[Figures], honest: list[Accumulated]) -> Figures:
@@ -259,7 +272,7 @@ def stack_row(name: str, runs: list[Figures], honest: list[Accumulated]) -> Figu
         "undecided": sum(run["referee"]["undecided"] for run in runs),
         "one_direction": max(run.one_direction for run in honest),
         "any_direction": max(run.any_direction for run in honest),
-        "path": max(drift.steps for run in honest for drift in run.drifts),
+        "path": max(error.steps for run in honest for error in run.path_errors),
         "names": sorted({name for run in runs for name in run["referee"]["names"]}),
     }
 
@@ -268,19 +281,19 @@ def alike(honest: Mapping[str, list[Accumulated]]) -> list[list[str]]:
     """Stacks in groups that gave the same errors: one that repeats another was not left out without it."""
     groups: dict[str, list[str]] = {}
     for name, runs in honest.items():
-        groups.setdefault(repr([(run.leans, run.drifts) for run in runs]), []).append(name)
+        groups.setdefault(repr([(run.biases, run.path_errors) for run in runs]), []).append(name)
     return list(groups.values())
 
 
-def leave_out(honest: Mapping[str, list[Accumulated]], groups: list[list[str]]) -> Figures:
+def leave_out(root: Digest, honest: Mapping[str, list[Accumulated]], groups: list[list[str]]) -> Figures:
     """Every group judged by a budget of the others."""
     accused, total = 0, 0
     for group in groups:
         others = [run for name, runs in honest.items() if name not in group for run in runs]
         if not others:
             continue
-        budget = Budget.of(others, BUDGET_SAFETY)
-        verdicts = [weigh_budget(run, budget).outcome for run in honest[group[0]]]
+        budget = budget_of(root, others, BUDGET_SAFETY)
+        verdicts = [compare_with_budget(run, budget).outcome for run in honest[group[0]]]
         accused, total = accused + verdicts.count("rejected"), total + len(verdicts)
     return {"runs": total, "accused": accused, "interval": list(clopper_pearson(accused, max(total, 1)))}
 
@@ -338,7 +351,7 @@ def try_one(
         return None
     shares = {ref: share_of(thresholds[ref], size * signs[ref], number) for ref in radii}
     values, left = settled(workload, shares, thresholds)
-    verdict = weigh_budget(accumulate(graph, values.get), budget)
+    verdict = compare_with_budget(accumulate(graph, values.get), budget)
     checks = sorted({finding.name for finding in verdict.objections})
     return {"checks": checks, "threshold": left, "placed": len(shares)} | damage(workload, honest, values)
 
@@ -689,7 +702,7 @@ Made by `{command}` on {machine}.
 Data: [budget.json](data/budget.json).
 
 An operator's tolerance leaves room. Errors that stay inside it at every operator, but point in one direction, add up
-along L operators like L, and honest ones like √L. `judging/budget.py` measures two things over a whole opening:
+along L operators like L, and honest ones like √L. `judging/opening/budget.py` measures two things over a whole opening:
 
 - **bias**: for each result, over its n elements, the mean m and the root mean square s of (claimed − exact) ÷ radius.
   Its score is m ÷ √(s²/n + (s/4)²): honest kernels have habits, so a quarter of the size may be systematic, and no
@@ -699,6 +712,8 @@ along L operators like L, and honest ones like √L. `judging/budget.py` measure
 
 Limits are {safety} times the largest that honest stacks showed, for each graph; they are statistics and no theorem.
 What they reject goes to a committee, unless both parties agreed on the limits beforehand.
+`tally calibrate GRAPH --inputs DIR --out FILE --budget FILE` makes the budget of any graph; those who challenge and
+judge disputes take it by `--budget`.
 
 Honest runs are those of the stacks of `tally calibrate`, each computing the whole graph by itself; every operator is
 also put to the referee, without thresholds (*convicted*, *tied*, *undecided*, and *of which* operators those convicted

@@ -14,7 +14,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from tallystick.disputes.economics.challenging import accusing_gain, appeals_expected, planting
-from tallystick.disputes.economics.collusion import bribes_needed, lazy_vote_loss, worst_fight, worst_just_appeal
+from tallystick.disputes.economics.collusion import (
+    bribes_needed,
+    lazy_vote_loss,
+    worst_guilty_appeal,
+    worst_just_appeal,
+)
 from tallystick.disputes.economics.committee import (
     sizes,
     wrong,
@@ -81,7 +86,7 @@ def _numbers(economy: Economy) -> dict[str, Any]:
     worst, crowd, gas = least_compensated(economy), sybils(economy, work.sybils), largest_gas_price(economy)
     full = replace(economy, workload=replace(work, cost_verify=work.cost_honest))
     false = by_name["a false challenge does not pay"]
-    (just_cost, just_gain), (fight_cost, fight_gain) = worst_just_appeal(economy), worst_fight(economy)
+    (just_cost, just_gain), (fight_cost, fight_gain) = worst_just_appeal(economy), worst_guilty_appeal(economy)
     return {
         **{name: value for name, value in asdict(work).items() if name not in ("pool", "sybils")},
         "command": COMMAND,

@@ -71,7 +71,7 @@ and fails where an answer is another one.
 
 {frauds} frauds and {controls} controls, each asked {audits} times; n = 1 forgery per line. Most are forgeries of one
 reference run: Llama-style model, {parameters:,} parameters, byte tokens, AdamW, float32, {steps} steps, an anchor
-every {anchor_stride}, with its step graph. The others, in tables of their own, forge a loop of somebody's own, a GPT-2,
+every {anchor_stride}, with its step graph. The others, in tables of their own, forge a custom training loop, a GPT-2,
 and opened operators. Machine: {machine}; torch {torch}, Python {python}. Prover and auditor ran on the same stack;
 `--tolerant` judges by the shipped limits. How small a change on *another* stack can be and still be caught stands in
 [tolerances.md](tolerances.md).
@@ -106,7 +106,7 @@ claim until that nonce's sample of {ground_samples} steps missed the fraud. An a
 ## What is not caught
 """
 LOOPS = """
-## Forgeries of somebody's own loop
+## Forgeries of a custom training loop
 
 A language model of two layers, AdamW, {steps} steps, an anchor every {anchor_stride}. There is no recipe: the spec
 names a step graph and the rules of the optimizer, records name batches and learning rates. `--replay recipe` replays
@@ -159,7 +159,7 @@ Not tried here, and not shown by any of these verdicts:
 - training before step 0 or after the last step, on anything, that the claim does not mention;
 - data that were poisoned, or chosen to lead to given weights, before they were committed to;
 - a fraud below honest drift: `--tolerant` accepts it by design, once in every segment;
-- what a step graph of somebody's own loop does: without a recipe the graph is the program, and a verdict assumes it;
+- what a step graph of a custom training loop does: without a recipe the graph is the program, and a verdict assumes it;
 - an auditor's own machine or libraries that do not compute what they say."""
 
 

@@ -32,7 +32,7 @@ from research.fingerprints.calibrate import (
 )
 from research.fingerprints.producers import DTYPES
 from research.inference.models import make_model, source_text
-from tallystick.answers.fingerprints import FingerprintCalibration, FingerprintRule
+from tallystick.answers.distance_limits import FingerprintCalibration, FingerprintRule
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 
 LIMITS = Path("src/tallystick/answers/fingerprints.json")

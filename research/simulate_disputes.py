@@ -67,12 +67,12 @@ def show(world: World) -> None:
         refused(move, now, code)
 
     def say_happened(what: str) -> None:
-        print(f"{world.agenda.now}  {what}")
+        print(f"{world.queue.now}  {what}")
         happened(what)
 
     vars(world).update(accepted=say_accepted, refused=say_refused, happened=say_happened)
     world.run()
-    print(f"{world.agenda.events:,} events; {world.digest.hexdigest()}")
+    print(f"{world.queue.events:,} events; {world.digest.hexdigest()}")
 
 
 def _who(move: Move) -> str:

@@ -11,7 +11,6 @@ from tallystick.commitments.digests import Digest, digest
 from tallystick.commitments.encoding import encode
 from tallystick.disputes.game import committee, moves
 from tallystick.disputes.game.context import mover, time_left
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.game import apply
 from tallystick.disputes.game.moves import Move
 from tallystick.disputes.game.partition import bounds, cut_places
@@ -20,6 +19,7 @@ from tallystick.disputes.game.rules import Rules
 from tallystick.disputes.game.state import Phase, State
 from tallystick.disputes.game.voting import next_seats
 from tallystick.errors import RuleError
+from tallystick.judging.fault import Fault
 from tests.support.simulator.trees import NOTHING, Run
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 import sys
+import tempfile
+import textwrap
 from pathlib import Path
 
-from trusted_base import measure, sentence
+from trusted_base import SENTENCE, make_inputs, measure, sentence
 
+WIDTH = 116
 README = Path(__file__).resolve().parent.parent / "README.md"
-FORGED_SHOWN = re.compile(r"^(REJECTED|objection|replayed)")
-ANSWER_SHOWN = re.compile(r"^(ACCEPTED|REJECTED|check|sampler|evidence|fingerprint|objection|same|rung)")
 
 
-def block(lines: list[str]) -> str:
-    """Lines as an indented block."""
-    return "\n".join(f"    {line}".rstrip() for line in lines)
+def block(path: Path) -> str:
+    """An output as an indented block."""
+    return "\n".join(f"    {line}".rstrip() for line in path.read_text().splitlines())
 
 
 def between(text: str, command: str, body: str) -> str:
@@ -28,20 +29,18 @@ def between(text: str, command: str, body: str) -> str:
     return found
 
 
-def chosen(path: Path, shown: re.Pattern[str]) -> str:
-    """The lines of an output that are shown, as a block."""
-    return block([line for line in path.read_text().splitlines() if shown.match(line)])
-
-
 def main(stage: Path) -> None:
     """Rewrite the README from the outputs that lie in `stage`."""
     text = README.read_text()
-    text = between(text, "tally audit run --samples 8", block((stage / "audit.txt").read_text().splitlines()))
-    text = between(text, "tally audit forged --full", chosen(stage / "forged.txt", FORGED_SHOWN))
+    text = between(text, "tally audit run --samples 8", block(stage / "audit.txt"))
+    text = between(text, "tally audit forged --full", block(stage / "forged.txt"))
     for name, file in (("receipt", "receipt.txt"), ("forged", "quantised.txt")):
         command = f"tally verify-response {name}.json --model model"
-        text = between(text, command, chosen(stage / file, ANSWER_SHOWN))
-    text = re.sub(r"[\d,]+ lines for an audit, [^(]*?replays with", sentence(measure()), text)
+        text = between(text, command, block(stage / file))
+    with tempfile.TemporaryDirectory() as folder:
+        make_inputs(Path(folder))
+        stated = sentence(measure(Path(folder)))
+    text = re.sub(SENTENCE, "\n".join(textwrap.wrap(stated, WIDTH)), text)
     README.write_text(text)
 
 

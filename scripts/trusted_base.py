@@ -1,72 +1,119 @@
-"""Counts the lines a verifier has to trust: every module of ours that an audit imports, directly or not.
+"""Measures how much of our code each verifier loads: what a person trusts who believes its verdict.
 
-Printed per folder, with the trainer of the verifier's own counted apart. The README quotes the totals, and a test
-holds it to them.
+Each verifier runs on a small real input in a process of its own. Counted are the lines of code of every module of ours
+that is loaded when it ends, without blank lines, comments and docstrings, and without the command line around it.
+
+Usage: python scripts/trusted_base.py [NAME]    the table of all verifiers, or the modules of one
 """
 
 from __future__ import annotations
 
 import ast
-from collections import Counter
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-SOURCE = Path(__file__).resolve().parent.parent / "src"
-AUDIT = "tallystick.audits"
-ANSWERS = "tallystick.answers"
-REPLAYERS = ("tallystick.frameworks.torch.training.replayer", "tallystick.frameworks.torch.training.graph_replayer")
-OPERATORS = "tallystick.operators"
-
-
-def reachable(start: str) -> set[str]:
-    """The modules of ours that `start` imports at any place, itself included."""
-    found: set[str] = set()
-    waiting = [start]
-    while waiting:
-        module = waiting.pop()
-        if module in found or module_path(module) is None:
-            continue
-        found.add(module)
-        waiting.extend(imports_of(module))
-    return found
-
-
-def imports_of(module: str) -> list[str]:
-    """The modules of ours that one module imports, those for type checkers left out, and the families it may load."""
-    path = module_path(module)
-    assert path is not None
-    names = []
-    waiting: list[ast.AST] = [ast.parse(path.read_text())]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            continue
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("tallystick"):
-            names.append(node.module)
-            names.extend(f"{node.module}.{alias.name}" for alias in node.names)
-        if isinstance(node, ast.Constant) and str(node.value).startswith(f"{OPERATORS}."):
-            names.append(str(node.value))
-        waiting.extend(ast.iter_child_nodes(node))
-    parents = [module.rsplit(".", depth)[0] for depth in range(1, module.count("."))]
-    return [name for name in (*names, *parents) if module_path(name) is not None]
+OURS: Final = "tallystick"
+COMMAND_LINE: Final = "tallystick.cli"
+TEXT: Final = "\n".join(f"Notch {number}: both halves of the stick show {number * number}." for number in range(90))
+RECIPE: Final = """
+[data]
+kind = "text"
+path = "text.txt"
+validation = 8
+[model]
+architecture = "llama"
+[model.config]
+hidden_size = 32
+intermediate_size = 64
+num_hidden_layers = 2
+num_attention_heads = 2
+num_key_value_heads = 1
+max_position_embeddings = 128
+tie_word_embeddings = true
+[optimizer]
+kind = "adamw"
+learning_rate = 3e-3
+[training]
+steps = 4
+batch = 2
+sequence = 16
+seed = 11
+[record]
+anchor_stride = 2
+"""
+SENTENCE: Final = r"[\d,]+\s+lines\s+to\s+verify\s+an\s+answer[^(]*?one\s+operator"
+"""Where the README says what is measured."""
+OPERATOR: Final = "aten.mm.default"
+"""What the referee rules on: a matrix product, in which nearly all arithmetic of a model lies."""
 
 
-def module_path(module: str) -> Path | None:
-    """The file of a module, or `None` where there is none."""
-    stem = SOURCE / module.replace(".", "/")
-    for path in (stem.with_suffix(".py"), stem / "__init__.py"):
-        if path.is_file():
-            return path
-    return None
+@dataclass(frozen=True)
+class Verifier:
+    """A verifier as a person runs it in the folder of inputs, and the most lines that it may load."""
+
+    name: str
+    command: str
+    budget: int
+
+
+VERIFIERS: Final = {
+    each.name: each
+    for each in (
+        Verifier("receipt", "verify-response receipt.json --model model --rung 2", 3500),
+        Verifier("recipe", "audit run --replay recipe --samples 1", 4000),
+        Verifier("graph", "audit run --replay graph --samples 1", 6500),
+        Verifier("referee", "referee operator.leaf", 6000),
+    )
+}
+
+
+def make_inputs(folder: Path) -> None:
+    """A run of four steps, the model that it trained, a receipt of an answer, and the bundle of one operator."""
+    (folder / "text.txt").write_text(TEXT)
+    (folder / "tiny.toml").write_text(RECIPE)
+    _tally(folder, "train tiny.toml --out run --threads 1")
+    _tally(folder, "export-model run model")
+    _tally(folder, "open run --step 1 --operators --out opening")
+    nodes = json.loads((folder / "opening" / "graph.json").read_bytes())["nodes"]
+    number = next(node["number"] for node in nodes if node["operator"] == OPERATOR)
+    _tally(folder, f"referee --make opening --node {number} --out operator.leaf")
+    answers = Path(__file__).resolve().with_name("readme_answers.py")
+    _run(folder, str(answers), "model", ".")
+
+
+def loaded_by(verifier: Verifier, folder: Path) -> dict[str, int]:
+    """Run a verifier on the inputs in `folder`; the lines of code of every module of ours that it loads, by name."""
+    out = folder / f"{verifier.name}.modules.json"
+    _run(folder, __file__, "--loaded", str(out), *verifier.command.split())
+    return {name: code_lines(Path(path)) for name, path in json.loads(out.read_text()).items()}
+
+
+def measure(folder: Path) -> dict[str, int]:
+    """The lines that each verifier loads, by its name."""
+    return {name: sum(loaded_by(verifier, folder).values()) for name, verifier in VERIFIERS.items()}
+
+
+def sentence(lines: Mapping[str, int]) -> str:
+    """What the README says."""
+    return (
+        f"{lines['receipt']:,} lines to verify an answer up to its fingerprints, {lines['recipe']:,} to audit a run by "
+        f"its recipe, {lines['graph']:,} to audit it from its graph, and {lines['referee']:,} to rule on one operator"
+    )
 
 
 def code_lines(path: Path) -> int:
     """Lines that hold code: no blank lines, comments or docstrings."""
-    tree = ast.parse(path.read_text())
-    prose = {line for node in ast.walk(tree) for line in _docstring_lines(node)}
-    lines = path.read_text().splitlines()
+    text = path.read_text()
+    prose = {line for node in ast.walk(ast.parse(text)) for line in _docstring_lines(node)}
     return sum(
         bool(line.strip()) and not line.strip().startswith("#") and number not in prose
-        for number, line in enumerate(lines, 1)
+        for number, line in enumerate(text.splitlines(), 1)
     )
 
 
@@ -78,44 +125,45 @@ def _docstring_lines(node: ast.AST) -> range:
     return range(0)
 
 
-def measure() -> dict[str, int]:
-    """Lines of code: an audit, what judging answers adds, what defines operators, what is replayed with."""
-    audit, answers = reachable(AUDIT), reachable(ANSWERS)
-    operators = {module for module in audit | answers if module.startswith(OPERATORS)}
-    replay = set().union(*map(reachable, REPLAYERS)) - audit
-    return {
-        "audit": total(audit - operators),
-        "answers": total(answers - audit - operators),
-        "operators": total(operators),
-        "replay": total(replay),
+def _tally(folder: Path, command: str) -> None:
+    _run(folder, "-c", "from tallystick.cli.entry import main; main()", *command.split())
+
+
+def _run(folder: Path, *arguments: str) -> None:
+    done = subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(arguments)}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}")
+
+
+def _run_and_list(out: Path, arguments: list[str]) -> int:
+    """In a process of its own: run one command, and write down which modules of ours it loaded."""
+    from tallystick.cli.entry import run
+
+    code = run(arguments)
+    modules = {name: getattr(module, "__file__", None) for name, module in sys.modules.items()}
+    ours = {
+        name: path
+        for name, path in modules.items()
+        if path and name.partition(".")[0] == OURS and not f"{name}.".startswith(f"{COMMAND_LINE}.")
     }
+    out.write_text(json.dumps(ours))
+    return code
 
 
-def sentence(figures: dict[str, int]) -> str:
-    """What the README says."""
-    return (
-        f"{figures['audit']:,} lines for an audit, {figures['answers']:,} more for answers, "
-        f"{figures['operators']:,} that define operators and {figures['replay']:,} for what it replays with"
-    )
-
-
-def total(modules: set[str]) -> int:
-    """Lines of code in these modules."""
-    return sum(code_lines(path) for path in map(module_path, modules) if path is not None)
-
-
-def main() -> None:
-    """Print the table."""
-    modules = reachable(AUDIT)
-    folders: Counter[str] = Counter()
-    for module in modules:
-        path = module_path(module)
-        assert path is not None
-        folders[module.split(".")[1] if "." in module else "tallystick"] += code_lines(path)
-    for folder, lines in sorted(folders.items()):
-        print(f"{folder:14} {lines:6}")
-    print(sentence(measure()))
+def main(names: list[str]) -> None:
+    """Print the table, or the modules of one verifier."""
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        make_inputs(folder)
+        if names:
+            for name, lines in sorted(loaded_by(VERIFIERS[names[0]], folder).items()):
+                print(f"{lines:6} {name}")
+            return
+        for name, lines in measure(folder).items():
+            print(f"{name:8} {lines:7,} of {VERIFIERS[name].budget:,}   tally {VERIFIERS[name].command}")
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--loaded"]:
+        sys.exit(_run_and_list(Path(sys.argv[2]), sys.argv[3:]))
+    main(sys.argv[1:])

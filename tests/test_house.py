@@ -114,6 +114,6 @@ def test_the_checks_see_what_they_forbid() -> None:
         "tallystick.commitments.tree",
     }
     assert named_by("HOME = 'tallystick.commitments.tree'") >= {"tallystick.commitments.tree"}
-    assert "tallystick.recorders.training" not in reachable(["tallystick.audits.training"])
+    assert "tallystick.attacks.catalogue" not in reachable(["tallystick.audits.training"])
     with pytest.raises(CycleError):
         list(TopologicalSorter({"graphs": {"graphs/transforms"}, "graphs/transforms": {"graphs"}}).static_order())

@@ -93,7 +93,7 @@ def _compiled(subject: Subject) -> State:
 
         return JaxEngine().run(subject.graph, subject.bindings)
     from tallystick.frameworks.torch.engine import TorchEngine
-    from tallystick.frameworks.torch.state import to_tensor
+    from tallystick.frameworks.torch.tensors import to_tensor
 
     engine = TorchEngine()
     bound = {name: engine.load(tensor) for name, tensor in subject.bindings.items()}

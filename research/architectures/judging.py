@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from tallystick.graphs.graph import Graph, Ref
 from tallystick.graphs.root import graph_root
 from tallystick.judging.findings import Findings
-from tallystick.judging.operator_judge import OperatorJudge
+from tallystick.judging.opening.judge import judge_operator
+from tallystick.judging.operator.judge import OperatorJudge
 from tallystick.tensors.tensor import Tensor
 
 
@@ -34,7 +35,7 @@ def judge_all(graph: Graph, values: Mapping[Ref, Tensor]) -> Judgement:
     share, where = 0.0, ""
     for node in graph.nodes:
         notes = Findings()
-        if judge.judge(notes, node, values):
+        if judge_operator(notes, judge, node, values):
             unbounded.add(node.operator)
         for finding in notes.seen:
             if not finding.agrees:

@@ -18,8 +18,8 @@ the JAX transformer is `jax.grad` and Adam. All is F32.
 
 Machine: {machine}. Versions: {versions}.
 
-Every graph passes the strict door with its root unchanged, and its own framework replays it with the bits of the native
-run{bits}."""
+The strict reader accepts every graph with its root unchanged, and its own framework replays it with the bits of the
+native run{bits}."""
 GRAPHS = """
 ## Graphs and their slices
 

@@ -148,6 +148,6 @@ def _named(prefix: str, values: Mapping[str, torch.Tensor]) -> dict[str, Tensor]
 
 
 def _copied(value: torch.Tensor) -> Tensor:
-    from tallystick.frameworks.torch.state import to_tensor
+    from tallystick.frameworks.torch.tensors import to_tensor
 
     return to_tensor(value.detach().clone())

@@ -28,7 +28,7 @@ from tallystick.calibration.training.processes import StackJob, run_all
 from tallystick.frameworks.torch.generation.language_models import load_language_model
 from tallystick.tolerances.confidence import clopper_pearson
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
-from tallystick.transcripts.fingerprints import make_fingerprint
+from tallystick.workloads.fingerprints import make_fingerprint
 
 MARGIN: Final = {"F32": 8.0, "BF16": 1.5, "F16": 1.5}
 """How far limits lie above the largest honest distance: precisions of 16 bits leave little room below the cheats."""

@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from tallystick.answers.fingerprints import MEDIAN_FROM
 from tallystick.tensors.safetensors import read_state
-from tallystick.tolerances.fingerprints.residues import encode_numbers, relative_gaps
+from tallystick.tolerances.fingerprints.making import encode_numbers
+from tallystick.tolerances.fingerprints.residues import relative_gaps
 from tallystick.tolerances.fingerprints.settings import PUBLIC_SEED
 from tallystick.tolerances.fingerprints.signs import direction_signs, position_signs
 

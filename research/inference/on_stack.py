@@ -21,9 +21,9 @@ from research.inference.engines import verifier_on
 from research.inference.models import prompts_of, source_text
 from research.inference.stacks import Place, place_named
 from tallystick.answers.policy import ReceiptPolicy
+from tallystick.answers.reading import read_response
 from tallystick.answers.report import ReceiptReport
 from tallystick.answers.request import ExpectedRequest
-from tallystick.answers.response import read_response
 from tallystick.answers.sampler import BANDS, SamplerRule
 from tallystick.answers.verify import verify_receipt
 from tallystick.calibration.training.stacks import enter

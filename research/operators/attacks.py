@@ -19,7 +19,8 @@ from tallystick.errors import UsageError
 from tallystick.graphs.graph import Graph, Ref
 from tallystick.graphs.root import graph_root
 from tallystick.judging.findings import Findings
-from tallystick.judging.operator_judge import OperatorJudge
+from tallystick.judging.opening.judge import judge_operator
+from tallystick.judging.operator.judge import OperatorJudge
 from tallystick.operators.rounding import DETERMINISTIC, Deterministic, Model, Probabilistic, Variance
 from tallystick.transcripts.profile import Profile
 from tests.support.attacks.inference.cheats import CHEATS, Cheat, honest
@@ -126,7 +127,7 @@ def objections(graph: Graph, values: Mapping[Ref, object], region: Region) -> tu
     """The results that a region objects to."""
     notes, judge = Findings(), OperatorJudge(graph_root(graph), profile=region.profile, model=region.model)
     for node in graph.nodes:
-        judge.judge(notes, node, values)  # type: ignore[arg-type]
+        judge_operator(notes, judge, node, values)  # type: ignore[arg-type]
     return tuple(finding.where for finding in notes.seen if not finding.agrees)
 
 

@@ -56,7 +56,7 @@ def honest_answer(answered: Callable[..., Any]) -> Any:
 @pytest.fixture(scope="session")
 def short_policy() -> Any:
     """A policy with which sixteen tokens are enough."""
-    from tallystick.answers.fingerprints import DistanceLimits, FingerprintLimits, FingerprintRule
+    from tallystick.answers.distance_limits import DistanceLimits, FingerprintLimits, FingerprintRule
     from tallystick.answers.policy import ReceiptPolicy
     from tallystick.answers.sampler import SamplerRule
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from tallystick.answers.reading import read_responses
 from tallystick.answers.request import ExpectedRequest
-from tallystick.answers.response import read_responses, split_name
+from tallystick.answers.response import split_name
 from tallystick.answers.stream import verify_stream
-from tallystick.answers.verify import ReceiptContext, verify_receipt, verify_subject
+from tallystick.answers.verify import ReceiptContext, verify_receipt
 
 NONCE = bytes(range(32))
 BODY = {"prompt": "The stick is", "n": 2, "seed": 3, "temperature": 0.8, "max_tokens": 16, "tally_nonce": "ab" * 16}
@@ -35,9 +36,7 @@ def two(answered: Callable[..., Any], language_model: Any, provider_key: Any) ->
 
 
 def verdict_on(subjects: list[ReceiptContext], model: Any, policy: Any) -> Any:
-    return verify_stream(
-        subjects, model, policy, NONCE, lambda subject: verify_subject(subject, model, policy).report(2)
-    )
+    return verify_stream(subjects, model, policy, NONCE)
 
 
 def test_several_answers_to_one_request_with_a_nonce_are_accepted(

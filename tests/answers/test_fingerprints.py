@@ -1,23 +1,17 @@
 import numpy as np
 import pytest
 
-from tallystick.answers.fingerprints import (
-    DistanceLimits,
-    FingerprintLimits,
-    FingerprintRule,
-    judge_fingerprints,
-    judge_states,
-    shipped_calibration,
-    unjudged_fingerprints,
-)
+from tallystick.answers.distance_limits import DistanceLimits, FingerprintLimits, FingerprintRule, shipped_calibration
+from tallystick.answers.fingerprints import judge_fingerprints, unjudged_fingerprints
+from tallystick.answers.states import judge_states
 from tallystick.commitments.digests import digest
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
-from tallystick.transcripts.fingerprints import make_fingerprint
 from tallystick.transcripts.receipt import Answer, EngineStatement, Receipt, Request, Tokens
 from tallystick.transcripts.sampler import Sampler
-from tallystick.transcripts.states_opening import commit_states
+from tallystick.workloads.fingerprints import make_fingerprint
+from tallystick.workloads.hidden_states import commit_states
 
 LAYERS, TOKENS, SIZE = (0, 1, 2), 130, 48
 NONCE = bytes(32)

@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tallystick.answers.enclosure import enclose
+from tallystick.answers.error_bounds import bounded_outputs
 from tallystick.answers.exact import Replay
 from tallystick.answers.ladder import Tools, climb
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.response import Response
-from tallystick.answers.verify import ReceiptContext, StatesChallenge
+from tallystick.answers.states import StatesChallenge
+from tallystick.answers.verify import ReceiptContext
 from tallystick.errors import UnavailableError, UsageError
 from tallystick.frameworks.torch.generation.block_replay import capture_layer
-from tallystick.transcripts.states_opening import commit_states
+from tallystick.workloads.hidden_states import commit_states
 
 NONCE = bytes(range(16))
 EVERYTHING = 1024
@@ -46,7 +47,7 @@ def environment(one_thread: None) -> Any:
 
 @pytest.fixture(scope="module")
 def replayer(language_model: Any) -> Any:
-    from tallystick.cli.exact_replay import PlainReplayer
+    from tallystick.api.exact_replay import PlainReplayer
 
     return PlainReplayer(language_model)
 
@@ -222,7 +223,7 @@ def test_bounds_hold_for_a_whole_layer(language_model: Any, layers: Any) -> None
     """The enclosed result of the first layer holds what this machine computes, and no radius is infinite."""
     tokens = tuple(language_model.encode_text("halves"))
     program = layers(tokens, 0)
-    [found] = enclose(program.graph, program.bindings).values()
+    [found] = bounded_outputs(program.graph, program.bindings).values()
     computed = language_model.prefill(tokens, 0, [0]).hidden[0]
     assert (np.abs(computed - found.centre[0]) <= found.radius[0]).all()
     assert np.isfinite(found.radius).all()
@@ -280,7 +281,7 @@ def test_replayed_tokens_are_no_fingerprints(
 ) -> None:
     """Fewer bits choose the same tokens: a receipt that leaves out what shows them is not accepted for that."""
     from tallystick.tolerances.fingerprints.settings import FingerprintSettings
-    from tallystick.transcripts.fingerprints import make_fingerprint
+    from tallystick.workloads.fingerprints import make_fingerprint
 
     rows = honest_answer.issued.states.states[0].values()[-16:]
     early = make_fingerprint({0: np.array(rows, np.float32)}, FingerprintSettings(layers=(0,), block=8)).to_json()

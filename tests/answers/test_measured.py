@@ -12,8 +12,9 @@ from tallystick.answers.distance_limits import FingerprintRule, Kind, MeasuredMo
 from tallystick.answers.measured import unmeasured_band, unmeasured_limits
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.sampler import SamplerRule
+from tallystick.answers.states import StatesChallenge
 from tallystick.answers.stream import verify_stream
-from tallystick.answers.verify import ReceiptContext, StatesChallenge, verify_receipt, verify_subject
+from tallystick.answers.verify import ReceiptContext, verify_receipt
 from tallystick.attacks.serving.weights import integer_weights
 
 NONCE = bytes(range(32))
@@ -142,8 +143,7 @@ def test_tokens_that_decide_nothing_do_not_cover_for_those_that_do(
 
     def judged(*signed: Any) -> Any:
         subjects = [ReceiptContext(Response(receipt=each)) for each in signed]
-        judge = lambda subject: verify_subject(subject, language_model, short_policy).report(2)  # noqa: E731
-        return verify_stream(subjects, language_model, short_policy, NONCE, judge)
+        return verify_stream(subjects, language_model, short_policy, NONCE)
 
     assert len(judged(lost, forged).evidence) == 2
     assert "evidence" in {each.name for each in judged(lost, forged).verdict.objections}

@@ -142,7 +142,11 @@ def test_sloppy_speculative_decoding_is_refused_without_a_seed_and_true_one_is_a
         verdicts[lenience] = combine(seen)
     assert verdicts[1.0].decision == "accepted"
     assert verdicts[0.5].decision == "rejected"
-    assert abs(verdicts[1.0].surprise.standard_errors) < 4 < verdicts[0.5].surprise.standard_errors
+    assert (
+        abs(verdicts[1.0].likelihoods.surprisal.standard_errors)
+        < 4
+        < verdicts[0.5].likelihoods.surprisal.standard_errors
+    )
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.45])
@@ -182,7 +186,7 @@ def test_honest_answers_are_never_refused_on_likelihoods_and_rarely_near_it() ->
         sampler = Sampler(temperature=0.7, top_p=0.95, seed=seed)
         evidence = judge_small(SERVED, sampler, rule, 12)
         assert evidence.decision != "rejected"
-        high += evidence.likelihoods.log_against() > math.log(20)
+        high += evidence.likelihoods.ratios.log_against() > math.log(20)
     assert clopper_pearson(high, 80, 0.999)[0] <= 0.05
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tallystick.answers import identity, verify
 from tallystick.answers.order import check_order
 from tallystick.answers.response import Response
 from tallystick.answers.stream import is_sampled, verify_stream
-from tallystick.answers.verify import ReceiptContext, verify_subject
+from tallystick.answers.verify import ReceiptContext
 from tallystick.attestation.signing import SigningKey, sign_receipt
 from tallystick.commitments.digests import digest
 from tallystick.transcripts.receipt import Receipt
@@ -36,20 +38,20 @@ def receipts(answered: Callable[..., Any], language_model: Any, provider_key: An
 def verified(language_model: Any, short_policy: Any) -> Callable[..., Any]:
     """The report on a stream: `verified(receipts, complete=True, audit_sample=0.5)`."""
 
-    def verify(signed: list[Any], nonce: bytes = NONCE, **policy: Any) -> Any:
+    def report_on(signed: list[Any], nonce: bytes = NONCE, **policy: Any) -> Any:
         asked = short_policy.model_copy(update={"demands": ()} | policy)
-        subjects = [ReceiptContext(Response(receipt=each)) for each in signed]
+        subjects = contexts(signed)
+        return verify_stream(subjects, language_model, asked, nonce)
 
-        def judge(subject: ReceiptContext) -> Any:
-            return verify_subject(subject, language_model, asked).report(2)
+    return report_on
 
-        return verify_stream(subjects, language_model, asked, nonce, judge)
 
-    return verify
+def contexts(signed: list[Any]) -> list[ReceiptContext]:
+    return [ReceiptContext(Response(receipt=each)) for each in signed]
 
 
 def outcome_of(signed: list[Any], complete: bool = True) -> list[str]:
-    order = check_order([each.receipt for each in signed], complete)
+    order = check_order(contexts(signed), complete)
     return [each.where for each in order.findings.seen if not each.agrees and not each.advisory]
 
 
@@ -60,6 +62,33 @@ def test_an_honest_stream_is_accepted(receipts: list[Any], verified: Callable[..
     assert {"sequence", "evidence", "signature"} <= {finding.name for finding in report.verdict.findings}
     assert json.dumps(report.to_json())
     assert report.lines
+
+
+def test_every_receipt_is_encoded_and_checked_once(
+    receipts: list[Any], verified: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: Counter[str] = Counter()
+
+    def counted(owner: Any, name: str) -> None:
+        known = getattr(owner, name)
+
+        def call(*arguments: Any) -> Any:
+            counts[name] += 1
+            return known(*arguments)
+
+        monkeypatch.setattr(owner, name, call)
+
+    counted(Receipt, "to_bytes")
+    counted(identity, "check_signature")
+    for name in ("check_consistency", "check_model", "known_tokens", "judge_sampler"):
+        counted(verify, name)
+    assert verified(receipts, complete=True).computed == COUNT
+    assert counts == dict.fromkeys(counts, COUNT)
+    assert len(counts) == 6
+    counts.clear()
+    assert verified(receipts, audit_sample=0.0).computed == 0
+    assert counts["check_signature"] == counts["to_bytes"] == counts["known_tokens"] == COUNT
+    assert counts["judge_sampler"] == 0
 
 
 def test_evidence_adds_up_until_it_is_enough(
@@ -158,7 +187,7 @@ def numbered(receipts: list[Any], resigned: Callable[..., Any], count: int = 3, 
 
 def test_the_answers_of_one_request_share_a_nonce(receipts: list[Any], resigned: Callable[..., Any]) -> None:
     """The seeds of these count upward, as those of the choices of one request do."""
-    order = check_order([each.receipt for each in numbered(receipts, resigned)])
+    order = check_order(contexts(numbered(receipts, resigned)))
     [nonce] = [each for each in order.findings.seen if each.where == "request.nonce"]
     assert nonce.agrees
     assert not any("nonce" in line or "binds none" in line for line in order.not_checked)
@@ -181,7 +210,7 @@ def test_a_nonce_under_which_two_requests_were_answered_is_told_and_accuses_nobo
     receipts: list[Any], resigned: Callable[..., Any], changes: dict[str, Any]
 ) -> None:
     found = numbered(receipts, resigned, **changes)
-    order = check_order([each.receipt for each in found])
+    order = check_order(contexts(found))
     [nonce] = [each for each in order.findings.seen if each.where == "request.nonce"]
     assert not nonce.agrees
     assert nonce.advisory

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from tallystick.answers.policy import FingerprintDemand, ReceiptPolicy
+from tallystick.answers.reading import read_response, read_responses
 from tallystick.answers.request import ExpectedRequest
-from tallystick.answers.response import read_response, read_responses
-from tallystick.answers.verify import StatesChallenge, verify_receipt
+from tallystick.answers.states import StatesChallenge
+from tallystick.answers.verify import verify_receipt
 from tallystick.attestation.signing import SigningKey, sign_receipt
 from tallystick.errors import MalformedError, TallyError, UnavailableError
 from tallystick.transcripts.receipt import SignedReceipt
@@ -68,7 +69,9 @@ def test_an_honest_answer_is_accepted_on_every_question(
 ) -> None:
     policy = short_policy.model_copy(update={"keys": (provider_key.public,), "seed": "customer", "nonce": "required"})
     response = read_response(response_of(asked_answer))
-    report = verify_receipt(response.receipt, language_model, policy, request_made, response=response, context=32)
+    report = verify_receipt(
+        response.receipt, language_model, policy, request_made, response=response, context_length=32
+    )
     assert report.outcome == "accepted", report.verdict
     assert set(report.answers.values()) == {"yes"}
     assert {"signature", "model", "prompt", "nonce", "settings", "usage", "finish", "sampler", "evidence"} <= {
@@ -402,8 +405,8 @@ def test_work_beyond_the_policy_or_the_model_is_refused(
         with pytest.raises(UnavailableError, match=rf"answer\.tokens\.count.*{next(iter(changes))}"):
             verify_receipt(signed, language_model, short_policy.model_copy(update=changes))
     with pytest.raises(UnavailableError, match="places of the model"):
-        verify_receipt(signed, language_model, short_policy, context=20)
-    assert verify_receipt(signed, language_model, short_policy, context=32).outcome == "accepted"
+        verify_receipt(signed, language_model, short_policy, context_length=20)
+    assert verify_receipt(signed, language_model, short_policy, context_length=32).outcome == "accepted"
 
 
 def test_an_answer_of_no_tokens_shows_nothing(
@@ -476,7 +479,7 @@ def test_no_mutation_of_a_receipt_is_accepted(honest_answer: Any, language_model
         if found == signed:
             continue
         try:
-            outcomes.add(verify_receipt(found, language_model, short_policy, context=32).outcome)
+            outcomes.add(verify_receipt(found, language_model, short_policy, context_length=32).outcome)
         except TallyError as error:
             outcomes.add(type(error).__name__)
     assert "accepted" not in outcomes
@@ -495,7 +498,7 @@ def test_no_signed_mutation_of_a_receipt_ends_in_another_error(
             from tallystick.transcripts.receipt import Receipt
 
             signed = sign_receipt(Receipt.from_json(changed, "receipt"), provider_key)
-            outcomes.append(verify_receipt(signed, language_model, short_policy, context=32).outcome)
+            outcomes.append(verify_receipt(signed, language_model, short_policy, context_length=32).outcome)
         except TallyError as error:
             outcomes.append(type(error).__name__)
     assert {"accepted", "rejected", "MalformedError"} <= set(outcomes)

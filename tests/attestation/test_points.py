@@ -22,7 +22,8 @@ from tallystick.attestation.points import (
     fault_of_point,
     fault_of_signature,
 )
-from tallystick.attestation.signing import SigningKey, check_signature
+from tallystick.attestation.signatures import check_signature
+from tallystick.attestation.signing import SigningKey
 from tallystick.errors import ProofError
 
 VECTORS = Path(__file__).parents[2] / "vectors"

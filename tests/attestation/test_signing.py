@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.attestation.signing import SigningKey, check_signature, sign_receipt, verify_receipt_signature
+from tallystick.attestation.signatures import check_signature
+from tallystick.attestation.signing import SigningKey, sign_receipt, verify_receipt_signature
 from tallystick.commitments.digests import digest
 from tallystick.errors import MalformedError, ProofError, UsageError
 from tallystick.transcripts.receipt import Answer, EngineStatement, Receipt, Request, SignedReceipt, Tokens

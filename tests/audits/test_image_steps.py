@@ -9,8 +9,7 @@ import pytest
 
 import tallystick
 from tallystick.graphs.files import load_program
-from tallystick.judging.opening import Judgement, judge_opening
-from tallystick.store.run import RunDirectory
+from tallystick.judging.opening.judge import OpeningRequest, judge_opening
 
 torch = pytest.importorskip("torch")
 SIDE, CLASSES, BATCH = 12, 5, 4
@@ -58,9 +57,9 @@ def recorded(out: Path, momentum: float) -> Path:
 
 
 def opened(run: Path, out: Path) -> Path:
-    from tallystick.cli.open import open_step
+    from tallystick.api.opening import open_operators
 
-    open_step(RunDirectory(run), 2, out, None)
+    open_operators(run, 2, out)
     return out
 
 
@@ -70,6 +69,6 @@ def test_an_honest_step_of_it_is_judged_without_objection(momentum: float, one_t
     names = {node.operator for node in load_program(opening / "graph.json")[0].nodes}
     assert {"aten.convolution.default", "aten.convolution_backward.default"} <= names
     assert any("batch_norm" in name for name in names)
-    verdict = judge_opening(opening, Judgement())
+    verdict = judge_opening(opening, OpeningRequest())
     assert [str(finding) for finding in verdict.objections] == []
     assert verdict.outcome == "accepted"

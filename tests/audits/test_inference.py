@@ -15,7 +15,7 @@ from tallystick.audits.inference import InferenceReport, audit_inference
 from tallystick.audits.policy import Policy
 from tallystick.commitments.encoding import encode
 from tallystick.errors import MalformedError, UnavailableError, UsageError
-from tallystick.judging.opening import Judgement, judge_opening
+from tallystick.judging.opening.judge import OpeningRequest, judge_opening
 from tallystick.store.inference import InferenceDirectory, claims_inference
 from tallystick.store.log_writer import LogWriter
 from tallystick.tensors.digest import state_digest
@@ -218,10 +218,10 @@ def test_properties_hold_for_honest_calls_without_the_weights(run: Path) -> None
 
 
 def test_the_operators_of_a_call_are_opened_and_judged(honest: Path, run: Path, tmp_path: Path) -> None:
-    from tallystick.cli.open import open_call
+    from tallystick.api.opening import open_operators
 
-    open_call(InferenceDirectory(honest), 2, tmp_path / "call")
-    asked = Judgement(properties=("masks", "softmax", "norms", "shapes"))
+    open_operators(honest, 2, tmp_path / "call")
+    asked = OpeningRequest(properties=("masks", "softmax", "norms", "shapes"))
     verdict = judge_opening(tmp_path / "call", asked)
     assert verdict.outcome == "accepted"
     assert {finding.name for finding in verdict.findings} >= {"operator", "masks", "softmax", "norms"}
@@ -230,10 +230,10 @@ def test_the_operators_of_a_call_are_opened_and_judged(honest: Path, run: Path, 
         arrays["outputs.logits"][0, 0, 0] += 1e-4
 
     forge(run, 2, "outputs", nudge)
-    open_call(InferenceDirectory(run), 2, tmp_path / "forged")
-    assert [f.name for f in judge_opening(tmp_path / "forged", Judgement()).objections] == ["opened record"]
+    open_operators(run, 2, tmp_path / "forged")
+    assert [f.name for f in judge_opening(tmp_path / "forged", OpeningRequest()).objections] == ["opened record"]
     with pytest.raises(UsageError, match="3 calls were recorded"):
-        open_call(InferenceDirectory(honest), 4, tmp_path / "none")
+        open_operators(honest, 4, tmp_path / "none")
 
 
 def test_a_graph_is_run_and_recorded_without_its_model(honest: Path, one_thread: None, tmp_path: Path) -> None:

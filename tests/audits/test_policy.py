@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tallystick.audits.policy import Policy, read_policy
-from tallystick.errors import MalformedError, UnavailableError
+from tallystick.errors import MalformedError, UnavailableError, UsageError
 
 CLAIM = "sha256:" + "ab" * 32
 
@@ -24,6 +24,18 @@ def test_toml_and_json_say_the_same(tmp_path: Path) -> None:
     json.write_text(f'{{"claim": "{CLAIM}", "devices": ["cpu"], "mode": "tolerant", "samples": 3}}')
     assert read_policy(toml) == read_policy(json)
     assert read_policy(toml).devices == ("cpu",)
+
+
+def test_a_policy_names_a_tolerance_that_is_known_here(tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text('mode = "tolerant"\ntolerance = "dual"\n')
+    assert read_policy(path).tolerance == "dual"
+    path.write_text('mode = "tolerant"\ntolerance = "duall"\n')
+    with pytest.raises(UsageError, match="tolerance duall: known here are bucket, dual, exact"):
+        read_policy(path)
+    path.write_text('tolerance = "dual"\n')
+    with pytest.raises(UsageError, match="an exact audit compares bytes"):
+        read_policy(path)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 from tallystick.tensors.digest import state_digest
 from tallystick.tensors.safetensors import read_state, write_state
 from tallystick.tensors.tensor import Tensor
+from tests.support.plugins import install_tolerances
 
 NOTHING = {"overall": 0.0, "worst_tensor": 0.0, "mismatch_share": 0.0, "element": 0.0, "stretch": 0.0}
 
@@ -103,6 +104,77 @@ def test_without_an_entry_for_this_kind_of_run_the_audit_is_inconclusive(
     report = audited(honest, mode="tolerant", full=True, calibration=table(NOTHING, **change))
     assert report.verdict.outcome == "inconclusive"
     assert any("no limits are calibrated for adamw in fp32" in line for line in report.verdict.unavailable)
+
+
+@pytest.mark.parametrize("name", ["exact", "bucket", "dual"])
+def test_the_policy_names_how_states_are_compared(
+    honest: Path, run: Path, rewrite: Callable[..., None], audited: Callable[..., Any], name: str
+) -> None:
+    asked = {"mode": "tolerant", "full": True, "calibration": table(NOTHING), "tolerance": name}
+    verdict = audited(honest, **asked).verdict
+    assert verdict.outcome == "accepted"
+    names = {finding.name for finding in verdict.findings}
+    assert f"state {name}" in names
+    assert "weights residual" not in names
+    assert f"states agree where the policy's tolerance says so, which is {name}" in verdict.assumptions
+    verdict = audited(forged(run, rewrite, 0.5), **asked).verdict
+    assert f"state {name}" in {finding.name for finding in verdict.objections}
+
+
+OUTSIDE = """
+from tallystick.tolerances.tolerance import Finding
+
+class {made}:
+    def summarize(self, state):
+        return b"".join(bytes(state[name].data) for name in sorted(state))
+
+    def compare(self, claimed, replayed):
+        {answer}
+"""
+SAME = "return Finding(float(claimed != self.summarize(replayed.end)), 0.0)"
+
+
+def test_a_tolerance_from_outside_decides(
+    honest: Path,
+    run: Path,
+    rewrite: Callable[..., None],
+    audited: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    install_tolerances(tmp_path, OUTSIDE.format(made="Same", answer=SAME), {"same": "Same"})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    asked = {"mode": "tolerant", "full": True, "calibration": table(NOTHING), "tolerance": "same"}
+    assert audited(honest, **asked).verdict.outcome == "accepted"
+    verdict = audited(forged(run, rewrite, 0.5), **asked).verdict
+    assert "state same" in {finding.name for finding in verdict.objections}
+
+
+@pytest.mark.parametrize("answer", ["raise RuntimeError('no')", "return True", "return Finding(0.0, float('inf'))"])
+def test_a_tolerance_from_outside_that_fails_leaves_the_audit_inconclusive(
+    honest: Path, audited: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    install_tolerances(tmp_path, OUTSIDE.format(made="Odd", answer=answer), {"odd": "Odd"})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    report = audited(honest, mode="tolerant", full=True, calibration=table(NOTHING), tolerance="odd")
+    assert report.verdict.outcome == "inconclusive"
+    assert any("weights: tolerance odd: " in line for line in report.verdict.unavailable)
+    assert not any(segment.state_agrees for segment in report.segments)
+
+
+def test_what_fails_does_not_hide_what_was_found(
+    run: Path,
+    rewrite: Callable[..., None],
+    audited: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    install_tolerances(tmp_path, OUTSIDE.format(made="Odd", answer="return None"), {"odd": "Odd"})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    asked = {"mode": "tolerant", "full": True, "calibration": table(NOTHING), "tolerance": "odd"}
+    verdict = audited(drifted(run, rewrite), **asked).verdict
+    assert verdict.outcome == "rejected"
+    assert {finding.name for finding in verdict.objections} == {"loss"}
 
 
 def test_the_buckets_are_shown_and_decide_nothing(honest: Path, audited: Callable[..., Any]) -> None:

@@ -65,6 +65,16 @@ def test_a_policy_file_decides_and_an_option_overrides_it(tally: Tally, honest: 
     assert len(json.loads(told.out)["sampled"]) == 5
 
 
+def test_a_policy_names_what_states_are_compared_by(tally: Tally, honest: Path, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text('mode = "tolerant"\ntolerance = "bucket"\n')
+    told = tally("audit", honest, "--policy", policy, "--full")
+    assert (told.code, "state bucket" in told.out, "weights residual" in told.out) == (0, True, False)
+    policy.write_text('mode = "tolerant"\ntolerance = "buckets"\n')
+    told = tally("audit", honest, "--policy", policy)
+    assert (told.code, told.complaint) == (2, "tally: tolerance buckets: known here are bucket, dual, exact")
+
+
 @pytest.mark.parametrize(
     "text", ["samples = 0", "colour = 1", "samples = ", "samples = nan", "window = 2020-01-01", "\x00", "[[mode]]"]
 )

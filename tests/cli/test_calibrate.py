@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tallystick.api.settings import read_budgets, read_profile
 from tallystick.calibration.operators import calibrate, stacks
 from tallystick.calibration.operators.stacks import stack_named
-from tallystick.cli.calibrate import read_profile
 from tallystick.graphs.files import save_program
 from tallystick.graphs.graph import Graph, GraphForm, Input, Node, Output, Role
 from tallystick.graphs.root import graph_root
@@ -71,6 +71,15 @@ def test_all_figures_are_there_when_asked_for(tally: Tally, place: Path) -> None
     assert figures == json.loads((place / "figures.json").read_bytes())
     assert {row["stack"] for row in figures["left_out"]} == {"NumPy", "plain loops"}
     assert (place / "kept" / "traces" / "shared.safetensors").is_file()
+
+
+def test_a_budget_of_whole_runs_is_written_for_judges_of_disputes(tally: Tally, place: Path, graph: Graph) -> None:
+    told = calibrated(tally, place, "--budget", place / "budget.json")
+    assert told.code == 0
+    (budget,) = read_budgets([place / "budget.json"])
+    assert (budget.graph, budget.stacks, budget.runs) == (graph_root(graph), ("NumPy", "plain loops"), 4)
+    assert budget.paths.keys() == {"outputs.0"}
+    assert budget.path == budget.paths["outputs.0"] > 0
 
 
 def test_profiles_of_several_machines_are_joined(tally: Tally, place: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch")
 
 from tallystick.cli.demo_dispute import Ended, honest_claim, record_calls, swapped_layer
-from tallystick.disputes.game.fault import Fault
+from tallystick.judging.fault import Fault
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import pytest
 
 from tallystick import __version__
 from tallystick.cli.entry import app
+from tallystick.cli.root_help import GROUPS
 
 Tally = Callable[..., Any]
 COMMANDS = sorted(
@@ -40,6 +41,18 @@ def test_the_help_of_tally_names_every_command_and_exit_code(tally: Tally) -> No
     assert told.code == 0
     assert all(command in told.out for command in COMMANDS)
     assert "3 inconclusive" in " ".join(told.out.split())
+
+
+def test_the_help_of_tally_shows_every_command_in_one_group_of_at_most_eight() -> None:
+    shown = [name for names in GROUPS.values() for name in names]
+    groups = [each.name for each in app.registered_groups]
+    assert sorted(shown) == sorted([*COMMANDS, *groups])
+    assert max(map(len, GROUPS.values())) <= 8
+
+
+def test_the_help_of_tally_cuts_no_sentence(tally: Tally) -> None:
+    commands = tally("--help").out.partition("\nRecord:")[2]
+    assert "..." not in commands
 
 
 def test_the_version_is_printed(tally: Tally) -> None:

@@ -15,12 +15,13 @@ pytest.importorskip("sqlalchemy")
 pytest.importorskip("web3")
 
 from tallystick.disputes.coordinators.ethereum.location import ContractLocation
+from tallystick.disputes.game.moves import Concede
 from tallystick.disputes.game.rules import Rules
 from tallystick.disputes.game.state import Status
 from tallystick.errors import UnavailableError
 from tests.cli.programs import Programs, await_, running
 from tests.cli.test_parties import calls
-from tests.disputes.coordinators.ethereum.chains import ETHER, KEYS, QUICK, Chain
+from tests.disputes.coordinators.ethereum.chains import ETHER, KEYS, QUICK, Chain, claim, contest
 from tests.serving.conftest import loopback_only
 from tests.support.ethereum_node import LocalNode, running_node
 
@@ -28,7 +29,11 @@ Tally = Callable[..., Any]
 __all__ = ["calls", "loopback_only"]
 GWEI = 10**9
 PARTIES = ("prover", "challenger", "referee", "treasury")
-RULES = {"withdrawal_delay": 1, "referee": KEYS["referee"].address, "treasury": KEYS["treasury"].address}
+OFFICES = ("guardian", "planter")
+RULES = {
+    "withdrawal_delay": 1,
+    **{role: KEYS[role].address for role in ("referee", "treasury", *OFFICES)},
+}
 
 
 @pytest.fixture
@@ -42,7 +47,7 @@ def node() -> Iterator[LocalNode]:
     """A chain whose blocks are final after two more; only the parties of this test hold anything there."""
     try:
         with running_node("--slots-in-an-epoch", "1") as found:
-            for role in PARTIES:
+            for role in (*PARTIES, *OFFICES):
                 found.ask("anvil_setBalance", KEYS[role].address, hex(ETHER))
             yield found
     except UnavailableError as error:
@@ -54,7 +59,7 @@ def node() -> Iterator[LocalNode]:
 @pytest.fixture
 def chain(node: LocalNode, programs: Programs) -> Chain:
     """The contract that `tally contract deploy` makes."""
-    for role in PARTIES:
+    for role in (*PARTIES, *OFFICES):
         KEYS[role].write(programs.folder / role)
     (programs.folder / "rules.json").write_text(json.dumps(RULES))
     owner = ("--key", programs.folder / "treasury", "--rules", programs.folder / "rules.json")
@@ -107,10 +112,45 @@ def check_what_is_shown(tally: Tally, programs: Programs, chain: Chain, rules: R
 
 
 def test_a_contract_is_not_deployed_by_an_account_without_money(tally: Tally, node: LocalNode, tmp_path: Path) -> None:
-    KEYS["guardian"].write(tmp_path / "poor")
+    KEYS["board"].write(tmp_path / "poor")
     told = tally("contract", "deploy", "--rpc", node.url, "--key", tmp_path / "poor")
     assert told.code == 2
-    assert f"{KEYS['guardian'].address} holds nothing on this chain" in told.complaint
+    assert f"{KEYS['board'].address} holds nothing on this chain" in told.complaint
+
+
+def test_the_guardian_of_a_contract_pauses_and_resumes_it(tally: Tally, programs: Programs, chain: Chain) -> None:
+    guardian = ("--coordinator", chain.place, "--key", programs.folder / "guardian")
+    told = tally("dispute", "resume", *guardian)
+    assert (told.code, "running" in told.complaint) == (2, True)
+    told = tally("dispute", "pause", "--coordinator", chain.place, "--key", programs.folder / "prover")
+    assert (told.code, "actor" in told.complaint) == (2, True)
+    assert tally("dispute", "pause", *guardian).out == "on its way\n"
+    chain.final()
+    shown = tally("dispute", "status", "--coordinator", chain.place, "--json").out
+    assert 0 < json.loads(shown)["paused"] <= 3 * 86400
+    assert tally("dispute", "resume", *guardian).out == "on its way\n"
+    chain.final()
+    shown = tally("dispute", "status", "--coordinator", chain.place, "--json").out
+    assert json.loads(shown)["paused"] is None
+
+
+def test_the_planter_unseals_a_claim_at_a_contract(tally: Tally, programs: Programs, chain: Chain) -> None:
+    told = tally("dispute", "seal", KEYS["prover"].address, "--answer", "prover").out
+    (_, seal), (_, salt) = (line.split() for line in told.splitlines())
+    chain.at("prover").submit(claim(chain).model_copy(update={"seal": seal}))
+    chain.final()
+    chain.at("challenger").submit(contest(chain))
+    chain.final()
+    shown = ("--answer", "prover", "--salt", salt, "--coordinator", chain.place)
+    told = tally("dispute", "unseal", 0, *shown, "--key", programs.folder / "planter")
+    assert (told.code, "phase" in told.complaint) == (2, True)
+    chain.at("prover").submit(Concede(actor=KEYS["prover"].address, dispute=0))
+    chain.final()
+    told = tally("dispute", "unseal", 0, *shown, "--key", programs.folder / "referee")
+    assert (told.code, "actor" in told.complaint) == (2, True)
+    assert tally("dispute", "unseal", 0, *shown, "--key", programs.folder / "planter").out == "on its way\n"
+    chain.final()
+    assert chain.anew("treasury").state.disputes[0].is_unsealed
 
 
 def money(chain: Chain, role: str) -> int:

@@ -14,7 +14,8 @@ from tallystick.attestation.signing import verify_receipt_signature
 from tallystick.store.receipts import read_receipts
 from tallystick.transcripts.receipt import SignedReceipt
 from tallystick.transcripts.sampler import Sampler
-from tallystick.transcripts.states_opening import StatesOpening, check_states_opening
+from tallystick.transcripts.states_opening import StatesOpening
+from tallystick.workloads.hidden_states import check_states_opening
 
 pytest.importorskip("torch")
 Tally = Callable[..., Any]

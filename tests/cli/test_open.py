@@ -47,15 +47,15 @@ def run(source: Path, one_thread: None, tmp_path_factory: pytest.TempPathFactory
 def test_a_run_with_a_step_graph_is_audited_by_it(tally: Tally, run: Path) -> None:
     told = tally("audit", run, "--full")
     assert told.code == 0
-    assert "replayed: graph sha256:" in told.out
+    assert "replayed 3 of 3 steps with graph sha256:" in told.out
     assert json.loads(tally("audit", run, "--json").out)["replayed"].startswith("graph sha256:")
-    assert "replayed: the recipe" in tally("audit", run, "--replay", "recipe").out
+    assert "steps with the recipe" in tally("audit", run, "--replay", "recipe").out
 
 
 def test_without_a_graph_the_recipe_is_replayed(tally: Tally, run: Path, tmp_path: Path) -> None:
     assert tally("train", run.parent / "config.toml", "--out", tmp_path / "run", "--no-graph").code == 0
     assert not (tmp_path / "run/graphs").exists()
-    assert "replayed: the recipe" in tally("audit", tmp_path / "run").out
+    assert "steps with the recipe" in tally("audit", tmp_path / "run").out
     told = tally("open", tmp_path / "run", "--step", 1, "--operators", "--out", tmp_path / "x")
     assert told.code == 2
     assert "the run has no step graph" in told.complaint
@@ -115,7 +115,7 @@ def test_properties_are_listed_with_what_they_prove(tally: Tally) -> None:
 
 def test_a_graph_is_run_recorded_audited_opened_and_judged(tally: Tally, tmp_path: Path) -> None:
     from tallystick.frameworks.torch.capture.model import capture
-    from tallystick.frameworks.torch.state import to_tensor
+    from tallystick.frameworks.torch.tensors import to_tensor
     from tallystick.graphs.files import save_program
     from tallystick.tensors.safetensors import write_state
 
@@ -133,6 +133,9 @@ def test_a_graph_is_run_recorded_audited_opened_and_judged(tally: Tally, tmp_pat
     assert told.out.startswith("sha256:")
     assert tally("audit", tmp_path / "run").out.startswith("ACCEPTED")
     assert json.loads(tally("audit", tmp_path / "run", "--json").out)["replayed_calls"] == [1]
+    (tmp_path / "policy.toml").write_text('mode = "tolerant"\ntolerance = "dual"\n')
+    told = tally("audit", tmp_path / "run", "--policy", tmp_path / "policy.toml")
+    assert (told.code, "compares states of a training" in told.complaint) == (2, True)
     assert tally("open", tmp_path / "run", "--step", 1, "--operators", "--out", tmp_path / "call").code == 0
     assert tally("judge", tmp_path / "call", "--properties", "softmax").code == 0
     assert tally("open", tmp_path / "run", "--step", 1).code == 2

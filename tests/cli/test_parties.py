@@ -16,7 +16,10 @@ pytest.importorskip("sqlalchemy")
 from tallystick.attacks.disputes.swapped_layer import forge_swapped_layer
 from tallystick.attestation.signing import SigningKey
 from tallystick.disputes.parties.workspace import Workspace
-from tests.support.attacks.disputes.scene import WEIGHT, record_calls
+from tallystick.graphs.root import graph_root
+from tallystick.judging.opening.budget import budget_of
+from tests.support.attacks.disputes.aligned import aligned_engine, measured, open_one_round
+from tests.support.attacks.disputes.scene import WEIGHT, Scene, record_calls
 
 Tally = Callable[..., Any]
 PARTIES = ("prover", "challenger", "referee", "member")
@@ -125,6 +128,78 @@ def test_offices_need_their_keys(tally: Tally, court: Court) -> None:
     assert (told.code, told.complaint) == (2, "tally: --key: the rules do not list this member")
     told = tally("rule", *court.at("prover"))
     assert (told.code, told.complaint) == (2, "tally: --key: the rules name another referee")
+
+
+def test_a_claim_can_be_planted_and_only_once(tally: Tally, court: Court, calls: Path) -> None:
+    told = tally("prover", calls / "honest", *court.at("prover"), "--once", "--seal", "ab" * 32)
+    assert told.out == "claim 0\n"
+    shown = json.loads(tally("coordinator", "show", "--db", court.db, "--json").out)
+    assert shown["claims"][0]["seal"] == "ab" * 32
+    assert tally("prover", calls / "honest", *court.at("prover"), "--once", "--seal", "ab" * 32).code == 0
+    told = tally("prover", calls / "honest", *court.at("prover"), "--once", "--seal", "cd" * 32)
+    assert (told.code, told.complaint) == (2, "tally: --seal: claim 0 stands already, with another seal")
+    told = tally("prover", calls / "honest", *court.at("prover"), "--once", "--seal", "cd")
+    assert (told.code, told.complaint) == (2, "tally: --seal cd: not 64 lower-case hexadecimal digits")
+
+
+@pytest.fixture(scope="module")
+def aligned(calls: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """In `claim` an opening whose errors are aligned, in `budget.json` what those of honest ones add up to."""
+    folder, scene = tmp_path_factory.mktemp("aligned"), Scene(calls / "no run", calls / "honest")
+    open_one_round(scene, folder / "claim", aligned_engine())
+    for call in (1, 3):
+        open_one_round(scene, folder / f"honest{call}", call=call)
+    runs = [measured(folder / f"honest{call}") for call in (1, 3)]
+    (folder / "budget.json").write_bytes(budget_of(graph_root(scene.recorded.graph), runs).to_bytes() + b"\n")
+    return folder
+
+
+def test_errors_that_add_up_are_contested_by_whoever_brings_a_budget(tally: Tally, court: Court, aligned: Path) -> None:
+    assert tally("prover", aligned / "claim", *court.at("prover"), "--once").out == "claim 0\n"
+    work = court.folder / "without"
+    assert "nothing to contest" in tally("challenger", *court.at("challenger"), "--work", work).err
+    told = tally("challenger", *court.at("challenger"), "--budget", aligned / "budget.json")
+    assert "claim 0: differs: the errors of all operators add up" in told.err
+    for _ in range(4):
+        tally("prover", aligned / "claim", *court.at("prover"), "--once")
+        tally("challenger", *court.at("challenger"), "--budget", aligned / "budget.json")
+    tally("rule", *court.at("referee"), "--budget", aligned / "budget.json")
+    (dispute,) = court.status()["disputes"]
+    assert dispute["fault"] == "prover"
+
+
+@pytest.mark.parametrize(
+    "command", [("challenger",), ("committee",), ("rule",), ("dispute", "play", 0)], ids=lambda words: words[-1]
+)
+@pytest.mark.parametrize("option", ["--profile", "--budget"])
+def test_calibrations_that_are_none_are_refused(
+    tally: Tally, court: Court, command: tuple[object, ...], option: str
+) -> None:
+    (court.folder / "odd.json").write_text('{"version":1}')
+    told = tally(*command, *court.at("referee"), option, court.folder / "odd.json")
+    assert (told.code, "odd.json: " in told.complaint) == (4, True)
+    told = tally(*command, *court.at("referee"), option, court.folder / "none.json")
+    assert (told.code, "none.json: not there" in told.complaint) == (4, True)
+
+
+def test_calibrations_need_a_judge(tally: Tally, court: Court, calls: Path, aligned: Path) -> None:
+    budget = ("--budget", aligned / "budget.json")
+    told = tally("prover", calls / "honest", *court.at("prover"), "--once", *budget)
+    assert (told.code, "--concede-if-wrong" in told.complaint) == (2, True)
+    told = tally("prover", calls / "honest", *court.at("prover"), "--once", "--concede-if-wrong", *budget)
+    assert (told.code, told.out) == (0, "claim 0\n")
+    told = tally("coordinator", "serve", "--db", court.db, *budget)
+    assert (told.code, "--referee" in told.complaint) == (2, True)
+    none = court.folder / "none.json"
+    told = tally("coordinator", "serve", "--db", court.db, "--referee", court.folder / "referee", "--budget", none)
+    assert (told.code, "none.json: not there" in told.complaint) == (4, True)
+
+
+def test_one_graph_has_one_budget(tally: Tally, court: Court, aligned: Path) -> None:
+    twice = ("--budget", aligned / "budget.json") * 2
+    told = tally("rule", *court.at("referee"), *twice)
+    assert (told.code, told.complaint) == (2, "tally: --budget: two budgets for one graph")
+    assert tally("rule", *court.at("referee"), *twice[:2]).code == 0
 
 
 def test_what_is_not_there_is_named(tally: Tally, court: Court, calls: Path, tmp_path: Path) -> None:

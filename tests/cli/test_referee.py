@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from tests.judging.leaf.leaves import Leaves, opened, shifted
 from tests.judging.leaf.test_judge import choices, profile
 
 Tally = Callable[..., Any]
+CODE_LINES = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "trusted_base.py"))["code_lines"]
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +145,46 @@ def test_no_framework_is_imported(honest: Leaves, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
+UNNEEDED = (
+    *("audits", "disputes", "datasets", "recorders", "frameworks", "answers", "attacks", "calibration", "store"),
+    *("graphs.execution", "graphs.transforms", "graphs.files", "operators.engines"),
+    *("transcripts.spec", "transcripts.recipe", "judging.properties", "judging.published"),
+    *("judging.opening.files", "judging.opening.edges", "judging.opening.judge", "judging.opening.budget"),
+    *("judging.operator.elements", "judging.operator.lazy_algebra", "judging.leaf.bundling", "judging.leaf.freivalds"),
+    *("judging.leaf.deviations", "judging.leaf.sampling", "judging.leaf.near_ties"),
+)
+"""Modules that a ruling on a small operator within its bound does not need."""
+
+
+LINES_MAX = 6000
+"""Lines of code, the command line left out, on which a ruling on one operator may rest."""
+
+
+def loaded_by_ruling(path: Path, code: int) -> dict[str, Path]:
+    """The modules of ours, by name and without the command line, that a fresh interpreter loads to rule on a bundle."""
+    text = (
+        "import sys\nfrom tallystick.cli.entry import run\n"
+        f"assert run(['referee', {str(path)!r}, '--json']) == {code}\n"
+        "[print(name, each.__file__) for name, each in sys.modules.items() if name[:11] == 'tallystick.']"
+    )
+    done = subprocess.run([sys.executable, "-c", text], check=True, capture_output=True, text=True)
+    lines = [line.split(" ", 1) for line in done.stdout.splitlines() if line.startswith("tallystick.")]
+    found = {name.removeprefix("tallystick."): Path(file) for name, file in lines}
+    return {name: file for name, file in found.items() if not name.startswith("cli")}
+
+
+def unneeded(names: Iterable[str]) -> set[str]:
+    return {each for each in UNNEEDED if any(f"{name}.".startswith(f"{each}.") for name in names)}
+
+
+def test_a_ruling_loads_only_what_it_checks_with(honest: Leaves, tmp_path: Path) -> None:
+    loaded = loaded_by_ruling(leaf(honest, 0, tmp_path), 0)
+    assert unneeded(loaded) == set()
+    assert sum(map(CODE_LINES, loaded.values())) <= LINES_MAX
+    tied = loaded_by_ruling(leaf(choices(tmp_path / "tied", 1), 1, tmp_path), 3)
+    assert unneeded(tied) == {"judging.leaf.near_ties"}
+
+
 def test_what_a_file_asks_was_chosen_by_whoever_made_it(
     tally: Tally, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +201,6 @@ def test_what_a_file_asks_was_chosen_by_whoever_made_it(
         write_bundle(out, opened(tmp_path / name, changes).whole.bundle(0, chosen))
         assert tally("referee", out).code == code
         assert (asked[-1].nonce, asked[-1].element) == (b"", None)
-        told = tally("referee", out, "--nonce", "ab")
+        told = tally("referee", out, "--nonce", "ab", "--verbose")
         assert (told.code, asked[-1].nonce) == (code, b"\xab")
         assert "drawn after the prover had committed" in told.out

@@ -30,7 +30,7 @@ def verify(folder: Path, model: Path, *options: str) -> int:
 def test_the_graph_of_an_answer_is_the_models(
     route: str, answered: Path, model_directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    named = ("--receipt", str(answered / "receipt.json"), "--route", route)
+    named = ("--receipt", str(answered / "receipt.json"), "--route", route, "--verbose")
     assert verify(answered, model_directory, *named) == 0
     assert f"route taken: {route}" in capsys.readouterr().out
 

@@ -10,17 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallystick.commitments.tiles import TILE_WIDTH, TileReader, TileWriter, tile_path
-from tallystick.commitments.tree import (
-    Hash,
+from tallystick.commitments.proofs import (
     LeafHashes,
     check_consistency,
     check_inclusion,
-    leaf_hash,
     prove_consistency,
     prove_inclusion,
-    tree_root,
 )
+from tallystick.commitments.tiles import TILE_WIDTH, TileReader, TileWriter, tile_path
+from tallystick.commitments.tree import Hash, leaf_hash, tree_root
 from tallystick.errors import MalformedError, ProofError, UnavailableError
 
 VECTORS = Path(__file__).parents[2] / "vectors"

@@ -10,19 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallystick.commitments.tree import (
-    EMPTY_ROOT,
-    Frontier,
-    Hash,
+from tallystick.commitments.proofs import (
     LeafHashes,
     check_consistency,
     check_inclusion,
-    leaf_hash,
-    node_hash,
     prove_consistency,
     prove_inclusion,
-    tree_root,
 )
+from tallystick.commitments.tree import EMPTY_ROOT, Frontier, Hash, leaf_hash, node_hash, tree_root
 from tallystick.errors import ProofError
 
 VECTORS = Path(__file__).parents[2] / "vectors"

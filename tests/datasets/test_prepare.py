@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tallystick.datasets.commitment import DatasetCommitment
 from tallystick.datasets.opened import open_dataset
 from tallystick.datasets.order import BatchPlan
 from tallystick.datasets.preparation import prepare
@@ -21,6 +20,7 @@ from tallystick.errors import MalformedError, ProofError, TallyError, Unavailabl
 from tallystick.frameworks.tokenizers import train_bpe
 from tallystick.tensors.safetensors import write_state
 from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.dataset import DatasetCommitment
 
 TEXT = b"a stick was notched,\r\nthen split: the halves had to match.\n" * 40
 LINES = b'{"text":"one notch"}\r\n{"id":2,"text":"two notches"}'

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from tallystick.commitments.encoding import parse
 from tallystick.commitments.tree import Hash
 from tallystick.datasets.record_opening import RecordOpening, check_record, prove_record
-from tallystick.datasets.records import RecordCommit, RecordTree, encode_example
+from tallystick.datasets.records import RecordTree, encode_example
 from tallystick.errors import MalformedError, ProofError, UsageError
+from tallystick.transcripts.dataset import RecordCommit
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "dataset"
 RECORDS = [b'{"text":"one"}', b'{"text":"two"}', b'{"text":"three"}']

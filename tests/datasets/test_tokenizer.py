@@ -50,7 +50,7 @@ def test_a_merge_whose_bytes_are_a_token_names_that_token() -> None:
         ({"version": 2}, "version"),
         ({"version": True}, "version"),
         ({"pieces": "(a+)+$"}, "pieces"),
-        ({"merges": {}}, "not an array"),
+        ({"merges": {}}, "is no list"),
         ({"merges": [[1]]}, "merges.0.: 1 tokens"),
         ({"merges": [[1, 256]]}, "merges.0."),
         ({"merges": [[-1, 2]]}, "merges.0."),

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallystick.commitments.tree import check_inclusion, leaf_hash
-from tallystick.datasets.chunks import CHUNK_BYTES
+from tallystick.commitments.proofs import check_inclusion
+from tallystick.commitments.tree import leaf_hash
 from tallystick.datasets.tokens import (
-    TokensCommit,
     chunk_tokens,
     commit_tokens,
     encode_tokens,
@@ -20,6 +19,7 @@ from tallystick.datasets.tokens import (
     write_tokens,
 )
 from tallystick.errors import MalformedError, UnavailableError
+from tallystick.transcripts.dataset import CHUNK_BYTES, TokensCommit
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "tokens"
 Factory = pytest.TempPathFactory

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tallystick.disputes.game import moves
-from tallystick.disputes.game.fault import Fault
+from tallystick.judging.fault import Fault
 from tests.disputes.playing import (
     BEACON,
     CHALLENGER,

@@ -8,7 +8,6 @@ from typing import Any
 
 from tallystick.disputes.game import committee, moves
 from tallystick.disputes.game.context import mover, time_left
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.game import apply
 from tallystick.disputes.game.invariants import broken
 from tallystick.disputes.game.moves import Move
@@ -18,6 +17,7 @@ from tallystick.disputes.game.rules import Rules
 from tallystick.disputes.game.state import Dispute, Phase, State
 from tallystick.disputes.game.voting import next_seats
 from tallystick.errors import RuleError
+from tallystick.judging.fault import Fault
 from tests.support.simulator.trees import NOTHING, Run, Tree
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tallystick.disputes.game import committee, moves
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Move
 from tallystick.disputes.game.state import Phase
+from tallystick.judging.fault import Fault
 from tests.disputes.playing import (
     CHALLENGER,
     GUARDIAN,

@@ -15,13 +15,13 @@ from tallystick.commitments.digests import Digest, digest
 from tallystick.commitments.encoding import encode
 from tallystick.disputes.game import committee, moves
 from tallystick.disputes.game.cheap import convict
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.game import TRANSITIONS, apply
 from tallystick.disputes.game.moves import Evidence, read_move
 from tallystick.disputes.game.partition import bounds, rounds
 from tallystick.disputes.game.rules import Rules
 from tallystick.disputes.game.state import Clocks, Dispute, MemberStake, Phase, PostedClaim, Round, State
 from tallystick.errors import MalformedError, RuleError
+from tallystick.judging.fault import Fault
 from tests.support.simulator.trees import Run
 
 ROOT = Path(__file__).parents[2]

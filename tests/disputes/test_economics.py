@@ -10,7 +10,7 @@ import pytest
 
 from tallystick.commitments.encoding import encode
 from tallystick.disputes.economics.challenging import least_fault_rate, least_subsidy, looking_gain
-from tallystick.disputes.economics.collusion import bribes_needed, hush_watchers, least_stings
+from tallystick.disputes.economics.collusion import bribes_needed, least_stings, watchers_beyond_bribes
 from tallystick.disputes.economics.committee import sizes, wrong_majority, wrong_rounds
 from tallystick.disputes.economics.conditions import Condition, conditions, unmet
 from tallystick.disputes.economics.deterrence import (
@@ -182,9 +182,9 @@ def test_a_challenger_bond_below_the_cost_of_answers_does_not_pay_for_them() -> 
 def test_bribes() -> None:
     assert bribes_needed(REFERENCE) == 16
     assert least_stings(REFERENCE) * 16 * REFERENCE.rules.stake == pytest.approx(1_130_000)
-    assert hush_watchers(REFERENCE) == 2
-    assert hush_watchers(changed({"reward": 100})) > 2
-    assert hush_watchers(changed({"reward": 0})) == 0
+    assert watchers_beyond_bribes(REFERENCE) == 2
+    assert watchers_beyond_bribes(changed({"reward": 100})) > 2
+    assert watchers_beyond_bribes(changed({"reward": 0})) == 0
     assert least_stings(changed({"stake": 0})) == math.inf
 
 

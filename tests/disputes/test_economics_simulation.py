@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from tallystick.disputes.economics.challenging import accusing_gain, equilibrium, looking_gain, planting
-from tallystick.disputes.economics.collusion import fights, lazy_vote_loss, worst_just_appeal
+from tallystick.disputes.economics.collusion import guilty_appeals, lazy_vote_loss, worst_just_appeal
 from tallystick.disputes.economics.committee import (
     sizes,
     wrong,
@@ -171,7 +171,7 @@ def test_how_often_one_of_many_false_challenges_wins(rng: np.random.Generator, c
 
 def test_what_a_guilty_party_pays_and_gains_by_appeals(rng: np.random.Generator) -> None:
     rules, work, paid = SHAKY.rules, SHAKY.workload, 0.0
-    for number, (cost, gain) in enumerate(fights(SHAKY), 1):
+    for number, (cost, gain) in enumerate(guilty_appeals(SHAKY), 1):
         paid += appeal_fees(SHAKY)[number - 1]
         errs = (rng.random(N) >= work.certain) & rounds_err(rng, SHAKY)[number]
         assert agrees(paid + np.where(errs, 0.0, number * rules.appeal_bond), cost)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tallystick.operators.tally.sampling import MASKED
+from tallystick.operators.tally.keys import MASKED
 from tests.operators.examples import call
 
 SEED = np.array([7, -9])

@@ -20,7 +20,7 @@ from tallystick.tensors.safetensors import read_state
 torch = pytest.importorskip("torch")
 
 from tallystick.frameworks.torch.generation.language_models import load_language_model  # noqa: E402
-from tallystick.frameworks.torch.state import to_tensor  # noqa: E402
+from tallystick.frameworks.torch.tensors import to_tensor  # noqa: E402
 from tallystick.recorders.export import export_model  # noqa: E402
 
 TEXTS = ["Notch 12: the stick is split.", "", " two  spaces\n\n\ttab", "1234567 halves", "naïve – 木 🪵", "a" * 40]

@@ -14,8 +14,8 @@ from tallystick.attestation.signing import SigningKey, verify_receipt_signature
 from tallystick.errors import MalformedError, UsageError
 from tallystick.sampling.choice import choose
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
-from tallystick.transcripts.fingerprints import distances
 from tallystick.transcripts.sampler import Sampler
+from tallystick.workloads.fingerprints import distances
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

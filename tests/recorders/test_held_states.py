@@ -9,7 +9,7 @@ import pytest
 
 from tallystick.errors import UnavailableError
 from tallystick.recorders.held_states import HASH_BYTES, HeldStates
-from tallystick.transcripts.states_opening import CommittedStates, commit_states
+from tallystick.workloads.hidden_states import CommittedStates, commit_states
 
 ANSWERS = 40
 

@@ -26,13 +26,13 @@ Audit = Callable[[Path], Any]
 
 @pytest.fixture
 def audit(one_thread: None) -> Audit:
+    from tallystick.api.auditing import verifier_stack
     from tallystick.audits.policy import Policy
     from tallystick.audits.training import audit_training
-    from tallystick.cli.audit import verifier_stack_for
 
     def judged(path: Path) -> Any:
         run, asked = RunDirectory(path), Policy(full=True)
-        return audit_training(run, asked, bytes(32), verifier_stack_for(run, None, asked)).verdict
+        return audit_training(run, asked, bytes(32), verifier_stack(run, None, asked)).verdict
 
     return judged
 

@@ -95,13 +95,13 @@ def steps_of(run: Path) -> list[StepRecord]:
 
 @pytest.fixture
 def replayed(one_thread: None) -> Replayed:
+    from tallystick.api.auditing import verifier_stack
     from tallystick.audits.policy import Policy
     from tallystick.audits.training import audit_training
-    from tallystick.cli.audit import verifier_stack_for
 
     def audit(path: Path, **policy: Any) -> Any:
         run, asked = RunDirectory(path), Policy.from_json({"full": True, **policy}, "policy")
-        return audit_training(run, asked, bytes(32), verifier_stack_for(run, None, asked))
+        return audit_training(run, asked, bytes(32), verifier_stack(run, None, asked))
 
     return audit
 

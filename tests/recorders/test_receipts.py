@@ -19,7 +19,7 @@ from tallystick.store.receipts import ReceiptLog, find_receipt, read_receipts, r
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 from tallystick.transcripts.receipt import RECEIPT_BYTES_MAX, Answer, BatchStatement, Request, Tokens
 from tallystick.transcripts.sampler import Sampler
-from tallystick.transcripts.states_opening import check_states_opening
+from tallystick.workloads.hidden_states import check_states_opening
 
 torch = pytest.importorskip("torch")
 

@@ -66,13 +66,13 @@ def fit(
 @pytest.fixture
 def replayed(one_thread: None) -> Replayed:
     """Audit a run on this machine, replaying its graph."""
+    from tallystick.api.auditing import verifier_stack
     from tallystick.audits.policy import Policy
     from tallystick.audits.training import audit_training
-    from tallystick.cli.audit import verifier_stack_for
 
     def audit(path: Path, **policy: Any) -> Any:
         run, asked = RunDirectory(path), Policy.from_json({"full": True, **policy}, "policy")
-        return audit_training(run, asked, bytes(32), verifier_stack_for(run, None, asked))
+        return audit_training(run, asked, bytes(32), verifier_stack(run, None, asked))
 
     return audit
 
@@ -240,7 +240,7 @@ class Module(torch.nn.Module):
 def test_a_loop_that_announces_its_batches_by_hooks_is_recorded_and_replayed(
     one_thread: None, tmp_path: Path, replayed: Replayed
 ) -> None:
-    from tallystick.recorders.lightning import BatchHooks
+    from tallystick import BatchHooks
 
     torch.manual_seed(1)
     module = Module()

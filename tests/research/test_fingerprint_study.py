@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from research.fingerprints import calibrate, compare, producers, states
-from tallystick.answers.fingerprints import FingerprintRule
+from tallystick.answers.distance_limits import FingerprintRule
 from tallystick.tensors.safetensors import write_state
 from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.fingerprints.making import encode_rows
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
-from tallystick.tolerances.fingerprints.wire import encode_rows, measure
+from tallystick.tolerances.fingerprints.wire import measure
 
 LAYERS, COUNTS = (0, 1), (40, 3, 64, 33)
 QUIET, NOISY = 1e-3, 5e-2

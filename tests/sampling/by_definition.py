@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.operators.tally.sampling import (
+from tallystick.operators.tally.keys import (
     KEYS_PER_LOGIT,
     LOWEST,
     MASKED,

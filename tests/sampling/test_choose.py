@@ -11,7 +11,7 @@ import pytest
 from tallystick.errors import MalformedError, UsageError
 from tallystick.frameworks.jax.arrays import JAX
 from tallystick.operators.arrays import NUMPY
-from tallystick.operators.tally.sampling import MASKED
+from tallystick.operators.tally.keys import MASKED
 from tallystick.operators.values import Values
 from tallystick.sampling.choice import choose, kept, keys, scores, weights
 from tallystick.transcripts.sampler import Sampler

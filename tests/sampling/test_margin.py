@@ -13,7 +13,7 @@ from tallystick.errors import MalformedError
 from tallystick.operators.tally import fixed
 from tallystick.sampling.choice import choose, kept, scores
 from tallystick.sampling.edges import FilterEdges
-from tallystick.sampling.fast_path import EVERY_TOKEN, USUAL_REACH, chosen_at_a_glance
+from tallystick.sampling.fast_path import EVERY_TOKEN, USUAL_REACH, plainly_chosen
 from tallystick.sampling.filters import relative_logits
 from tallystick.sampling.margin import margin, margins
 from tallystick.sampling.ranks import Ranks
@@ -64,10 +64,10 @@ def test_the_choice_has_margin_0_and_at_a_glance_nothing_else_passes() -> None:
         rng, sampler, logits, histories = case(seed, vocabulary)
         chosen = choose(logits, sampler, range(ROWS), histories)
         assert not margins(logits, chosen.tolist(), sampler, range(ROWS), histories).any(), sampler
-        honest = chosen_at_a_glance(logits, chosen.tolist(), sampler, range(ROWS), histories, EVERY_TOKEN)
+        honest = plainly_chosen(logits, chosen.tolist(), sampler, range(ROWS), histories, EVERY_TOKEN)
         told, asked = told + int(honest.sum()), asked + ROWS * (sampler.form == "gumbel" or sampler.is_greedy)
         other = rng.integers(0, vocabulary, ROWS)
-        passed = chosen_at_a_glance(logits, other.tolist(), sampler, range(ROWS), histories, EVERY_TOKEN)
+        passed = plainly_chosen(logits, other.tolist(), sampler, range(ROWS), histories, EVERY_TOKEN)
         assert not (passed & (other != chosen)).any(), sampler
         refused += int((~passed & (other != chosen)).sum())
     assert told > 0.8 * asked, "ties and tokens at an edge are left to the slow way"
@@ -218,13 +218,13 @@ def test_a_smaller_reach_overlooks_no_more_than_it_says() -> None:
     sampler, reach = Sampler(seed=4), 1.0
     chosen = choose(logits, sampler, range(rows), nothing)
     second = np.argsort(scores(logits, sampler, range(rows), nothing), axis=1)[:, -2]
-    passed = chosen_at_a_glance(logits, second.tolist(), sampler, range(rows), nothing, reach)
+    passed = plainly_chosen(logits, second.tolist(), sampler, range(rows), nothing, reach)
     everyone = np.arange(rows)
     held = scores(logits, sampler, range(rows), nothing)[everyone, second] / fixed.ONE * math.log(2)
     relative = logits - logits.max(axis=1, keepdims=True)
     overlooked = relative[everyone, chosen] < held - math.log(math.log(2)) - reach  # keys are log2(-log2 u)
     assert (passed == overlooked).all()
-    usual = chosen_at_a_glance(logits, second.tolist(), sampler, range(rows), nothing, USUAL_REACH)
+    usual = plainly_chosen(logits, second.tolist(), sampler, range(rows), nothing, USUAL_REACH)
     assert usual.mean() < 0.05 < passed.mean()
 
 

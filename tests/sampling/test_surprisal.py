@@ -9,7 +9,7 @@ import pytest
 
 from tallystick.errors import MalformedError
 from tallystick.sampling.surprisal import log_ratios, probabilities, surprisals
-from tallystick.tolerances.evidence import discount
+from tallystick.tolerances.likelihoods import discount
 from tallystick.transcripts.sampler import Sampler
 
 V = 24

@@ -18,7 +18,7 @@ import torch
 from tallystick.errors import MalformedError
 from tallystick.frameworks.torch.generation.sampler import TorchSampler, choose_on_device
 from tallystick.operators.tally import fixed
-from tallystick.operators.tally.sampling import MASKED
+from tallystick.operators.tally.keys import MASKED
 from tallystick.operators.values import Values
 from tallystick.sampling.choice import choose, kept, keys, scores, weights
 from tallystick.sampling.filters import keys_of

@@ -14,7 +14,7 @@ import pytest
 
 import tallystick
 from tallystick.answers.client import WholeAnswer, with_nonce
-from tallystick.answers.fingerprints import FingerprintLimits, FingerprintRule
+from tallystick.answers.distance_limits import FingerprintLimits, FingerprintRule
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.sampler import SamplerRule
 from tallystick.attestation.signing import SigningKey
@@ -232,10 +232,16 @@ def test_one_response_is_verified_in_any_form(language_model: Any, model_directo
 
 
 def test_looking_at_the_names_loads_nothing() -> None:
-    code = "import sys, tallystick; print(tallystick.__all__); print('torch' in sys.modules)"
+    code = "import sys, tallystick; print(tallystick.__all__); print('torch' in sys.modules, 'pydantic' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "'verify', 'wrap'" in out
-    assert out.endswith("False\n")
+    assert out.endswith("False False\n")
+
+
+def test_wrap_and_verify_load_no_framework_before_there_is_a_model() -> None:
+    code = "import sys, tallystick; tallystick.wrap, tallystick.verify; print('torch' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out == "False\n"
 
 
 def test_the_official_client_against_the_real_server(server: Any, model_directory: Path) -> None:

@@ -15,11 +15,11 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from tallystick.answers.policy import ReceiptPolicy
+from tallystick.answers.reading import read_response, read_responses
 from tallystick.answers.request import ExpectedRequest
-from tallystick.answers.response import read_response, read_responses
 from tallystick.answers.sampler import SamplerRule
 from tallystick.answers.stream import verify_stream
-from tallystick.answers.verify import ReceiptContext, verify_subject
+from tallystick.answers.verify import ReceiptContext, verification_of
 from tallystick.attestation.signing import SigningKey, verify_receipt_signature
 from tallystick.commitments.digests import digest
 from tallystick.commitments.encoding import encode
@@ -199,11 +199,10 @@ def test_an_honest_proxy_is_rejected_by_nobody_and_shows_nothing_that_it_did_not
     asked = ExpectedRequest.from_body(body)
     subjects = [ReceiptContext(each, asked) for each in read_responses(response)]
     for subject in subjects:
-        report = verify_subject(subject, language_model, ReceiptPolicy()).report(2)
+        report = verification_of(subject, language_model, ReceiptPolicy()).report(2)
         assert report.outcome == "inconclusive", report.verdict.objections
         assert report.answers["same precision"] == report.answers["same model"] == "unknown"
-    judge = lambda each: verify_subject(each, language_model, ReceiptPolicy()).report(2)  # noqa: E731
-    whole = verify_stream(subjects, language_model, ReceiptPolicy(complete=True), bytes(32), judge)
+        whole = verify_stream(subjects, language_model, ReceiptPolicy(complete=True), bytes(32))
     assert whole.outcome == "inconclusive", whole.verdict.objections
 
 
@@ -217,16 +216,16 @@ def test_what_a_proxy_passed_on_is_accepted_as_far_as_the_policy_asks(
     sampler = SamplerRule(dishonest=0.9)
     policy = ReceiptPolicy(kv_caches=("native", "unknown"), demands=(), sampler=sampler)
     subject = ReceiptContext(response, ExpectedRequest.from_body(body))
-    assert verify_subject(subject, language_model, policy).report(2).outcome == outcome
+    assert verification_of(subject, language_model, policy).report(2).outcome == outcome
     promised = policy.model_copy(update={"sampler": sampler.model_copy(update={"form": "gumbel"})})
-    assert verify_subject(subject, language_model, promised).report(2).outcome == "accepted"
+    assert verification_of(subject, language_model, promised).report(2).outcome == "accepted"
 
 
 def test_a_proxy_is_bound_to_the_text_that_it_passed_on(proxying: Proxying, strange: str, language_model: Any) -> None:
     with proxying(strange, root=language_model.card.identity) as proxy:
         told = proxy.http.post("/v1/chat/completions", json=CHAT).json()
     told["choices"][0]["message"]["content"] = "iron"
-    report = verify_subject(ReceiptContext(read_response(told)), language_model, ReceiptPolicy()).report(2)
+    report = verification_of(ReceiptContext(read_response(told)), language_model, ReceiptPolicy()).report(2)
     assert [each.name for each in report.verdict.objections] == ["tokens"]
 
 

@@ -10,7 +10,8 @@ import pytest
 from tallystick.attestation.signing import SigningKey, verify_receipt_signature
 from tallystick.recorders.receipts import RecordSettings
 from tallystick.transcripts.receipt import SignedReceipt
-from tallystick.transcripts.states_opening import StatesOpening, check_states_opening
+from tallystick.transcripts.states_opening import StatesOpening
+from tallystick.workloads.hidden_states import check_states_opening
 
 AUDITOR = {"Authorization": "Bearer auditors-key"}
 BODY = {"model": "tiny", "prompt": "the stick", "max_tokens": 6, "temperature": 0}

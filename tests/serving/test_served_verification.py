@@ -9,9 +9,9 @@ import pytest
 
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.sampler import SamplerRule
-from tallystick.answers.verification import verify
-from tallystick.transcripts.fingerprints import distances
+from tallystick.api.answers import verify
 from tallystick.transcripts.receipt import SignedReceipt
+from tallystick.workloads.fingerprints import distances
 
 POLICY = ReceiptPolicy(sampler=SamplerRule(dishonest=0.9), demands=())
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "halves"}], "max_tokens": 8, "seed": 3}

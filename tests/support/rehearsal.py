@@ -13,7 +13,6 @@ from typing import Final, Literal
 
 from tallystick.commitments.digests import Digest, digest_bytes
 from tallystick.disputes.coordinators.manifest import manifest_digest
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.game import apply
 from tallystick.disputes.game.moves import Choose, Contest, Descend, Move, Partition, Post, Protest, Reveal
 from tallystick.disputes.game.partition import bounds, cut_places
@@ -31,7 +30,8 @@ from tallystick.disputes.game.protocols import (
 from tallystick.disputes.game.rules import Rules
 from tallystick.disputes.game.state import Dispute, Phase, State
 from tallystick.documents.files import read_document
-from tallystick.judging.opening import OPENING
+from tallystick.judging.fault import Fault
+from tallystick.judging.opening.files import OPENING
 from tallystick.store.inference import InferenceDirectory, claims_inference
 from tallystick.store.run import RunDirectory
 from tallystick.transcripts.claim import Log

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from tallystick.commitments.digests import digest
 from tallystick.commitments.encoding import encode
-from tallystick.commitments.tree import Hash, LeafHashes, check_inclusion, leaf_hash, prove_inclusion, tree_root
+from tallystick.commitments.proofs import LeafHashes, check_inclusion, prove_inclusion
+from tallystick.commitments.tree import Hash, leaf_hash, tree_root
 from tallystick.errors import UnavailableError
 from tallystick.tensors import digest as digest_module
 from tallystick.tensors.digest import CHUNK_BYTES, digest_file, digest_state, digest_tensor, state_digest, tensor_digest

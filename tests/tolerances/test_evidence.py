@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tallystick.tolerances.confidence import clopper_pearson
-from tallystick.tolerances.evidence import Likelihoods, MismatchTest, Trials, decide, discount, log_mean, restarted
+from tallystick.tolerances.evidence import MismatchTest, Trials, log_mean
+from tallystick.tolerances.likelihoods import Likelihoods, discount
 
 TEST = MismatchTest(honest=0.02, dishonest=0.1)
 STREAMS, TOKENS = 2000, 400
@@ -65,15 +66,8 @@ def test_the_factor_for_honesty_has_mean_one_at_most_under_every_dishonest_rate(
 def test_the_tokens_missing_are_just_enough() -> None:
     beta, seen = 0.01, Trials(10, 1)
     missing = TEST.tokens_missing(seen, beta)
-    assert decide(TEST.against(seen), TEST.in_favour(seen), 1e-6, beta) == "inconclusive"
-    assert decide(0.0, TEST.in_favour(seen + Trials(missing)), 1e-6, beta) == "accepted"
-    assert decide(0.0, TEST.in_favour(seen + Trials(missing - 1)), 1e-6, beta) == "inconclusive"
+    assert TEST.in_favour(seen + Trials(missing - 1)) < -math.log(beta) <= TEST.in_favour(seen + Trials(missing))
     assert TEST.tokens_missing(Trials(1000), beta) == 0
-
-
-def test_a_rejection_stands_above_an_acceptance() -> None:
-    assert decide(20.0, 20.0, 1e-6, 0.01) == "rejected"
-    assert decide(0.0, 20.0, 1e-6, 0.01) == "accepted"
 
 
 def test_evidence_adds_over_receipts() -> None:
@@ -152,22 +146,6 @@ def test_random_drift_keeps_the_mean_of_a_factor_below_one_after_its_discount() 
     means = [float((tempered(logits + rms * rng.standard_normal(16), 1.0) * q / p).sum()) for _ in range(4000)]
     assert np.mean(means) + 4 * np.std(means) / 63 > 1.0
     assert np.mean(means) * math.exp(-discount(9.0, 1.0, rms)) <= 1.0
-
-
-def test_a_restarted_detector_finds_a_late_turn_that_the_plain_product_has_paid_for() -> None:
-    match, miss = TEST.against(Trials(1)), TEST.against(Trials(1, 1))
-    stream = [match] * 2000 + [miss, match, match] * 12
-    assert sum(stream) < math.log(1e6)
-    assert restarted(stream)[-1] > math.log(1e6)
-    assert max(restarted([match] * 2000)) < math.log(1e3)
-
-
-def test_a_restarted_detector_runs_long_before_it_accuses_an_honest_stream() -> None:
-    alpha, length = 0.02, 400
-    rng = np.random.default_rng(9)
-    factors = np.where(rng.random((300, length)) < TEST.honest, math.log(5.0), math.log1p(-0.1) - math.log1p(-0.02))
-    times = [next((n for n, v in enumerate(restarted(row), 1) if v >= -math.log(alpha)), length) for row in factors]
-    assert np.mean(times) >= 1 / alpha
 
 
 def test_the_mean_of_logarithms_survives_extremes() -> None:

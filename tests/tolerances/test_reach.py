@@ -131,7 +131,7 @@ def test_norms_and_learning_rates_have_to_match():
 def trained(dtype, steps, rate=1e-4, decay=0.1, betas=(0.9, 0.95), elements=200_000):
     """Weights and second moments after the first step of PyTorch's AdamW in `dtype`, and `steps` later."""
     torch = pytest.importorskip("torch")
-    from tallystick.frameworks.torch.state import to_tensor
+    from tallystick.frameworks.torch.tensors import to_tensor
 
     drawn = torch.Generator().manual_seed(3)
     weight = torch.nn.Parameter((0.02 * torch.randn(elements, generator=drawn)).to(dtype))

@@ -9,9 +9,7 @@ import pytest
 
 from tallystick.commitments.digests import digest
 from tallystick.commitments.tree import leaf_hash
-from tallystick.datasets.commitment import DatasetCommitment
-from tallystick.datasets.records import RecordCommit
-from tallystick.datasets.tokens import TokensCommit
+from tallystick.transcripts.dataset import DatasetCommitment, RecordCommit, TokensCommit
 from tallystick.transcripts.record import AnchorRecord, Batch, HeaderRecord, Knobs, Record, StepRecord, anchor_file
 from tallystick.transcripts.spec import Spec
 from tallystick.transcripts.summary import StateSummary

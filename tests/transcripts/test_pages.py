@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tallystick.commitments.encoding import encode
-from tallystick.datasets.commitment import DatasetCommitment
 from tallystick.errors import MalformedError
 from tallystick.transcripts.claim import Claim
+from tallystick.transcripts.dataset import DatasetCommitment
 from tallystick.transcripts.environment import Environment
 from tallystick.transcripts.record import StepRecord, TraceEntry, read_record
 from tallystick.transcripts.spec import Spec

@@ -15,7 +15,7 @@ from tallystick.attestation.signing import verify_receipt_signature
 from tallystick.errors import MalformedError, ProofError
 from tallystick.transcripts.model_card import ModelCard
 from tallystick.transcripts.receipt import Receipt, SignedReceipt
-from tallystick.transcripts.states_opening import commit_states
+from tallystick.workloads.hidden_states import commit_states
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,7 +1,7 @@
 """`tallystick.wrap`: a client of the `openai` library whose answers are verified in the background.
 
-Every request gets a fresh nonce, and a seed of the customer's where it has none. The answer is handed over as it came
-and when it came; what checking it shows stands in `verdicts` later, errors of checking included, as inconclusive.
+Every request gets a fresh nonce, and a random seed where it has none. The answer is returned unchanged and without
+delay; its verdict appears in `verdicts` later. An error while checking is an inconclusive verdict.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
+from tallystick.answers.limits import context_length_of
 from tallystick.answers.report import ReceiptReport
 from tallystick.answers.sampler import SamplerEvidence
 from tallystick.answers.stream import combined, is_sampled
 from tallystick.answers.verification import (
     ModelSource,
     PolicySource,
-    context_of,
     json_of,
     model_of,
     policy_of,
@@ -45,7 +45,7 @@ OnVerdict = Callable[["Checked"], object]
 
 @dataclass(frozen=True)
 class Checked:
-    """What checking one answer showed; `report` is missing where no check could be made. `nonce` names the request."""
+    """The verdict on one answer; `report` is missing where no check could be made. `nonce` names the request."""
 
     nonce: str
     verdict: Verdict
@@ -69,7 +69,7 @@ def wrap(
 
 
 class VerifyingClient:
-    """Everything of `client`, with `create` watched; `close`, or leaving it as a context, waits for all verdicts."""
+    """`client` with answers of `create` verified; `close`, or the end of `with`, waits for verdicts."""
 
     def __init__(self, client: Any, model: ModelSource, policy: PolicySource, on_verdict: OnVerdict | None) -> None:
         self._client, self._model, self._policy = client, model, policy_of(policy)
@@ -93,12 +93,12 @@ class VerifyingClient:
 
     @property
     def verdicts(self) -> tuple[Checked, ...]:
-        """What is known by now, in the order of the answers; the last ten thousand."""
+        """The verdicts so far in the order of the answers; the last ten thousand are kept."""
         return tuple(self._checked)
 
     @property
     def evidence(self) -> tuple[SamplerEvidence, ...]:
-        """What the sampler checks of all these answers show together."""
+        """The evidence about the sampler from all these answers together."""
         return combined(each.report.evidence for each in self.verdicts if each.report and each.report.evidence)
 
     def wait(self) -> tuple[Checked, ...]:
@@ -133,8 +133,8 @@ class VerifyingClient:
             return Verdict((), not_checked=(f"not in the sample of {share:g} of all answers",))
         model = model_of(self._model)
         asked = request_of({name: value for name, value in body.items() if _is_given(value)})
-        context = context_of(model)
-        return verify_receipt(response.receipt, model, self._policy, asked, response=response, context=context)
+        places = context_length_of(model)
+        return verify_receipt(response.receipt, model, self._policy, asked, response=response, context_length=places)
 
     def _collect(self, nonce: str, done: Future[Found]) -> None:
         error = done.exception()
@@ -148,12 +148,12 @@ class VerifyingClient:
 
 
 def _too_many() -> Found:
-    """What is known of an answer that is let go: it waits for its turn without the answer."""
+    """The verdict on an answer that was dropped because too many were waiting."""
     return Verdict((), (f"could not check: more than {WAITING_MAX} answers were waiting",))
 
 
 class _Watched:
-    """A part of a client on the way to `create`; all the rest is passed through."""
+    """An attribute of the client on the path to `create`; other attributes are passed through."""
 
     def __init__(self, part: Any, owner: VerifyingClient, path: tuple[str, ...]) -> None:
         self._part, self._owner, self._path = part, owner, path
@@ -174,7 +174,7 @@ class _Watched:
 
 
 class WatchedStream:
-    """A stream of chunks handed on as they come, and put together for the check."""
+    """A stream that yields chunks as they arrive, and joins them for the check."""
 
     def __init__(self, stream: Any, check: Callable[[object], None]) -> None:
         self._stream, self._check = stream, check
@@ -199,7 +199,7 @@ class WatchedStream:
         self.close()
 
     def close(self) -> None:
-        """Let the stream go; an answer that was not heard to its end cannot be checked."""
+        """Close the stream; an answer that was not read to its end cannot be checked."""
         closing = getattr(self._stream, "close", None)
         if closing is not None:
             closing()
@@ -220,7 +220,7 @@ class WatchedStream:
 
 
 class WholeAnswer:
-    """The response that the chunks of a stream amount to."""
+    """The response that the chunks of a stream form together."""
 
     def __init__(self) -> None:
         self._fields: dict[str, Any] = {}
@@ -250,7 +250,7 @@ class WholeAnswer:
 
 
 def with_nonce(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call with a nonce that nobody has seen, and with a seed."""
+    """The arguments of a call with a fresh random nonce, and with a seed."""
     extra = dict(asked.get("extra_body") or {})
     extra.setdefault("tally_nonce", secrets.token_hex(NONCE_BYTES))
     body = {**asked, "extra_body": extra}
@@ -260,5 +260,5 @@ def with_nonce(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_given(value: object) -> bool:
-    """Whether an argument is a JSON value: the client's own markers for arguments left out are not."""
+    """Whether an argument is a JSON value; the client's marker for an omitted argument is none."""
     return value is None or isinstance(value, str | int | float | list | tuple | Mapping)

@@ -1,10 +1,10 @@
-"""How far honest fingerprints and hidden states may lie from a verifier's own: tables, and the rule that picks one.
+"""Limits on the distance of honest fingerprints and hidden states from the verifier's own, and the rule that picks one.
 
 `research/fingerprint_calibration.py` makes the shipped table, which is committed with the figures it rests on. A
 verifier may bring another one, such as that of the one model it was promised; a provider never can.
 
 Rounding adds up over layers, so limits say nothing about models that are deeper or wider than those they were measured
-on. They carry that range; outside it a distance convicts nobody, and clears nobody.
+on. They carry that range; outside it a distance decides nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tallystick.documents.document import Count, Document, Positive
 from tallystick.tolerances.fingerprints.residues import reach
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 from tallystick.transcripts.model_card import ModelCard
-from tallystick.transcripts.states_opening import PARTS_MAX
+from tallystick.transcripts.receipt import PARTS_MAX
 
 Dtype = Literal["F32", "BF16", "F16"]
 Bits = Literal[1, 4, 8, 32]
@@ -43,7 +43,7 @@ class MeasuredModels(Document):
     answers: Positive = 1
 
     def covers(self, card: ModelCard) -> bool:
-        """Whether a model is within the range."""
+        """Whether the limits hold for a model."""
         return self.dtype == card.dtype and card.layers <= self.layers and card.width <= self.width
 
 

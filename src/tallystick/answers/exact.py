@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from tallystick.answers.report import BITS, Notebook
+from tallystick.answers.report import BITS, CheckLog
 from tallystick.errors import ProofError
 from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.environment import Environment
@@ -18,7 +18,7 @@ from tallystick.transcripts.receipt import Fingerprint, Receipt, StatesCommitmen
 
 @dataclass(frozen=True)
 class Replay:
-    """What the verifier's own generation gave, summarised as the receipt summarises."""
+    """The verifier's own generation, with fingerprints made as the receipt's were."""
 
     tokens: tuple[int, ...]
     fingerprints: tuple[Fingerprint, ...] = ()
@@ -37,32 +37,32 @@ class ExactReplayer(Protocol):
 
 
 def judge_replay(
-    notes: Notebook,
+    log: CheckLog,
     receipt: Receipt,
     prompt: tuple[int, ...],
     answer: tuple[int, ...],
     replayer: ExactReplayer,
     stated: Environment | None,
 ) -> frozenset[int]:
-    """Generate again and compare; returns the rungs below whose doubts are settled by it.
+    """Generate the answer again and compare; returns the lower rungs that this settles.
 
     `stated` is the provider's environment, if it is at hand.
     """
     reasons = differences(receipt, replayer.environment, stated)
     if reasons:
         for reason in reasons:
-            notes.lacks("replay", reason)
+            log.unavailable("replay", reason)
         return frozenset()
     found = replayer.replay(receipt, prompt)
     place = first_difference(answer, found.tokens)
     if place is None:
-        return _same_tokens(notes, receipt, found)
+        return _same_tokens(log, receipt, found)
     prefix = _same_prefix(receipt, found, place)
     if prefix:
         detail = f"the bits of {prefix} tokens before are the same, and then the tokens are not"
-        notes.note(Finding(float(len(answer) - place), 0.0, "replay", f"token {place}", detail))
+        log.add(Finding(float(len(answer) - place), 0.0, "replay", f"token {place}", detail))
     else:
-        notes.lacks("replay", f"parts at token {place}, and nothing shows that the kernels before were the same")
+        log.unavailable("replay", f"parts at token {place}, and nothing shows that the kernels before were the same")
     return frozenset()
 
 
@@ -88,15 +88,15 @@ def first_difference(claimed: tuple[int, ...], replayed: tuple[int, ...]) -> int
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(claimed), len(replayed)))
 
 
-def _same_tokens(notes: Notebook, receipt: Receipt, found: Replay) -> frozenset[int]:
-    notes.agrees("replay", "tokens", "every token, generated again")
+def _same_tokens(log: CheckLog, receipt: Receipt, found: Replay) -> frozenset[int]:
+    log.agrees("replay", "tokens", "every token, generated again")
     claimed_bits = (receipt.fingerprints, receipt.states and receipt.states.root)
     if claimed_bits == ((), None):
         return frozenset({1})
     if claimed_bits == (found.fingerprints, found.states and found.states.root):
-        notes.agrees(BITS, "hidden states", "every bit that the receipt binds")
+        log.agrees(BITS, "hidden states", "every bit that the receipt binds")
         return frozenset({1, 2, 3})
-    notes.lacks("replay", "the tokens are the same, and the bits of the hidden states are not: other kernels")
+    log.unavailable("replay", "the tokens are the same, and the bits of the hidden states are not: other kernels")
     return frozenset({1})
 
 

@@ -1,4 +1,4 @@
-"""Rung 3: one layer run alone on the provider's own opened input, judged by what its operators may round.
+"""Rung 3: one layer is run on the provider's opened input and judged by the rounding error of its operators.
 
 The input is exact, so no error of earlier layers has to be forgiven: a layer that was skipped, quantised or exchanged
 stands out by orders of magnitude. Two limits are applied. The theorem: every element lies within the radius that error
@@ -13,10 +13,11 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.answers.enclosure import Enclosed, enclose
+from tallystick.answers.error_bounds import BoundedValue, bounded_outputs
 from tallystick.answers.policy import ReceiptPolicy
-from tallystick.answers.report import Notebook
-from tallystick.answers.verify import ReceiptContext, StatesChallenge
+from tallystick.answers.report import CheckLog
+from tallystick.answers.states import StatesChallenge
+from tallystick.answers.verify import ReceiptContext
 from tallystick.commitments.digests import digest, digest_bytes
 from tallystick.commitments.philox import sample
 from tallystick.errors import ProofError, UnavailableError
@@ -28,7 +29,7 @@ from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.receipt import StatesCommitment
-from tallystick.transcripts.states_opening import Rows, check_states_opening
+from tallystick.workloads.hidden_states import Rows, check_states_opening
 
 INPUT: Final = "inputs.input_ids"
 RELATIVE: Final[Mapping[str, float]] = {"F32": 2e-5, "F16": 2e-3, "BF16": 2e-2}
@@ -66,8 +67,8 @@ LayerSource = Callable[[tuple[int, ...], int], LayerProgram]
 
 
 def judge_layer(
-    notes: Notebook,
-    subject: ReceiptContext,
+    log: CheckLog,
+    context: ReceiptContext,
     tokens: tuple[int, ...],
     policy: ReceiptPolicy,
     source: LayerSource,
@@ -77,25 +78,25 @@ def judge_layer(
 
     `tokens` are all that were fed. Raises `MalformedError` for an opening whose bytes are no rows.
     """
-    statement, challenge = subject.receipt.states, subject.challenge
+    statement, challenge = context.receipt.states, context.challenge
     if statement is None or challenge is None:
-        notes.lacks("layer", "the hidden states before and after a layer are not opened: challenge the provider")
+        log.unavailable("layer", "the hidden states before and after a layer are not opened: challenge the provider")
         return
     if not statement.prompt:
-        notes.lacks("layer", "the receipt commits to the answer's states alone, and a layer needs the prompt's too")
+        log.unavailable("layer", "the receipt commits to the answer's states alone, and a layer needs the prompt's too")
         return
     try:
         opened = opened_layers(challenge, statement)
     except ProofError as error:
-        notes.differs("layer", "opening", str(error))
+        log.differs("layer", "opening", str(error))
         return
     choices = [each for each in opened if each == 0 or each - 1 in opened]
     chosen = layer if layer is not None else _choose(challenge.nonce, statement, choices)
     if chosen is None or chosen not in choices:
         name = "no layer is" if chosen is None else f"layer {chosen} is not"
-        notes.lacks("layer", f"{name} opened in full together with the one before")
+        log.unavailable("layer", f"{name} opened in full together with the one before")
         return
-    _judge(notes, statement, opened, chosen, source(tokens, chosen), policy)
+    _judge(log, statement, opened, chosen, source(tokens, chosen), policy)
 
 
 def check_program(graph: Graph, policy: ReceiptPolicy) -> None:
@@ -123,7 +124,7 @@ def _choose(nonce: bytes, statement: StatesCommitment, choices: list[int]) -> in
 
 
 def _judge(
-    notes: Notebook,
+    log: CheckLog,
     statement: StatesCommitment,
     opened: Mapping[int, Rows],
     layer: int,
@@ -137,22 +138,22 @@ def _judge(
     if program.given is not None:
         given = _bound(opened[layer - 1], statement, specs[program.given])
         if given is None:
-            notes.lacks("layer", f"the states are kept in another form than layer {layer} reads: {statement.dtype}")
+            log.unavailable("layer", f"the states are kept in another form than layer {layer} reads: {statement.dtype}")
             return
         bindings[program.given] = given
     if statement.dtype != specs[output.value].dtype:
-        notes.lacks("layer", f"the states are kept in another form than layer {layer} gives: {statement.dtype}")
+        log.unavailable("layer", f"the states are kept in another form than layer {layer} gives: {statement.dtype}")
         return
-    exact = enclose(program.graph, bindings)[output.name]
+    exact = bounded_outputs(program.graph, bindings)[output.name]
     claimed = opened[layer][None].astype(np.float64)
     if claimed.shape != exact.centre.shape:
-        notes.differs("layer", f"layer {layer}", f"{statement.dtype}{list(claimed.shape)} is not what the layer gives")
+        log.differs("layer", f"layer {layer}", f"{statement.dtype}{list(claimed.shape)} is not what the layer gives")
         return
-    notes.note(_within_bound(claimed, exact, layer))
-    notes.note(_within_share(claimed, exact, layer, policy.layer or RELATIVE[statement.dtype]))
+    log.add(_within_bound(claimed, exact, layer))
+    log.add(_within_share(claimed, exact, layer, policy.layer or RELATIVE[statement.dtype]))
     unbounded = float(np.mean(~np.isfinite(exact.radius)))
     if unbounded:
-        notes.not_checked.append(f"layer {layer}: no bound holds for {100 * unbounded:.1f} % of its elements")
+        log.not_checked.append(f"layer {layer}: no bound holds for {100 * unbounded:.1f} % of its elements")
 
 
 def _bound(rows: Rows, statement: StatesCommitment, spec: TensorSpec) -> Tensor | None:
@@ -164,14 +165,14 @@ def _bound(rows: Rows, statement: StatesCommitment, spec: TensorSpec) -> Tensor 
     return Tensor.of(round_to_float16(rows[None]) if spec.dtype == "F16" else rows[None])
 
 
-def _within_bound(claimed: npt.NDArray[np.float64], exact: Enclosed, layer: int) -> Finding:
+def _within_bound(claimed: npt.NDArray[np.float64], exact: BoundedValue, layer: int) -> Finding:
     ratio = excess(claimed, exact.centre, exact.radius)
     _, row, element = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
     detail = "of the radius that honest rounding through the whole layer cannot leave"
     return Finding(float(ratio.max()), 1.0, "layer", f"layer {layer}, row {row}, element {element}", detail)
 
 
-def _within_share(claimed: npt.NDArray[np.float64], exact: Enclosed, layer: int, allowed: float) -> Finding:
+def _within_share(claimed: npt.NDArray[np.float64], exact: BoundedValue, layer: int, allowed: float) -> Finding:
     with np.errstate(invalid="ignore", divide="ignore"):
         size = np.linalg.norm(exact.centre[0], axis=1)
         away = np.linalg.norm(claimed[0] - exact.centre[0], axis=1)

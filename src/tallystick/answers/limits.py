@@ -1,19 +1,20 @@
-"""Every number of a receipt is bounded before anything is computed with it."""
+"""Checks the numbers in a receipt before anything is computed with them."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from tallystick.answers.delivered import KnownTokens
+from tallystick.answers.known_tokens import KnownTokens
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.work import memory, operations
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.transcripts.model_card import ModelCard
 from tallystick.transcripts.receipt import Receipt
+from tallystick.workloads.language_model import LanguageModel
 
 
 def check_consistency(receipt: Receipt) -> None:
-    """Numbers of rows and tokens belong together; raises `MalformedError` naming the field."""
+    """Check that the numbers of rows and tokens agree; raises `MalformedError` naming the field."""
     prompt, answer = receipt.request.prompt.count, receipt.answer.tokens.count
     if prompt < 1:
         raise MalformedError("receipt.request.prompt.count: an answer follows a prompt of at least one token")
@@ -28,9 +29,9 @@ def check_consistency(receipt: Receipt) -> None:
 
 
 def check_sizes(
-    receipt: Receipt, card: ModelCard, policy: ReceiptPolicy, context: int | None, layers: Collection[int]
+    receipt: Receipt, card: ModelCard, policy: ReceiptPolicy, context_length: int | None, layers: Collection[int]
 ) -> None:
-    """The work is one that this verifier does; `layers` are those whose hidden states are compared.
+    """Check that the policy allows the work; `layers` are those whose hidden states are compared.
 
     Raises:
         UnavailableError: more tokens, memory or work than the policy allows; or more tokens than the model has places.
@@ -41,8 +42,8 @@ def check_sizes(
     where = "receipt.answer.tokens.count"
     if total > policy.tokens_max:
         raise UnavailableError(f"{where}: {total} tokens, more than tokens_max of {policy.tokens_max}")
-    if context is not None and total - 1 > context:
-        raise UnavailableError(f"{where}: {total} tokens do not fit into {context} places of the model")
+    if context_length is not None and total - 1 > context_length:
+        raise UnavailableError(f"{where}: {total} tokens do not fit into {context_length} places of the model")
     spent = {
         "memory_max": (memory(receipt, card, layers), "bytes"),
         "work_max": (operations(receipt, card), "operations"),
@@ -62,3 +63,9 @@ def check_vocabulary(tokens: KnownTokens, card: ModelCard) -> None:
     for name, ids in (("request.prompt", tokens.prompt), ("answer.tokens", tokens.answer)):
         if ids and max(ids) >= card.vocabulary:
             raise MalformedError(f"receipt.{name}.ids: {max(ids)} is outside the vocabulary of {card.vocabulary}")
+
+
+def context_length_of(model: LanguageModel) -> int | None:
+    """The most tokens that a model of transformers takes, if its configuration says so."""
+    found = getattr(getattr(getattr(model, "model", None), "config", None), "max_position_embeddings", None)
+    return found if isinstance(found, int) else None

@@ -1,4 +1,4 @@
-"""Why a distance decides nothing: the limits beside it were measured on other models than the promised one.
+"""Whether limits were measured on models like the promised one; where they were not, distances decide nothing.
 
 What the promised model is comes from the verifier's own copy, never from a receipt.
 """
@@ -20,20 +20,20 @@ WAYS: Final[dict[Kind, str]] = {
 
 
 def unmeasured_limits(rule: FingerprintRule, kind: Kind, card: ModelCard) -> str:
-    """Why limits on distances do not hold for the model, and what mends it; empty where they do."""
+    """Why limits on distances do not hold for the model, and what to do; empty where they hold."""
     measured = rule.measured_for(kind)
     return "" if measured is None else _reason(measured, card, "no limits were", WAYS[kind])
 
 
 def other_form(dtype: str, card: ModelCard) -> str:
-    """Why limits say nothing about states kept in `dtype`; empty for the model's own and for F32, which rounds none."""
+    """Why limits do not hold for states kept in `dtype`; empty for the model's own dtype and for F32."""
     if dtype in ("F32", card.dtype):
         return ""
     return f"the states are kept in {dtype}, which rounds those of a model in {card.dtype}: keep them as they are"
 
 
 def unmeasured_band(rule: SamplerRule, card: ModelCard) -> str:
-    """Why the tie band does not hold for the model, and what mends it; empty where it does, or is the verifier's."""
+    """Why the tie band does not hold for the model, and what to do; empty where it holds, or is the verifier's own."""
     way = "state a measured one as `sampler.band` in the policy"
     return "" if rule.band is not None else _reason(BANDS_MEASURED, card, "no tie band was", way)
 

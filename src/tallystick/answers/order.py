@@ -1,4 +1,4 @@
-"""The order of a provider's receipts: every number once, each naming the one before, none under two names."""
+"""Checks the order of a provider's receipts: numbers and request ids are unique, and each names the one before."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Final
 
 from tallystick.answers.report import shown
 from tallystick.answers.response import split_name
+from tallystick.answers.verify import ReceiptContext
 from tallystick.commitments.digests import Digest
 from tallystick.judging.findings import AGREES, DIFFERS, Findings
 from tallystick.tolerances.tolerance import Finding
-from tallystick.transcripts.receipt import Receipt
 
 CHECK: Final = "sequence"
 SHOWN: Final = 3
@@ -21,7 +21,7 @@ SHOWN: Final = 3
 
 @dataclass
 class ReceiptOrder:
-    """What the numbers of one key's receipts show.
+    """Findings about the numbers of one key's receipts.
 
     In a stream that has to be `complete`, a missing number and another order than that of the numbers are objections.
     Otherwise they are to be expected: one customer sees only its own receipts, and may sort them as it likes.
@@ -32,8 +32,8 @@ class ReceiptOrder:
     not_checked: list[str] = field(default_factory=list)
 
 
-def check_order(receipts: Sequence[Receipt], complete: bool = False) -> ReceiptOrder:
-    """The order of the receipts of one key, as they were handed over."""
+def check_order(receipts: Sequence[ReceiptContext], complete: bool = False) -> ReceiptOrder:
+    """Check the receipts of one key in the order in which they were given."""
     order = ReceiptOrder(complete)
     if not receipts:
         return order
@@ -41,15 +41,15 @@ def check_order(receipts: Sequence[Receipt], complete: bool = False) -> ReceiptO
     _check_numbers(order, distinct)
     _check_names(order, distinct)
     _check_nonces(order, distinct)
-    ascending = sorted(distinct, key=lambda each: each.sequence)
+    ascending = sorted(distinct, key=lambda each: each.receipt.sequence)
     _check_sorted(order, distinct, ascending)
     _check_gaps(order, ascending)
     _check_links(order, ascending)
     return order
 
 
-def _without_replays(order: ReceiptOrder, receipts: Sequence[Receipt]) -> Iterator[Receipt]:
-    """One receipt handed over twice answers two requests with one answer, or was kept twice by mistake."""
+def _without_replays(order: ReceiptOrder, receipts: Sequence[ReceiptContext]) -> Iterator[ReceiptContext]:
+    """Receipts given twice are left out and objected to: one answer cannot serve two requests."""
     seen: dict[Digest, int] = {}
     replays = 0
     for place, receipt in enumerate(receipts, 1):
@@ -58,16 +58,16 @@ def _without_replays(order: ReceiptOrder, receipts: Sequence[Receipt]) -> Iterat
             yield receipt
         else:
             replays += 1
-            where = f"number {receipt.sequence}"
+            where = f"number {receipt.receipt.sequence}"
             order.findings.note(DIFFERS, CHECK, where, f"receipt {place} is receipt {first} again: replayed")
     if not replays:
         order.findings.note(AGREES, CHECK, f"{len(receipts)} receipts", "no receipt twice")
 
 
-def _check_numbers(order: ReceiptOrder, receipts: Sequence[Receipt]) -> None:
-    by_number: dict[int, list[Receipt]] = defaultdict(list)
+def _check_numbers(order: ReceiptOrder, receipts: Sequence[ReceiptContext]) -> None:
+    by_number: dict[int, list[ReceiptContext]] = defaultdict(list)
     for receipt in receipts:
-        by_number[receipt.sequence].append(receipt)
+        by_number[receipt.receipt.sequence].append(receipt)
     doubled = [number for number, found in by_number.items() if len(found) > 1]
     for number in doubled:
         line = "two different receipts under one number: the provider equivocates"
@@ -76,9 +76,9 @@ def _check_numbers(order: ReceiptOrder, receipts: Sequence[Receipt]) -> None:
         order.findings.note(AGREES, CHECK, "numbers", "each once")
 
 
-def _check_names(order: ReceiptOrder, receipts: Sequence[Receipt]) -> None:
-    """The provider names its answers, and no two alike."""
-    names = Counter(each.request.id for each in receipts)
+def _check_names(order: ReceiptOrder, receipts: Sequence[ReceiptContext]) -> None:
+    """Check that no request id stands in two receipts."""
+    names = Counter(each.receipt.request.id for each in receipts)
     doubled = sorted(name for name, count in names.items() if count > 1)
     for name in doubled[:SHOWN]:
         order.findings.note(DIFFERS, CHECK, "request.id", f"{name} in more than one receipt")
@@ -86,15 +86,15 @@ def _check_names(order: ReceiptOrder, receipts: Sequence[Receipt]) -> None:
         order.findings.note(AGREES, CHECK, "request.id")
 
 
-def _check_nonces(order: ReceiptOrder, receipts: Sequence[Receipt]) -> None:
-    """A nonce stands in the receipts of one request. Where it does not, a customer used it twice or sent it again.
+def _check_nonces(order: ReceiptOrder, receipts: Sequence[ReceiptContext]) -> None:
+    """Check that a nonce belongs to one request. Where it does not, a customer used it twice or sent it again.
 
-    That is no fault of the provider's: a receipt of another nonce than was asked for is found beside its own request.
+    That is no fault of the provider: a receipt with a wrong nonce is found by comparing it with its own request.
     """
-    by_nonce: dict[str, list[Receipt]] = defaultdict(list)
+    by_nonce: dict[str, list[ReceiptContext]] = defaultdict(list)
     for each in receipts:
-        if each.request.nonce is not None:
-            by_nonce[each.request.nonce].append(each)
+        if each.receipt.request.nonce is not None:
+            by_nonce[each.receipt.request.nonce].append(each)
     doubled = sorted(nonce for nonce, found in by_nonce.items() if not _is_one_request(found))
     for nonce in doubled[:SHOWN]:
         count = len(by_nonce[nonce])
@@ -105,15 +105,16 @@ def _check_nonces(order: ReceiptOrder, receipts: Sequence[Receipt]) -> None:
         order.findings.note(AGREES, CHECK, "request.nonce")
 
 
-def _is_one_request(receipts: Sequence[Receipt]) -> bool:
+def _is_one_request(receipts: Sequence[ReceiptContext]) -> bool:
     """Whether receipts are the answers of one request: one name, numbered, and the seeds with it."""
     if len(receipts) == 1:
         return True
     return None not in (asked := {_asked(each) for each in receipts}) and len(asked) == 1
 
 
-def _asked(receipt: Receipt) -> tuple[object, ...] | None:
+def _asked(context: ReceiptContext) -> tuple[object, ...] | None:
     """What the answers of one request share; None for a receipt whose name has no number."""
+    receipt = context.receipt
     base, number = split_name(receipt.request.id)
     if number is None:
         return None
@@ -122,15 +123,15 @@ def _asked(receipt: Receipt) -> tuple[object, ...] | None:
     return base, receipt.request.prompt.digest, receipt.request.max_tokens, *settings
 
 
-def _check_sorted(order: ReceiptOrder, receipts: Sequence[Receipt], ascending: Sequence[Receipt]) -> None:
+def _check_sorted(order: ReceiptOrder, receipts: Sequence[ReceiptContext], ascending: Sequence[ReceiptContext]) -> None:
     moved = sum(a is not b for a, b in zip(receipts, ascending, strict=True))
     detail = f"{moved} of {len(receipts)} receipts are not where their numbers put them" if moved else ""
     finding = Finding(float(moved), 0.0, CHECK, "order", detail, advisory=not order.complete)
     order.findings.note(finding)
 
 
-def _check_gaps(order: ReceiptOrder, ascending: Sequence[Receipt]) -> None:
-    numbers = [each.sequence for each in ascending]
+def _check_gaps(order: ReceiptOrder, ascending: Sequence[ReceiptContext]) -> None:
+    numbers = [each.receipt.sequence for each in ascending]
     edges = [0, *numbers] if order.complete else numbers
     gaps = [(a + 1, b - 1) for a, b in pairwise(edges) if b > a + 1]
     missing = sum(last - first + 1 for first, last in gaps)
@@ -142,15 +143,16 @@ def _check_gaps(order: ReceiptOrder, ascending: Sequence[Receipt]) -> None:
     order.not_checked.append(f"whether receipts after number {numbers[-1]} were withheld")
 
 
-def _check_links(order: ReceiptOrder, ascending: Sequence[Receipt]) -> None:
-    """Where two receipts have neighbouring numbers, the second names the first."""
+def _check_links(order: ReceiptOrder, ascending: Sequence[ReceiptContext]) -> None:
+    """Check that of two receipts with successive numbers the second names the first."""
     held: dict[int, set[Digest]] = defaultdict(set)
     for each in ascending:
-        held[each.sequence].add(each.identity)
-    links = [each for each in ascending if each.sequence - 1 in held]
-    broken = [each.sequence for each in links if each.previous not in held[each.sequence - 1]]
-    broken += [each.sequence for each in ascending if (each.sequence == 1) != (each.previous is None)]
-    for number in broken[:SHOWN]:
-        order.findings.note(DIFFERS, CHECK, f"number {number}", "does not name the receipt before it")
+        held[each.receipt.sequence].add(each.identity)
+    links = [each for each in ascending if each.receipt.sequence - 1 in held]
+    broken = [each for each in links if each.receipt.previous not in held[each.receipt.sequence - 1]]
+    broken += [each for each in ascending if (each.receipt.sequence == 1) != (each.receipt.previous is None)]
+    for each in broken[:SHOWN]:
+        where = f"number {each.receipt.sequence}"
+        order.findings.note(DIFFERS, CHECK, where, "does not name the receipt before it")
     if links and not broken:
         order.findings.note(AGREES, CHECK, f"{len(links)} links", "each names the one before")

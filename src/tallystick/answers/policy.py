@@ -1,4 +1,4 @@
-"""What one verifier asks of receipts; nothing in a receipt can change it."""
+"""The policy of one verifier for receipts; nothing in a receipt can change it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from tallystick.answers.fingerprints import FingerprintRule
+from tallystick.answers.distance_limits import FingerprintRule
 from tallystick.answers.sampler import SamplerRule
 from tallystick.attestation.points import PublicKey
-from tallystick.audits.policy import read_settings
 from tallystick.documents.document import DigestText, Document, Positive
 from tallystick.transcripts.model_card import Label
 from tallystick.transcripts.receipt import Fingerprint, Layers, Receipt
@@ -100,4 +99,6 @@ class ReceiptPolicy(Document):
 
 def read_receipt_policy(path: Path) -> ReceiptPolicy:
     """Read a policy from TOML or JSON; raises `MalformedError` naming the field."""
+    from tallystick.documents.settings import read_settings
+
     return read_settings(path, ReceiptPolicy)

@@ -1,4 +1,4 @@
-"""What was found about one receipt: each check with its evidence, its bytes and its time, and what it all answers."""
+"""The report on one receipt: every check with finding, bytes and time, and the answers to a customer's questions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EXACT: Final = ("fingerprint", "states", BITS)
 
 @dataclass(frozen=True)
 class CustomerQuestion:
-    """What a customer asks: what has to be settled first, what answers it, and what else would speak against it."""
+    """A customer's question by names of checks: those that come first, that answer it, that only speak against."""
 
     first: tuple[str, ...]
     answers: tuple[str, ...]
@@ -54,7 +54,7 @@ QUESTIONS: Final[Mapping[str, CustomerQuestion]] = {
 
 @dataclass(frozen=True)
 class Cost:
-    """What one check took: seconds on the wall, and how many bytes of evidence it read."""
+    """What one check took: wall-clock seconds, and bytes of evidence read."""
 
     check: str
     seconds: float
@@ -74,8 +74,8 @@ class Missing:
 
 
 @dataclass
-class Notebook:
-    """What a verification saw so far."""
+class CheckLog:
+    """What the checks of a verification gave so far: findings, what could not be checked, assumptions and costs."""
 
     findings: Findings = field(default_factory=Findings)
     missing: list[Missing] = field(default_factory=list)
@@ -92,27 +92,27 @@ class Notebook:
         finally:
             self.costs.append(Cost(check, time.perf_counter() - start, size))
 
-    def note(self, finding: Finding) -> None:
-        """Note a comparison."""
+    def add(self, finding: Finding) -> None:
+        """Add a comparison."""
         self.findings.note(finding)
 
     def agrees(self, name: str, where: str = "", detail: str = "") -> None:
-        """Note that two things that have to be equal are."""
+        """Add that two things that have to be equal are."""
         self.findings.note(AGREES, name, where, detail)
 
     def differs(self, name: str, where: str, detail: str) -> None:
-        """Note that two things that have to be equal are not."""
+        """Add that two things that have to be equal are not."""
         self.findings.note(DIFFERS, name, where, detail)
 
     def compare(self, name: str, where: str, claimed: object, expected: object) -> None:
-        """Note whether what the receipt claims is what was expected."""
+        """Add whether what the receipt claims is what was expected."""
         if claimed == expected:
             self.agrees(name, where)
         else:
             self.differs(name, where, f"{shown(claimed)} in the receipt, and {shown(expected)} was expected")
 
-    def lacks(self, check: str, reason: str, lasting: bool = False) -> None:
-        """Note that a check could not be made."""
+    def unavailable(self, check: str, reason: str, lasting: bool = False) -> None:
+        """Add that a check could not be made."""
         self.missing.append(Missing(check, reason, lasting))
 
 
@@ -200,8 +200,8 @@ class ReceiptReport:
 
     def _reply(self, question: CustomerQuestion) -> Reply:
         decisive = [each for each in self.findings if not each.advisory]
-        spoken = {*question.first, *question.answers, *question.against}
-        if any(each.name in spoken and not each.agrees for each in decisive):
+        concerned = {*question.first, *question.answers, *question.against}
+        if any(each.name in concerned and not each.agrees for each in decisive):
             return "no"
         is_open = {each.check for each in self.missing}
         answered = {each.name for each in decisive if each.name in question.answers} - is_open
@@ -209,6 +209,6 @@ class ReceiptReport:
 
 
 def shown(value: object) -> str:
-    """A value in a line for people, cut where it is long."""
+    """A value as text of at most 90 characters."""
     text = str(value)
     return text if len(text) <= 90 else f"{text[:87]}…"

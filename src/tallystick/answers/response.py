@@ -6,37 +6,36 @@ All of it comes from the provider. The receipt is what the provider signed; the 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Annotated, Final, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from tallystick.commitments.encoding import Json
 from tallystick.documents.document import Document
-from tallystick.errors import MalformedError
 from tallystick.transcripts.receipt import SignedReceipt, TokenCount, TokenIds
 
 REASONS: Final = {"end": "stop", "stop": "stop", "length": "length", "cancelled": "stop"}
 """OpenAI's finish reason for each of a receipt's."""
 
 
+NOT_DELIVERED: Final = "whether the text that was delivered is that of the tokens: give the response"
+NOT_BILLED: Final = "what was billed: give the response with its usage"
 ANSWERS_MAX: Final = 64
 NUMBERED: Final = re.compile(r"(.+)-(0|[1-9][0-9]{0,6})")
 
 
 def split_name(request_id: str) -> tuple[str, int | None]:
-    """The name of a request, and which of its answers this is where there are several: `name-0`, `name-1`, …."""
+    """The name of a request, and the index of the answer where there are several: `name-0`, `name-1`, …."""
     found = NUMBERED.fullmatch(request_id)
     return (request_id, None) if found is None else (found[1], int(found[2]))
 
 
-class Loose(Document):
-    """Part of a response; fields that nothing here compares are left out."""
+class ResponsePart(Document):
+    """Part of a response; unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
 
-class Usage(Loose):
+class Usage(ResponsePart):
     """What is billed."""
 
     prompt_tokens: TokenCount
@@ -49,24 +48,24 @@ class Usage(Loose):
         return self.model_copy(update={"completion_tokens": self.completion_tokens - others, "total_tokens": total})
 
 
-class Spoken(Loose):
+class DeliveredMessage(ResponsePart):
     """The message of a chat completion."""
 
     content: str | None = None
 
 
-class DeliveredChoice(Loose):
+class DeliveredChoice(ResponsePart):
     """One answer as it was delivered."""
 
-    message: Spoken | None = None
+    message: DeliveredMessage | None = None
     text: str | None = None
     finish_reason: str | None = None
     token_ids: TokenIds | None = None
 
     @model_validator(mode="after")
     def _is_one_text(self) -> Self:
-        spoken = None if self.message is None else self.message.content
-        if None not in (spoken, self.text) and spoken != self.text:
+        content = None if self.message is None else self.message.content
+        if None not in (content, self.text) and content != self.text:
             raise ValueError("text and message.content are not alike")
         return self
 
@@ -76,7 +75,7 @@ class DeliveredChoice(Loose):
         return self.text if self.message is None else self.message.content
 
 
-class Response(Loose):
+class Response(ResponsePart):
     """A response with its receipt; a bare receipt is a response of which nothing else is known.
 
     Of a response with several answers there is one of these for each, `number` from 0.
@@ -92,6 +91,11 @@ class Response(Loose):
     answers: int = 1
 
     @property
+    def is_bare(self) -> bool:
+        """Whether nothing but the receipt is known."""
+        return self.model_fields_set <= {"receipt"}
+
+    @property
     def choice(self) -> DeliveredChoice:
         """The only answer, or an empty one."""
         return self.choices[0] if self.choices else DeliveredChoice()
@@ -100,56 +104,3 @@ class Response(Loose):
     def request_id(self) -> str | None:
         """What the receipt has to name its request."""
         return self.id if self.id is None or self.answers == 1 else f"{self.id}-{self.number}"
-
-
-class Several(Loose):
-    """A response with an answer, and a receipt, for each of several choices."""
-
-    receipts: Annotated[tuple[SignedReceipt, ...], Field(min_length=2, max_length=ANSWERS_MAX)]
-    id: Annotated[str, Field(max_length=256)] | None = None
-    model: str | None = None
-    usage: Usage | None = None
-    prompt_token_ids: TokenIds | None = None
-    choices: Annotated[tuple[DeliveredChoice, ...], Field(max_length=ANSWERS_MAX)] = ()
-
-    def each(self) -> tuple[Response, ...]:
-        """The answers one by one; what is billed beyond the other answers is billed to each."""
-        if self.choices and len(self.choices) != len(self.receipts):
-            raise MalformedError(f"choices: {len(self.choices)}, and there are {len(self.receipts)} receipts")
-        return tuple(self._one(number) for number in range(len(self.receipts)))
-
-    def _one(self, number: int) -> Response:
-        others = sum(each.receipt.answer.tokens.count for i, each in enumerate(self.receipts) if i != number)
-        usage = None if self.usage is None else self.usage.without(others)
-        return Response(
-            receipt=self.receipts[number],
-            id=self.id,
-            model=self.model,
-            usage=usage,
-            prompt_token_ids=self.prompt_token_ids,
-            choices=self.choices[number : number + 1],
-            number=number,
-            answers=len(self.receipts),
-        )
-
-
-def read_response(value: Json, what: str = "response") -> Response:
-    """Read a signed receipt, or a response of one answer whose field `receipt` holds one; raises `MalformedError`."""
-    found = read_responses(value, what)
-    if len(found) > 1:
-        raise MalformedError(f"{what}: receipts: {len(found)} answers, and one is looked for")
-    return found[0]
-
-
-def read_responses(value: Json, what: str = "response") -> tuple[Response, ...]:
-    """Read a signed receipt, or a response with a receipt for each of its answers; raises `MalformedError`."""
-    if not isinstance(value, Mapping):
-        raise MalformedError(f"{what}: a signed receipt or a response is an object")
-    if "receipts" in value:
-        return Several.from_json(dict(value), what).each()
-    if "receipt" not in value:
-        raise MalformedError(f"{what}: receipt: the response carries none")
-    if "signature" in value or "key" in value:
-        return (Response(receipt=SignedReceipt.from_json(value, what)),)
-    fields = {name: each for name, each in value.items() if name not in ("number", "answers")}
-    return (Response.from_json(fields, what),)

@@ -11,10 +11,9 @@ import math
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field, model_validator
 
 from tallystick.answers.distance_limits import TRIED, MeasuredModels
@@ -22,11 +21,13 @@ from tallystick.documents.document import Document
 from tallystick.errors import MalformedError
 from tallystick.sampling.fast_path import USUAL_REACH
 from tallystick.sampling.margin import margins
-from tallystick.sampling.surprisal import log_ratios, surprisals
-from tallystick.tolerances.evidence import Decision, Likelihoods, MismatchTest, Trials, discount
+from tallystick.tolerances.evidence import Decision, MismatchTest, Trials
 from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.sampler import Sampler
 from tallystick.workloads.language_model import Rows
+
+if TYPE_CHECKING:
+    from tallystick.answers.likelihoods import TokenLikelihoods
 
 Rate = Annotated[float, Field(gt=0.0, lt=1.0)]
 Logits = Annotated[float, Field(gt=0.0, le=1e6)]
@@ -47,8 +48,6 @@ LOST: Final = (
     "unknown"
 )
 SHOWN: Final = 8
-EXCLUDED: Final = ("temperature x0.7", "temperature x1.43")
-"""What likelihoods have to exclude before an answer without a known seed is accepted."""
 
 
 class SamplerRule(Document):
@@ -59,10 +58,10 @@ class SamplerRule(Document):
     one beyond `far` bands, for which a single token is refused. `dishonest` is the rate of such tokens that has to be
     excluded with error `beta` before an answer is accepted; `alpha` is the probability of ever accusing an honest
     provider on evidence that adds up. `rms` is the typical drift of one logit, where drift is random
-    (`tolerances.discount`). `seed` says who chose it; with `unknown`, tokens are judged by their probability alone.
+    (`likelihoods.discount`). `seed` says who chose it; with `unknown`, tokens are judged by their probability alone.
     `form` names the one that was promised: a receipt that leaves it open is judged by it, and by nothing without.
     `likelihoods` says when token probabilities are looked at besides margins, `reach` how unlikely a token may be and
-    still be looked at as a rival (`sampling.glance`).
+    still be looked at as a rival (`sampling.fast_path`).
     """
 
     band: Logits | None = None
@@ -94,26 +93,7 @@ class SamplerRule(Document):
         return MismatchTest(self.honest, self.dishonest)
 
 
-@dataclass(frozen=True)
-class Surprise:
-    """Sums over tokens, in nats: surprisal, its expectation, its variance."""
-
-    claimed: float = 0.0
-    expected: float = 0.0
-    variance: float = 0.0
-
-    def __add__(self, other: Surprise) -> Surprise:
-        return Surprise(self.claimed + other.claimed, self.expected + other.expected, self.variance + other.variance)
-
-    @property
-    def standard_errors(self) -> float:
-        """How far the sum lies above its expectation, in standard errors; 0 where nothing varies."""
-        return (self.claimed - self.expected) / math.sqrt(self.variance) if self.variance > 0 else 0.0
-
-
 NO_TRIALS: Final = Trials()
-NO_LIKELIHOODS: Final = Likelihoods()
-NO_SURPRISE: Final = Surprise()
 
 
 @dataclass(frozen=True)
@@ -128,8 +108,7 @@ class SamplerEvidence:
     rule: SamplerRule
     tokens: int = 0
     trials: Trials = NO_TRIALS
-    likelihoods: Likelihoods = NO_LIKELIHOODS
-    surprise: Surprise = NO_SURPRISE
+    likelihoods: TokenLikelihoods | None = None
     single: Finding | None = None
     ends: tuple[Finding, ...] = ()
     not_checked: tuple[str, ...] = ()
@@ -143,8 +122,7 @@ class SamplerEvidence:
             self.rule,
             self.tokens + other.tokens,
             self.trials + other.trials,
-            self.likelihoods + other.likelihoods,
-            self.surprise + other.surprise,
+            _sum(self.likelihoods, other.likelihoods),
             max(singles, key=lambda each: each.distance, default=None),
             (*self.ends, *other.ends),
             tuple(dict.fromkeys([*self.not_checked, *other.not_checked])),
@@ -157,8 +135,8 @@ class SamplerEvidence:
         found = [] if self.single is None else [self.single]
         if self.trials.tokens:
             found.append(self._mismatches())
-        if self.likelihoods.tokens:
-            found.append(self._surprisal())
+        if self.likelihoods is not None:
+            found.append(self.likelihoods.finding(self.rule.alpha))
         return (*(replace(each, advisory=bool(self.undecided)) for each in found), *self.ends)
 
     @property
@@ -186,10 +164,7 @@ class SamplerEvidence:
         """How many more tokens like these lead to a decision; None where none do."""
         if not self._is_unseeded:
             return self.rule.test.tokens_missing(self.trials, self.rule.beta)
-        if not self.likelihoods.tokens:
-            return None
-        found = [self.likelihoods.tokens_missing(name, self.rule.beta) for name in EXCLUDED]
-        return None if None in found else max(each for each in found if each is not None)
+        return None if self.likelihoods is None else self.likelihoods.tokens_missing(self.rule.beta)
 
     @property
     def _is_rejected(self) -> bool:
@@ -208,15 +183,6 @@ class SamplerEvidence:
             f"{-math.log(rule.beta):.2f}"
         )
         return Finding(rule.test.against(trials), -math.log(rule.alpha / 2), "evidence", "", detail)
-
-    def _surprisal(self) -> Finding:
-        seen, count = self.surprise, self.likelihoods.tokens
-        detail = (
-            f"log e-value that tokens come from another distribution: mean surprisal {seen.claimed / count:.3f} nats, "
-            f"expected {seen.expected / count:.3f}, {seen.standard_errors:+.1f} standard errors"
-        )
-        allowed = -math.log(self.rule.alpha / 2)
-        return Finding(self.likelihoods.log_against(), allowed, "surprisal", self.likelihoods.closest, detail)
 
 
 def judge_sampler(
@@ -244,7 +210,7 @@ def judge_sampler(
     Raises `MalformedError` for a token outside the vocabulary, and for logits that are none.
     """
     _check_tokens(prompt, answer, logits)
-    view = _View(logits, answer, sampler, rule.for_dtype("F32"), _histories(prompt, answer, sampler))
+    view = ClaimedAnswer(logits, answer, sampler, rule.for_dtype("F32"), _histories(prompt, answer, sampler))
     is_lost = not sampler.is_canonical and rule.seed != "unknown"
     evidence = SamplerEvidence(
         rule,
@@ -259,7 +225,9 @@ def judge_sampler(
     if is_seeded:
         evidence = _with_margins(evidence, view)
     if not sampler.is_greedy and (not is_seeded or rule.likelihoods == "always"):
-        evidence = _with_likelihoods(evidence, view)
+        from tallystick.answers.likelihoods import with_likelihoods  # most answers are judged by their seed alone
+
+        evidence = with_likelihoods(evidence, view)
     return evidence
 
 
@@ -269,8 +237,8 @@ def combine(evidence: Iterable[SamplerEvidence]) -> SamplerEvidence:
 
 
 @dataclass(frozen=True)
-class _View:
-    """One answer in front of the verifier."""
+class ClaimedAnswer:
+    """One answer, the sampler that is claimed, and the verifier's logits and rule."""
 
     logits: Rows
     answer: Sequence[int]
@@ -290,7 +258,7 @@ class _View:
         return self.band * self.rule.far
 
 
-def _with_margins(evidence: SamplerEvidence, view: _View) -> SamplerEvidence:
+def _with_margins(evidence: SamplerEvidence, view: ClaimedAnswer) -> SamplerEvidence:
     places = range(len(view.answer))
     found = margins(view.logits, view.answer, view.sampler, places, view.histories, view.rule.reach)
     beyond = np.flatnonzero(~(found <= view.band))
@@ -304,33 +272,6 @@ def _with_margins(evidence: SamplerEvidence, view: _View) -> SamplerEvidence:
     )
     single = Finding(float(found[worst]), view.far, "sampler", where, detail)
     return replace(evidence, trials=Trials(len(found), len(beyond)), single=single)
-
-
-def _with_likelihoods(evidence: SamplerEvidence, view: _View) -> SamplerEvidence:
-    seen = surprisals(view.logits, view.answer, view.sampler, view.histories, view.far)
-    single = evidence.single or _impossible(np.flatnonzero(np.isinf(seen.least)), len(view.answer))
-    ratios = log_ratios(view.logits, view.answer, view.sampler, view.histories, view.far, view.rule.far_rate)
-    against = np.stack([pair[0] - _cost(view) for pair in ratios.values()])
-    in_favour = np.stack([pair[1] - _cost(view, name) for name, pair in ratios.items()])
-    inside = np.isfinite(seen.claimed)
-    surprise = Surprise(*(float(each[inside].sum()) for each in (seen.claimed, seen.expected, seen.variance)))
-    return replace(
-        evidence, likelihoods=Likelihoods.of(list(ratios), against, in_favour), surprise=surprise, single=single
-    )
-
-
-def _cost(view: _View, alternative: str = "") -> float:
-    """What honest drift may add to a token's log probability: within the band, and with rate `honest` beyond it."""
-    rule = view.rule
-    factor = float(alternative.rpartition("x")[2]) if alternative.startswith("temperature") else 1.0
-    temperature = view.sampler.temperature * factor
-    beyond = math.log(rule.honest) + discount(view.far, temperature)
-    return float(np.logaddexp(discount(view.band, temperature, rule.rms), beyond))
-
-
-def _impossible(places: npt.NDArray[np.int64], count: int) -> Finding:
-    where = f"token {places[0]}" if len(places) else ""
-    return Finding(len(places), 0, "sampler", where, f"of {count} tokens, those that the filters exclude")
 
 
 def _ends(answer: Sequence[int], end_tokens: frozenset[int]) -> tuple[Finding, ...]:
@@ -363,3 +304,7 @@ def _histories(prompt: Sequence[int], answer: Sequence[int], sampler: Sampler) -
         return [()] * len(answer)
     tokens = np.asarray([*prompt, *answer], np.int64)
     return [tokens[: len(prompt) + place] for place in range(len(answer))]
+
+
+def _sum(one: TokenLikelihoods | None, other: TokenLikelihoods | None) -> TokenLikelihoods | None:
+    return one + other if one is not None and other is not None else one or other

@@ -9,24 +9,23 @@ from functools import reduce
 from operator import add
 from typing import Final
 
-from tallystick.answers.identity import check_signer
 from tallystick.answers.order import CHECK, check_order
 from tallystick.answers.policy import ReceiptPolicy
-from tallystick.answers.report import Notebook, ReceiptReport
+from tallystick.answers.report import ReceiptReport
 from tallystick.answers.sampler import SamplerEvidence, SamplerRule
-from tallystick.answers.verify import ReceiptContext, check_statements
+from tallystick.answers.verify import ReceiptContext, Verification, begin_verification, check_statements, compute
 from tallystick.commitments.digests import Digest, digest, digest_bytes
 from tallystick.commitments.encoding import Json, encode
 from tallystick.errors import MalformedError, UnavailableError, UsageError
 from tallystick.judging.findings import AGREES
 from tallystick.judging.verdict import Outcome, Verdict
 from tallystick.tolerances.tolerance import Finding
-from tallystick.transcripts.receipt import Receipt
 from tallystick.workloads.language_model import LanguageModel
 
 EVIDENCE: Final = "evidence"
 BAD_SHARES: Final = (0.01, 0.05, 0.1)
-Judge = Callable[[ReceiptContext], ReceiptReport]
+Judge = Callable[[Verification], ReceiptReport]
+"""Carries a verification on whose statements are checked."""
 Refused = (MalformedError, UnavailableError, UsageError)
 
 
@@ -100,13 +99,20 @@ class StreamReport:
 
 
 @dataclass
-class _Seen:
+class StreamProgress:
     """What a stream showed so far; receipts by key, those of one response together."""
 
     reports: list[ReceiptReport] = field(default_factory=list)
     computed: int = 0
-    signed: dict[str, list[list[Receipt]]] = field(default_factory=lambda: defaultdict(list))
+    signed: dict[str, list[list[ReceiptContext]]] = field(default_factory=lambda: defaultdict(list))
     refused: list[str] = field(default_factory=list)
+
+    def add_signed(self, context: ReceiptContext) -> None:
+        """Take in a receipt whose signature holds."""
+        held = self.signed[context.response.receipt.key]
+        if context.response.number == 0 or not held:
+            held.append([])
+        held[-1].append(context)
 
 
 def is_sampled(nonce: bytes, receipt: Digest, share: float) -> bool:
@@ -115,12 +121,18 @@ def is_sampled(nonce: bytes, receipt: Digest, share: float) -> bool:
     return int.from_bytes(drawn[:8], "big") < share * 2.0**64
 
 
+def two_rungs(found: Verification) -> ReceiptReport:
+    """Tokens and fingerprints, by one pass."""
+    compute(found)
+    return found.report(2)
+
+
 def verify_stream(
-    subjects: Sequence[ReceiptContext],
+    contexts: Sequence[ReceiptContext],
     model: LanguageModel,
     policy: ReceiptPolicy,
     nonce: bytes,
-    judge: Judge,
+    judge: Judge = two_rungs,
     progress: Callable[[int], None] = lambda done: None,
 ) -> StreamReport:
     """Judge the receipts of a provider in the order in which they were handed over.
@@ -128,41 +140,25 @@ def verify_stream(
     Statements and order are checked of all, `judge` is called for the share `policy.audit_sample` of them that `nonce`
     selects; it has to be drawn after the receipts were fixed. A receipt that cannot be judged is no reason to accept.
     """
-    seen = _Seen()
-    for done, subject in enumerate(subjects, 1):
-        _look_at(seen, subject, model, policy, nonce, judge)
+    seen = StreamProgress()
+    for done, context in enumerate(contexts, 1):
+        found = begin_verification(context, model, policy)
+        if not found.log.findings.rejected:  # a receipt that cannot be judged counts too: it leaves no gap
+            seen.add_signed(context)
+        try:
+            check_statements(found)
+            if is_sampled(nonce, context.identity, policy.audit_sample):
+                seen.reports.append(judge(found))
+                seen.computed += 1
+            else:
+                seen.reports.append(found.report(0))
+        except Refused as error:
+            seen.refused.append(f"receipt number {context.receipt.sequence}: {error}")
         progress(done)
-    return _report(seen, len(subjects), policy, nonce)
+    return _report(seen, len(contexts), policy, nonce)
 
 
-def _look_at(
-    seen: _Seen, subject: ReceiptContext, model: LanguageModel, policy: ReceiptPolicy, nonce: bytes, judge: Judge
-) -> None:
-    receipt = subject.receipt
-    if _is_signed(subject, policy):
-        held = seen.signed[subject.response.receipt.key]
-        if subject.response.number == 0 or not held:
-            held.append([])
-        held[-1].append(receipt)
-    try:
-        stated = check_statements(subject, model, policy)
-        if is_sampled(nonce, subject.identity, policy.audit_sample):
-            seen.reports.append(judge(subject))
-            seen.computed += 1
-        else:
-            seen.reports.append(stated.report(0))
-    except Refused as error:
-        seen.refused.append(f"receipt number {receipt.sequence}: {error}")
-
-
-def _is_signed(subject: ReceiptContext, policy: ReceiptPolicy) -> bool:
-    """Whether its number counts: also where the receipt cannot be judged, which leaves no gap."""
-    notes = Notebook()
-    check_signer(notes, subject.response.receipt, subject.body, policy)
-    return not notes.findings.rejected
-
-
-def _report(seen: _Seen, count: int, policy: ReceiptPolicy, nonce: bytes) -> StreamReport:
+def _report(seen: StreamProgress, count: int, policy: ReceiptPolicy, nonce: bytes) -> StreamReport:
     evidence = combined(each.evidence for each in seen.reports if each.evidence is not None)
     findings, not_checked = _order_of(seen, policy)
     findings += _of_receipts(seen.reports)
@@ -191,7 +187,7 @@ def combined(evidence: Iterable[SamplerEvidence]) -> tuple[SamplerEvidence, ...]
     return tuple(reduce(add, group) for group in groups.values())
 
 
-def _order_of(seen: _Seen, policy: ReceiptPolicy) -> tuple[list[Finding], list[str]]:
+def _order_of(seen: StreamProgress, policy: ReceiptPolicy) -> tuple[list[Finding], list[str]]:
     findings: list[Finding] = []
     not_checked: list[str] = []
     for key, receipts in seen.signed.items():
@@ -204,12 +200,12 @@ def _order_of(seen: _Seen, policy: ReceiptPolicy) -> tuple[list[Finding], list[s
     return findings, not_checked
 
 
-def _handed_over(responses: Sequence[Sequence[Receipt]]) -> list[Receipt]:
+def _handed_over(responses: Sequence[Sequence[ReceiptContext]]) -> list[ReceiptContext]:
     """The receipts in the order of their responses; several answers of one are numbered as they end, between others."""
     receipts = [each for response in responses for each in response]
-    firsts = [min(each.sequence for each in response) for response in responses]
+    firsts = [min(each.receipt.sequence for each in response) for response in responses]
     is_told_apart = len(receipts) == len(responses) or firsts != sorted(firsts)
-    return receipts if is_told_apart else sorted(receipts, key=lambda each: each.sequence)
+    return receipts if is_told_apart else sorted(receipts, key=lambda each: each.receipt.sequence)
 
 
 def _of_receipts(reports: Sequence[ReceiptReport]) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""`tallystick.verify`: one response, in whatever form it is held, against the promised model."""
+"""Responses, policies, requests and models in the forms in which somebody may hold them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from tallystick.answers.policy import ReceiptPolicy, read_receipt_policy
-from tallystick.answers.report import ReceiptReport
+from tallystick.answers.reading import read_response
 from tallystick.answers.request import ExpectedRequest, read_request
-from tallystick.answers.response import Response, read_response
-from tallystick.answers.verify import verify_receipt
+from tallystick.answers.response import Response
 from tallystick.commitments.encoding import Json, parse
 from tallystick.errors import MalformedError
-from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel, load_language_model
 from tallystick.transcripts.receipt import SignedReceipt
 from tallystick.workloads.language_model import LanguageModel
 
@@ -22,39 +20,6 @@ MODELS_HELD: Final = 2
 ModelSource = LanguageModel | Path | str
 PolicySource = ReceiptPolicy | Path | str | None
 RequestSource = ExpectedRequest | Mapping[str, Any] | Path | str | None
-
-
-def verify(
-    response: object,
-    *,
-    model: ModelSource,
-    policy: PolicySource = None,
-    request: RequestSource = None,
-) -> ReceiptReport:
-    """Judge one response by its receipt, with one pass of the promised model.
-
-    Args:
-        response: a signed receipt, or a response that carries one: as JSON text, as parsed JSON, or as an object of the
-            `openai` client.
-        model: the promised model, or its directory.
-        policy: what the verifier asks, or its file.
-        request: what was asked: the arguments of the call, or a file of its JSON.
-
-    Raises:
-        MalformedError: something is not what it should be; the line names the field.
-        UnavailableError: the model is not there, or verifying takes more than the policy spends.
-        UsageError: the model has no chat template for the request.
-    """
-    read = response_of(response)
-    promised = model_of(model)
-    return verify_receipt(
-        read.receipt,
-        promised,
-        policy_of(policy),
-        request_of(request),
-        response=read,
-        context=context_of(promised),
-    )
 
 
 def response_of(response: object) -> Response:
@@ -98,12 +63,8 @@ def model_of(model: ModelSource) -> LanguageModel:
     return _loaded(Path(model).resolve()) if isinstance(model, str | Path) else model
 
 
-def context_of(model: LanguageModel) -> int | None:
-    """How many places a model of transformers has, if it says so."""
-    found = getattr(getattr(getattr(model, "model", None), "config", None), "max_position_embeddings", None)
-    return found if isinstance(found, int) else None
-
-
 @lru_cache(maxsize=MODELS_HELD)
-def _loaded(path: Path) -> TorchLanguageModel:
+def _loaded(path: Path) -> LanguageModel:
+    from tallystick.frameworks.torch.generation.language_models import load_language_model  # PyTorch takes seconds
+
     return load_language_model(path)

@@ -1,4 +1,4 @@
-"""How much a receipt makes a verifier compute and hold besides its one pass, from the receipt's counts alone.
+"""Upper limits on the work and memory that a receipt takes besides the one pass, from its counts alone.
 
 An *operation* is one look at one number, about a nanosecond of one core. Counts are upper limits: they are those of the
 answer that costs most, since who makes a receipt chooses its tokens. What they are measured against:

@@ -8,12 +8,12 @@ from tempfile import TemporaryDirectory
 from tallystick.attacks.attack import Attack, accepted, rejected
 from tallystick.attacks.forging import copy_data, recipe_of
 from tallystick.attacks.token_files import commit_again, forge_tokenizer, forge_tokens
-from tallystick.datasets.commitment import DatasetCommitment
 from tallystick.datasets.opened import SOURCE_FILES
 from tallystick.errors import UsageError
 from tallystick.frameworks.tokenizers import train_bpe
 from tallystick.recorders.training import TrainingRun, train
 from tallystick.store.run import RunDirectory
+from tallystick.transcripts.dataset import DatasetCommitment
 from tallystick.transcripts.spec import Spec
 
 
@@ -35,7 +35,7 @@ def forge_tokens_only(run: Path, out: Path) -> None:
     spec = RunDirectory(run).spec()
     forged = copy_data(run, out)
     forge_tokens(forged.data_path, lambda tokens: tokens[::-1])
-    commitment = spec.commitment
+    commitment = spec.data
     assert isinstance(commitment, DatasetCommitment)  # forge_tokens refused everything else
     TrainingRun(forged, Spec.of(recipe_of(spec), commit_again(forged.data_path, commitment))).record()
 
@@ -47,7 +47,7 @@ def forge_tokenizer_only(run: Path, out: Path) -> None:
     source = (forged.data_path / SOURCE_FILES["text"]).read_text("utf-8")
     other = train_bpe(source.swapcase(), recipe.tokenizer.vocabulary)
     forge_tokenizer(forged.data_path, source, other)
-    commitment = spec.commitment
+    commitment = spec.data
     assert isinstance(commitment, DatasetCommitment)  # the recipe has data
     TrainingRun(forged, Spec.of(recipe, commit_again(forged.data_path, commitment))).record()
 

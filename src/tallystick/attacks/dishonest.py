@@ -24,10 +24,10 @@ from tallystick.tensors.safetensors import read_state
 from tallystick.tensors.tensor import State, Tensor
 from tallystick.transcripts.recipe import Recipe
 from tallystick.transcripts.record import AnchorRecord, StepRecord, anchor_file, read_record
-from tallystick.transcripts.schedule import learning_rate
 from tallystick.transcripts.spec import Spec
+from tallystick.workloads.names import POSITION
 from tallystick.workloads.plan import classes
-from tallystick.workloads.replayer import POSITION
+from tallystick.workloads.schedule import learning_rate
 
 Batches = Iterable[Mapping[str, np.ndarray]]
 

@@ -14,8 +14,8 @@ from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.reach import direction_bound
 from tallystick.transcripts.recipe import OptimizerRecipe, Recipe
 from tallystick.transcripts.record import StepRecord
-from tallystick.transcripts.schedule import learning_rate
 from tallystick.transcripts.spec import Spec
+from tallystick.workloads.schedule import learning_rate
 
 Losses = dict[int, float]
 TINY_RATE = 1e-12

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tallystick.documents.files import write_atomically
 from tallystick.errors import UsageError
-from tallystick.frameworks.torch.state import from_tensor
+from tallystick.frameworks.torch.tensors import from_tensor
 from tallystick.frameworks.torch.training.summaries import Summariser
 from tallystick.recorders.run_recorder import header_of
 from tallystick.store.log import read_lines

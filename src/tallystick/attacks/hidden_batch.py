@@ -13,8 +13,8 @@ from tallystick.attacks.dishonest import Batches, DishonestTrainer, train_on
 from tallystick.attacks.forging import find_scene
 from tallystick.frameworks.torch.training.trainer import Observation
 from tallystick.store.run import RunDirectory
-from tallystick.transcripts.schedule import learning_rate
 from tallystick.transcripts.spec import Spec
+from tallystick.workloads.schedule import learning_rate
 
 PACE = 0.1
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from tallystick.datasets.bpe import tokenize
-from tallystick.datasets.commitment import DatasetCommitment
 from tallystick.datasets.opened import TOKENIZER_FILE, TOKENS_FILE
 from tallystick.datasets.tokenizer import Tokenizer
 from tallystick.datasets.tokens import commit_tokens, read_tokens, write_tokens
 from tallystick.errors import UsageError
+from tallystick.transcripts.dataset import DatasetCommitment
 
 
 def forge_tokens(data: Path, exchange: Callable[[np.ndarray], np.ndarray]) -> None:

@@ -22,9 +22,9 @@ from tallystick.store.run import RunDirectory
 from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.projection import Projection
 from tallystick.tolerances.reach import direction_bound
-from tallystick.transcripts.schedule import learning_rate
 from tallystick.transcripts.spec import Spec
 from tallystick.workloads.plan import projection_seed
+from tallystick.workloads.schedule import learning_rate
 
 if TYPE_CHECKING:
     import torch

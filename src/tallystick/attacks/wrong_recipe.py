@@ -11,15 +11,15 @@ from tallystick.attacks.forging import find_scene, recipe_of
 from tallystick.frameworks.torch.training.trainer import Observation, Trainer
 from tallystick.store.run import RunDirectory
 from tallystick.transcripts.recipe import OptimizerRecipe, Recipe
-from tallystick.transcripts.schedule import learning_rate
 from tallystick.transcripts.spec import Spec
 from tallystick.workloads.plan import classes
+from tallystick.workloads.schedule import learning_rate
 
 RATE_EXCESS = 1.01
 
 
 class PlainDescentTrainer(DishonestTrainer):
-    """Keeps the books of the declared optimizer and moves the weights straight down the gradient."""
+    """Updates the state of the declared optimizer, and moves the weights by plain gradient descent."""
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)

@@ -1,4 +1,4 @@
-"""Ed25519 keys and signatures (RFC 8032), by the library `cryptography` behind a door of our own."""
+"""Secret Ed25519 keys (RFC 8032) and the receipts that they sign, by the library `cryptography`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from tallystick.attestation.points import fault_of_point, fault_of_signature
-from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
+from tallystick.attestation.signatures import check_signature
+from tallystick.errors import MalformedError, UnavailableError, UsageError
 from tallystick.transcripts.receipt import Receipt, SignedReceipt
 
 SECRET_BYTES: Final = 32
@@ -75,25 +74,6 @@ class SigningKey:
     @cached_property
     def _private(self) -> Ed25519PrivateKey:
         return Ed25519PrivateKey.from_private_bytes(self.secret)
-
-
-def check_signature(public: str, signature: str, message: bytes) -> None:
-    """Raise `ProofError` unless `signature` is one of `message` by the key `public` (both hexadecimal).
-
-    The one place where signatures are checked; see `spec/signature.md`.
-    """
-    try:
-        key, made = bytes.fromhex(public), bytes.fromhex(signature)
-        _refuse("key of the signature", fault_of_point(key))
-        _refuse("signature", fault_of_signature(made))
-        Ed25519PublicKey.from_public_bytes(key).verify(made, message)
-    except (InvalidSignature, ValueError):
-        raise ProofError("the signature is not one of this key over these bytes") from None
-
-
-def _refuse(what: str, fault: str | None) -> None:
-    if fault is not None:
-        raise ProofError(f"the {what} is {fault}")
 
 
 def sign_receipt(receipt: Receipt, key: SigningKey) -> SignedReceipt:

@@ -41,11 +41,11 @@ from tallystick.transcripts.record import (
     read_record,
 )
 from tallystick.transcripts.rule import GroupRule
-from tallystick.transcripts.schedule import learning_rate
 from tallystick.transcripts.spec import Spec
 from tallystick.transcripts.summary import StateSummary
+from tallystick.workloads.names import BATCH, POSITION
 from tallystick.workloads.plan import batch_plan, open_data
-from tallystick.workloads.replayer import POSITION
+from tallystick.workloads.schedule import learning_rate
 
 if TYPE_CHECKING:
     from tallystick.workloads.program import StepProgram
@@ -117,8 +117,6 @@ class CheckedRun:
 
     def batch(self, index: int) -> State:
         """The kept batch of step `index` as the graph names it; raises `ProofError` unless it is the recorded one."""
-        from tallystick.workloads.program import BATCH
-
         name = self.step(index).batch.digest
         require(name is not None, f"step {index} does not name the tensors it consumed")
         assert name is not None  # required above
@@ -179,7 +177,7 @@ def read_run(run: RunDirectory, policy: Policy) -> CheckedRun:
 def _open_data(evidence: CheckedRun) -> None:
     spec = evidence.spec
     require(evidence.claim.data == spec.data_root, "the claim names another data root than the spec")
-    if spec.commitment is None:
+    if spec.data is None:
         return
     dataset = open_data(spec, evidence.run.data_path)
     _check_stated_data(evidence)
@@ -189,7 +187,7 @@ def _open_data(evidence: CheckedRun) -> None:
 
 def _check_stated_data(evidence: CheckedRun) -> None:
     """Compare the kinds of data and tokenizer that are committed to with those of the recipe."""
-    recipe, commitment = evidence.spec.recipe, evidence.spec.commitment
+    recipe, commitment = evidence.spec.recipe, evidence.spec.data
     assert recipe is not None  # only a recipe has data
     assert commitment is not None
     require(commitment.kind == recipe.data.kind, f"the data is {commitment.kind}, the recipe's is {recipe.data.kind}")

@@ -37,7 +37,7 @@ from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.environment import Environment
 from tallystick.transcripts.inference import InferenceClaim, call_file
 from tallystick.transcripts.record import CallRecord
-from tallystick.workloads.program import BATCH
+from tallystick.workloads.names import BATCH
 
 Progress = Callable[[int, int], None]
 

@@ -5,31 +5,32 @@ Nothing in a run directory changes a policy, whatever tolerance a claim asks for
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tallystick.audits.calibration import Calibration
-from tallystick.commitments.encoding import parse
 from tallystick.documents.document import DigestText, Document, Positive
-from tallystick.documents.files import read_document
-from tallystick.errors import MalformedError
+from tallystick.documents.settings import read_settings
+from tallystick.errors import UsageError
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
-Settings = TypeVar("Settings", bound=Document)
 
 
 class Policy(Document):
     """What one verifier asks of a run.
 
-    `replay` says whether a run that has both a step graph and a recipe is replayed from the graph or the recipe.
-    `outputs` is how far a model's outputs may lie from a replay on another stack, relative to their norm. `properties`
-    are checked of values without a replay.
+    `tolerance` names what a tolerant audit compares opened states by (`tolerances.registry`) in place of the calibrated
+    residual. `replay` says whether a run that has both a step graph and a recipe is replayed from the graph or the
+    recipe. `outputs` is how far a model's outputs may lie from a replay on another stack, relative to their norm.
+    `properties` are checked of values without a replay.
+
+    Raises `UsageError` for a tolerance that is not known here, or that an exact audit would not ask.
     """
 
     mode: Literal["exact", "tolerant"] = "exact"
+    tolerance: Annotated[str, Field(min_length=1, max_length=64)] | None = None
     replay: Literal["graph", "recipe"] = "graph"
     samples: Positive = 16
     window: Positive = 64
@@ -44,18 +45,17 @@ class Policy(Document):
     outputs: Share | None = None
     properties: tuple[Annotated[str, Field(max_length=64)], ...] = ()
 
+    @model_validator(mode="after")
+    def _names_a_tolerance(self) -> Self:
+        if self.tolerance is not None:
+            if self.mode == "exact":
+                raise UsageError("tolerance: an exact audit compares bytes; ask for the mode tolerant")
+            from tallystick.tolerances.registry import require_tolerance
+
+            require_tolerance(self.tolerance)
+        return self
+
 
 def read_policy(path: Path) -> Policy:
     """Read a policy from TOML or JSON; raises `MalformedError` naming the field."""
     return read_settings(path, Policy)
-
-
-def read_settings(path: Path, kind: type[Settings]) -> Settings:
-    """Read what a verifier wrote, TOML or JSON by the file's name; raises `MalformedError` naming the field."""
-    data = read_document(path)
-    if path.suffix == ".json":
-        return kind.from_json(parse(data, path.name), path.name)
-    try:
-        return kind.from_json(tomllib.loads(data.decode()), path.name)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedError(f"{path.name}: no valid TOML: {error}") from None

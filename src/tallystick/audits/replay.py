@@ -72,8 +72,9 @@ def replay_segment(
         losses.append((index, as_float(claimed.loss), replayed.loss))
         agreed &= _judge_trajectory(notes, claimed, replayed, band, judge)
         _judge_summaries(notes, claimed, replayed, start, replayer, judge)
+    is_compared = True
     if segment.reaches_anchor and judge is not None:
-        judge.state(notes, start, end, replayer.state(), segment)
+        is_compared = judge.state(notes, start, end, replayer.state(), segment)
     elif segment.reaches_anchor:
         judge_whole_state(notes, end, replayer.state(), f"step {segment.end}")
     trajectory = [finding for finding in notes.seen if finding.name in TRAJECTORY]
@@ -84,7 +85,7 @@ def replay_segment(
         time.perf_counter() - started,
         tuple(losses),
         agreed and all(finding.agrees for finding in trajectory),
-        all(finding.agrees for finding in state),
+        is_compared and all(finding.agrees for finding in state),
         "whole state" if segment.reaches_anchor else "summaries",
     )
 

@@ -131,7 +131,7 @@ def _not_checked(evidence: CheckedRun, policy: Policy, segments: list[SegmentRep
         yield "whether this is the claim that was published: give its digest with --claim"
     if evidence.spec.recipe is None and evidence.program is not None:
         yield "where the first state came from, which data the batches are, and what set the learning rates"
-    if not policy.full and evidence.spec.commitment is not None:
+    if not policy.full and evidence.spec.data is not None:
         yield f"whether the {_derived(evidence)} of the source: `tally verify-data`, or --full"
     if evidence.failures:
         yield f"{evidence.failures} steps crashed and were repeated; the crashes themselves were not replayed"
@@ -153,4 +153,6 @@ def _assumptions(evidence: CheckedRun, policy: Policy, nonce: bytes, graph: Dige
         yield f"the program that should have run is the graph that was replayed, {graph}"
     if policy.mode == "tolerant":
         yield "honest stacks differ by no more than those the limits were calibrated on"
+    if policy.tolerance is not None:
+        yield f"states agree where the policy's tolerance says so, which is {policy.tolerance}"
     yield "training seconds are the prover's statement; only the cost ratio uses them"

@@ -15,7 +15,7 @@ from tallystick.workloads.verifier_stack import VerifierStack
 
 def derive_data(evidence: CheckedRun, stack: VerifierStack) -> Iterable[str]:
     """Tokenize the source and train the tokenizer again into the findings; yields what cannot be done here."""
-    commitment, recipe = evidence.spec.commitment, evidence.spec.recipe
+    commitment, recipe = evidence.spec.data, evidence.spec.recipe
     if commitment is None or commitment.tokens is None or evidence.dataset is None:
         return
     with evidence.findings.check("tokens of the source"):

@@ -8,6 +8,7 @@ from tallystick.errors import UnavailableError
 from tallystick.graphs.files import load_program
 from tallystick.graphs.root import graph_root
 from tallystick.judging.findings import Findings, require
+from tallystick.workloads.optimizer import UpdateRule
 from tallystick.workloads.program import StepProgram, recipe_program
 from tallystick.workloads.verifier_stack import VerifierStack
 
@@ -29,7 +30,7 @@ def open_step_graph(evidence: CheckedRun) -> StepProgram | None:
     if evidence.claim.no_graph is not None:
         return None
     if spec.recipe is None:
-        rules = tuple(group.rule for group in spec.optimizer or ())
+        rules = tuple(UpdateRule.of_group(group) for group in spec.optimizer or ())
         return StepProgram(graph, constants, rules, evidence.batch, evidence.rates)
     if evidence.dataset is None or evidence.plan is None:
         return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from tallystick.audits.calibration import LimitsEntry, shipped_calibration
 from tallystick.audits.checked_run import CheckedRun
@@ -31,6 +32,9 @@ from tallystick.transcripts.summary import BucketSummary, decode_sketch
 from tallystick.workloads.plan import projection_seed
 from tallystick.workloads.verifier_stack import VerifierStack
 
+if TYPE_CHECKING:
+    from tallystick.tolerances.registry import NamedTolerance
+
 State = Mapping[str, Tensor]
 MEMORY = ("optimizer.", "buffers.")
 GROUPS = ("weights", "memory")
@@ -50,12 +54,20 @@ def judge_for(
         raise UnavailableError(f"no limits are calibrated for {what}; steps {segment.start + 1}–{segment.end} are open")
     same_device = stack.environment.device == evidence.environment.device == "cpu"
     parameters = element_count(tensor for name, tensor in start.items() if name.startswith("weights."))
-    return TolerantJudge(evidence.run, evidence.spec, workload, entry, policy.update_floor, same_device, parameters)
+    floor, named = policy.update_floor, None
+    if policy.tolerance is not None:
+        from tallystick.tolerances.registry import NamedTolerance
+
+        named = NamedTolerance.load(policy.tolerance)
+    return TolerantJudge(evidence.run, evidence.spec, workload, entry, floor, same_device, parameters, named)
 
 
 @dataclass(frozen=True)
 class TolerantJudge:
-    """Judges one segment by the limits of one calibration entry; `parameters` is the number of weights."""
+    """Judges one segment by the limits of one calibration entry; `parameters` is the number of weights.
+
+    A `tolerance` that the policy names compares opened states in place of the calibrated residual.
+    """
 
     run: RunDirectory
     spec: Spec
@@ -64,19 +76,21 @@ class TolerantJudge:
     update_floor: float
     compares_generators: bool
     parameters: int = 0
+    tolerance: NamedTolerance | None = None
 
-    def state(self, notes: Findings, start: State, claimed: State, replayed: State, segment: Segment) -> None:
+    def state(self, notes: Findings, start: State, claimed: State, replayed: State, segment: Segment) -> bool:
         """Compare an opened anchor with its replay: weights, then optimizer and buffers, then generators.
 
-        Raises `UnavailableError` where so many weights are undetermined that agreement would say too little.
+        False where a tolerance that the policy names could not compare them, which leaves the verdict open. Raises
+        `UnavailableError` where so many weights are undetermined that agreement would say too little.
         """
         subject = f"step {segment.end}"
         masks = self._undetermined(start, replayed)
         self._check_determined(notes, replayed, masks, subject)
         settled = settle(claimed, replayed, masks)
-        for group in GROUPS:
-            self._group(notes, group, (start, settled, replayed), segment)
+        compared = [self._group(notes, group, (start, settled, replayed), segment) for group in GROUPS]
         self._names(notes, claimed, replayed, subject)
+        return all(compared)
 
     def note(self, notes: Findings, finding: Finding, check: str, subject: str) -> None:
         """Note a comparison; limits measured on far smaller models reject nothing."""
@@ -89,14 +103,28 @@ class TolerantJudge:
                 "run, or state a calibration of that size in the policy"
             )
 
-    def _group(self, notes: Findings, group: str, states: tuple[State, State, State], segment: Segment) -> None:
+    def _group(self, notes: Findings, group: str, states: tuple[State, State, State], segment: Segment) -> bool:
         start, claimed, replayed = (part(state, group) for state in states)
         rate, subject = self._peak_rate(segment), f"step {segment.end}"
+        if self.tolerance is not None:
+            return self._by_name(notes, self.tolerance, claimed, ReplayedState(start, replayed), f"{subject}, {group}")
         residual, moved = Residual(self._limits(group, start, replayed, rate)), ReplayedState(start, replayed)
         for finding in residual.compare(claimed, moved, rate):
             self.note(notes, finding, f"{group} {finding.name}", subject)
         if group == "weights":
             notes.note(residual.advise(claimed, moved), "weights bias", subject, advisory=True)
+        return True
+
+    @staticmethod
+    def _by_name(
+        notes: Findings, tolerance: NamedTolerance, claimed: State, replayed: ReplayedState, subject: str
+    ) -> bool:
+        try:
+            notes.note(tolerance.compare(claimed, replayed), f"state {tolerance.name}", subject)
+        except UnavailableError as error:  # what else was found of the segment counts all the same
+            notes.undecided.append(f"{subject}: {error}")
+            return False
+        return True
 
     def _limits(self, group: str, start: State, replayed: State, rate: float) -> ResidualLimits:
         """The calibrated limits, widened by what the spacing of float32 hides where an update is tiny."""

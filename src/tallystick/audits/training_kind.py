@@ -10,8 +10,8 @@ from tallystick.audits.calibration import Family, family_of
 from tallystick.audits.checked_run import CheckedRun
 from tallystick.errors import UnavailableError
 from tallystick.graphs.graph import Graph
-from tallystick.transcripts.schedule import learning_rate
 from tallystick.workloads.program import StepProgram
+from tallystick.workloads.schedule import learning_rate
 
 
 @dataclass(frozen=True)

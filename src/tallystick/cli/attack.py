@@ -1,4 +1,4 @@
-"""`tally attack`: forge a run in one of the catalogued ways, to see what an audit says to it."""
+"""`tally attack`: forge a run in one of the catalogued ways, to see which audit rejects it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def attack(
     out: Path | None = typer.Argument(None, help="The run directory to write the forgery to."),
     list_all: bool = typer.Option(False, "--list", help="List all attacks and what they change."),
 ) -> None:
-    """Forge a run, and say which audit should see it."""
+    """Forge a run, to see which audit rejects it."""
     if list_all:
         return _list()
     if name is None or run is None or out is None:

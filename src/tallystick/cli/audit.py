@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from tallystick.cli.verdicts import VERBOSE, print_verdict
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+    from tallystick.api.auditing import AuditResult
     from tallystick.audits.policy import Policy
-    from tallystick.audits.report import Report
     from tallystick.audits.training import Progress
-    from tallystick.store.run import RunDirectory
-    from tallystick.workloads.verifier_stack import VerifierStack
 
 RUN = typer.Argument(help="A finished run directory.")
 POLICY = typer.Option(None, help="The verifier's policy, as TOML or JSON.")
@@ -47,24 +48,20 @@ def audit(
     device: str | None = DEVICE,
     html: Path | None = HTML,
     json: bool = JSON,
+    verbose: bool = VERBOSE,
 ) -> int:
-    """Recheck every digest of a run, replay sampled steps and compare; likewise the recorded calls of a model."""
-    from tallystick.audits.sampling import draw_nonce, parse_nonce
-    from tallystick.audits.training import audit_training
-    from tallystick.cli.inference import audit_calls
-    from tallystick.store.inference import claims_inference
-    from tallystick.store.run import RunDirectory
+    """Replay part of a run and compare it with the record.
+
+    Every digest is rechecked first. The nonce chooses the steps to replay. Recorded calls of a model are audited in
+    the same way.
+    """
+    from tallystick.api.auditing import audit
 
     chosen = {"samples": samples, "window": window, "claim": claim, "full": full or None}
     asked = _policy(policy, chosen | {"mode": "tolerant" if tolerant else None, "replay": replay})
-    drawn = draw_nonce() if nonce is None else parse_nonce(nonce)
-    if claims_inference(run):
-        return audit_calls(run, asked, drawn, device, json)
-    directory = RunDirectory(run)
-    stack = verifier_stack_for(directory, device, asked)
     with _watched() as progress:
-        report = audit_training(directory, asked, drawn, stack, progress)
-    return _show(report, html, json)
+        result = audit(run, asked, nonce=nonce, device=device, progress=progress)
+    return _show(result, html, json, verbose)
 
 
 def verify_segment(
@@ -75,17 +72,18 @@ def verify_segment(
     device: str | None = DEVICE,
     html: Path | None = HTML,
     json: bool = JSON,
+    verbose: bool = VERBOSE,
 ) -> int:
-    """Replay one segment and ask for equality of every bit of the state."""
-    from tallystick.audits.training import verify_segment
-    from tallystick.store.run import RunDirectory
+    """Replay one segment and compare every bit.
 
-    asked = _policy(None, {"claim": claim})
-    directory = RunDirectory(run)
-    stack = verifier_stack_for(directory, device, asked)
+    The state at its end has to equal the recorded anchor in every bit.
+    """
+    from tallystick.api.auditing import verify_segment
+
     with _watched() as progress:
-        report = verify_segment(directory, asked, start, end, stack, progress)
-    return _show(report, html, json)
+        asked = _policy(None, {"claim": claim})
+        result = verify_segment(run, start, end, asked, device=device, progress=progress)
+    return _show(result, html, json, verbose)
 
 
 def _policy(path: Path | None, chosen: dict[str, Any]) -> Policy:
@@ -100,41 +98,35 @@ def _policy(path: Path | None, chosen: dict[str, Any]) -> Policy:
         raise UsageError(str(error)) from None
 
 
-def verifier_stack_for(run: RunDirectory, device: str | None, policy: Policy) -> VerifierStack:
-    """PyTorch on this machine, for the environment that the run states; raises `UsageError` for another device."""
-    from tallystick.frameworks.torch.training.verifier_stack import torch_verifier_stack
-
-    if device not in (None, "cpu", "cuda"):
-        raise UsageError(f"--device {device}: cpu or cuda")
-    return torch_verifier_stack(run.environment(), device, policy.parameters_max)
-
-
 @contextmanager
 def _watched() -> Iterator[Progress]:
+    """A bar that begins once there is a run to recheck, so that a complaint about a missing one stands alone."""
     from tallystick.cli.output import progress_bar
 
-    with progress_bar() as bar:
-        task = bar.add_task("replaying", total=None, seen="")
+    with ExitStack() as shown:
+        bars: list[Bar] = []
 
         def progress(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
+            if not bars:
+                bars.append(shown.enter_context(progress_bar()))
+                bars[0].add_task("replaying", total=None, seen="")
+            bars[0].update(bars[0].task_ids[0], completed=done, total=total or None)
 
         yield progress
 
 
-def _show(report: Report, html: Path | None, as_json: bool) -> int:
+def _show(result: AuditResult, html: Path | None, as_json: bool, verbose: bool) -> int:
+    from tallystick.api.auditing import report_text
     from tallystick.cli.output import existing, print_json
-    from tallystick.cli.report import print_report
 
     if html is not None:
-        from tallystick.cli.page import render_page
+        from tallystick.api.page import render_page
         from tallystick.documents.files import write_atomically
 
         existing(html.absolute().parent, "folder")
-        write_atomically(html, render_page(report).encode())
+        write_atomically(html, render_page(result.report).encode())
     if as_json:
-        print_json(report.to_json())
+        print_json(result.to_json())
     else:
-        print_report(report)
-        print(f"replayed: {report.replayed}")
-    return report.verdict.exit_code
+        print_verdict(report_text(result.report), verbose)
+    return result.verdict.exit_code

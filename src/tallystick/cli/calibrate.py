@@ -11,7 +11,6 @@ import typer
 
 if TYPE_CHECKING:
     from tallystick.calibration.operators.calibrate import OperatorStudy
-    from tallystick.transcripts.profile import Profile
 
 
 def register(app: typer.Typer) -> None:
@@ -24,16 +23,20 @@ def calibrate(
     graph: Path = typer.Argument(help="The graph, as `tally graph` writes it."),
     inputs: Path = typer.Option(help="A directory of safetensors files, each one set of inputs."),
     out: Path = typer.Option(help="Where the profile is written, as JSON."),
+    budget: Path | None = typer.Option(None, help="Also write what the errors of whole runs add up to: a budget."),
     figures: Path | None = typer.Option(None, help="Also write every figure behind the profile, as JSON."),
     keep: Path | None = typer.Option(None, help="Keep the values of all runs in this directory."),
     as_json: bool = typer.Option(False, "--json", help="Print what was found as JSON."),
 ) -> None:
-    """Run every operator of a graph on each numerical stack of this machine, and set thresholds by their errors.
+    """Measure thresholds for the operators of a graph.
+
+    Every operator runs on each numerical stack of this machine; the thresholds follow from the errors.
 
     A file `weights.safetensors` beside the inputs belongs to every set.
     """
-    from tallystick.calibration.operators.calibrate import calibrate_graph
+    from tallystick.calibration.operators.calibrate import calibrate_budget, calibrate_graph
     from tallystick.cli.output import existing, talk
+    from tallystick.documents.files import write_atomically
 
     existing(graph, "graph")
     existing(inputs, "directory")
@@ -41,6 +44,9 @@ def calibrate(
     folder = tempfile.TemporaryDirectory(prefix="tally-calibrate-") if keep is None else nullcontext(str(keep))
     with folder as place:
         study = calibrate_graph(graph, inputs, Path(place), console.print)
+        if budget is not None:
+            limits = calibrate_budget(graph, inputs, Path(place), console.print)
+            write_atomically(budget, limits.to_bytes() + b"\n")
     _write(study, out, figures, as_json)
 
 
@@ -48,22 +54,18 @@ def merge_profiles(
     profiles: list[Path] = typer.Argument(help="Profiles of several machines."),
     out: Path = typer.Option(help="Where the profile that holds for all of them is written."),
 ) -> None:
-    """Join calibration profiles: the larger error everywhere, never beyond an operator's bound."""
+    """Join the thresholds of several machines.
+
+    The larger threshold counts, but never more than the bound of the operator.
+    """
     from functools import reduce
 
+    from tallystick.api.settings import read_profile
     from tallystick.documents.files import write_atomically
 
-    joined = reduce(lambda one, other: one.merged(other), [read_profile(path) for path in profiles])
+    joined = reduce(lambda one, other: one.merged(other), map(read_profile, profiles))
     write_atomically(out, joined.to_bytes() + b"\n")
     print(joined.digest_as("calibration"))
-
-
-def read_profile(path: Path) -> Profile:
-    """A profile from a file; raises `MalformedError` for anything else."""
-    from tallystick.documents.files import read_document
-    from tallystick.transcripts.profile import Profile
-
-    return Profile.from_bytes(read_document(path).removesuffix(b"\n"), path.name)
 
 
 def _write(study: OperatorStudy, out: Path, figures: Path | None, as_json: bool) -> None:

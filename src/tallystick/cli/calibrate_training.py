@@ -27,7 +27,11 @@ def calibrate_training(
     page: Path | None = typer.Option(None, help="Also write the page that shows limits and power, as Markdown."),
     keep: Path | None = typer.Option(None, help="Keep the runs of the study in this directory."),
 ) -> None:
-    """Replay small runs on every numerical stack of this machine and set the limits of tolerant audits by it."""
+    """Measure the limits of audits on another stack.
+
+    Small runs are replayed on every numerical stack of this machine; the limits of tolerant audits follow from
+    their distances.
+    """
     from tallystick.errors import UsageError
 
     if keep is not None and keep.exists() and any(keep.iterdir()):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from tallystick.cli.party_session import BUDGET, PROFILE, dispute_judge
 from tallystick.errors import MalformedError, TallyError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
@@ -16,9 +17,10 @@ if TYPE_CHECKING:
 
     from tallystick.attestation.signing import SigningKey
     from tallystick.commitments.encoding import Json
-    from tallystick.disputes.coordinators.local.book import Book
+    from tallystick.disputes.coordinators.local.chain_state import ChainState
     from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
     from tallystick.disputes.coordinators.local.database import Database
+    from tallystick.disputes.evidence.judging import DisputeJudge
     from tallystick.disputes.game.rules import Rules
     from tallystick.disputes.parties.player import Player
 
@@ -29,7 +31,7 @@ NO_KEY: Final = "0" * 64
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this file."""
-    group = typer.Typer(no_args_is_help=True, help="A coordinator of disputes, in a database and over HTTP.")
+    group = typer.Typer(no_args_is_help=True, help="Run a coordinator of disputes in a database.")
     group.command(name="init")(init)
     group.command(name="serve")(serve)
     group.command(name="grant")(grant)
@@ -69,18 +71,24 @@ def serve(
     port: int = typer.Option(0, min=0, max=65535, help="The port; 0 takes a free one."),
     key: Path | None = typer.Option(None, "--key", help=KEY_HELP),
     referee: Path | None = typer.Option(None, help="Rule as the referee, with the key in this file."),
+    profile: Path | None = PROFILE,
+    budget: list[Path] = BUDGET,
     keep: bool = typer.Option(True, help="Make the moves that anybody may make once they are due."),
-    poll: float = typer.Option(1.0, min=0.05, max=3600, help="Seconds between looks for moves that are due."),
-    grace: float = typer.Option(60.0, min=0, help="Seconds in which nothing is made, for parties to come back first."),
+    poll: float = typer.Option(1.0, min=0.05, max=3600, help="Seconds between checks for moves that are due."),
+    grace: float = typer.Option(60.0, min=0, help="Seconds before the first such move, so that parties can come back."),
 ) -> int:
     """Serve a coordinator to its parties until Ctrl-C. Prints the address, the identity and the key."""
     _need_extra()
     from tempfile import TemporaryDirectory
 
+    if referee is None and (profile or budget):
+        raise UsageError("--profile and --budget: for the judge of --referee")
+
     with closing(_open(db, key)) as place, TemporaryDirectory() as folder, ExitStack() as held:
         programs = [_keeper(place, Path(folder, "keeper"), held)] if keep else []
         if referee is not None:
-            programs.append(_referee(place, referee, Path(folder, "referee"), held))
+            judge = dispute_judge(profile, budget)
+            programs.append(_referee(place, referee, judge, Path(folder, "referee"), held))
         _listen(host, port, place, programs, (grace, poll))
     return 0
 
@@ -105,14 +113,14 @@ def show(
     key: Path | None = typer.Option(None, "--key", help=KEY_HELP),
     as_json: bool = typer.Option(False, "--json", help="One line of JSON."),
 ) -> int:
-    """Check every entry of a coordinator's database, and print where its claims, disputes and purses stand."""
+    """Check every entry of a coordinator's database, and print the state of claims, disputes and purses."""
     with closing(_open(db, key)) as place:
         if as_json:
             from tallystick.cli.output import print_json
 
             print_json(_summary(place))
         else:
-            _print_tables(place, place.book())
+            _print_tables(place, place.chain())
     return 0
 
 
@@ -166,9 +174,8 @@ def _keeper(place: LocalCoordinator, folder: Path, held: ExitStack) -> Player:
     return Player(place.own(), workspace, (DueMoves(everybody=True, nonce=place.next_nonce),))
 
 
-def _referee(place: LocalCoordinator, path: Path, folder: Path, held: ExitStack) -> Player:
+def _referee(place: LocalCoordinator, path: Path, judge: DisputeJudge, folder: Path, held: ExitStack) -> Player:
     """The program of the referee; raises `UsageError` where the rules name another one."""
-    from tallystick.disputes.evidence.judging import DisputeJudge
     from tallystick.disputes.parties import programs
     from tallystick.disputes.parties.board_cache import BoardCache
     from tallystick.disputes.parties.player import Player
@@ -179,14 +186,14 @@ def _referee(place: LocalCoordinator, path: Path, folder: Path, held: ExitStack)
     if key.public != place.rules.referee:
         raise UsageError(f"--referee {path}: the rules name another referee")
     workspace = held.enter_context(Workspace(folder))
-    shelf, judge = BoardCache(place.board(key), workspace.folder / "data"), DisputeJudge()
+    shelf = BoardCache(place.board(key), workspace.folder / "data")
     return Player(place.connect(key), workspace, programs.referee(shelf, judge, judge.is_large))
 
 
 def _listen(
     host: str, port: int, place: LocalCoordinator, programs: Sequence[Player], pace: tuple[float, float]
 ) -> None:
-    """Serve until Ctrl-C, with the programs at work in a thread beside."""
+    """Serve until Ctrl-C, with the programs in another thread."""
     import threading
 
     from tallystick.cli.output import talk
@@ -208,7 +215,7 @@ def _listen(
 
 
 def _keep_at(programs: Sequence[Player], pace: tuple[float, float], stop: threading.Event) -> None:
-    """Let every program do what it can, again and again; an outage is told, and tried again."""
+    """Run every program in a loop; an outage is reported, and the program is tried again."""
     from tallystick.cli.output import talk
 
     console, (grace, poll) = talk(), pace
@@ -228,22 +235,22 @@ def _summary(place: LocalCoordinator) -> Json:
 
     from tallystick.disputes.game.state import Dispute, PostedClaim
 
-    book = place.book()
-    claims: Json = TypeAdapter(tuple[PostedClaim, ...]).dump_python(book.state.claims, mode="json")
-    disputes: Json = TypeAdapter(tuple[Dispute, ...]).dump_python(book.state.disputes, mode="json")
+    chain = place.chain()
+    claims: Json = TypeAdapter(tuple[PostedClaim, ...]).dump_python(chain.state.claims, mode="json")
+    disputes: Json = TypeAdapter(tuple[Dispute, ...]).dump_python(chain.state.disputes, mode="json")
     return {
-        "balance": book.state.balance,
+        "balance": chain.state.balance,
         "claims": claims,
         "coordinator": place.identity,
         "disputes": disputes,
-        "entries": book.count,
-        "head": book.head,
+        "entries": chain.count,
+        "head": chain.head,
         "purses": {party: place.purse(party) for party in place.parties()},
         "time": place.now(),
     }
 
 
-def _print_tables(place: LocalCoordinator, book: Book) -> None:
+def _print_tables(place: LocalCoordinator, chain: ChainState) -> None:
     from rich.table import Column, Table
 
     from tallystick.cli.dispute_tables import claims_table, print_table
@@ -251,12 +258,12 @@ def _print_tables(place: LocalCoordinator, book: Book) -> None:
     from tallystick.disputes.game.pausing import game_time
     from tallystick.disputes.parties.progress import standing
 
-    now, state = place.now(), book.state
+    now, state = place.now(), chain.state
     purses = Table("party", Column("purse", justify="right"), box=None)
     for party in place.parties():
         purses.add_row(party, f"{place.purse(party):,}")
     disputes = disputes_table([standing(state, number, now) for number in range(len(state.disputes))])
-    print(f"coordinator {place.identity}\n{book.count} moves, head {book.head}")
+    print(f"coordinator {place.identity}\n{chain.count} moves, head {chain.head}")
     for table in (claims_table(state, game_time(state, now)), disputes, purses):
         if table.row_count:
             print_table(table)

@@ -1,4 +1,4 @@
-"""`tally commit`, `tally verify-data`, `tally record-proof`, `tally targets`: data and what is known about it."""
+"""`tally commit`, `tally verify-data`, `tally prove-data`, `tally targets`: data and what is known about it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import typer
 
 if TYPE_CHECKING:
     from tallystick.commitments.digests import Digest
-    from tallystick.datasets.commitment import DatasetCommitment
     from tallystick.store.run import RunDirectory
+    from tallystick.transcripts.dataset import DatasetCommitment
 
 
 def register(app: typer.Typer) -> None:
@@ -26,7 +26,11 @@ def commit(
     out: Path | None = typer.Option(None, help="Where the commitment goes; commit.json beside PATH by default."),
     verify: Path | None = typer.Option(None, "--verify", help="A commitment to check PATH against."),
 ) -> None:
-    """Commit to an artifact by one digest, a Merkle root over ordered chunks and a count, or check it."""
+    """Commit to a file or directory by one digest.
+
+    The commitment holds the digest, a Merkle root over ordered chunks and a count. With --verify, an existing
+    commitment is checked.
+    """
     from tallystick.cli.output import existing, talk
 
     target = out or path.absolute().parent / "commit.json"
@@ -50,9 +54,9 @@ def _commit_directory(path: Path, target: Path, verify: Path | None) -> Digest:
 def _commit_file(path: Path, target: Path, verify: Path | None) -> Digest:
     from tallystick.commitments.encoding import decode, encode
     from tallystick.datasets.preparation import commit_source
-    from tallystick.datasets.records import RecordCommit
     from tallystick.documents.files import read_document, write_atomically
     from tallystick.errors import ProofError
+    from tallystick.transcripts.dataset import RecordCommit
 
     found = commit_source("jsonl" if path.suffix == ".jsonl" else "text", path)
     if verify is None:
@@ -65,16 +69,19 @@ def _commit_file(path: Path, target: Path, verify: Path | None) -> Digest:
 
 
 def verify_data(run: Path = typer.Argument(help="A run directory.")) -> None:
-    """Train the tokenizer and tokenize the committed source again, and compare every merge and token."""
+    """Tokenize the source of a run again and compare.
+
+    The tokenizer is trained again too; every merge and every token is compared.
+    """
     from tallystick.cli.output import talk
     from tallystick.datasets.verify import verify_data
     from tallystick.errors import UsageError
     from tallystick.store.run import RunDirectory
 
     directory = RunDirectory(run)
-    commitment = directory.spec().commitment
+    commitment = directory.spec().data
     if commitment is None:
-        raise UsageError(f"{run}: recorded around somebody's own loop; it commits to batches, not to a source")
+        raise UsageError(f"{run}: recorded from a custom loop; it commits to batches, not to a source")
     verify_data(directory.data_path, commitment)
     if commitment.tokens is not None:
         _verify_tokenizer(directory, commitment)
@@ -98,16 +105,19 @@ def prove_data(
     run: Path = typer.Argument(help="A run directory."),
     index: int = typer.Option(..., min=0, help="The record's position, from 0."),
 ) -> None:
-    """Show that a record stands at a position of the committed data, with its inclusion proof."""
+    """Prove that a record is in the committed data.
+
+    Prints the record, its position and its inclusion proof.
+    """
     from tallystick.cli.output import print_json
     from tallystick.datasets.record_opening import check_record, open_record
     from tallystick.errors import UsageError
     from tallystick.store.run import RunDirectory
 
     directory = RunDirectory(run)
-    commitment = directory.spec().commitment
+    commitment = directory.spec().data
     if commitment is None:
-        raise UsageError(f"{run}: recorded around somebody's own loop; it commits to batches, not to a source")
+        raise UsageError(f"{run}: recorded from a custom loop; it commits to batches, not to a source")
     opening = open_record(directory.data_path, commitment, index)
     check_record(opening, commitment.source)
     print_json(opening.to_json())
@@ -117,7 +127,10 @@ def targets(
     run: Path = typer.Argument(help="A run directory."),
     json: bool = typer.Option(False, "--json", help="Print the account as JSON."),
 ) -> None:
-    """Count from the records how often each window or example of the data was trained on."""
+    """Count how often each example was trained on.
+
+    The counts come from the records of the run; an example may be a window of text.
+    """
     import numpy as np
 
     from tallystick.cli.output import page, print_json
@@ -131,7 +144,7 @@ def targets(
     directory = RunDirectory(run)
     spec = directory.spec()
     if spec.recipe is None:
-        raise UsageError(f"{run}: recorded around somebody's own loop; its records hold no positions")
+        raise UsageError(f"{run}: recorded from a custom loop; its records hold no positions")
     plan = batch_plan(spec, open_data(spec, directory.data_path))
     records = (read_record(line, "transcript.jsonl") for line in read_lines(directory.transcript_path))
     batches = (np.asarray(r.batch.indices or (), np.int64) for r in records if isinstance(r, StepRecord))

@@ -1,4 +1,4 @@
-"""`tally demo`: train, audit, commit six frauds; serve an answer, honestly and not; dispute two claims to the end."""
+"""`tally demo`: train, audit, forge six runs; serve an answer, honestly and not; dispute claims to the end."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ import typer
 
 if TYPE_CHECKING:
     from tallystick.answers.report import ReceiptReport
-    from tallystick.audits.report import Report
+    from tallystick.api.auditing import AuditResult
     from tallystick.cli.demo_dispute import Ended
     from tallystick.transcripts.receipt import SignedReceipt
 
+COLOURS = {"accepted": "green", "rejected": "red", "inconclusive": "yellow"}
 FRAUDS = (
     "bad-seed",
     "gradient-noise",
@@ -50,9 +51,12 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
-    out: Path | None = typer.Option(None, help="Keep all runs in this directory; by default they are thrown away."),
+    out: Path | None = typer.Option(None, help="Keep all runs in this directory; by default they are deleted."),
 ) -> int:
-    """Train a small model and audit it, serve an answer and verify it, dispute claims; show nine frauds caught."""
+    """Show honest runs accepted and nine frauds caught.
+
+    Trains a small model and audits it, serves an answer and verifies it, and disputes three claims.
+    """
     from tallystick.errors import UsageError
 
     if out is not None and out.exists() and any(out.iterdir()):
@@ -104,7 +108,7 @@ def _serve(run: Path, out: Path) -> Iterator[DemoRun]:
 
 
 def _dispute(stage: Path) -> Iterator[DemoRun]:
-    """Claim three things with a bond: honest answers, answers with one layer swapped, a step at a wrong rate."""
+    """Make three claims with a bond: honest answers, answers with one layer swapped, a step at a wrong rate."""
     from tallystick.cli.demo_dispute import honest_claim, swapped_layer, wrong_rate
     from tallystick.cli.output import talk
 
@@ -123,7 +127,7 @@ def _dispute(stage: Path) -> Iterator[DemoRun]:
 
 
 def _train(out: Path, capture_with: Callable[[str], None] | None = None) -> None:
-    """On one thread: so small a model gains nothing from a second, and waits for it on a busy machine."""
+    """On one thread: so small a model gains nothing from a second one."""
     from importlib import resources
 
     import torch
@@ -138,29 +142,24 @@ def _train(out: Path, capture_with: Callable[[str], None] | None = None) -> None
 
 
 def _judge(title: str, run: Path, expected: str) -> DemoRun:
+    from tallystick.api.auditing import audit
     from tallystick.audits.policy import Policy
-    from tallystick.audits.sampling import draw_nonce
-    from tallystick.audits.training import audit_training
-    from tallystick.cli.audit import verifier_stack_for
-    from tallystick.store.run import RunDirectory
 
-    started, directory, policy = time.perf_counter(), RunDirectory(run), Policy(full=True)
-    report = audit_training(directory, policy, draw_nonce(), verifier_stack_for(directory, None, policy))
-    return DemoRun(title, expected, report.verdict.outcome, _reason(report), time.perf_counter() - started)
+    started = time.perf_counter()
+    result = audit(run, Policy(full=True))
+    return DemoRun(title, expected, result.outcome, _reason(result), time.perf_counter() - started)
 
 
-def _reason(report: Report) -> str:
-    from tallystick.cli.report import describe
+def _reason(result: AuditResult) -> str:
+    from tallystick.api.verdict_text import describe
 
-    if report.verdict.objections:
-        return describe(report.verdict.objections[0])
-    if report.verdict.unavailable:
-        return report.verdict.unavailable[0]
-    return f"all {report.replayed_steps} steps replayed bit for bit"
+    if result.objections:
+        return describe(result.objections[0])
+    return next(iter(result.verdict.unavailable), "all steps replayed bit for bit")
 
 
 def _receipt_reason(signed: SignedReceipt, report: ReceiptReport) -> str:
-    from tallystick.cli.report import describe
+    from tallystick.api.verdict_text import describe
 
     if report.verdict.objections:
         return describe(report.verdict.objections[0])
@@ -175,7 +174,6 @@ def _print(acts: list[DemoRun]) -> None:
     from rich.table import Table
 
     from tallystick.cli.output import page
-    from tallystick.cli.report import COLOURS
 
     table = Table(box=None, pad_edge=False)
     for heading in ("run", "verdict", "reason", "audit"):

@@ -29,7 +29,7 @@ MakeTrace = Callable[[Path], "Trace"]
 
 @dataclass(frozen=True)
 class Ended:
-    """How a claim fared: who was at fault where, after how many moves, and what each party has gained."""
+    """What became of a claim: who was at fault where, after how many moves, and what each party has gained."""
 
     state: State
     record: int
@@ -150,9 +150,9 @@ class _Seats:
         from tallystick.disputes.parties.programs import challenger, prover, referee
 
         doubter, trace = doubter_for(), make_trace(self.stage / "trace")
-        yield self._player("prover", lambda desk: prover(*desk, lambda _: trace, offer_of(claimed)))
-        yield self._player("challenger", lambda desk: challenger(*desk, lambda _: doubter))
-        yield self._player("referee", lambda desk: referee(desk[0], DisputeJudge()))
+        yield self._player("prover", lambda kept: prover(*kept, lambda _: trace, offer_of(claimed)))
+        yield self._player("challenger", lambda kept: challenger(*kept, lambda _: doubter))
+        yield self._player("referee", lambda kept: referee(kept[0], DisputeJudge()))
 
     def _player(self, name: str, roles: Callable[[tuple[BoardCache, Workspace]], Sequence[PartyRole]]) -> Player:
         from tallystick.disputes.parties.board_cache import BoardCache
@@ -173,7 +173,7 @@ class _Seats:
     def _operator(self, referee: Player) -> str:
         """The operator that the only dispute ended at, as the referee saw it."""
         from tallystick.documents.files import read_document
-        from tallystick.judging.opening import OPERATOR
+        from tallystick.judging.opening.files import OPERATOR
         from tallystick.transcripts.opening import OpenedOperator
 
         if not self.coordinator.state.disputes:

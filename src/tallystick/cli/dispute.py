@@ -1,4 +1,7 @@
-"""`tally dispute`: open one, see where all stand, follow its moves, play one's side of it, make what is due."""
+"""`tally dispute`: open a dispute, list all, show the moves of one, play one side, make the moves that are due.
+
+The moves of members, guardian and planter are in `offices`.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,20 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from tallystick.cli.dispute_tables import claims_table, moves_table, print_table
+from tallystick.cli.offices import pause, pause_left, resume, retire, seal, unseal, withdraw
 from tallystick.cli.party_session import (
     BOARD,
     BOARD_KEY,
+    BUDGET,
     COORDINATOR,
     DEVICE,
     JSON,
     KEY,
     POLL,
+    PROFILE,
     WORK,
     PartySession,
+    dispute_judge,
     disputes_table,
     drive,
     party_session,
@@ -29,6 +36,7 @@ from tallystick.errors import UsageError
 if TYPE_CHECKING:
     from tallystick.commitments.encoding import Json
     from tallystick.disputes.coordinators.coordinator import Board
+    from tallystick.disputes.evidence.judging import DisputeJudge
     from tallystick.disputes.parties.history import HistoryEntry
     from tallystick.disputes.parties.task import PartyRole
     from tallystick.disputes.parties.watch import GameView
@@ -39,8 +47,8 @@ EXITS: Final = {"won": 0, "lost": 1, "nobody is at fault": 3, "not over": 3}
 
 def register(app: typer.Typer) -> None:
     """Add the group of this file."""
-    group = typer.Typer(no_args_is_help=True, help="Open disputes, follow them, play them, settle them.")
-    for command in (open_, status, show, play, settle):
+    group = typer.Typer(no_args_is_help=True, help="Open, follow, play and settle disputes.")
+    for command in (open_, status, show, play, settle, withdraw, retire, pause, resume, seal, unseal):
         group.command(name=command.__name__.rstrip("_"))(command)
     app.add_typer(group, name="dispute")
 
@@ -76,14 +84,16 @@ def open_(
 def status(coordinator: str = COORDINATOR, json: bool = JSON) -> None:
     """List claims and disputes, with their clocks."""
     from tallystick.cli.output import print_json, talk
-    from tallystick.disputes.parties.progress import standing
+    from tallystick.disputes.parties.progress import span, standing
 
     view = _look(coordinator)
     standings = [standing(view.state, number, view.now) for number in range(len(view.state.disputes))]
     if json:
         disputes: list[Json] = [each.to_json() for each in standings]
-        print_json({"claims": _claims_json(view), "disputes": disputes, "time": view.now})
+        print_json({"claims": _claims_json(view), "disputes": disputes, "paused": pause_left(view), "time": view.now})
         return
+    if (left := pause_left(view)) is not None:
+        print(f"paused: no clock runs; over by itself in {span(left)}\n")
     if not view.state.claims:
         talk().print("no claims yet")
         return
@@ -94,9 +104,9 @@ def status(coordinator: str = COORDINATOR, json: bool = JSON) -> None:
 
 
 def show(number: int = NUMBER, coordinator: str = COORDINATOR, board: str | None = BOARD, json: bool = JSON) -> None:
-    """Print every move of a dispute, the range as it shrinks, why it was ruled so, and who is to move."""
+    """Print every move of a dispute, the remaining range, the reason of the ruling, and who moves next."""
+    from tallystick.api.verdict_text import printable
     from tallystick.cli.output import print_json
-    from tallystick.cli.report import printable
     from tallystick.disputes.parties.connect import connected
     from tallystick.disputes.parties.history import tell
     from tallystick.disputes.parties.progress import standing
@@ -123,6 +133,8 @@ def play(
     key: Path = KEY,
     run: Path | None = typer.Option(None, help="The prover's run; a challenger needs none."),
     device: str = DEVICE,
+    profile: Path | None = PROFILE,
+    budget: list[Path] = BUDGET,
     board: str | None = BOARD,
     board_key: Path | None = BOARD_KEY,
     work: Path | None = WORK,
@@ -135,11 +147,12 @@ def play(
     from tallystick.disputes.parties.programs import focused
     from tallystick.disputes.parties.watch import Watch
 
+    judge = dispute_judge(profile, budget)
     with party_session(coordinator, key, board, board_key, work) as chair:
         view = Watch(chair.place.coordinator).look()
         _require_dispute(view, number)
         side = _side(view, number)
-        roles = _roles(chair, side, run, device)
+        roles = _roles(chair, side, run, device, judge)
         player = chair.player(focused(roles, number))
         view = drive(player, lambda view: view.state.disputes[number].phase == "settled", poll)
     ending = _ending(view, number, side)
@@ -178,9 +191,8 @@ def _look(coordinator: str) -> GameView:
         return Watch(place.coordinator).look()
 
 
-def _roles(chair: PartySession, side: str, run: Path | None, device: str) -> tuple[PartyRole, ...]:
+def _roles(chair: PartySession, side: str, run: Path | None, device: str, judge: DisputeJudge) -> tuple[PartyRole, ...]:
     from tallystick.disputes.evidence.doubting import doubter_for
-    from tallystick.disputes.evidence.judging import DisputeJudge
     from tallystick.disputes.evidence.traces import trace_for
     from tallystick.disputes.parties import programs
     from tallystick.disputes.parties.evidence import find_evidence
@@ -191,7 +203,7 @@ def _roles(chair: PartySession, side: str, run: Path | None, device: str) -> tup
             raise UsageError("--run: the prover answers from its run")
         trace = trace_for(run, chair.workspace.folder / "trace" / offer_of(run).root[:16], device=device)
         return programs.prover(chair.shelf, chair.workspace, lambda _: trace)
-    doubter, judge = doubter_for(device=device), DisputeJudge()
+    doubter = doubter_for(device=device, budgets=judge.budgets)
     return programs.challenger(
         chair.shelf, chair.workspace, lambda _: doubter, judge, find_evidence, naming=judge.worst
     )

@@ -69,7 +69,9 @@ def economics(
     plot: Path | None = typer.Option(None, help="Draw that region into this PNG file."),
     json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
 ) -> int:
-    """Check every condition under which cheating does not pay and honest work does; 0 if all hold, 1 if one does not.
+    """Check whether cheating, spam and challenges pay.
+
+    Exit code 0 if every condition holds under which cheating does not pay and honest work does, 1 if one does not.
 
     Without options the coordinator's default rules are checked with a reference workload, both in `docs/economics.md`.
     Money is in the coordinator's unit: gwei on Ethereum.

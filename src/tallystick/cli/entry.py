@@ -33,11 +33,13 @@ from tallystick.cli import (
     verify_response,
 )
 from tallystick.cli import open as opening
+from tallystick.cli.root_help import RootHelp
 from tallystick.cli.streams import OUTPUT, close_stdout, open_streams
 from tallystick.errors import TallyError
 
 app = typer.Typer(
     name="tally",
+    cls=RootHelp,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -55,7 +57,7 @@ for group in (
 
 INPUT_EXIT = 4
 INTERRUPTED_EXIT = 130
-"""Ctrl-C: 128 and the number of the signal, as shells have it; so is a reader that left."""
+"""128 and the number of the signal, as in shells; 141 is the same for a reader of the output that is gone."""
 READER_LEFT_EXIT = 141
 MISTAKE_MAX = 500
 TRACEBACK = "TALLY_TRACEBACK"

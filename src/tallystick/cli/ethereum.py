@@ -1,4 +1,4 @@
-"""`tally contract`: the coordinator of disputes as an Ethereum contract: its keys, its rules, its board's word."""
+"""`tally contract`: a coordinator that is an Ethereum contract: its keys, rules and attestations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEPTH: Final = typer.Option(None, "--depth", min=0, help="Blocks until one is fi
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this file."""
-    group = typer.Typer(no_args_is_help=True, help="A coordinator of disputes that is an Ethereum contract.")
+    group = typer.Typer(no_args_is_help=True, help="Use an Ethereum contract as the coordinator.")
     for command in (new_key, deploy, show, attest, relay):
         group.command(name=command.__name__.replace("_", "-"))(command)
     app.add_typer(group, name="contract")
@@ -48,10 +48,10 @@ def deploy(
     rules: Path | None = typer.Option(None, help="The rules as JSON; what is left out has its default."),
     members: Path | None = typer.Option(None, help="The committee's addresses, one a line."),
     treasury: str | None = typer.Option(None, help="The address that fines go to; the key's own by default."),
-    board: str | None = typer.Option(None, help="The address of a board whose word moves need."),
+    board: str | None = typer.Option(None, help="The address of a board that has to attest the data of moves."),
     depth: int | None = DEPTH,
 ) -> int:
-    """Make a contract; its rules never change, and nobody can. Prints where it is, for --coordinator."""
+    """Deploy a contract; nobody can change its rules. Prints its address, for --coordinator."""
     _need_extra()
     from tallystick.disputes.coordinators.ethereum.client import Settings
     from tallystick.disputes.coordinators.ethereum.deploy import deploy
@@ -66,7 +66,7 @@ def deploy(
 
 
 def show(place: str = PLACE, depth: int | None = DEPTH) -> int:
-    """Check a contract's code and its whole log, and print its rules and where its claims and disputes stand."""
+    """Check a contract's code and its whole log, and print its rules and the state of claims and disputes."""
     _need_extra()
     from tallystick.cli.output import print_json
     from tallystick.disputes.coordinators.ethereum.client import Settings, connect
@@ -76,7 +76,7 @@ def show(place: str = PLACE, depth: int | None = DEPTH) -> int:
     print_json(
         {
             "balance": state.balance,
-            "board": found.founding.board,
+            "board": found.deployment.board,
             "chain": found.chain_id,
             "claims": [{"prover": each.prover, "status": each.status.value} for each in state.claims],
             "contract": found.contract,
@@ -91,12 +91,12 @@ def show(place: str = PLACE, depth: int | None = DEPTH) -> int:
 
 def attest(
     place: str = PLACE,
-    db: str = typer.Option(..., "--db", help="The database of the local coordinator at whose board data lies."),
+    db: str = typer.Option(..., "--db", help="The database of the local coordinator whose board holds the data."),
     key: Path = KEY,
     host: str = typer.Option("127.0.0.1", help="The address to listen on."),
     port: int = typer.Option(0, min=0, max=65535, help="The port; 0 takes a free one."),
 ) -> int:
-    """Give a board's word for the data of moves, over HTTP, until Ctrl-C. Prints the address."""
+    """Attest over HTTP, for a board, that it has the data of moves. Prints the address; Ctrl-C ends it."""
     _need_extra()
     from contextlib import closing, suppress
 
@@ -109,8 +109,8 @@ def attest(
     from tallystick.http.listening import address_of, bind, http_server
 
     found, owner = connect(place), _key(key)
-    if found.founding.board != owner.address:
-        raise UsageError(f"--key {key}: the contract's board is {found.founding.board}, not {owner.address}")
+    if found.deployment.board != owner.address:
+        raise UsageError(f"--key {key}: the contract's board is {found.deployment.board}, not {owner.address}")
     with closing(LocalCoordinator.open(db)) as local, bind(host, port) as listening:
         board = AttestingBoard(local.board(SigningKey.generate()), owner, found.chain_id, found.contract)
         print(address_of(listening), flush=True)
@@ -146,7 +146,7 @@ def _address(option: str, text: str | None) -> str | None:
 
 
 def _require_money(urls: Sequence[str], address: str) -> None:
-    """Raise `UsageError` for an account without any: what it signed would wait to be paid for."""
+    """Raise `UsageError` for an account without money: nothing would pay for what it signs."""
     from tallystick.disputes.coordinators.ethereum import chain
     from tallystick.disputes.coordinators.ethereum.endpoints import Endpoints, HttpEndpoint
 

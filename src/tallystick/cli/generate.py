@@ -37,7 +37,10 @@ def register(app: typer.Typer) -> None:
 
 
 def new_key(file: Path = typer.Argument(help="The file to write; it must not exist.")) -> None:
-    """Make a signing key, readable by its owner alone, and print its public half."""
+    """Make a signing key and print its public half.
+
+    Only the owner of the file can read it.
+    """
     from tallystick.attestation.signing import SigningKey
 
     key = SigningKey.generate()
@@ -49,7 +52,10 @@ def export_model(
     run: Path = typer.Argument(help="A finished run that trained a language model."),
     out: Path = typer.Argument(help="The directory to write."),
 ) -> None:
-    """Write the model that a run ended with as a directory that transformers loads."""
+    """Write the model that a run trained.
+
+    The directory can be served, and transformers loads it.
+    """
     from tallystick.cli.output import existing, talk
     from tallystick.recorders.export import export_model as write_model
     from tallystick.store.run import RunDirectory
@@ -69,7 +75,9 @@ def generate(
     top_k: int = typer.Option(0, "--top-k", help="Tokens to choose among; 0 keeps all."),
     top_p: float = typer.Option(1.0, "--top-p", help="Probability to choose within."),
     min_p: float = typer.Option(0.0, "--min-p", help="Least share of the largest probability."),
-    repetition_penalty: float = typer.Option(1.0, "--repetition-penalty", help="Above 1 disfavours what was there."),
+    repetition_penalty: float = typer.Option(
+        1.0, "--repetition-penalty", help="Above 1 makes tokens that occurred less likely."
+    ),
     seed: int | None = typer.Option(None, help="The sampler's seed; drawn if none is given."),
     nonce: str | None = typer.Option(None, help="The customer's nonce, in hexadecimal."),
     request_id: str | None = typer.Option(None, "--request-id", help="The id of the request; drawn by default."),
@@ -83,7 +91,10 @@ def generate(
     private: bool = typer.Option(False, "--private", help="Leave token ids out of the receipt."),
     json: bool = typer.Option(False, "--json", help="Print the signed receipts as JSON lines."),
 ) -> None:
-    """Answer prompts with a model on this machine, and issue a signed receipt for each answer."""
+    """Answer prompts on this machine, with receipts.
+
+    Every answer gets a signed receipt.
+    """
     from tallystick.cli.output import existing, talk
     from tallystick.documents.files import write_atomically
     from tallystick.frameworks.torch.environment import describe_environment
@@ -121,7 +132,10 @@ def open_states(
     nonce: str = typer.Option(..., "--nonce", help="The verifier's nonce, in hexadecimal."),
     count: int = typer.Option(4, min=1, max=1024, help="How many blocks of states to open."),
 ) -> None:
-    """Print the committed states that a nonce selects, with their proofs, as JSON."""
+    """Open the hidden states that a nonce selects.
+
+    Prints the committed states with their proofs, as JSON.
+    """
     from tallystick.cli.output import print_json
     from tallystick.store.receipts import find_receipt, read_states
 

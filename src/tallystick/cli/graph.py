@@ -22,7 +22,7 @@ JSON = typer.Option(False, "--json", help="Print JSON.")
 
 def register(app: typer.Typer) -> None:
     """Add the group of this file."""
-    group = typer.Typer(no_args_is_help=True, help="Look at a captured program, slice it, compare it, draw it.")
+    group = typer.Typer(no_args_is_help=True, help="Look at a graph: show, slice, compare, draw.")
     for command in (show, stats, slice_, diff, draw, bind):
         group.command(name=command.__name__.rstrip("_"))(command)
     app.add_typer(group, name="graph")
@@ -104,7 +104,7 @@ def diff(
     second: Path = typer.Argument(help="Another graph."),
     json: bool = JSON,
 ) -> None:
-    """Name the nodes that were added, removed or changed from one graph to another, whatever their numbers."""
+    """Name the nodes that were added, removed or changed between two graphs, whatever their numbers."""
     from tallystick.cli.output import print_json
     from tallystick.graphs.difference import diff as compare
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
 from tallystick.errors import UsageError
-
-if TYPE_CHECKING:
-    from tallystick.audits.policy import Policy
 
 
 def register(app: typer.Typer) -> None:
@@ -26,7 +22,10 @@ def record_inference(
     device: str = typer.Option("cpu", help="Run on cpu or cuda."),
     json: bool = typer.Option(False, "--json", help="Print the claim as JSON."),
 ) -> None:
-    """Run a graph on each file of inputs, and record what went in and what came out."""
+    """Run a graph on given inputs and record the calls.
+
+    Every file of inputs is one call; its inputs and outputs are kept.
+    """
     from tallystick.cli.output import print_json, talk
     from tallystick.frameworks.torch.engine import TorchEngine
     from tallystick.graphs.files import load_program
@@ -44,38 +43,3 @@ def record_inference(
         print_json(claim.to_json())
     else:
         print(claim.identity)
-
-
-def audit_calls(run: Path, policy: Policy, nonce: bytes, device: str | None, as_json: bool) -> int:
-    """Audit recorded calls on this machine and print what was found; returns the exit code."""
-    import torch
-
-    from tallystick.audits.inference import audit_inference
-    from tallystick.cli.judge import print_verdict
-    from tallystick.cli.output import print_json, progress_bar
-    from tallystick.frameworks.torch.engine import TorchEngine
-    from tallystick.frameworks.torch.environment import describe_environment
-    from tallystick.store.inference import InferenceDirectory
-
-    directory = InferenceDirectory(run)
-    stated = directory.environment()
-    on = device or (stated.device if torch.cuda.is_available() else "cpu")
-    torch.set_num_threads(min(stated.threads, 256))
-    environment = describe_environment("cuda" if on == "cuda" else "cpu")
-    with progress_bar() as bar:
-        task = bar.add_task("replaying", total=None, seen="")
-        report = audit_inference(
-            directory,
-            policy,
-            nonce,
-            environment,
-            TorchEngine(on),
-            lambda done, total: bar.update(task, completed=done, total=total),
-        )
-    if as_json:
-        print_json(report.to_json())
-    else:
-        print_verdict(report.verdict, f"claim {report.claim}")
-        print(f"replayed: graph {report.graph} on {len(report.replayed)} of {report.calls} calls")
-        print(f"repeat with --nonce {report.nonce.hex()}")
-    return report.verdict.exit_code

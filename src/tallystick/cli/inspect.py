@@ -20,7 +20,10 @@ def digest(
     canonical: bool = typer.Option(False, "--canonical", help="Refuse any file but the canonical one."),
     json: bool = typer.Option(False, "--json", help="Print the digest of every tensor as JSON."),
 ) -> None:
-    """Print the state digest of a safetensors file; a file larger than memory is no problem."""
+    """Print the state digest of a safetensors file.
+
+    The file may be larger than memory.
+    """
     from tallystick.cli.output import print_json
     from tallystick.tensors.digest import digest_file
     from tallystick.tensors.safetensors import StateFile
@@ -40,11 +43,14 @@ def fsck(
     run: Path = typer.Argument(help="A run directory."),
     repair: bool = typer.Option(False, "--repair", help="Write tiles and offsets anew from the records."),
 ) -> None:
-    """Recheck every digest, root, proof and binding of a run; with --repair, write its derived files anew."""
+    """Recheck every digest of a run; replay nothing.
+
+    Roots, proofs and bindings are checked too. With --repair, files that follow from the records are written again.
+    """
+    from tallystick.api.verdict_text import describe
     from tallystick.audits.checked_run import gather_evidence
     from tallystick.audits.policy import Policy
     from tallystick.cli.output import talk
-    from tallystick.cli.report import describe
     from tallystick.errors import ProofError
     from tallystick.store.log import read_lines
     from tallystick.store.log_writer import LogWriter

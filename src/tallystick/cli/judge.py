@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import typer
 
+from tallystick.cli.verdicts import VERBOSE, show_verdict
 from tallystick.errors import UsageError
 
-if TYPE_CHECKING:
-    from tallystick.judging.published import Published
-    from tallystick.judging.verdict import Verdict
-    from tallystick.operators.precision import Precision
-    from tallystick.transcripts.profile import Profile
-
-
 PRECISION_HELP: Final = (
-    "What the prover computed in: stepwise (16-bit floats as any kernel for CPUs has them), plain (one rounding, as on "
+    "What the prover computed in: stepwise (16-bit floats, rounded as on CPUs), plain (one rounding, as on "
     "GPUs), tf32, bf16-products, bf16-sums, fp16-sums."
 )
 
@@ -37,24 +31,29 @@ def judge(
     run: Path | None = typer.Option(None, help="The run that is opened: its claim and spec say what was claimed."),
     list_all: bool = typer.Option(False, "--list", help="List the properties and what each proves."),
     json: bool = typer.Option(False, "--json", help="Print the verdict as JSON."),
+    verbose: bool = VERBOSE,
 ) -> int:
-    """Judge each opened operator on its claimed operands: exactly, within its bound, or within a threshold."""
+    """Judge opened operators by their error bounds.
+
+    Each operator is computed again on its claimed operands. Its result has to be equal, within its proven bound, or
+    within a calibrated threshold.
+    """
     if list_all:
         return _list()
     if opening is None:
         raise UsageError("`tally judge DIR`, or `tally judge --list`")
-    from tallystick.commitments.digests import parse_digest
-    from tallystick.judging.opening import Judgement, judge_opening
+    from tallystick.api.operators import judge
 
-    asked = Judgement(
-        read_precision(precision),
-        read_profile(profile),
-        frozenset(node or ()),
-        tuple(properties or ()),
-        None if claim is None else parse_digest(claim, "--claim"),
-        None if run is None else read_published(run),
+    verdict = judge(
+        opening,
+        nodes=node or (),
+        profile=profile,
+        precision=precision,
+        properties=properties or (),
+        claim=claim,
+        run=run,
     )
-    return _show(judge_opening(opening, asked), opening, json)
+    return show_verdict(verdict, str(opening), json, verbose)
 
 
 def _list() -> int:
@@ -64,77 +63,3 @@ def _list() -> int:
     for found in PROPERTIES.values():
         print(f"{found.name:<{width}}  {found.proves}")
     return 0
-
-
-def read_precision(name: str) -> Precision:
-    """What the prover computed in, by its name; raises `UsageError` for another."""
-    from tallystick.operators import precision
-
-    known = {
-        "stepwise": precision.STEPWISE,
-        "plain": precision.PLAIN,
-        "tf32": precision.TENSOR_FLOAT,
-        "bf16-products": precision.BFLOAT_PRODUCTS,
-        "bf16-sums": precision.BFLOAT_SUMS,
-        "fp16-sums": precision.HALF_SUMS,
-    }
-    if name not in known:
-        raise UsageError(f"--precision {name}: one of {', '.join(known)}")
-    return known[name]
-
-
-def read_profile(path: Path | None) -> Profile | None:
-    """The calibrated thresholds in a file, if one is named."""
-    from tallystick.documents.files import read_document
-    from tallystick.transcripts.profile import Profile
-
-    return None if path is None else Profile.from_bytes(read_document(path).removesuffix(b"\n"), path.name)
-
-
-def read_published(run: Path) -> Published:
-    """What a run directory claims."""
-    from tallystick.cli.output import existing
-    from tallystick.judging.published import Published
-    from tallystick.store.inference import InferenceDirectory, claims_inference
-    from tallystick.store.run import RunDirectory
-
-    existing(run, "run directory")
-    if claims_inference(run):
-        return Published(InferenceDirectory(run).claim())
-    directory = RunDirectory(run)
-    return Published(directory.claim(), directory.spec())
-
-
-def _show(verdict: Verdict, opening: Path, as_json: bool) -> int:
-    from tallystick.cli.output import print_json
-
-    if as_json:
-        print_json(verdict.to_json())
-    else:
-        print_verdict(verdict, str(opening))
-    return verdict.exit_code
-
-
-def print_verdict(verdict: Verdict, subject: str) -> None:
-    """Print a verdict: one line per kind of check, then every objection and everything that is open."""
-    from tallystick.cli.report import describe, printable, summarise_checks
-
-    print(f"{verdict.outcome.upper()}  {subject}")
-    for check in summarise_checks(verdict.findings):
-        measured = bool(check.worst.distance or check.worst.allowed)
-        worst = f", largest {check.worst.distance:.3g} of {check.worst.allowed:.3g}" if measured else ""
-        print(f"  {check.name}: {check.count - check.disagreeing} of {check.count} agree{worst}")
-    for finding in verdict.objections[:OBJECTIONS_SHOWN]:
-        print(f"objection {describe(finding)}")
-    if (more := len(verdict.objections) - OBJECTIONS_SHOWN) > 0:
-        print(f"… and {more} more; --json lists all of them")
-    for title, lines in (
-        ("could not check", verdict.unavailable),
-        ("not checked", verdict.not_checked),
-        ("assumed", verdict.assumptions),
-    ):
-        for line in lines:
-            print(f"{title}: {printable(line)}")
-
-
-OBJECTIONS_SHOWN = 12

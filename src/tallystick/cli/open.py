@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
 from tallystick.errors import UsageError
-
-if TYPE_CHECKING:
-    from tallystick.store.inference import InferenceDirectory
-    from tallystick.store.run import RunDirectory
-    from tallystick.transcripts.opening import Opening
 
 
 def register(app: typer.Typer) -> None:
@@ -30,7 +24,11 @@ def open_run(
     tensors: bool = typer.Option(True, "--tensors/--no-tensors", help="Keep the values, not only their digests."),
     device: str = typer.Option("cpu", help="Replay on cpu or cuda."),
 ) -> None:
-    """Open one record of a transcript with its proof, or every operator of a step under a root of its own."""
+    """Open one record, or the operators of one step.
+
+    A record is printed with its proof. The operators of a step are written to a directory, under a root of their
+    own.
+    """
     if not operators and (node is not None or out is not None):
         raise UsageError("`tally open RUN --step S --operators --out DIR [--node N]`")
     if operators:
@@ -71,46 +69,12 @@ def _open_record(run: Path, index: int | None, step: int) -> None:
 def _open_operators(
     run: Path, step: int | None, out: Path | None, node: int | None, with_tensors: bool, device: str
 ) -> None:
+    from tallystick.api.opening import open_operators
     from tallystick.cli.output import print_json, talk
-    from tallystick.store.inference import InferenceDirectory, claims_inference
-    from tallystick.store.run import RunDirectory
 
     if step is None or out is None:
         raise UsageError("`tally open RUN --step S --operators --out DIR`")
-    if device not in ("cpu", "cuda"):
-        raise UsageError(f"--device {device}: cpu or cuda")
-    if claims_inference(run):
-        opening = open_call(InferenceDirectory(run), step, out, node, with_tensors, device)
-    else:
-        opening = open_step(RunDirectory(run), step, out, node, with_tensors, device)
+    opening = open_operators(run, step, out, node=node, tensors=with_tensors, device=device)
     what = f"operator {node}" if node is not None else f"{opening.operators.size} operators"
     talk().print(f"{out}: {what} of record {opening.index}; judge with `tally judge {out}`", soft_wrap=True)
     print_json({"opening": str(opening.identity), "operators": opening.operators.to_json()})
-
-
-def open_step(
-    run: RunDirectory, step: int, out: Path, node: int | None = None, with_tensors: bool = True, device: str = "cpu"
-) -> Opening:
-    """Open the operators of a step of a run that has a step graph; raises what `open_operators` raises."""
-    from tallystick.disputes.evidence.subjects import graph_replayer, subject_of_step, whole_evidence
-    from tallystick.frameworks.torch.engine import TorchEngine
-    from tallystick.recorders.step_opening import open_operators
-
-    subject = subject_of_step(whole_evidence(run), step, lambda evidence: graph_replayer(evidence, device))
-    return open_operators(subject, out, TorchEngine(device), node, with_tensors)
-
-
-def open_call(
-    run: InferenceDirectory,
-    number: int,
-    out: Path,
-    node: int | None = None,
-    with_tensors: bool = True,
-    device: str = "cpu",
-) -> Opening:
-    """Open the operators of a recorded call of a model; raises what `open_operators` raises."""
-    from tallystick.disputes.evidence.subjects import subject_of_call, whole_calls
-    from tallystick.frameworks.torch.engine import TorchEngine
-    from tallystick.recorders.step_opening import open_operators
-
-    return open_operators(subject_of_call(whole_calls(run), number), out, TorchEngine(device), node, with_tensors)

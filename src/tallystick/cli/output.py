@@ -1,4 +1,4 @@
-"""How results are printed: data on stdout, talk on stderr."""
+"""How results are printed: data on stdout, messages on stderr."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def progress_bar() -> Iterator[Progress]:
 
 
 def read_entries(path: Path) -> list[str]:
-    """The lines of a file that say something, without blanks around; raises `MalformedError` where they are no text."""
+    """The lines of a file that are not empty, without blanks around; raises `MalformedError` where they are no text."""
     from tallystick.errors import MalformedError
 
     try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,12 +14,15 @@ import typer
 from tallystick.cli.party_session import (
     BOARD,
     BOARD_KEY,
+    BUDGET,
     COORDINATOR,
     DEVICE,
     KEY,
     POLL,
+    PROFILE,
     WATCH,
     WORK,
+    dispute_judge,
     drive,
     party_session,
 )
@@ -40,33 +45,44 @@ def prover(
     coordinator: str = COORDINATOR,
     key: Path = KEY,
     once: bool = typer.Option(False, "--once", help="Do what can be done now, and end."),
-    concede: bool = typer.Option(False, "--concede-if-wrong", help="Give up disputes that this run does not bear out."),
+    concede: bool = typer.Option(
+        False, "--concede-if-wrong", help="Concede disputes in which this run does not support the claim."
+    ),
+    seal: str | None = typer.Option(None, "--seal", help="A planter's seal (`tally dispute seal`), for a new claim."),
     device: str = DEVICE,
+    profile: Path | None = PROFILE,
+    budget: list[Path] = BUDGET,
     board: str | None = BOARD,
     board_key: Path | None = BOARD_KEY,
     work: Path | None = WORK,
     poll: float = POLL,
 ) -> int:
-    """Post a run as a claim with a bond, and answer for it until it is final. Prints the claim's number.
+    """Post a run as a claim, and answer for it.
 
-    Started again after a crash it goes on; nothing is computed while nobody disputes. Ends when the claim is final (0)
-    or slashed (1) and all money is taken out; stopped before, its exit code is 3.
+    The claim has a bond; its number is printed. The program answers challenges until the claim is final.
+
+    It can be started again after a crash. It computes nothing while nobody disputes. It ends when the claim is
+    final (0) or slashed (1) and all money is taken out; stopped before that, its exit code is 3.
     """
     from tallystick.cli.output import existing
-    from tallystick.disputes.evidence.judging import DisputeJudge
     from tallystick.disputes.evidence.traces import trace_for
     from tallystick.disputes.parties import programs
     from tallystick.disputes.parties.offers import offer_of
     from tallystick.disputes.parties.prover import LazyTrace, Poster
     from tallystick.disputes.parties.watch import Watch
 
-    offer = offer_of(existing(run, "run"))
+    if not concede and (profile or budget):
+        raise UsageError("--profile and --budget: for the judge of --concede-if-wrong")
+    offer = replace(offer_of(existing(run, "run")), seal=_seal(seal))
+    judge = dispute_judge(profile, budget) if concede else None
     with party_session(coordinator, key, board, board_key, work) as chair:
         poster = Poster(offer, chair.shelf)
-        if poster.number(Watch(chair.place.coordinator).look()) is None:
+        view = Watch(chair.place.coordinator).look()
+        if (number := poster.number(view)) is None:
             _require_whole(run)
+        elif offer.seal not in (None, view.state.claims[number].seal):
+            raise UsageError(f"--seal: claim {number} stands already, with another seal")
         own = LazyTrace(lambda: trace_for(run, chair.workspace.folder / "trace" / offer.root[:16], device=device))
-        judge = DisputeJudge() if concede else None
         roles = programs.prover(
             chair.shelf, chair.workspace, lambda claim: own if offer.is_of(claim) else None, offer, judge
         )
@@ -82,27 +98,32 @@ def challenger(
     claim: list[int] = typer.Option([], "--claim", min=0, help="Look at this claim only; once for each."),
     whole: bool = typer.Option(False, "--whole", help="Contest all of a claim, so that its records are bisected too."),
     device: str = DEVICE,
+    profile: Path | None = PROFILE,
+    budget: list[Path] = BUDGET,
     board: str | None = BOARD,
     board_key: Path | None = BOARD_KEY,
     work: Path | None = WORK,
     poll: float = POLL,
 ) -> int:
-    """Recompute claims, contest what differs, and play the disputes to their end.
+    """Recompute claims, and contest what differs.
 
-    Every claim is fetched from the board, audited, and contested once at most. Audits run in a process of their own,
-    one at a time, the claim first whose window ends first; meanwhile disputes are answered. Exit code 1 if one was
-    lost.
+    The program plays its disputes to their end.
+
+    Every claim is fetched from the board, audited, and contested at most once. Audits run one at a time in a
+    process of their own; the claim whose window ends first comes first. Disputes are answered meanwhile. Exit code
+    1 if one was lost.
     """
     from tallystick.disputes.evidence.doubting import doubter_for
-    from tallystick.disputes.evidence.judging import DisputeJudge
     from tallystick.disputes.parties import programs
     from tallystick.disputes.parties.audit_process import AuditProcess
     from tallystick.disputes.parties.evidence import find_evidence
 
-    doubter, judge = doubter_for(device=device, contests_all=whole), DisputeJudge()
+    judge = dispute_judge(profile, budget)
+    doubter = doubter_for(device=device, contests_all=whole, budgets=judge.budgets)
+    auditing = partial(doubter_for, device=device, budgets=judge.budgets)
     with (
         party_session(coordinator, key, board, board_key, work) as chair,
-        AuditProcess(chair.workspace, partial(doubter_for, device=device), doubter) as auditor,
+        AuditProcess(chair.workspace, auditing, doubter) as auditor,
     ):
         wanted = claim or None
         roles = programs.challenger(chair.shelf, chair.workspace, auditor, judge, find_evidence, wanted, judge.worst)
@@ -115,20 +136,24 @@ def committee(
     key: Path = KEY,
     watch: bool = WATCH,
     device: str = DEVICE,
+    profile: Path | None = PROFILE,
+    budget: list[Path] = BUDGET,
     board: str | None = BOARD,
     board_key: Path | None = BOARD_KEY,
     work: Path | None = WORK,
     poll: float = POLL,
 ) -> int:
-    """Stake as a member of the rules, and vote in the committees that the member is drawn for.
+    """Vote in the committees this member is drawn for.
 
-    Votes are written down before they are committed to, and disclosed after a crash too. Whoever is absent pays.
+    The member stakes first.
+
+    A vote is written to disk before it is committed to, so that it can be disclosed after a crash. A member who
+    does not vote pays.
     """
-    from tallystick.disputes.evidence.judging import DisputeJudge
     from tallystick.disputes.evidence.traces import torch_engine
     from tallystick.disputes.parties import programs
 
-    judge = DisputeJudge(torch_engine(device), device)
+    judge = dispute_judge(profile, budget, torch_engine(device), device)
     with party_session(coordinator, key, board, board_key, work) as chair:
         if chair.place.coordinator.party not in chair.place.coordinator.rules.members:
             raise UsageError("--key: the rules do not list this member")
@@ -143,29 +168,40 @@ def rule(
     watch: bool = WATCH,
     replay: bool = typer.Option(False, "--replay", help="Replay where no check decides: for rules without members."),
     device: str = DEVICE,
+    profile: Path | None = PROFILE,
+    budget: list[Path] = BUDGET,
     board: str | None = BOARD,
     board_key: Path | None = BOARD_KEY,
     work: Path | None = WORK,
     poll: float = POLL,
 ) -> int:
-    """Rule as the referee wherever a check decides; where none does, a committee is convened."""
-    from tallystick.disputes.evidence.judging import DisputeJudge
+    """Rule as the referee where a check decides.
+
+    Where no check decides, the program calls a committee.
+    """
     from tallystick.disputes.evidence.traces import torch_engine
     from tallystick.disputes.parties import programs
 
     with party_session(coordinator, key, board, board_key, work) as chair:
         if chair.place.coordinator.party != chair.place.coordinator.rules.referee:
             raise UsageError("--key: the rules name another referee")
-        judge = DisputeJudge(torch_engine(device), device) if replay else DisputeJudge()
+        judge = dispute_judge(profile, budget, torch_engine(device) if replay else None, device)
         _watched(chair.player(programs.referee(chair.shelf, judge, judge.is_large)), tell_nothing, poll, watch)
     return 0
+
+
+def _seal(text: str | None) -> str | None:
+    """A seal; raises `UsageError` for other text."""
+    if text is not None and not re.fullmatch("[0-9a-f]{64}", text):
+        raise UsageError(f"--seal {text[:80]}: not 64 lower-case hexadecimal digits")
+    return text
 
 
 def _require_whole(run: Path) -> None:
     """Raise `UnavailableError` for a run that nobody could defend, before a bond is at stake."""
     from tallystick.disputes.evidence.subjects import whole_calls, whole_evidence
     from tallystick.errors import ProofError
-    from tallystick.judging.opening import OPENING
+    from tallystick.judging.opening.files import OPENING
     from tallystick.store.inference import InferenceDirectory, claims_inference
     from tallystick.store.run import RunDirectory
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
+    from tallystick.disputes.evidence.judging import DisputeJudge
     from tallystick.disputes.parties.board_cache import BoardCache
     from tallystick.disputes.parties.connect import CoordinatorConnection
     from tallystick.disputes.parties.player import Pace, Player
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tallystick.disputes.parties.task import PartyRole
     from tallystick.disputes.parties.watch import GameView
     from tallystick.disputes.parties.workspace import Workspace
+    from tallystick.graphs.engine import Engine
 
 COORDINATOR = typer.Option(..., "--coordinator", help="A database file, a URL, or ethereum:RPC:ADDRESS.")
 KEY = typer.Option(..., "--key", help="The key of the party that moves.")
@@ -30,6 +32,8 @@ WORK = typer.Option(None, "--work", help="The party's folder; one under the stat
 POLL = typer.Option(2.0, "--poll", min=0.05, max=3600, help="Seconds between looks.")
 DEVICE = typer.Option("cpu", "--device", help="Compute on cpu or cuda.")
 WATCH = typer.Option(False, "--watch", help="Go on until Ctrl-C; without it, do what can be done now.")
+PROFILE = typer.Option(None, "--profile", help="Calibrated thresholds besides the proven bounds (`tally calibrate`).")
+BUDGET = typer.Option([], "--budget", help="What the errors of a whole opening add up to; once for each graph.")
 BAR = 12
 JSON = typer.Option(False, "--json", help="Print JSON.")
 
@@ -64,6 +68,17 @@ def party_session(
     ):
         place.keep_receipts(workspace.folder)
         yield PartySession(place, workspace, BoardCache(place.board, workspace.folder / "data"))
+
+
+def dispute_judge(
+    profile: Path | None, budgets: Iterable[Path], engine: Engine | None = None, device: str = "cpu"
+) -> DisputeJudge:
+    """A judge by these calibrations; raises `UnavailableError` or `MalformedError` for a file that is none."""
+    from tallystick.api.settings import read_budgets, read_profile
+    from tallystick.disputes.evidence.judging import DisputeJudge
+
+    thresholds = None if profile is None else read_profile(profile)
+    return DisputeJudge(engine, device, thresholds, budgets=read_budgets(budgets))
 
 
 def drive(player: Player, until: Callable[[GameView], bool], poll: float, is_watching: bool = True) -> GameView:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tallystick.cli.judge import PRECISION_HELP
+from tallystick.cli.verdicts import VERBOSE, print_verdict
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,8 +48,12 @@ def referee(
     node: int | None = typer.Option(None, min=0, help="The contested operator of that opening."),
     out: Path | None = typer.Option(None, help="Where the bundle goes."),
     json: bool = typer.Option(False, "--json", help="Print the ruling as JSON."),
+    verbose: bool = VERBOSE,
 ) -> int:
-    """Rule on one contested operator, offline: who is at fault, and why."""
+    """Rule on one contested operator, offline.
+
+    Prints who is at fault, and why.
+    """
     is_making = make is not None and node is not None and out is not None and file is None
     if not is_making and (file is None or make is not None or node is not None or out is not None):
         raise UsageError("`tally referee FILE`, or `tally referee --make OPENING --node N --out FILE`")
@@ -58,7 +63,7 @@ def referee(
         assert out is not None
         return _make(make, node, out, nonce, element)
     assert file is not None  # as asked above
-    from tallystick.cli.judge import read_precision, read_profile, read_published
+    from tallystick.api.settings import read_precision, read_profile, read_published
     from tallystick.judging.leaf.bundle import read_bundle
     from tallystick.judging.leaf.judge import rule_leaf
     from tallystick.judging.leaf.request import LeafRequest
@@ -67,12 +72,12 @@ def referee(
     asked = _asked(nonce, element)
     question = LeafRequest(
         read_precision(precision),
-        read_profile(profile),
+        None if profile is None else read_profile(profile),
         None if run is None else read_published(run),
         bytes.fromhex(asked.nonce),
         None if asked.element is None else (asked.element.ref, asked.element.index),
     )
-    return _show(rule_leaf(bundle, question), str(file), json)
+    return _show(rule_leaf(bundle, question), str(file), json, verbose)
 
 
 def _make(opening: Path, node: int, out: Path, nonce: str | None, element: str | None) -> int:
@@ -133,10 +138,9 @@ def _check_element(bundle: LeafBundle, asked: LeafChallenge) -> None:
         raise UsageError(f"--element {ref}:{index}: it has {bundle.values[ref].array().size} elements")
 
 
-def _show(ruling: Ruling, subject: str, as_json: bool) -> int:
-    from tallystick.cli.judge import print_verdict
+def _show(ruling: Ruling, subject: str, as_json: bool, verbose: bool) -> int:
+    from tallystick.api.verdict_text import VerdictText, printable
     from tallystick.cli.output import print_json
-    from tallystick.cli.report import printable
 
     fault = "committee" if ruling.fault is None else str(ruling.fault)
     if as_json:
@@ -144,5 +148,5 @@ def _show(ruling: Ruling, subject: str, as_json: bool) -> int:
     else:
         print(f"{fault.upper()}  {NO_ELEMENT_SHOWN if ruling.ground == 'element' else FAULTS_SHOWN[fault]}")
         print(f"because ({ruling.ground}): {printable(ruling.reason)}")
-        print_verdict(ruling.verdict, subject)
+        print_verdict(VerdictText(ruling.verdict, subject), verbose)
     return EXIT_CODES[fault]

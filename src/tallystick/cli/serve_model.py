@@ -53,8 +53,8 @@ def serve_model(
     host: str = typer.Option("127.0.0.1", help="The address to listen on."),
     port: int = typer.Option(0, min=0, max=65535, help="The port; 0 takes a free one."),
     name: str | None = typer.Option(None, help="The model's name in the API; the directory's by default."),
-    key: Path | None = typer.Option(None, "--key", help="The signing key; without one, a key that is forgotten."),
-    journal: Path | None = typer.Option(None, help="A directory to append receipts in, and to continue from."),
+    key: Path | None = typer.Option(None, "--key", help="The signing key; without one, a key for this process only."),
+    journal: Path | None = typer.Option(None, help="A directory of receipts; new ones are appended."),
     private: bool = typer.Option(False, "--private", help="Leave token ids out of receipts."),
     fingerprint: str = typer.Option("projection", help="projection, toploc or none."),
     layers: str = typer.Option(STANDARD, help=LAYERS_HELP),
@@ -62,7 +62,7 @@ def serve_model(
     held: int = typer.Option(1024, "--held-mib", min=1, help="Mebibytes of committed states held for challenges."),
     graph: bool = typer.Option(False, "--graph", help=f"{GRAPH_HELP} It is kept in the journal's folder."),
     max_batch: int = typer.Option(16, "--max-batch", min=1, max=1024, help="Answers generated at once."),
-    queue: int = typer.Option(128, min=0, help="Requests that may wait; more are told to come back."),
+    queue: int = typer.Option(128, min=0, help="Requests that may wait; more are refused with 429."),
     api_keys: Path | None = typer.Option(None, "--api-keys", help="A file of customers' keys, one a line."),
     auditor_keys: Path | None = typer.Option(None, "--auditor-keys", help="Who may list all receipts, one key a line."),
     dtype: str = typer.Option("F32", help="Compute in F32, BF16 or F16."),
@@ -70,7 +70,9 @@ def serve_model(
     device: str = typer.Option("cpu", help="Run on cpu or cuda."),
     proxy: str | None = typer.Option(None, help="Do not compute: pass requests on to the server at this URL."),
 ) -> int:
-    """Serve a model, or stand before another server, with a signed receipt in every answer.
+    """Serve a model, with a receipt for every answer.
+
+    With --proxy, requests go to another server and its answers get receipts.
 
     Prints the address, the public key and the model root. Ends at Ctrl-C.
     """

@@ -77,7 +77,7 @@ class ChallengerFindings:
                 self.player.say(f"claim {number}: {found}")
 
     def _found(self, claim: PostedClaim) -> str | None:
-        from tallystick.cli.report import printable
+        from tallystick.api.verdict_text import printable
         from tallystick.disputes.parties.watch import claim_name
 
         noted = self.workspace.note(f"claims/{claim_name(claim)}")

@@ -1,4 +1,4 @@
-"""What is printed reaches any terminal: characters it lacks are replaced, and talk that finds no way is dropped."""
+"""Any terminal can be printed to: characters it lacks are replaced; messages that cannot be written are dropped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ IN_ASCII: Final = dict(pair.split(" ") for pair in PAIRS.split(", "))
 
 
 class OutputFile(io.FileIO):
-    """Stdout, whose errors say so: whoever left, or which disk is full, is otherwise not to be known."""
+    """Stdout, whose errors name it: otherwise a full disk could not be told from a reader that is gone."""
 
     def write(self, data: ReadableBuffer, /) -> int:
         """Write; raises `OSError` with `OUTPUT` as its file."""
@@ -37,17 +37,17 @@ class OutputFile(io.FileIO):
 
 
 class PatientFile(io.FileIO):
-    """A file that swallows what cannot be written: nothing is lost by it but talk."""
+    """A file that drops what cannot be written; only messages go there."""
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """Write as much as goes, and say that it was all."""
+        """Write what can be written, and report that all was."""
         with suppress(OSError):
             super().write(data)
         return memoryview(data).nbytes
 
 
 def plainer(error: UnicodeError) -> tuple[str, int]:
-    """A handler of `codecs` that writes characters a terminal lacks in others that it has.
+    """A handler of `codecs` that replaces characters a terminal lacks by others that it has.
 
     >>> codecs.register_error(PLAINER, plainer)
     >>> "5 ≤ 7 ✓ é 日".encode("ascii", PLAINER)
@@ -59,9 +59,9 @@ def plainer(error: UnicodeError) -> tuple[str, int]:
 
 
 def open_streams() -> None:
-    """Make stdout and stderr take any character, stderr any trouble, and stand where they were closed.
+    """Make stdout and stderr take any character, ignore errors of stderr, and open both where they were closed.
 
-    Without the latter, the next file opened would have their number, and whoever prints would write into it.
+    Otherwise the next file that is opened would get their number, and what is printed would go into it.
     """
     codecs.register_error(PLAINER, plainer)
     codecs.register(_find_codec)
@@ -72,7 +72,7 @@ def open_streams() -> None:
 
 
 def close_stdout() -> None:
-    """Give up what could not be printed, so that the interpreter does not complain of it once more at its end."""
+    """Drop what could not be printed, so that the interpreter does not report it again when it ends."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, STDOUT)
     os.close(nowhere)

@@ -29,7 +29,10 @@ def train(
     graph: bool = typer.Option(True, "--graph/--no-graph", help="Keep the step as a graph, to be replayed from it."),
     json: bool = typer.Option(False, "--json", help="Print the claim as JSON."),
 ) -> None:
-    """Train on committed data and record every step into a run directory."""
+    """Train by a recipe and record every step.
+
+    The data is committed to first; every step goes into the run directory.
+    """
     if (resume is None) == (config is None) or (config is not None and out is None):
         raise UsageError("`tally train CONFIG.toml --out RUN`, or `tally train --resume RUN`")
     import torch
@@ -59,17 +62,17 @@ def _interrupted(folder: Path) -> str:
 
 
 def _run(config: Path | None, folder: Path, is_new: bool, with_graph: bool) -> Claim:
+    from tallystick.api.training import train
     from tallystick.recorders.config import read_config
-    from tallystick.recorders.training import resume, train
     from tallystick.store.run import RunDirectory
 
     if is_new and config is not None:
         recipe, source = read_config(config)
         with _watched(recipe.training.steps) as progress:
-            return train(recipe, source, folder, progress, _say if with_graph else None)
+            return train(recipe, folder, source=source, graph=with_graph, progress=progress, say=_say).claim()
     interrupted = RunDirectory(folder).spec().recipe
     with _watched(interrupted.training.steps if interrupted else 0) as progress:
-        return resume(folder, progress)
+        return train(resume=folder, progress=progress).claim()
 
 
 def _say(line: str) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from tallystick.cli.recording import check_choices
+from tallystick.cli.verdicts import VERBOSE, show_verdict
 from tallystick.errors import ProofError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
@@ -30,16 +31,19 @@ def verify_graph(
     model: Path = typer.Option(..., "--model", help="The directory of the promised model."),
     receipt: Path | None = typer.Option(None, "--receipt", help="A receipt that has to name this graph."),
     length: int = typer.Option(8, min=1, max=4096, help="The tokens that the verification graph reads at once."),
-    route: list[str] = typer.Option([], "--route", help=f"Routes that are good enough: {', '.join(ROUTES)}."),
+    route: list[str] = typer.Option([], "--route", help=f"Routes that the verifier accepts: {', '.join(ROUTES)}."),
     dtype: str = typer.Option("F32", help="The promised precision: F32, BF16 or F16."),
     json: bool = typer.Option(False, "--json", help="Print the verdict as JSON."),
+    verbose: bool = VERBOSE,
 ) -> int:
-    """Compare a committed decode graph with the promised model's own, and show how a whole answer is verified.
+    """Check that a decode graph is the promised model's.
 
-    Three routes are tried: a capture of one's own, a committed symbolic length, and the graph transformed.
+    The verdict also names the route by which a whole answer can be verified.
+
+    Three routes are tried: a capture by the verifier, a committed symbolic length, and a transformation of the
+    graph.
     """
-    from tallystick.cli.judge import print_verdict
-    from tallystick.cli.output import existing, print_json
+    from tallystick.cli.output import existing
     from tallystick.graphs.files import load_program
 
     check_choices(dtype=(dtype, ("F32", "BF16", "F16")))
@@ -48,15 +52,11 @@ def verify_graph(
     committed, constants = load_program(existing(graph, "graph"))
     named = None if receipt is None else _named_root(receipt)
     verdict = _verdict(committed, constants, model, length, tuple(route or ROUTES), dtype, named)
-    if json:
-        print_json(verdict.to_json())
-    else:
-        print_verdict(verdict, str(graph))
-    return verdict.exit_code
+    return show_verdict(verdict, str(graph), json, verbose)
 
 
 def _named_root(path: Path) -> Digest:
-    from tallystick.answers.response import read_responses
+    from tallystick.answers.reading import read_responses
     from tallystick.commitments.encoding import parse
     from tallystick.documents.files import read_document
 

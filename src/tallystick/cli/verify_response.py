@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 import typer
 
 from tallystick.cli.recording import check_choices
+from tallystick.cli.verdicts import VERBOSE, print_verdict
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,13 +19,8 @@ if TYPE_CHECKING:
     from tallystick.answers.request import ExpectedRequest
     from tallystick.answers.response import Response
     from tallystick.answers.stream import StreamReport
-    from tallystick.answers.verify import ReceiptContext, StatesChallenge
-    from tallystick.commitments.encoding import Json
+    from tallystick.answers.verify import ReceiptContext, Verification
     from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
-
-OPENING_BYTES_MAX: Final = 1 << 30
-THREADS_MAX: Final = 256
-REFUSAL_MAX: Final = 300
 
 
 def register(app: typer.Typer) -> None:
@@ -55,13 +51,18 @@ def verify_response(
     attention: str = typer.Option("sdpa", help="sdpa or eager."),
     device: str = typer.Option("cpu", help="Compute on cpu or cuda."),
     json: bool = typer.Option(False, "--json", help="Print the report as JSON."),
+    verbose: bool = VERBOSE,
 ) -> int:
-    """Judge answers by their receipts: what they state, one pass over their tokens, and higher rungs where asked.
+    """Judge answers by their receipts.
 
-    A single receipt gets a table of checks with distance, bytes and time. Several, or JSON lines, are a stream of one
-    provider: numbers, links and replays are checked for all, and the sampled share is computed and judged together.
+    What a receipt states is checked first, then one pass over the tokens is made, then higher rungs where needed.
+
+    Several receipts, or JSON lines, are a stream of one provider: numbers, links and replays are checked for all, and
+    the sampled share is computed and judged together.
     """
     from tallystick.answers.ladder import climb
+    from tallystick.api.answers import challenged, read_nonce, tools_for
+    from tallystick.api.threads import threads_of
 
     check_choices(dtype=(dtype, ("F32", "BF16", "F16")), attention=(attention, ("sdpa", "eager")))
     check_choices(device=(device, ("cpu", "cuda")))
@@ -70,27 +71,29 @@ def verify_response(
         raise UsageError(f"{receipts[0].name}: no receipt in it")
     asked = _policy(policy, limits, audit_sample)
     subjects = _subjects(responses, request)
-    drawn = _nonce(nonce)
-    if len(subjects) == 1:
-        subjects = [_challenged(subjects[0], opening, drawn, count or asked.fingerprints.parts)]
-    elif opening is not None:
+    drawn = read_nonce(nonce)
+    if opening is not None and len(subjects) > 1:
         raise UsageError("--opening: of one receipt; give that one alone")
+    if opening is not None:
+        subjects = [challenged(subjects[0], opening, drawn, count or asked.fingerprints.parts)]
     promised = _load(model, dtype, attention, device)
     subjects = [_placed(each, promised) for each in subjects]
-    tools = _tools(promised, environment, layer)
-    if len(subjects) == 1:
-        return _show(climb(subjects[0], promised, asked, rung, tools), json)
-    return _show_stream(_stream(subjects, promised, asked, drawn, rung, tools), json)
+    tools = tools_for(promised, environment, layer)
+    with threads_of(tools.environment):
+        if len(subjects) == 1:
+            return _show(climb(subjects[0], promised, asked, rung, tools), json, verbose)
+        return _show_stream(_stream(subjects, promised, asked, drawn, rung, tools), json, verbose)
 
 
 def _responses(path: Path) -> Iterator[Response]:
-    from tallystick.answers.response import read_responses
+    from tallystick.answers.reading import read_responses
     from tallystick.commitments.encoding import parse
     from tallystick.documents.files import read_document
-    from tallystick.store.log import read_lines
-    from tallystick.transcripts.receipt import RECEIPT_BYTES_MAX
 
     if path.suffix == ".jsonl":
+        from tallystick.store.log import read_lines
+        from tallystick.transcripts.receipt import RECEIPT_BYTES_MAX
+
         for number, line in enumerate(read_lines(path, RECEIPT_BYTES_MAX), 1):
             yield from read_responses(parse(line, f"{path.name}: line {number}"), f"{path.name}: line {number}")
     else:
@@ -98,13 +101,14 @@ def _responses(path: Path) -> Iterator[Response]:
 
 
 def _policy(path: Path | None, limits: Path | None, audit_sample: float | None) -> ReceiptPolicy:
-    from tallystick.answers.distance_limits import FingerprintCalibration
     from tallystick.answers.policy import ReceiptPolicy, read_receipt_policy
-    from tallystick.commitments.encoding import parse
-    from tallystick.documents.files import read_document
 
     held = read_receipt_policy(path) if path is not None else ReceiptPolicy()
     if limits is not None:
+        from tallystick.answers.distance_limits import FingerprintCalibration
+        from tallystick.commitments.encoding import parse
+        from tallystick.documents.files import read_document
+
         table = FingerprintCalibration.from_json(parse(read_document(limits), limits.name), limits.name)
         own = {"limits": table.limits, "states": table.states, "measured": table.measured or None}
         held = held.model_copy(update={"fingerprints": held.fingerprints.model_copy(update=own)})
@@ -144,46 +148,6 @@ def _requests(path: Path) -> Iterator[ExpectedRequest]:
         yield ExpectedRequest.from_body(parse(line, what), what)
 
 
-def _nonce(text: str | None) -> bytes | None:
-    if text is None:
-        return None
-    try:
-        found = bytes.fromhex(text)
-    except ValueError:
-        raise UsageError("--nonce: not hexadecimal") from None
-    if not 1 <= len(found) <= 64:
-        raise UsageError(f"--nonce: {len(found)} bytes are not from 1 to 64")
-    return found
-
-
-def _challenged(subject: ReceiptContext, opening: Path | None, nonce: bytes | None, count: int) -> ReceiptContext:
-    from dataclasses import replace
-
-    from tallystick.answers.verify import StatesChallenge
-    from tallystick.commitments.encoding import parse
-    from tallystick.documents.files import read_document
-    from tallystick.transcripts.states_opening import StatesOpening
-
-    if opening is None:
-        return subject
-    if nonce is None:
-        raise UsageError("--opening: give the nonce that you challenged with as --nonce, and the --count of parts")
-    data = read_document(opening, OPENING_BYTES_MAX)
-    told = parse(data, opening.name, bytes_max=OPENING_BYTES_MAX)
-    if (refusal := _refusal(told)) is not None:
-        return replace(subject, refusal=refusal)
-    held = StatesOpening.from_json(told, opening.name)
-    challenge: StatesChallenge = StatesChallenge(nonce, count, held)
-    return replace(subject, challenge=challenge)
-
-
-def _refusal(told: Json) -> str | None:
-    """The message of an error of the API: what a server answers that holds the states no longer."""
-    error = told.get("error") if isinstance(told, dict) else None
-    message = error.get("message") if isinstance(error, dict) else None
-    return message[:REFUSAL_MAX] if isinstance(message, str) else None
-
-
 def _load(path: Path, dtype: str, attention: str, device: str) -> TorchLanguageModel:
     from tallystick.cli.output import existing
     from tallystick.frameworks.torch.generation.language_models import load_language_model
@@ -194,30 +158,9 @@ def _load(path: Path, dtype: str, attention: str, device: str) -> TorchLanguageM
 def _placed(subject: ReceiptContext, model: TorchLanguageModel) -> ReceiptContext:
     from dataclasses import replace
 
-    from tallystick.answers.verification import context_of
+    from tallystick.answers.limits import context_length_of
 
-    return replace(subject, context=context_of(model))
-
-
-def _tools(model: TorchLanguageModel, environment: Path | None, layer: int | None) -> Tools:
-    import torch
-
-    from tallystick.answers.ladder import Tools
-    from tallystick.cli.exact_replay import PlainReplayer
-    from tallystick.documents.files import read_document
-    from tallystick.frameworks.torch.generation.block_replay import capture_layer
-    from tallystick.transcripts.environment import Environment
-
-    stated = None
-    if environment is not None:
-        stated = Environment.from_bytes(read_document(environment).removesuffix(b"\n"), environment.name)
-        torch.set_num_threads(min(stated.threads, THREADS_MAX))
-    return Tools(
-        layers=lambda tokens, number: capture_layer(model, tokens, number),
-        replayer=PlainReplayer(model),
-        environment=stated,
-        layer=layer,
-    )
+    return replace(subject, context_length=context_length_of(model))
 
 
 def _stream(
@@ -228,7 +171,7 @@ def _stream(
     rung: int | None,
     tools: Tools,
 ) -> StreamReport:
-    from tallystick.answers.ladder import climb
+    from tallystick.answers.ladder import climb_from
     from tallystick.answers.stream import verify_stream
     from tallystick.audits.sampling import draw_nonce
     from tallystick.cli.output import progress_bar
@@ -236,8 +179,8 @@ def _stream(
     with progress_bar() as bar:
         task = bar.add_task("verifying", total=len(subjects), seen="")
 
-        def judged(subject: ReceiptContext) -> ReceiptReport:
-            report = climb(subject, model, policy, rung or 2, tools)
+        def judged(found: Verification) -> ReceiptReport:
+            report = climb_from(found, rung or 2, tools)
             bar.update(task, seen=f"receipt {report.sequence}: {report.outcome}")
             return report
 
@@ -246,55 +189,21 @@ def _stream(
         )
 
 
-def _show(report: ReceiptReport, as_json: bool) -> int:
-    from tallystick.cli.output import page, print_json
-    from tallystick.cli.report import COLOURS
+def _show(report: ReceiptReport, as_json: bool, verbose: bool) -> int:
+    from tallystick.api.verdict_text import CheckCost, VerdictText
+    from tallystick.cli.output import print_json
 
     if as_json:
         print_json(report.to_json())
         return report.exit_code
-    console = page()
-    outcome = report.outcome
-    title = f"[bold {COLOURS[outcome]}]{outcome.upper()}[/]  receipt {report.receipt}"
-    console.print(f"{title}: number {report.sequence}, {report.tokens} tokens", soft_wrap=True)
-    console.print(_table(report))
-    console.print("   ".join(f"{question}: {reply}" for question, reply in report.answers.items()), soft_wrap=True)
-    for line in _rungs(report):
-        console.print(line, soft_wrap=True)
-    _print_lines(report.verdict)
-    return report.exit_code
-
-
-def _table(report: ReceiptReport) -> Any:
-    """One row for each check: verdict, worst distance, what is allowed, bytes and time."""
-    from rich.table import Table
-
-    from tallystick.cli.report import summarise_checks
-
-    table = Table(box=None, pad_edge=False)
-    for name in ("check", "verdict", "n", "distance", "allowed", "bytes", "seconds"):
-        table.add_column(name, justify="left" if name in ("check", "verdict") else "right")
+    subject = f"receipt {report.receipt}: number {report.sequence}, {report.tokens} tokens"
+    answers = "   ".join(f"{question}: {reply}" for question, reply in report.answers.items())
     seconds, sizes = report.seconds, report.bytes
-    summaries = {each.name: each for each in summarise_checks(report.findings)}
-    missing = {each.check for each in report.missing}
-    for name in dict.fromkeys([*summaries, *missing, *seconds]):
-        check = summaries.get(name)
-        cells = ["", "", ""] if check is None else [str(check.count), *_distances(check.worst)]
-        spent = [str(sizes[name]), f"{seconds[name]:.4f}"] if name in seconds else ["", ""]
-        table.add_row(name, _mark(check, name in missing), *cells, *spent)
-    return table
-
-
-def _distances(worst: Any) -> list[str]:
-    return [f"{worst.distance:.3g}", f"{worst.allowed:.3g}"]
-
-
-def _mark(check: Any, is_missing: bool) -> str:
-    if check is not None and check.disagreeing and not check.advisory:
-        return "[red]no[/]"
-    if is_missing:
-        return "[yellow]open[/]"
-    return "" if check is None else "advisory" if check.advisory else "[green]yes[/]"
+    costs = {check: CheckCost(sizes[check], seconds[check]) for check in seconds}
+    missing = frozenset(each.check for each in report.missing)
+    rungs = tuple(_rungs(report))
+    print_verdict(VerdictText(report.verdict, subject, (answers,), (), rungs, costs, missing), verbose)
+    return report.exit_code
 
 
 def _rungs(report: ReceiptReport) -> Iterator[str]:
@@ -303,37 +212,13 @@ def _rungs(report: ReceiptReport) -> Iterator[str]:
         yield f"{name}: {cost.check}, {cost.seconds:.4f} s, {cost.bytes} bytes"
 
 
-def _print_lines(verdict: Any) -> None:
-    from rich.markup import escape
-
-    from tallystick.cli.output import page
-    from tallystick.cli.report import OBJECTIONS_SHOWN, describe, printable
-
-    console = page()
-    for finding in verdict.objections[:OBJECTIONS_SHOWN]:
-        console.print(f"[red]objection[/] {escape(describe(finding))}", soft_wrap=True)
-    if (more := len(verdict.objections) - OBJECTIONS_SHOWN) > 0:
-        console.print(f"… and {more} more; --json lists all of them")
-    for title, lines in (
-        ("could not check:", verdict.unavailable),
-        ("not checked:", verdict.not_checked),
-        ("assumed:", verdict.assumptions),
-    ):
-        for line in lines:
-            console.print(f"[bold]{title}[/] {escape(printable(line))}", soft_wrap=True)
-
-
-def _show_stream(report: StreamReport, as_json: bool) -> int:
-    from tallystick.cli.output import page, print_json
-    from tallystick.cli.report import COLOURS
+def _show_stream(report: StreamReport, as_json: bool, verbose: bool) -> int:
+    from tallystick.api.verdict_text import VerdictText
+    from tallystick.cli.output import print_json
 
     if as_json:
         print_json(report.to_json())
         return report.exit_code
-    console, outcome = page(), report.outcome
-    console.print(f"[bold {COLOURS[outcome]}]{outcome.upper()}[/]  {report.summary}", soft_wrap=True)
-    for line in report.lines:
-        console.print(line, soft_wrap=True, markup=False)
-    _print_lines(report.verdict)
-    console.print(f"repeat with --nonce {report.nonce.hex()}", soft_wrap=True)
+    repeat = f"repeat with --nonce {report.nonce.hex()}"
+    print_verdict(VerdictText(report.verdict, report.summary, tuple(report.lines), (repeat,)), verbose)
     return report.exit_code

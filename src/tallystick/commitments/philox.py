@@ -13,6 +13,10 @@ import numpy.typing as npt
 
 WORDS_PER_BLOCK: Final = 4
 KEY_BYTES: Final = 16
+ROUNDS: Final = 10
+MULTIPLIERS: Final = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
+WEYL: Final = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
+"""What two words of a key grow by in each round."""
 
 
 def words(key: bytes, count: int, start: int = 0) -> npt.NDArray[np.uint64]:

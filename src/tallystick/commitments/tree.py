@@ -1,4 +1,4 @@
-"""The Merkle tree of RFC 6962 §2.1: roots, a frontier that grows, and proofs.
+"""The Merkle tree of RFC 6962 §2.1: hashes, roots, and a frontier that grows; `commitments.proofs` has the proofs.
 
 An unpaired subtree moves up and is never copied, so trees of 3 and of 4 records cannot share a root.
 """
@@ -8,9 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NewType, Protocol
-
-from tallystick.errors import ProofError
+from typing import Final, NewType
 
 Hash = NewType("Hash", bytes)
 
@@ -68,142 +66,3 @@ class Frontier:
         for peak in reversed(self.peaks[:-1]):
             root = node_hash(peak, root)
         return root
-
-
-class HashReader(Protocol):
-    """Where the hashes of complete subtrees are kept: level 0 holds the leaves."""
-
-    def hashes(self, level: int, start: int, count: int) -> list[Hash]:
-        """The roots of `count` complete subtrees of 2^`level` leaves, from the `start`-th on."""
-        ...
-
-
-@dataclass(frozen=True)
-class LeafHashes:
-    """All leaves in memory, as a `HashReader`."""
-
-    leaves: Sequence[Hash]
-
-    def hashes(self, level: int, start: int, count: int) -> list[Hash]:
-        """The roots of complete subtrees, computed from the leaves."""
-        width = 1 << level
-        return [tree_root(self.leaves[i * width : (i + 1) * width]) for i in range(start, start + count)]
-
-
-def prove_inclusion(reader: HashReader, index: int, size: int) -> list[Hash]:
-    """The audit path of record `index` in the tree of `size` records, lowest first (RFC 6962 §2.1.1)."""
-    if not 0 <= index < size:
-        raise ProofError(f"record {index} lies outside a tree of {size} records")
-    return _path(reader, index, 0, size)
-
-
-def check_inclusion(proof: Sequence[Hash], leaf: Hash, index: int, size: int, root: Hash) -> None:
-    """Raise `ProofError` unless `leaf` is record `index` of the tree `root` of `size` records."""
-    if not 0 <= index < size:
-        raise ProofError(f"record {index} lies outside a tree of {size} records")
-    _check_lengths(leaf, root, *proof)
-    inner, border = _proof_shape(index, size)
-    if len(proof) != inner + border:
-        raise ProofError(f"a proof of {len(proof)} hashes for record {index} of {size}; {inner + border} are needed")
-    found = _chain_inner(leaf, proof[:inner], index)
-    for sibling in proof[inner:]:
-        found = node_hash(sibling, found)
-    if found != root:
-        raise ProofError(f"record {index} is not in the tree {root.hex()[:12]}…")
-
-
-def prove_consistency(reader: HashReader, old_size: int, new_size: int) -> list[Hash]:
-    """Hashes that show the old tree to be a prefix of the new one (RFC 6962 §2.1.2)."""
-    if not 0 <= old_size <= new_size:
-        raise ProofError(f"a tree of {old_size} records is no prefix of one of {new_size}")
-    if old_size in (0, new_size):
-        return []
-    return _subproof(reader, old_size, 0, new_size, is_whole=True)
-
-
-def check_consistency(proof: Sequence[Hash], old_size: int, old_root: Hash, new_size: int, new_root: Hash) -> None:
-    """Raise `ProofError` unless `old_root` is a prefix of the tree `new_root` (RFC 9162 §2.1.4.2)."""
-    if not 0 <= old_size <= new_size:
-        raise ProofError(f"a tree of {old_size} records is no prefix of one of {new_size}")
-    if old_size == new_size:
-        _require(not proof and old_root == new_root, "trees of one size have one root and need no proof")
-        _require(new_size > 0 or new_root == EMPTY_ROOT, "this is not the root of the empty tree")
-        return
-    _require(old_size > 0, "nothing can be shown about the empty tree")
-    _check_lengths(old_root, new_root, *proof)
-    trailing = (old_size & -old_size).bit_length() - 1
-    is_complete = old_size == 1 << trailing
-    inner, border = _proof_shape(old_size - 1, new_size)
-    start = 0 if is_complete else 1
-    inner -= trailing
-    _require(
-        len(proof) == start + inner + border,
-        f"a consistency proof of {len(proof)} hashes has the wrong length",
-    )
-    seed, path = (old_root, proof) if is_complete else (proof[0], proof[1:])
-    mask = (old_size - 1) >> trailing
-    old, new = seed, _chain_inner(seed, path[:inner], mask)
-    for level, sibling in enumerate(path[:inner]):
-        if mask >> level & 1:
-            old = node_hash(sibling, old)
-    for sibling in path[inner:]:
-        old, new = node_hash(sibling, old), node_hash(sibling, new)
-    _require(old == old_root, "the proof does not lead to the old root")
-    _require(new == new_root, "the proof does not lead to the new root")
-
-
-def _proof_shape(index: int, size: int) -> tuple[int, int]:
-    """How many siblings stand below the point where the path joins the right border, and how many above."""
-    inner = (index ^ (size - 1)).bit_length()
-    return inner, (index >> inner).bit_count()
-
-
-def _chain_inner(seed: Hash, siblings: Sequence[Hash], index: int) -> Hash:
-    for level, sibling in enumerate(siblings):
-        seed = node_hash(sibling, seed) if index >> level & 1 else node_hash(seed, sibling)
-    return seed
-
-
-def _path(reader: HashReader, index: int, start: int, size: int) -> list[Hash]:
-    if size == 1:
-        return []
-    split = left_size(size)
-    if index < split:
-        return [*_path(reader, index, start, split), subtree_root(reader, start + split, size - split)]
-    return [*_path(reader, index - split, start + split, size - split), subtree_root(reader, start, split)]
-
-
-def _subproof(reader: HashReader, old_size: int, start: int, size: int, is_whole: bool) -> list[Hash]:
-    if old_size == size:
-        return [] if is_whole else [subtree_root(reader, start, size)]
-    split = left_size(size)
-    if old_size <= split:
-        return [
-            *_subproof(reader, old_size, start, split, is_whole),
-            subtree_root(reader, start + split, size - split),
-        ]
-    rest = _subproof(reader, old_size - split, start + split, size - split, is_whole=False)
-    return [*rest, subtree_root(reader, start, split)]
-
-
-def subtree_root(reader: HashReader, start: int, size: int) -> Hash:
-    """The root over `size` leaves from `start`, which is a multiple of every subtree it splits into."""
-    if size & (size - 1) == 0:
-        level = size.bit_length() - 1
-        return reader.hashes(level, start >> level, 1)[0]
-    split = left_size(size)
-    return node_hash(subtree_root(reader, start, split), subtree_root(reader, start + split, size - split))
-
-
-def left_size(size: int) -> int:
-    """How many leaves stand left of the root: the largest power of two below `size`."""
-    return 1 << (size - 1).bit_length() - 1
-
-
-def _check_lengths(*hashes: bytes) -> None:
-    _require(all(len(value) == 32 for value in hashes), "a hash is not 32 bytes long")
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise ProofError(message)

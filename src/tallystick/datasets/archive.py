@@ -15,7 +15,7 @@ from tallystick.datasets import ustar
 from tallystick.datasets.artifact import COMMIT_BYTES_MAX, ArtifactCommit, ArtifactMember, check_commit, check_order
 from tallystick.datasets.chunks import ChunkHasher
 from tallystick.datasets.names import NameOrder, check_name, shown
-from tallystick.documents.whole_files import file_size, read_file, write_file
+from tallystick.documents.files import FILE_BYTES_MAX, file_size, read_document, write_atomically
 from tallystick.errors import MalformedError, UnavailableError, UsageError
 
 READ_BYTES = 1 << 20
@@ -65,15 +65,15 @@ def write_commit(commit: ArtifactCommit, directory: Path, out: Path | None = Non
     path = out or commit_path(directory)
     if path.resolve().is_relative_to(directory.resolve()):
         raise UsageError(f"{path} lies inside of {directory}: a file cannot hold its own digest")
-    if path.exists() and read_file(path) != commit.to_bytes():
+    if path.exists() and read_document(path, FILE_BYTES_MAX) != commit.to_bytes():
         raise UsageError(f"{path} holds another commit: remove it or choose another file with --out")
-    write_file(path, commit.to_bytes())
+    write_atomically(path, commit.to_bytes())
     return path
 
 
 def read_commit(path: Path) -> ArtifactCommit:
     """Read a `commit.json`; raises `MalformedError` or `UnavailableError`."""
-    return ArtifactCommit.from_bytes(read_file(path, COMMIT_BYTES_MAX))
+    return ArtifactCommit.from_bytes(read_document(path, COMMIT_BYTES_MAX))
 
 
 @dataclass

@@ -13,10 +13,11 @@ from tallystick.commitments.digests import Digest, digest
 from tallystick.commitments.encoding import Json, decode, encode
 from tallystick.commitments.tree import Hash
 from tallystick.datasets import ustar
-from tallystick.datasets.chunks import CHUNK_BYTES, chunk_count
+from tallystick.datasets.chunks import chunk_count
 from tallystick.datasets.names import NameOrder, shown
 from tallystick.documents.fields import constant, fields, hash_field, integer, items, text
 from tallystick.errors import MalformedError, ProofError
+from tallystick.transcripts.dataset import CHUNK_BYTES
 
 COMMIT_BYTES_MAX = 256 << 20
 

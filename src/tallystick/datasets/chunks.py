@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from tallystick.commitments.tree import Hash, LeafHashes, leaf_hash, prove_inclusion, tree_root
-
-CHUNK_BYTES = 1 << 20
+from tallystick.commitments.proofs import LeafHashes, prove_inclusion
+from tallystick.commitments.tree import Hash, leaf_hash, tree_root
+from tallystick.transcripts.dataset import CHUNK_BYTES
 
 
 def chunk_count(size: int) -> int:

@@ -7,15 +7,15 @@ from typing import Final
 
 import numpy as np
 
-from tallystick.datasets.commitment import DatasetCommitment
 from tallystick.datasets.records import RecordTree, encode_example
 from tallystick.datasets.samples import Dataset, ExampleDataset, TokenDataset
 from tallystick.datasets.sources import TextKind, normalize_newlines, split_records
 from tallystick.datasets.tokenizer import BYTE_TOKENS, TOKENIZER_BYTES_MAX, Tokenizer, TokenizerKind
 from tallystick.datasets.tokens import Tokens, commit_tokens, read_tokens
-from tallystick.documents.whole_files import read_file
+from tallystick.documents.files import FILE_BYTES_MAX, read_document
 from tallystick.errors import MalformedError, ProofError
 from tallystick.tensors.safetensors import read_state
+from tallystick.transcripts.dataset import DatasetCommitment
 
 SOURCE_FILES: Final[dict[TextKind, str]] = {"text": "source.txt", "jsonl": "source.jsonl"}
 TOKENIZER_FILE: Final = "tokenizer.json"
@@ -43,7 +43,7 @@ def open_dataset(folder: Path, commitment: DatasetCommitment, sequence: int = 1)
 
 def read_tokenizer(folder: Path, commitment: DatasetCommitment) -> Tokenizer:
     """The committed tokenizer in `folder`; raises `ProofError` for another one."""
-    tokenizer = Tokenizer.from_bytes(read_file(folder / TOKENIZER_FILE, TOKENIZER_BYTES_MAX))
+    tokenizer = Tokenizer.from_bytes(read_document(folder / TOKENIZER_FILE, TOKENIZER_BYTES_MAX))
     if tokenizer.digest != commitment.tokenizer:
         raise ProofError(f"{TOKENIZER_FILE}: not the committed tokenizer")
     return tokenizer
@@ -92,7 +92,7 @@ def encode_examples(examples: ExampleDataset) -> list[bytes]:
 def read_source(folder: Path, commitment: DatasetCommitment) -> bytes:
     """The committed source in `folder`; raises `ProofError` for another one."""
     kind = text_kind(commitment)
-    data = read_file(folder / SOURCE_FILES[kind])
+    data = read_document(folder / SOURCE_FILES[kind], FILE_BYTES_MAX)
     if normalize_newlines(kind, data) != data:
         raise MalformedError(f"{SOURCE_FILES[kind]}: its lines do not end with LF alone")
     if RecordTree.of(kind, split_records(kind, data)).commit != commitment.source:

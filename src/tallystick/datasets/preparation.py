@@ -10,18 +10,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from tallystick.datasets.bpe import TrainBpe, make_tokenizer, tokenize
-from tallystick.datasets.commitment import DatasetCommitment, DatasetKind
 from tallystick.datasets.digits import load_digits
 from tallystick.datasets.opened import EXAMPLES_FILE, SOURCE_FILES, TOKENIZER_FILE, TOKENS_FILE, encode_examples
-from tallystick.datasets.records import RecordCommit, RecordTree
+from tallystick.datasets.records import RecordTree
 from tallystick.datasets.samples import ExampleDataset
 from tallystick.datasets.sources import TextKind, normalize_newlines, read_corpus, split_records
 from tallystick.datasets.tokenizer import TokenizerKind
 from tallystick.datasets.tokens import commit_tokens, write_tokens
-from tallystick.documents.whole_files import make_folder, read_file, write_file
+from tallystick.documents.files import FILE_BYTES_MAX, read_document, write_atomically
 from tallystick.errors import UsageError
 from tallystick.tensors.safetensors import write_state
 from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.dataset import DatasetCommitment, DatasetKind, RecordCommit
 
 
 def prepare(
@@ -52,13 +52,13 @@ def prepare(
         return _prepare_digits(folder)
     if source is None:
         raise UsageError(f"data of kind {kind} needs a source file")
-    data = normalize_newlines(kind, read_file(source))
+    data = normalize_newlines(kind, read_document(source, FILE_BYTES_MAX))
     records = RecordTree.of(kind, split_records(kind, data))
     corpus = read_corpus(kind, data)
     tokenizer = make_tokenizer(corpus, tokenization, vocabulary, train_bpe)
     tokens = tokenize(tokenizer, corpus)
-    write_file(folder / SOURCE_FILES[kind], data)
-    write_file(folder / TOKENIZER_FILE, tokenizer.to_bytes())
+    write_atomically(folder / SOURCE_FILES[kind], data)
+    write_atomically(folder / TOKENIZER_FILE, tokenizer.to_bytes())
     write_tokens(folder / TOKENS_FILE, tokens, tokenizer.vocabulary)
     committed = commit_tokens(tokens, tokenizer.vocabulary)
     return DatasetCommitment(kind, records.commit, tokenizer.digest, committed)
@@ -66,12 +66,12 @@ def prepare(
 
 def commit_source(kind: TextKind, path: Path) -> RecordCommit:
     """The root and the number of the records of a text or JSONL file; raises what `prepare` raises."""
-    return RecordTree.of(kind, split_records(kind, normalize_newlines(kind, read_file(path)))).commit
+    data = normalize_newlines(kind, read_document(path, FILE_BYTES_MAX))
+    return RecordTree.of(kind, split_records(kind, data)).commit
 
 
 def _prepare_digits(folder: Path) -> DatasetCommitment:
     examples = ExampleDataset(*load_digits())
     arrays = {"images": Tensor.of(examples.images), "labels": Tensor.of(examples.labels)}
-    make_folder(folder)
     write_state(folder / EXAMPLES_FILE, arrays)
     return DatasetCommitment("digits", RecordTree.of("arrays", encode_examples(examples)).commit)

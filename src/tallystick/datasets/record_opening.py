@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Final
 
 from tallystick.commitments.encoding import Json
-from tallystick.commitments.tree import Hash, LeafHashes, check_inclusion, leaf_hash, prove_inclusion
-from tallystick.datasets.commitment import DatasetCommitment
+from tallystick.commitments.proofs import LeafHashes, check_inclusion, prove_inclusion
+from tallystick.commitments.tree import Hash, leaf_hash
 from tallystick.datasets.opened import encode_examples, open_examples, read_source
-from tallystick.datasets.records import RecordCommit, RecordTree
+from tallystick.datasets.records import RecordTree
 from tallystick.datasets.sources import split_records
 from tallystick.documents.fields import fields, hash_field, integer, items, text
 from tallystick.errors import MalformedError, UsageError
+from tallystick.transcripts.dataset import DatasetCommitment, RecordCommit
 
 PROOF_HASHES_MAX: Final = 64
 

@@ -14,11 +14,11 @@ from tallystick.commitments.digests import Digest, digest
 from tallystick.commitments.encoding import Json, decode, encode
 from tallystick.documents.fields import constant, fields, integer, items
 from tallystick.errors import MalformedError
+from tallystick.transcripts.dataset import VOCABULARY_MAX
 
 TokenizerKind = Literal["bytes", "bpe"]
 TOKENIZER_KINDS: Final = get_args(TokenizerKind)
 BYTE_TOKENS: Final = 256
-VOCABULARY_MAX: Final = 1 << 20
 TOKENIZER_BYTES_MAX: Final = 64 << 20
 PIECE_CHARACTERS: Final = 32
 TOKEN_BYTES_MAX: Final = 4 * (PIECE_CHARACTERS + 1)

@@ -11,56 +11,20 @@ See `spec/tokens.md`.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tallystick.commitments.digests import Digest, digest
-from tallystick.commitments.encoding import Json, encode
-from tallystick.commitments.tree import Hash
-from tallystick.datasets.chunks import CHUNK_BYTES, ChunkHasher, Chunks
-from tallystick.datasets.tokenizer import VOCABULARY_MAX
-from tallystick.documents.fields import fields, hash_field, integer
-from tallystick.documents.whole_files import file_size, write_file
+from tallystick.datasets.chunks import ChunkHasher, Chunks
+from tallystick.documents.files import file_size, write_atomically
 from tallystick.errors import MalformedError, UnavailableError
+from tallystick.transcripts.dataset import CHUNK_BYTES, VOCABULARY_MAX, TokensCommit
 
 MAGIC: Final = b"tallytk1"
 HEADER: Final = struct.Struct("<8sQQ")
 Tokens = NDArray[np.unsignedinteger[Any]]
-
-
-@dataclass(frozen=True)
-class TokensCommit:
-    """How many tokens of which vocabulary stand under which root over ordered 1 MiB chunks."""
-
-    count: int
-    vocabulary: int
-    root: Hash
-
-    @property
-    def digest(self) -> Digest:
-        """The one name of the tokens."""
-        return digest("tokens", encode(self.to_json()))
-
-    def to_json(self) -> Json:
-        """The object as JSON values."""
-        return {
-            "chunk_bytes": CHUNK_BYTES,
-            "count": self.count,
-            "root": self.root.hex(),
-            "vocabulary": self.vocabulary,
-        }
-
-    @classmethod
-    def from_json(cls, value: Json, what: str = "tokens") -> TokensCommit:
-        """Read a commitment; raises `MalformedError`."""
-        parts = fields(value, ("chunk_bytes", "count", "root", "vocabulary"), what)
-        integer(parts["chunk_bytes"], f"{what}.chunk_bytes", CHUNK_BYTES, CHUNK_BYTES)
-        vocabulary = integer(parts["vocabulary"], f"{what}.vocabulary", 1, VOCABULARY_MAX)
-        return cls(integer(parts["count"], f"{what}.count"), vocabulary, hash_field(parts["root"], f"{what}.root"))
 
 
 def token_dtype(vocabulary: int) -> np.dtype[Any]:
@@ -77,7 +41,7 @@ def encode_tokens(tokens: NDArray[np.integer[Any]], vocabulary: int) -> bytes:
 
 def write_tokens(path: Path, tokens: NDArray[np.integer[Any]], vocabulary: int) -> None:
     """Write `tokens.bin`; raises `UnavailableError` when the disk does not take it."""
-    write_file(path, encode_tokens(tokens, vocabulary))
+    write_atomically(path, encode_tokens(tokens, vocabulary))
 
 
 def read_tokens(path: Path) -> tuple[Tokens, int]:

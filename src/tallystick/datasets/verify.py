@@ -9,7 +9,6 @@ from typing import Final
 import numpy as np
 
 from tallystick.datasets.bpe import TrainBpe, make_tokenizer, tokenize
-from tallystick.datasets.commitment import DatasetCommitment
 from tallystick.datasets.opened import (
     TOKENIZER_FILE,
     check_stated_tokenizer,
@@ -22,8 +21,9 @@ from tallystick.datasets.samples import ExampleDataset, TokenDataset
 from tallystick.datasets.sources import TextKind, normalize_newlines, read_corpus
 from tallystick.datasets.tokenizer import Tokenizer, TokenizerKind
 from tallystick.datasets.tokens import Tokens, read_tokens
-from tallystick.documents.whole_files import read_file
+from tallystick.documents.files import FILE_BYTES_MAX, read_document
 from tallystick.errors import ProofError, UnavailableError
+from tallystick.transcripts.dataset import DatasetCommitment
 
 UNKNOWN: Final = "unknown"
 
@@ -83,7 +83,7 @@ def verify_tokens(kind: TextKind, source: Path, tokenizer: Tokenizer, tokens: Pa
     claimed, vocabulary = read_tokens(tokens)
     if vocabulary != tokenizer.vocabulary:
         raise ProofError(f"{tokens.name}: a vocabulary of {vocabulary}, not {tokenizer.vocabulary}")
-    corpus = read_corpus(kind, normalize_newlines(kind, read_file(source)))
+    corpus = read_corpus(kind, normalize_newlines(kind, read_document(source, FILE_BYTES_MAX)))
     check_tokens(claimed, tokenize(tokenizer, corpus))
 
 

@@ -1,30 +1,60 @@
-"""Files that are either there whole or not at all."""
+"""Whole files: read with a limit, and written so that a crash leaves the old file or the new one."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO, Final
 
 from tallystick.errors import UnavailableError
 
-DOCUMENT_BYTES_MAX = 16 << 20
+DOCUMENT_BYTES_MAX: Final = 16 << 20
+FILE_BYTES_MAX: Final = 2 << 30
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` so that a crash at any instant leaves the old file or the new one.
+def read_document(path: Path, bytes_max: int = DOCUMENT_BYTES_MAX) -> bytes:
+    """The bytes of a regular file of limited size; raises `UnavailableError` naming it."""
+    size = file_size(path)
+    if size > bytes_max:
+        raise UnavailableError(f"{path.name}: {size} bytes, more than the {bytes_max} allowed")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise _unreadable(path, error) from None
 
-    Raises `UnavailableError` where the disk refuses it; the old file, if any, is still there.
+
+def file_size(path: Path) -> int:
+    """The size of a regular file in bytes; raises `UnavailableError` for a missing file, a folder or a pipe."""
+    try:
+        if path.is_file():
+            return path.stat().st_size
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    raise UnavailableError(f"{path.name}: not there, or not a file (looked in {path.parent})")
+
+
+def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object], *, durable: bool = True) -> None:
+    """Write `content`, or what it writes to the open file, so that a crash leaves the old file or the new one.
+
+    The new file is on disk when this returns. Without `durable` nothing waits for the disk, and a loss of power may
+    leave a file that is cut short. Raises `UnavailableError` where the disk refuses it; the old file, if any, is kept.
     """
     draft = path.with_name(f".{path.name}.draft")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with draft.open("wb") as file:
-            file.write(data)
+            if isinstance(content, bytes):
+                file.write(content)
+            else:
+                content(file)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         draft.replace(path)
-        sync_folder(path.parent)
+        if durable:
+            sync_folder(path.parent)
     except OSError as error:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
@@ -32,7 +62,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames in `folder` survive a loss of power."""
+    """Make new names and renames in `folder` survive a loss of power."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -40,10 +70,5 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def read_document(path: Path, bytes_max: int = DOCUMENT_BYTES_MAX) -> bytes:
-    """The bytes of a regular file of limited size; raises `UnavailableError` naming it."""
-    if not path.is_file():
-        raise UnavailableError(f"{path.name}: not there, or not a file (looked in {path.parent})")
-    if path.stat().st_size > bytes_max:
-        raise UnavailableError(f"{path.name}: {path.stat().st_size} bytes, more than the {bytes_max} allowed")
-    return path.read_bytes()
+def _unreadable(path: Path, error: OSError) -> UnavailableError:
+    return UnavailableError(f"{path.name}: could not be read: {error.strerror}")

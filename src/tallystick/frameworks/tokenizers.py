@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tallystick.datasets.bpe import PIECES, split_pieces
-from tallystick.datasets.tokenizer import BYTE_TOKENS, VOCABULARY_MAX, Merge, Tokenizer
+from tallystick.datasets.tokenizer import BYTE_TOKENS, Merge, Tokenizer
 from tallystick.errors import UnavailableError, UsageError
+from tallystick.transcripts.dataset import VOCABULARY_MAX
 
 try:
     from tokenizers import Regex, decoders, models, pre_tokenizers, trainers

@@ -42,6 +42,10 @@ if TYPE_CHECKING:
     from tallystick.graphs.template import Template as Template
     from tallystick.graphs.transforms.sampling import with_sampler as with_sampler
     from tallystick.graphs.transforms.teacher_forcing import to_teacher_forcing as to_teacher_forcing
+    from tallystick.operators.balls.bound import bound as bound
+    from tallystick.operators.registry import operator as operator
+    from tallystick.sampling.stream import seed_words as seed_words
+
 HOMES = {
     "BatchSlice": "tallystick.graphs.batching",
     "Binding": "tallystick.graphs.binding",
@@ -60,6 +64,7 @@ HOMES = {
     "Template": "tallystick.graphs.template",
     "between": "tallystick.graphs.slicing",
     "bind": "tallystick.graphs.binding",
+    "bound": "tallystick.operators.balls.bound",
     "check_graph": "tallystick.graphs.check",
     "check_node": "tallystick.graphs.root",
     "compare_graphs": "tallystick.graphs.comparison",
@@ -68,10 +73,12 @@ HOMES = {
     "graph_bytes": "tallystick.graphs.encoding",
     "graph_root": "tallystick.graphs.root",
     "load_program": "tallystick.graphs.files",
+    "operator": "tallystick.operators.registry",
     "prove_node": "tallystick.graphs.root",
     "read_graph": "tallystick.graphs.admission",
     "sampler_given": "tallystick.graphs.generation",
     "save_program": "tallystick.graphs.files",
+    "seed_words": "tallystick.sampling.stream",
     "slice_batch": "tallystick.graphs.batching",
     "subgraph": "tallystick.graphs.slicing",
     "to_teacher_forcing": "tallystick.graphs.transforms.teacher_forcing",

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NoReturn
 
 from tallystick.commitments.encoding import Json
+from tallystick.documents.fields import fields, items
 from tallystick.errors import MalformedError
 from tallystick.graphs.check import check_graph
-from tallystick.graphs.encoding import TOP_FIELDS, Find, canonical, fields, graph_from_json, items, node_from_json
+from tallystick.graphs.encoding import TOP_FIELDS, Find, canonical, graph_from_json, node_from_json
 from tallystick.graphs.graph import Constant, Graph, Node
 from tallystick.graphs.limits import GraphLimits
 from tallystick.operators.registry import operator

@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from tallystick.documents.fields import shown
 from tallystick.errors import MalformedError
 from tallystick.graphs.costs import depths, peak_bytes
 from tallystick.graphs.derive import Deriver
-from tallystick.graphs.encoding import LIST_ITEMS_MAX, Find, shown
+from tallystick.graphs.encoding import LIST_ITEMS_MAX, Find
 from tallystick.graphs.graph import Graph, GraphForm, Input, Node, Operand, Ref, Role, result_ref
 from tallystick.graphs.limits import GraphLimits
 from tallystick.operators.definition import Attribute, Operator, Parameter

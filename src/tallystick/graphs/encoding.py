@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias, TypeVar
 
 from tallystick.commitments.digests import parse_digest
 from tallystick.commitments.encoding import Json
+from tallystick.documents.fields import fields, items, natural, shown, text
 from tallystick.errors import MalformedError
 from tallystick.graphs.graph import Constant, Graph, GraphForm, Input, Node, Operand, Output, Role
 from tallystick.operators.definition import Attribute, Operator, Parameter
@@ -154,51 +155,11 @@ def spec_from_json(value: Json, what: str) -> TensorSpec:
     return spec
 
 
-def fields(value: Json, names: Collection[str], what: str) -> Mapping[str, Json]:
-    """An object with exactly these keys; raises `MalformedError` naming those that lack or are unknown."""
-    if not isinstance(value, dict):
-        raise MalformedError(f"{what}: {shown(value)} is no object")
-    for name in names:
-        if name not in value:
-            raise MalformedError(f"{what}: lacks {name!r}")
-    if len(value) > len(names):
-        unknown = next(name for name in value if name not in names)
-        raise MalformedError(f"{what}: has an unknown field {shown(unknown)}")
-    return value
-
-
-def items(value: Json, what: str) -> list[Json]:
-    """A list; raises `MalformedError` naming `what`."""
-    if not isinstance(value, list):
-        raise MalformedError(f"{what}: {shown(value)} is no list")
-    return value
-
-
 def few(value: list[T], what: str) -> list[T]:
     """A list inside a node; raises `MalformedError` for too many items."""
     if len(value) > LIST_ITEMS_MAX:
         raise MalformedError(f"{what}: {len(value)} items, more than {LIST_ITEMS_MAX}")
     return value
-
-
-def text(value: Json, what: str) -> str:
-    """A string; raises `MalformedError` naming `what`."""
-    if not isinstance(value, str):
-        raise MalformedError(f"{what}: {shown(value)} is no string")
-    return value
-
-
-def natural(value: Json, what: str) -> int:
-    """An integer from 0 to 2⁵³ − 1; raises `MalformedError` naming `what`."""
-    if type(value) is not int or not 0 <= value < 2**53:
-        raise MalformedError(f"{what}: {shown(value)} is no natural number")
-    return value
-
-
-def shown(value: object) -> str:
-    """A value on one short line of printable ASCII: whoever wrote the graph chose it."""
-    line = ascii(value) if not isinstance(value, dict | list) else f"{type(value).__name__} of {len(value)}"
-    return line if len(line) <= 80 else f"{line[:79]}~"
 
 
 def _operand(value: Json, what: str) -> Operand:

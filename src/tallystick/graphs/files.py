@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from tallystick.errors import MalformedError, UnavailableError
+from tallystick.documents.files import file_size, read_document, write_atomically
+from tallystick.errors import MalformedError
 from tallystick.graphs.admission import DEFAULT, check_constants, read_graph
 from tallystick.graphs.encoding import graph_bytes
 from tallystick.graphs.graph import Graph
@@ -27,7 +27,7 @@ def save_program(path: Path | str, graph: Graph, constants: Mapping[str, Tensor]
         write_state(constants_path(target), {each.name: constants[each.name] for each in graph.constants})
     else:
         constants_path(target).unlink(missing_ok=True)
-    _write(target, graph_bytes(graph))
+    write_atomically(target, graph_bytes(graph))
     return target
 
 
@@ -65,29 +65,11 @@ def constants_path(path: Path) -> Path:
 
 def read_graph_file(path: Path, limits: GraphLimits = DEFAULT) -> bytes:
     """The bytes of a document that is not larger than allowed; raises `UnavailableError` or `MalformedError`."""
-    try:
-        if not path.is_file():
-            raise UnavailableError(f"{path.name}: not there, or not a file (looked in {path.parent})")
-        if path.stat().st_size > limits.document_bytes:
-            raise MalformedError(f"{path.name}: more than the {limits.document_bytes} bytes allowed")
-        return path.read_bytes()
-    except OSError as error:
-        raise UnavailableError(f"{path.name}: could not be read: {error.strerror}") from None
+    if file_size(path) > limits.document_bytes:
+        raise MalformedError(f"{path.name}: more than the {limits.document_bytes} bytes allowed")
+    return read_document(path, limits.document_bytes)
 
 
 def _graph_path(path: Path | str) -> Path:
     path = Path(path)
     return path if path.suffix == ".json" else path.with_name(f"{path.name}.json")
-
-
-def _write(path: Path, data: bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.draft")
-        with draft.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except OSError as error:
-        raise UnavailableError(f"{path.name}: could not be written: {error.strerror}") from None

@@ -9,19 +9,11 @@ from dataclasses import dataclass
 
 from tallystick.commitments.digests import Digest, digest
 from tallystick.commitments.encoding import Json, decode, encode
-from tallystick.commitments.tree import Hash, LeafHashes, check_inclusion, leaf_hash, prove_inclusion, tree_root
+from tallystick.commitments.proofs import LeafHashes, check_inclusion, prove_inclusion
+from tallystick.commitments.tree import Hash, leaf_hash, tree_root
+from tallystick.documents.fields import fields, items, natural, text
 from tallystick.errors import MalformedError, ProofError, UsageError
-from tallystick.graphs.encoding import (
-    Find,
-    canonical,
-    fields,
-    header_json,
-    items,
-    natural,
-    node_from_json,
-    node_json,
-    text,
-)
+from tallystick.graphs.encoding import Find, canonical, header_json, node_from_json, node_json
 from tallystick.graphs.graph import Graph, Node
 from tallystick.operators.registry import operator
 

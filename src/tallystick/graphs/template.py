@@ -11,20 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from tallystick.commitments.encoding import Json
+from tallystick.documents.fields import fields, items, natural, shown, text
 from tallystick.errors import MalformedError, UsageError
 from tallystick.graphs.admission import DEFAULT, read_graph, read_json
-from tallystick.graphs.encoding import (
-    FLOAT,
-    NODE_FIELDS,
-    TOP_FIELDS,
-    Find,
-    canonical,
-    fields,
-    items,
-    natural,
-    shown,
-    text,
-)
+from tallystick.graphs.encoding import FLOAT, NODE_FIELDS, TOP_FIELDS, Find, canonical
 from tallystick.graphs.graph import Graph
 from tallystick.graphs.limits import GraphLimits
 from tallystick.graphs.polynomial import NAME, RESERVED, evaluate

@@ -1,1 +1,1 @@
-"""What every HTTP server here shares: limits, guards, bodies, listening."""
+"""What every HTTP server here shares: connection limits, bodies, keys, problems, uploads, listening; and the client."""

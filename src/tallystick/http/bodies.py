@@ -1,42 +1,60 @@
-"""What comes in over HTTP before it means anything: bodies of bounded size, and keys."""
+"""Bodies of requests: bounded in size and time before anything else is done with them."""
 
 from __future__ import annotations
 
 import asyncio
-import hmac
-from collections.abc import Collection
+import tempfile
+from collections.abc import AsyncIterator
+from typing import IO, Final
 
 from fastapi import Request
 
-from tallystick.serving.refusals import Refusal, invalid
+from tallystick.http.problems import Problem
+
+BYTES_PER_SECOND_MIN: Final = 1 << 17
 
 
 async def read_json(request: Request, bytes_max: int, seconds_max: float) -> bytes:
-    """The body of a JSON request; raises `Refusal` if it is of another type, too large or too slow."""
+    """The body of a JSON request; raises `Problem` if it is of another type, too large or too slow."""
     if request.headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
-        raise invalid("send the request as Content-Type: application/json")
+        raise Problem(400, "malformed", "send the request as Content-Type: application/json")
     return await read_body(request, bytes_max, seconds_max)
 
 
 async def read_body(request: Request, bytes_max: int, seconds_max: float) -> bytes:
-    """The body of a request; raises `Refusal` if it is too large or too slow."""
-    declared = request.headers.get("content-length", "0")
-    if not declared.isdecimal() or int(declared[:20]) > bytes_max:
-        raise _too_large(bytes_max)
+    """The whole body; raises `Problem` if it is too large or too slow."""
+    declared_size(request, bytes_max)
+    return b"".join([part async for part in _parts(request, bytes_max, seconds_max)])
+
+
+async def spool_body(request: Request, size: int, seconds_behind: float) -> IO[bytes]:
+    """A body of exactly `size` bytes in a file without a name; raises `Problem` for another size, or too slow.
+
+    Too slow is a body that is ever more than `seconds_behind` later than at `BYTES_PER_SECOND_MIN` from the beginning.
+    """
+    file = tempfile.TemporaryFile()  # noqa: SIM115  handed on
     try:
-        async with asyncio.timeout(seconds_max):
-            return await _bounded(request, bytes_max)
-    except TimeoutError:
-        raise Refusal(408, f"the body did not arrive within {seconds_max:g} seconds", None, "timeout") from None
+        async for part in _parts(request, size, seconds_behind, 1 / BYTES_PER_SECOND_MIN):
+            file.write(part)
+        if file.tell() != size:
+            raise Problem(400, "malformed", f"the body ended after {file.tell()} of {size} bytes")
+        file.seek(0)
+    except BaseException:
+        file.close()
+        raise
+    return file
 
 
-def check_key(request: Request, keys: Collection[str]) -> None:
-    """Raise `Refusal` with status 401 unless the request carries one of `keys` as its bearer token."""
-    scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    token = given.encode("latin-1")  # the bytes on the wire: headers are read as Latin-1
-    if scheme.lower() != "bearer" or not any(hmac.compare_digest(token, key.encode()) for key in keys):
-        message = "a valid key is needed: Authorization: Bearer KEY"
-        raise Refusal(401, message, None, "invalid_api_key", {"WWW-Authenticate": "Bearer"})
+def declared_size(request: Request, bytes_max: int) -> int | None:
+    """What the header says, if it says anything; raises `Problem` if that is too large or no number."""
+    declared = request.headers.get("content-length")
+    if declared is None:
+        return None
+    if not (declared.isascii() and declared.isdecimal()):
+        raise Problem(400, "malformed", "Content-Length: no number")
+    if len(declared) > 15 or int(declared) > bytes_max:
+        raise _too_large(bytes_max)
+    return int(declared)
 
 
 async def until_left(request: Request) -> None:
@@ -45,14 +63,22 @@ async def until_left(request: Request) -> None:
         pass
 
 
-async def _bounded(request: Request, bytes_max: int) -> bytes:
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > bytes_max:
-            raise _too_large(bytes_max)
-    return bytes(body)
+async def _parts(
+    request: Request, bytes_max: int, seconds_max: float, seconds_per_byte: float = 0.0
+) -> AsyncIterator[bytes]:
+    """The body as it comes; every byte that came leaves it more time."""
+    size, end = 0, asyncio.get_running_loop().time() + seconds_max
+    try:
+        async with asyncio.timeout_at(end) as limit:
+            async for part in request.stream():
+                size += len(part)
+                if size > bytes_max:
+                    raise _too_large(bytes_max)
+                limit.reschedule(end + size * seconds_per_byte)
+                yield part
+    except TimeoutError:
+        raise Problem(408, "slow", f"the body is too slow: {size} bytes have come") from None
 
 
-def _too_large(bytes_max: int) -> Refusal:
-    return Refusal(413, f"the body is larger than {bytes_max} bytes", None, "request_too_large")
+def _too_large(bytes_max: int) -> Problem:
+    return Problem(413, "size", f"the body is larger than {bytes_max} bytes")

@@ -1,4 +1,4 @@
-"""HTTP connections of which nobody holds so many, or so long without asking anything, that others find none."""
+"""Limits on HTTP connections: how many there are, how many of one address, and how long one may be idle."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class GuardedProtocol(H11Protocol):
         self._limits = limits
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Find a place for this connection, and begin to wait."""
+        """Start the timer of the connection, and close one where there are too many."""
         super().connection_made(transport)
         self.origin = origin_of(self.client)
         self._wait()

@@ -1,4 +1,4 @@
-"""A notebook of findings: checks that raise become rejections, and nothing that was looked at gets lost."""
+"""The findings of a verdict in the making: checks that raise become rejections, and nothing is left out."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Findings:
         self.seen.append(named)
 
     def extend(self, other: Findings) -> None:
-        """Take over all that another notebook holds."""
+        """Add all findings of another."""
         self.seen.extend(other.seen)
         self.undecided.extend(line for line in other.undecided if line not in self.undecided)
 

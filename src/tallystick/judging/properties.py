@@ -85,13 +85,9 @@ def check_finite(graph: Graph, values: Values) -> Iterator[Finding]:
 def check_ranges(graph: Graph, values: Values) -> Iterator[Finding]:
     """The results of functions with a known range lie in it; NaN lies in none."""
     for node in graph.nodes:
-        limits, ref = RANGES.get(_function(node)), node.outputs[0] if node.outputs else None
+        limits, ref = RANGES.get(".".join(node.operator.split(".")[:2])), node.outputs[0] if node.outputs else None
         if limits is not None and ref is not None and ref in values:
             yield _outside(node, values[ref].values().astype(np.float64), limits)
-
-
-def _function(node: Node) -> str:
-    return ".".join(node.operator.split(".")[:2])
 
 
 def _outside(node: Node, found: np.ndarray, limits: tuple[float, float]) -> Finding:

@@ -18,10 +18,11 @@ from tallystick.tolerances.loss import LossBand
 from tallystick.transcripts.claim import Claim
 from tallystick.transcripts.inference import InferenceClaim
 from tallystick.transcripts.opening import Opening, state_digest_of
-from tallystick.transcripts.optimizer import UpdateRule
 from tallystick.transcripts.record import CallRecord, StepRecord
 from tallystick.transcripts.spec import Spec
-from tallystick.workloads.program import STEP_SLOT, schedule_tensors
+from tallystick.workloads.names import STEP_SLOT
+from tallystick.workloads.optimizer import UpdateRule
+from tallystick.workloads.program import schedule_tensors
 
 LOSS = "loss"
 SCHEDULE = "schedule."
@@ -76,7 +77,9 @@ class Published:
 
     def _check_rates(self, notes: Findings, opening: Opening, record: StepRecord, read: Read) -> None:
         stated = {name: found for name, found in opening.sources.items() if name.startswith(SCHEDULE)}
-        wanted = schedule_tensors(self._rules(), self._rates(record), _step_number(opening, record, read))
+        rules = self._rules()
+        rates = record.learning_rates or (record.learning_rate,) * len(rules)
+        wanted = schedule_tensors(rules, rates, _step_number(opening, record, read))
         opened = read(stated)
         for name in sorted(stated):
             agrees = name in wanted and _is_same(wanted[name], stated[name], opened.get(name))
@@ -87,10 +90,7 @@ class Published:
         assert self.spec is not None  # asked by `check_step`
         if self.spec.recipe is not None:
             return (UpdateRule.of(self.spec.recipe.optimizer),)
-        return tuple(group.rule for group in self.spec.optimizer or ())
-
-    def _rates(self, record: StepRecord) -> tuple[float, ...]:
-        return record.learning_rates or (record.learning_rate,) * len(self._rules())
+        return tuple(UpdateRule.of_group(group) for group in self.spec.optimizer or ())
 
     def not_checked(
         self, opening: Opening, record: StepRecord | CallRecord, is_opened: Callable[[Digest], bool]

@@ -70,7 +70,8 @@ def check_norms(graph: Graph, values: Values) -> Iterator[Finding]:
 
 
 def _longest_row(node: Node, out: Tensor, values: Values) -> Finding:
-    sides = len(_whole_numbers(node.attributes.get("normalized_shape")))
+    shape = node.attributes.get("normalized_shape")
+    sides = len(shape) if isinstance(shape, tuple) else 0
     rows = out.values().astype(np.float64).reshape(*out.shape[: len(out.shape) - sides], -1)
     length = rows.shape[-1]
     weight, bias = (_operand(node, name, values) for name in ("weight", "bias"))
@@ -103,7 +104,3 @@ def _is_bound(node: Node, values: Values) -> bool:
 def _operand(node: Node, name: str, values: Values) -> Floats | None:
     ref = node.operands.get(name)
     return values[ref].values().astype(np.float64) if isinstance(ref, str) else None
-
-
-def _whole_numbers(attribute: object) -> tuple[int, ...]:
-    return tuple(n for n in attribute if isinstance(n, int)) if isinstance(attribute, tuple) else ()

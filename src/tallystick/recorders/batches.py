@@ -8,7 +8,7 @@ import torch
 
 from tallystick.commitments.digests import Digest, digest
 from tallystick.commitments.encoding import encode
-from tallystick.frameworks.torch.state import to_tensor
+from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.recorders.step_graph import as_mapping
 from tallystick.tensors.digest import tensor_digest
 from tallystick.transcripts.record import Batch

@@ -18,7 +18,7 @@ from tallystick.documents.files import read_document, write_atomically
 from tallystick.errors import ProofError, UnavailableError, UsageError
 from tallystick.frameworks.tokenizers import to_pipeline
 from tallystick.frameworks.torch.models import build_model
-from tallystick.frameworks.torch.state import from_tensor
+from tallystick.frameworks.torch.tensors import from_tensor
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.digest import state_digest
 from tallystick.tensors.safetensors import read_state

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from typing import Final
 
 from tallystick.errors import UnavailableError
-from tallystick.transcripts.states_opening import CommittedStates
+from tallystick.workloads.hidden_states import CommittedStates
 
 HELD_BYTES_MAX: Final = 1 << 30
 HASH_BYTES: Final = 32

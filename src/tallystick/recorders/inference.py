@@ -23,7 +23,7 @@ from tallystick.documents.files import write_atomically
 from tallystick.errors import UsageError
 from tallystick.frameworks.torch.capture.model import CapturedModel, capture
 from tallystick.frameworks.torch.environment import describe_environment
-from tallystick.frameworks.torch.state import to_tensor
+from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.graphs.engine import Engine
 from tallystick.graphs.execution import execute
 from tallystick.graphs.files import save_program

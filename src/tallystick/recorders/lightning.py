@@ -1,6 +1,6 @@
 """Records a loop that announces its batches by hooks, as PyTorch Lightning does.
 
-    class Recorder(BatchHooks, lightning.Callback): pass
+    class Recorder(tallystick.BatchHooks, lightning.Callback): pass
     Trainer(callbacks=[Recorder("run", anchor_stride=50)]).fit(module, data)
 
 Nothing here imports Lightning; any loop that calls these hooks is recorded.

@@ -12,7 +12,8 @@ import torch
 
 from tallystick.errors import UnavailableError, UsageError
 from tallystick.frameworks.torch.environment import describe_environment
-from tallystick.frameworks.torch.state import generator_state, live_tensors, to_tensor
+from tallystick.frameworks.torch.state import generator_state, live_tensors
+from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.frameworks.torch.training.summaries import Summariser
 from tallystick.frameworks.torch.wrappers import inner_model, inner_optimizer, require_whole
 from tallystick.recorders.batches import describe_batch

@@ -39,7 +39,8 @@ from tallystick.transcripts.receipt import (
     Tokens,
 )
 from tallystick.transcripts.sampler import Sampler
-from tallystick.transcripts.states_opening import CommittedStates, StatesOpening
+from tallystick.transcripts.states_opening import StatesOpening
+from tallystick.workloads.hidden_states import CommittedStates
 
 NATIVE: Final = "native"
 

@@ -16,12 +16,13 @@ import torch
 
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.prepared_graph import PreparedGraph
-from tallystick.frameworks.torch.state import from_tensor, to_tensor
+from tallystick.frameworks.torch.tensors import from_tensor, to_tensor
 from tallystick.frameworks.torch.training.graph_replayer import without_gradients
 from tallystick.recorders.step_graph import StepGraph
 from tallystick.tensors.tensor import State, Tensor
 from tallystick.tolerances.loss import LossBand, quantise
-from tallystick.workloads.program import BATCH, StepProgram
+from tallystick.workloads.names import BATCH
+from tallystick.workloads.program import StepProgram
 
 GAPS: Final = (4, 16, 64, 256, 1024)
 """The most steps from one check to the next, which grow; a gap is drawn from their upper half.

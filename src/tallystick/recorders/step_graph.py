@@ -13,7 +13,7 @@ from tallystick.commitments.digests import Digest
 from tallystick.frameworks.torch.capture.captured_step import CapturedStep
 from tallystick.frameworks.torch.capture.step import Loss
 from tallystick.frameworks.torch.capture.training_step import capture_training_step
-from tallystick.frameworks.torch.state import to_tensor
+from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.graphs.files import save_program
 from tallystick.graphs.root import graph_root
 from tallystick.store.run import RunDirectory
@@ -23,7 +23,7 @@ from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import State, Tensor
 from tallystick.transcripts.record import batch_file
 from tallystick.transcripts.rule import GroupRule
-from tallystick.workloads.program import BATCH
+from tallystick.workloads.names import BATCH
 
 Batch: TypeAlias = "torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torch.Tensor]"
 Batches: TypeAlias = "Batch | Sequence[Batch]"
@@ -57,7 +57,7 @@ class StepGraph:
     @property
     def rules(self) -> tuple[GroupRule, ...]:
         """The settings of the optimizer as a spec states them."""
-        return tuple(GroupRule.of(rule) for rule in self.captured.rules)
+        return tuple(rule.to_group() for rule in self.captured.rules)
 
     def save(self, run: RunDirectory) -> None:
         """Write the graph and its constants into the run directory."""

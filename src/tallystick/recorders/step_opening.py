@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from tallystick.commitments.digests import Digest, digest_from
-from tallystick.commitments.tree import LeafHashes, leaf_hash, prove_inclusion, tree_root
+from tallystick.commitments.proofs import LeafHashes, prove_inclusion
+from tallystick.commitments.tree import leaf_hash, tree_root
 from tallystick.documents.files import write_atomically
 from tallystick.errors import UsageError
 from tallystick.graphs.engine import Arguments, Engine
@@ -20,6 +21,7 @@ from tallystick.graphs.execution import execute
 from tallystick.graphs.files import save_program
 from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.graphs.root import graph_root, prove_node
+from tallystick.judging.operator_line import operator_line
 from tallystick.store.log import OpenedLine
 from tallystick.store.log_writer import LogWriter
 from tallystick.tensors.digest import tensor_digest
@@ -27,7 +29,6 @@ from tallystick.tensors.single import write_single
 from tallystick.tensors.tensor import State, Tensor
 from tallystick.transcripts.claim import Log
 from tallystick.transcripts.opening import OpenedOperator, Opening
-from tallystick.transcripts.operator_line import operator_line
 from tallystick.transcripts.record import OperatorRecord
 
 VALUES: Final = "tensors"

@@ -13,7 +13,7 @@ from tallystick.frameworks.torch.capture.updates import rule_of
 from tallystick.recorders.boundary import sheltered
 from tallystick.recorders.step_graph import StepGraph
 from tallystick.recorders.written import Marks, buffers_of, marks_of, parameters_of, slots_of, writes, written
-from tallystick.transcripts.optimizer import UpdateRule
+from tallystick.workloads.optimizer import UpdateRule
 
 KEEP_SETTINGS = "leave the optimizer as it is while it is recorded, or record a run of its own from there"
 

@@ -8,7 +8,6 @@ from contextlib import closing
 from pathlib import Path
 
 from tallystick.commitments.digests import Digest
-from tallystick.datasets.commitment import DatasetCommitment
 from tallystick.datasets.order import BatchPlan
 from tallystick.datasets.preparation import prepare
 from tallystick.datasets.samples import Dataset
@@ -25,6 +24,7 @@ from tallystick.recorders.run_recorder import RunRecorder
 from tallystick.store.lock import RunLock, is_free, lock_new_run
 from tallystick.store.run import RunDirectory
 from tallystick.transcripts.claim import Claim
+from tallystick.transcripts.dataset import DatasetCommitment
 from tallystick.transcripts.recipe import Recipe
 from tallystick.transcripts.record import Batch
 from tallystick.transcripts.spec import Spec

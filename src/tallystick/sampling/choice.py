@@ -6,21 +6,19 @@ The choice is specified in `spec/sampler.md`, and defined by `operators.tally.sa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from tallystick.errors import MalformedError, UsageError
 from tallystick.operators.tally import fixed
-from tallystick.operators.tally.sampling import MASKED, VOCABULARY_MAX
+from tallystick.operators.tally.keys import MASKED
+from tallystick.sampling.checks import check_form, check_rows
 from tallystick.sampling.draw import NONE_LEFT, draw_by_sums, draw_gumbel, draw_largest, noisy
 from tallystick.sampling.filters import Logits, filtered, keys_of
 from tallystick.sampling.plain import ARRAYS
 from tallystick.sampling.stream import position_words
 from tallystick.transcripts.sampler import Sampler
-
-POSITION_MAX: Final = 1 << 40
 
 
 def choose(
@@ -96,29 +94,3 @@ def choose_one(logits: Logits, sampler: Sampler, position: int, history: Sequenc
     if sampler.form == "cdf":
         return draw_by_sums(left, int(position_words(sampler.seed, position, 1)[0]))
     return draw_gumbel(left, position_words(sampler.seed, position, len(left)))
-
-
-def check_form(sampler: Sampler) -> None:
-    """Raise `UsageError` unless the logits determine the token."""
-    if not sampler.is_canonical:
-        raise UsageError("a sampler of unknown form chooses no token: nobody knows how it draws")
-
-
-def check_rows(logits: Logits, positions: Sequence[int], histories: Sequence[Sequence[int]]) -> None:
-    """Raise `MalformedError` unless these are rows that can be chosen from."""
-    if logits.dtype != np.float32 or logits.ndim != 2:
-        raise MalformedError(f"logits: {logits.dtype}{list(logits.shape)}, not float32[rows, vocabulary]")
-    check_places(logits.shape, positions, histories)
-
-
-def check_places(shape: Sequence[int], positions: Sequence[int], histories: Sequence[Sequence[int]]) -> None:
-    """Raise `MalformedError` unless positions and histories fit logits of this shape, [rows, vocabulary]."""
-    rows, vocabulary = shape
-    if not 1 <= vocabulary <= VOCABULARY_MAX:
-        raise MalformedError(f"logits: a vocabulary of {vocabulary}, not of 1 to {VOCABULARY_MAX}")
-    if not rows == len(positions) == len(histories):
-        raise MalformedError(f"logits: {rows} rows, {len(positions)} positions, {len(histories)} histories")
-    if any(not 0 <= position < POSITION_MAX for position in positions):
-        raise MalformedError(f"positions: outside 0 to {POSITION_MAX - 1}")
-    if any(len(history) and not 0 <= min(history) <= max(history) < vocabulary for history in histories):
-        raise MalformedError(f"histories: a token outside the vocabulary of {vocabulary}")

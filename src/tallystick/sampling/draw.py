@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.operators.tally import fixed
-from tallystick.operators.tally.sampling import MASKED, WORD_BITS
+from tallystick.operators.tally.keys import MASKED, WORD_BITS
 from tallystick.sampling.plain import ARRAYS, NUMBERS
 
 Keys = npt.NDArray[np.int64]

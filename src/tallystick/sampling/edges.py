@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from tallystick.operators.tally.fixed import WEIGHT_BITS
-from tallystick.operators.tally.sampling import KEYS_PER_LOGIT, SHARE_BITS, logit_scale, share_of
+from tallystick.operators.tally.keys import KEYS_PER_LOGIT, SHARE_BITS, logit_scale, share_of
 from tallystick.sampling.ranks import Ranks, Reals
 from tallystick.transcripts.sampler import Sampler
 

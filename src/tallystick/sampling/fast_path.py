@@ -1,4 +1,4 @@
-"""Which claimed tokens are the sampler's choice, told at the cost of about one look at the logits.
+"""Which claimed tokens are plainly the sampler's choice, found in about one pass over the logits.
 
 The score l_c + T·g_c of the claimed token needs one word. Another token j is ahead only if its noise makes up for
 l_j < l_c, so that noise is drawn for the few tokens whose logit lies less than T·`reach` below that score. One left out
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.operators.tally.fixed import UNIFORM_BITS, uniform
-from tallystick.operators.tally.sampling import (
+from tallystick.operators.tally.keys import (
     KEYS_PER_LOGIT,
     NORMAL,
     SHARE_BITS,
@@ -97,7 +97,7 @@ class Rows:
 
     @cached_property
     def seen(self) -> Flags:
-        """The tokens of each row's history, BOOL[rows, V]: a look costs nothing, however long a prompt is."""
+        """The tokens of each row's history, BOOL[rows, V]; a lookup takes constant time however long a prompt is."""
         seen = np.zeros(self.logits.shape, np.bool_)
         for row, history in zip(seen, self.histories, strict=True):
             row[np.asarray(history, np.int64)] = True
@@ -122,7 +122,7 @@ class Candidates:
     is_ahead: Flags
 
 
-def chosen_at_a_glance(
+def plainly_chosen(
     logits: Logits,
     tokens: Sequence[int],
     sampler: Sampler,

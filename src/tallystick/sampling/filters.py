@@ -1,4 +1,4 @@
-"""Keys of one row of logits, and which of them the filters leave: `operators.tally.sampling` at the speed of NumPy.
+"""Keys of one row of logits, and those that the filters keep: `operators.tally.sampling` in plain NumPy.
 
 Results are those of the operators, bit for bit; a test holds them to it.
 """
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.operators.tally import fixed
-from tallystick.operators.tally.sampling import (
+from tallystick.operators.tally.keys import (
     FINITE,
     LOWEST,
     MASKED,

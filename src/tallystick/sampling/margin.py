@@ -23,11 +23,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.operators.tally import fixed
-from tallystick.operators.tally.sampling import WORD_BITS, logit_scale, penalty_factors
-from tallystick.sampling.choice import check_rows
+from tallystick.operators.tally.keys import WORD_BITS, logit_scale, penalty_factors
+from tallystick.sampling.checks import check_rows
 from tallystick.sampling.draw import draw_by_sums, draw_gumbel
 from tallystick.sampling.edges import ABSOLUTE, RELATIVE, SWING_MAX, FilterEdges
-from tallystick.sampling.fast_path import EVERY_TOKEN, chosen_at_a_glance
+from tallystick.sampling.fast_path import EVERY_TOKEN, plainly_chosen
 from tallystick.sampling.filters import Keys, Logits, filtered, keys_at, relative_logits
 from tallystick.sampling.plain import ARRAYS
 from tallystick.sampling.ranks import Ranks, Reals
@@ -55,7 +55,7 @@ def margins(
 ) -> Reals:
     """The margin of each row's claimed token in logits, F64[rows]; arguments otherwise as for `choose`.
 
-    Rows whose token is the choice are told apart at a glance, at little cost (`glance`); `reach` says how thoroughly.
+    Rows whose token is the choice are told apart by the fast path (`plainly_chosen`); `reach` says how thoroughly.
     Raises `MalformedError` for rows that cannot be chosen from and for a token outside the vocabulary. Of histories
     only their number is checked.
     """
@@ -65,7 +65,7 @@ def margins(
     for start in range(0, len(tokens), AT_ONCE):
         part = slice(start, start + AT_ONCE)
         rows = logits[part], tokens[part], sampler, positions[part], histories[part]
-        for row in np.flatnonzero(~chosen_at_a_glance(*rows, reach)).tolist():
+        for row in np.flatnonzero(~plainly_chosen(*rows, reach)).tolist():
             place = start + row
             found[place] = margin(logits[place], tokens[place], sampler, positions[place], histories[place])
     return found
@@ -132,25 +132,25 @@ class RunningSums:
         return leading
 
     @cached_property
-    def until(self) -> Heap:
+    def until(self) -> WeightSums:
         """The token and those before it."""
-        return self._heap(np.arange(len(self.x)) <= self.token)
+        return self._weight_sums(np.arange(len(self.x)) <= self.token)
 
     @cached_property
-    def since(self) -> Heap:
+    def since(self) -> WeightSums:
         """The token and those after it."""
-        return self._heap(np.arange(len(self.x)) >= self.token)
+        return self._weight_sums(np.arange(len(self.x)) >= self.token)
 
-    def _heap(self, are: npt.NDArray[np.bool_]) -> Heap:
+    def _weight_sums(self, are: npt.NDArray[np.bool_]) -> WeightSums:
         ranks, temperature = self.edges.ranks, self.edges.temperature
         largest, token = float(self.x[are].max()), ranks.tokens
         others = np.where(are[token] & (token != self.token), ranks.falling - largest, -math.inf)
         own = math.exp((float(self.x[self.token]) - largest) / temperature)
-        return Heap(largest / temperature, own, np.concatenate([[0.0], np.cumsum(np.exp(others / temperature))]))
+        return WeightSums(largest / temperature, own, np.concatenate([[0.0], np.cumsum(np.exp(others / temperature))]))
 
 
 @dataclass(frozen=True)
-class Heap:
+class WeightSums:
     """Weights of some tokens relative to the heaviest of them, whose own is exp(`largest`): none is lost as too small.
 
     `own` is that of the claimed token, entry i of `others` that of those of the i largest logits besides, F64[V + 1].

@@ -1,15 +1,16 @@
-"""Integers as NumPy arrays or as Python's own: what the fixed-point functions run on where speed counts."""
+"""The integer operations of the fixed-point functions on NumPy arrays, and on Python's own numbers."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tallystick.operators.algebra import Comparison
+if TYPE_CHECKING:
+    from tallystick.operators.algebra import Comparison
 
 _COMPARISONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")

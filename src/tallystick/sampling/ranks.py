@@ -1,4 +1,4 @@
-"""The logits of one row in the order of their size, which everything about filters is decided in."""
+"""The logits of one row in descending order, by which filters are decided."""
 
 from __future__ import annotations
 
@@ -45,6 +45,6 @@ class Ranks:
 
     @cached_property
     def _rising(self) -> list[float]:
-        """A list: one look at it is an order of magnitude cheaper than one at an array."""
+        """A list, whose elements are read ten times faster than those of an array."""
         rising: list[float] = self.falling[::-1].tolist()
         return rising

@@ -10,9 +10,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.commitments.philox import WORDS_PER_BLOCK
-from tallystick.operators.tally.random import MULTIPLIERS, ROUNDS, WEYL
-from tallystick.operators.tally.sampling import VOCABULARY_BITS
+from tallystick.commitments.philox import MULTIPLIERS, ROUNDS, WEYL, WORDS_PER_BLOCK
+from tallystick.operators.tally.keys import VOCABULARY_BITS
 from tallystick.sampling.stream import seed_words
 
 Words = npt.NDArray[np.uint64]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from tallystick.commitments.digests import digest, digest_bytes
 from tallystick.commitments.encoding import encode
 from tallystick.commitments.philox import words
-from tallystick.operators.tally.sampling import VOCABULARY_BITS
+from tallystick.operators.tally.keys import VOCABULARY_BITS
 
 KEY_BYTES: Final = 16
 

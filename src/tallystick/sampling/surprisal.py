@@ -1,4 +1,4 @@
-"""How surprising claimed tokens are to the sampler that is said to have drawn them, at the verifier's logits.
+"""The surprisal of claimed tokens under the claimed sampler, at the verifier's logits.
 
 A token's *surprisal* is −ln p(token) under penalty, temperature and filters; its expectation is the entropy of the row.
 No seed is needed. A token at a filter's edge may be out here and in on another numerical stack: its `ceiling`, the
@@ -16,7 +16,8 @@ import numpy as np
 
 from tallystick.errors import MalformedError
 from tallystick.operators.tally import fixed
-from tallystick.sampling.choice import check_rows, keys
+from tallystick.sampling.checks import check_rows
+from tallystick.sampling.choice import keys
 from tallystick.sampling.edges import FilterEdges
 from tallystick.sampling.filters import Keys, Logits, filtered, keys_at, relative_logits
 from tallystick.sampling.plain import ARRAYS
@@ -81,7 +82,7 @@ def log_ratios(
     """Each alternative's ln q(c)/p̄(c), and ln p(c)/q̄(c), per row and before any discount for moved weights.
 
     q and p are distributions over all tokens; p̄ and q̄ ceilings of the claimed sampler and of the alternative, so that
-    both ratios have mean 1 at most under what they are against (`tolerances.evidence.Likelihoods`). `outside` is the
+    both ratios have mean 1 at most under what they are against (`tolerances.likelihoods`). `outside` is the
     probability with which honest logits may lie outside `spread`. Alternatives are other temperatures, no filters, and
     part of the tokens from somewhere else, anywhere in the vocabulary alike.
     """
@@ -99,10 +100,10 @@ def _row(
     expected = float(inside @ surprise)
     variance = float(inside @ (surprise - expected) ** 2)
     return (
-        _surprise(p[token]),
+        _surprisal(p[token]),
         expected,
         variance,
-        _surprise(_ceiling(FilterEdges(Ranks(x), sampler), float(x[token]), spread)),
+        _surprisal(_ceiling(FilterEdges(Ranks(x), sampler), float(x[token]), spread)),
     )
 
 
@@ -167,5 +168,5 @@ def _log(x: float) -> float:
         return float(np.log(x))
 
 
-def _surprise(p: float) -> float:
+def _surprisal(p: float) -> float:
     return -_log(p) + 0.0

@@ -15,6 +15,7 @@ from fastapi.responses import JSONResponse, Response
 from tallystick.documents.document import SAFE_INTEGER_MAX
 from tallystick.errors import MalformedError, UnavailableError, UsageError
 from tallystick.http.bodies import read_json, until_left
+from tallystick.http.problems import Problem
 from tallystick.serving.application import (
     CLIENT_GONE,
     ServerOptions,
@@ -23,9 +24,9 @@ from tallystick.serving.application import (
     check_customer,
     receipt_headers,
 )
+from tallystick.serving.errors import invalid
 from tallystick.serving.events import EVENT_HEADERS, ClosingStream
 from tallystick.serving.jobs import Failed, Piece
-from tallystick.serving.refusals import Refusal, invalid
 from tallystick.serving.requests import (
     ChallengeBody,
     ChatRequest,
@@ -132,8 +133,8 @@ def _add_challenges(app: FastAPI, service: ModelService, options: ServerOptions)
             opening = await service.challenge(request_id, bytes.fromhex(asked.nonce), asked.count)
         except UnavailableError as error:
             if await asyncio.to_thread(service.has_committed, request_id):
-                raise Refusal(410, str(error), "request_id", "states_gone") from None
-            raise Refusal(404, "no receipt of this request commits to states", "request_id", "not_found") from None
+                raise Problem(410, "states_gone", str(error), "request_id") from None
+            raise Problem(404, "not_found", "no receipt of this request commits to states", "request_id") from None
         except (UsageError, MalformedError) as error:
             raise invalid(str(error)) from None
         return Response(opening, media_type="application/json")
@@ -159,7 +160,7 @@ async def _collect(answering: Answering) -> list[ChoiceSoFar]:
     choices = [ChoiceSoFar() for _ in answering.order.samplers]
     async for number, event in answering.events():
         if isinstance(event, Failed):
-            raise Refusal(500, event.reason, None, "internal_error")
+            raise Problem(500, "internal_error", event.reason)
         if isinstance(event, Piece):
             choices[number].add(event)
         else:
@@ -194,7 +195,7 @@ def _order(asked: CompletionRequest, prompt: tuple[int, ...], form: str, service
 
 
 def _limit(asked: CompletionRequest, prompt: int, default: int | None, context: int | None, field: str) -> int:
-    """How many tokens the answer may have; raises `Refusal` if prompt and answer do not fit the context."""
+    """How many tokens the answer may have; raises `Problem` if prompt and answer do not fit the context."""
     room = (1 << 16) if context is None else context - prompt
     wanted = asked.limit or (default if default is not None and default < room else max(1, room))
     if wanted > room:
@@ -209,4 +210,4 @@ def _limit(asked: CompletionRequest, prompt: int, default: int | None, context: 
 
 def _check_model(name: str, options: ServerOptions, service: ModelService) -> None:
     if name not in (options.name, service.issuer.model):
-        raise Refusal(404, f"the model {name!r} is not served here", "model", "model_not_found")
+        raise Problem(404, "model_not_found", f"the model {name!r} is not served here", "model")

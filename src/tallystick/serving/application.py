@@ -13,9 +13,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from tallystick.errors import UnavailableError
-from tallystick.http.bodies import check_key
+from tallystick.http.keys import check_key
+from tallystick.http.problems import Problem, answer_errors
+from tallystick.serving.errors import error_response, invalid
 from tallystick.serving.receipts import ReceiptBook
-from tallystick.serving.refusals import Refusal, invalid
 from tallystick.transcripts.receipt import SignedReceipt
 
 CLIENT_GONE: Final = 499
@@ -35,23 +36,15 @@ class ServerOptions:
 
 def answer_errors_alike(app: FastAPI) -> None:
     """Give every error the form of the OpenAI API."""
-
-    @app.exception_handler(Refusal)
-    async def refused(_: Request, error: Refusal) -> Response:
-        return error.to_response()
-
-    @app.exception_handler(HTTPException)
-    async def unrouted(request: Request, error: HTTPException) -> Response:
-        message = f"{request.method} {request.url.path}: {str(error.detail).lower()}"
-        return Refusal(error.status_code, message, None, None, dict(error.headers or {})).to_response()
-
-    @app.exception_handler(ClientDisconnect)
-    async def gone(_: Request, __: ClientDisconnect) -> Response:
-        return Response(status_code=CLIENT_GONE)
-
-    @app.exception_handler(Exception)
-    async def failed(_: Request, __: Exception) -> Response:
-        return Refusal(500, "the server failed at this request", None, "internal_error").to_response()
+    answer_errors(
+        app,
+        error_response,
+        {
+            HTTPException: _unrouted,
+            ClientDisconnect: lambda _, __: Problem(CLIENT_GONE, None, "the client left"),
+            Exception: lambda _, __: Problem(500, "internal_error", "the server failed at this request"),
+        },
+    )
 
 
 def add_receipts(app: FastAPI, book: ReceiptBook, options: ServerOptions) -> None:
@@ -60,9 +53,7 @@ def add_receipts(app: FastAPI, book: ReceiptBook, options: ServerOptions) -> Non
     @app.get("/v1/receipts")
     async def receipts(request: Request, after: str = "0") -> Response:
         if not options.auditors:
-            raise Refusal(
-                403, "this server lists receipts to nobody; start it with an auditors' key", None, "no_auditors"
-            )
+            raise Problem(403, "no_auditors", "this server lists receipts to nobody; start it with an auditors' key")
         check_key(request, options.auditors)
         if not after.isdecimal() or len(after) > 15:
             raise invalid("after: no receipt number", "after")
@@ -75,7 +66,7 @@ def add_receipts(app: FastAPI, book: ReceiptBook, options: ServerOptions) -> Non
         try:
             return Response(book.of(request_id), media_type="application/json")
         except UnavailableError as error:
-            raise Refusal(404, str(error), "request_id", "not_found") from None
+            raise Problem(404, "not_found", str(error), "request_id") from None
 
 
 def receipt_headers(request_id: str, receipts: Sequence[SignedReceipt]) -> dict[str, str]:
@@ -84,6 +75,11 @@ def receipt_headers(request_id: str, receipts: Sequence[SignedReceipt]) -> dict[
 
 
 def check_customer(request: Request, options: ServerOptions) -> None:
-    """Raise `Refusal` unless the request carries a key, where keys are asked for."""
+    """Raise `Problem` unless the request carries a key, where keys are asked for."""
     if options.keys:
         check_key(request, options.keys | options.auditors)
+
+
+def _unrouted(request: Request, error: HTTPException) -> Problem:
+    message = f"{request.method} {request.url.path}: {str(error.detail).lower()}"
+    return Problem(error.status_code, None, message, headers=dict(error.headers or {}))

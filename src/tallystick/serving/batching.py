@@ -18,7 +18,7 @@ from tallystick.errors import TallyError, UnavailableError
 from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
 from tallystick.frameworks.torch.generation.layer_tap import LayerTap
 from tallystick.frameworks.torch.generation.sampler import TorchSampler
-from tallystick.frameworks.torch.models import REFUSALS
+from tallystick.frameworks.torch.refusals import REFUSALS
 from tallystick.serving.jobs import BusyError, Failed, Job
 from tallystick.serving.padded_cache import PaddedCache, check_cache
 from tallystick.serving.slots import Slot
@@ -89,7 +89,7 @@ class BatchingEngine:
         return slots
 
     def cancel(self, slots: Sequence[Slot]) -> None:
-        """Let requests go: those that wait at once, those in the batch before the next step."""
+        """Cancel requests: those that wait at once, those in the batch before the next step."""
         with self._changed:
             for slot in slots:
                 slot.is_cancelled = True

@@ -18,8 +18,8 @@ from tallystick.commitments.digests import digest
 from tallystick.commitments.encoding import Json, encode
 from tallystick.documents.document import SAFE_INTEGER_MAX
 from tallystick.errors import MalformedError, TallyError
-from tallystick.serving.receipt_chain import Statement
-from tallystick.serving.refusals import invalid
+from tallystick.serving.errors import invalid
+from tallystick.serving.receipt_chain import ReceiptContents
 from tallystick.transcripts.receipt import PROXY, TOKENS_MAX, Answer, EngineStatement, Request, Tokens
 from tallystick.transcripts.sampler import Sampler
 
@@ -101,7 +101,7 @@ class Exchange:
         """Whether some choice has said why it ended."""
         return any(choice.finish for choice in self.choices.values())
 
-    def close(self, *, is_whole: bool) -> list[Statement]:
+    def close(self, *, is_whole: bool) -> list[ReceiptContents]:
         """What may be said of each choice; nothing of answers that are not text, or of which nothing has come.
 
         A second call gives nothing.
@@ -109,7 +109,7 @@ class Exchange:
         said, self.choices = self._statements(is_whole), {}
         return said
 
-    def _statements(self, is_whole: bool) -> list[Statement]:
+    def _statements(self, is_whole: bool) -> list[ReceiptContents]:
         name = self.id or f"proxied-{secrets.token_hex(16)}"
         seen = [(number, each) for number, each in sorted(self.choices.items()) if each.is_text]
         several = len(self.choices) > 1
@@ -119,11 +119,13 @@ class Exchange:
             if is_whole or choice.text or choice.ids
         ]
 
-    def _statement(self, name: str, number: int, choice: SeenChoice, is_whole: bool) -> Statement:
+    def _statement(self, name: str, number: int, choice: SeenChoice, is_whole: bool) -> ReceiptContents:
         source, prompt, tokens = self._tokens(choice)
         finish = self._finish(choice, is_whole)
         request = Request(id=name, prompt=prompt, max_tokens=self._limit(finish, tokens.count), nonce=self.nonce)
-        return Statement(request, Answer(tokens=tokens, finish=finish), self.sampler(number), engine_behind(source))
+        return ReceiptContents(
+            request, Answer(tokens=tokens, finish=finish), self.sampler(number), engine_behind(source)
+        )
 
     def _tokens(self, choice: SeenChoice) -> tuple[Source, Tokens, Tokens]:
         if self.prompt_ids is not None and choice.ids is not None:
@@ -189,7 +191,7 @@ class Exchange:
 
 
 def begin_exchange(body: Mapping[str, Any], tokenizer: Tokenizes | None) -> tuple[Exchange, dict[str, Any]]:
-    """An exchange, and the body to send on without the field that is ours; raises `Refusal` for fields of no sense."""
+    """An exchange, and the body to send on without the field that is ours; raises `Problem` for fields of no sense."""
     sent = {name: value for name, value in body.items() if name != "tally_nonce"}
     nonce = body.get("tally_nonce")
     if nonce is not None and not (isinstance(nonce, str) and NONCE.fullmatch(nonce)):

@@ -34,7 +34,7 @@ class PaddedCache:
         self.cache = DynamicCache([_stacked(same_layer, longest) for same_layer in zip(*parts, strict=True)])
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Let all rows but `rows` go, in that order, and the padding that no row needs any more."""
+        """Keep `rows`, in that order, and drop the others and the padding that no row needs any more."""
         before = max(self.lengths, default=0)
         self.lengths = [self.lengths[row] for row in rows]
         if not rows:

@@ -17,11 +17,12 @@ from fastapi.responses import JSONResponse, Response
 
 from tallystick.commitments.nesting import DEPTH_MAX, nesting
 from tallystick.http.bodies import read_body
+from tallystick.http.problems import Problem
 from tallystick.serving.application import ServerOptions, add_receipts, answer_errors_alike, receipt_headers
+from tallystick.serving.errors import error_object, invalid
 from tallystick.serving.events import DONE, ClosingStream, event_of
 from tallystick.serving.exchanges import Exchange, Tokenizes, begin_exchange
 from tallystick.serving.receipt_chain import ReceiptChain
-from tallystick.serving.refusals import Refusal, invalid
 from tallystick.transcripts.model_card import ModelCard
 from tallystick.transcripts.receipt import SignedReceipt
 
@@ -94,7 +95,7 @@ def create_proxy(upstream: Upstream, chain: ReceiptChain, options: ServerOptions
 
 
 def _begin(body: bytes, tokenizer: Tokenizes | None) -> tuple[Exchange, bytes]:
-    """The exchange that a request opens, and the body to send on; raises `Refusal`."""
+    """The exchange that a request opens, and the body to send on; raises `Problem`."""
     try:
         asked = _parsed(body)
     except ValueError:
@@ -115,9 +116,9 @@ async def _send(client: httpx.AsyncClient, base: httpx.URL, request: Request, bo
     try:
         return await client.send(client.build_request(request.method, url, headers=headers, content=body), stream=True)
     except httpx.TimeoutException:
-        raise Refusal(504, "the server behind does not answer in time", None, "upstream_timeout") from None
+        raise Problem(504, "upstream_timeout", "the server behind does not answer in time") from None
     except httpx.HTTPError:
-        raise Refusal(502, "the server behind cannot be reached", None, "upstream_unreachable") from None
+        raise Problem(502, "upstream_unreachable", "the server behind cannot be reached") from None
 
 
 def _kept(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -163,16 +164,16 @@ async def _read_object(answer: httpx.Response) -> dict[str, Any]:
         async for part in answer.aiter_bytes():
             body += part
             if len(body) > ANSWER_BYTES_MAX:
-                raise Refusal(502, "the server behind answers at too great a length", None, "upstream_malformed")
+                raise Problem(502, "upstream_malformed", "the server behind answers at too great a length")
         told = _parsed(bytes(body))
     except httpx.HTTPError:
-        raise Refusal(502, "the server behind broke off", None, "upstream_unreachable") from None
+        raise Problem(502, "upstream_unreachable", "the server behind broke off") from None
     except ValueError:
-        raise Refusal(502, "the server behind answers with what is no JSON", None, "upstream_malformed") from None
+        raise Problem(502, "upstream_malformed", "the server behind answers with what is no JSON") from None
     finally:
         await answer.aclose()
     if not isinstance(told, dict):
-        raise Refusal(502, "the server behind answers with what is no object", None, "upstream_malformed")
+        raise Problem(502, "upstream_malformed", "the server behind answers with what is no object")
     return told
 
 
@@ -199,7 +200,7 @@ async def _witnessed_events(
             yield event_of(waiting | closing(waiting, issued))
         yield DONE
     except (httpx.HTTPError, OSError, ValueError):
-        yield event_of(Refusal(502, "the server behind broke off", None, "upstream_unreachable").to_json())
+        yield event_of(error_object(Problem(502, "upstream_unreachable", "the server behind broke off")))
     finally:
         with suppress(OSError):
             for statement in exchange.close(is_whole=False):

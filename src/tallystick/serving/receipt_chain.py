@@ -17,8 +17,8 @@ from tallystick.transcripts.sampler import Sampler
 
 
 @dataclass(frozen=True)
-class Statement:
-    """What is said of one answer."""
+class ReceiptContents:
+    """What the receipt of one answer states."""
 
     request: Request
     answer: Answer
@@ -42,7 +42,7 @@ class ReceiptChain:
         self.book = ReceiptBook(journal)
         self._lock = Lock()
 
-    def issue(self, statement: Statement) -> SignedReceipt:
+    def issue(self, statement: ReceiptContents) -> SignedReceipt:
         """The signed receipt of a statement, in the journal before it is returned; raises `OSError` if it cannot be."""
         with self._lock:
             receipt = Receipt(
@@ -59,11 +59,11 @@ class ReceiptChain:
         return signed
 
     def close(self) -> None:
-        """Let the journal go."""
+        """Close the journal."""
         if self._log is not None:
             self._log.close()
 
-    def _shown(self, said: Statement) -> dict[str, Any]:
+    def _shown(self, said: ReceiptContents) -> dict[str, Any]:
         prompt, tokens = self._tokens(said.request.prompt), self._tokens(said.answer.tokens)
         return {
             "request": said.request.model_copy(update={"prompt": prompt}),

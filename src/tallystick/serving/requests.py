@@ -11,7 +11,8 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tallystick.documents.document import SAFE_INTEGER_MAX
-from tallystick.serving.refusals import Refusal, invalid
+from tallystick.http.problems import Problem
+from tallystick.serving.errors import invalid
 from tallystick.transcripts.receipt import Nonce, TokenIds
 from tallystick.transcripts.sampler import Penalty, Sampler, Share, Temperature
 
@@ -188,14 +189,14 @@ class ChallengeBody(RequestBody):
 
 
 def read_request(kind: type[Kind], body: bytes) -> Kind:
-    """A request from JSON; raises `Refusal` naming the field."""
+    """A request from JSON; raises `Problem` naming the field."""
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
-        raise _refusal(error) from None
+        raise _problem(error) from None
 
 
-def _refusal(error: ValidationError) -> Refusal:
+def _problem(error: ValidationError) -> Problem:
     found = error.errors(include_url=False, include_context=False, include_input=False)
     first = max(found, key=lambda each: each["type"] == "extra_forbidden") if len(found[0]["loc"]) < 2 else found[0]
     field = str(first["loc"][0]) if first["loc"] else None

@@ -14,12 +14,13 @@ from typing import Final, TypeAlias
 
 from tallystick.errors import TallyError, UnavailableError, UsageError
 from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
-from tallystick.frameworks.torch.models import REFUSALS
+from tallystick.frameworks.torch.refusals import REFUSALS
+from tallystick.http.problems import Problem
 from tallystick.recorders.receipts import ReceiptIssuer
 from tallystick.serving.batching import BatchingEngine
+from tallystick.serving.errors import invalid
 from tallystick.serving.jobs import BusyError, Event, Failed, Job, JobResult, Piece
 from tallystick.serving.receipts import ReceiptBook
-from tallystick.serving.refusals import Refusal, invalid
 from tallystick.serving.slots import Slot
 from tallystick.transcripts.receipt import Answer, Request, SignedReceipt, Tokens
 from tallystick.transcripts.sampler import Sampler
@@ -87,7 +88,7 @@ class ModelService:
         return found if isinstance(found, int) else None
 
     async def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
-        """The prompt of messages; raises `Refusal` if the template refuses them."""
+        """The prompt of messages; raises `Problem` if the template refuses them."""
         return await asyncio.to_thread(self._encode, "messages", lambda: self.language_model.encode_chat(messages))
 
     async def encode_text(self, text: str) -> tuple[int, ...]:
@@ -95,7 +96,7 @@ class ModelService:
         return await asyncio.to_thread(self._encode, "prompt", lambda: self.language_model.encode_text(text))
 
     def order(self, order: GenerationRequest) -> Answering:
-        """Begin to answer; raises `Refusal` with status 429 if the queue is full, 503 if the engine has stopped."""
+        """Begin to answer; raises `Problem` with status 429 if the queue is full, 503 if the engine has stopped."""
         return Answering(self, order)
 
     async def challenge(self, request_id: str, nonce: bytes, count: int) -> bytes:
@@ -153,9 +154,9 @@ class Answering:
         try:
             self._slots: list[Slot] = service.engine.submit(jobs)
         except BusyError as error:
-            raise Refusal(429, f"{error}; try again", None, "queue_full", {"Retry-After": RETRY_SECONDS}) from None
+            raise Problem(429, "queue_full", f"{error}; try again", headers={"Retry-After": RETRY_SECONDS}) from None
         except UnavailableError as error:
-            raise Refusal(503, str(error), None, "unavailable") from None
+            raise Problem(503, "unavailable", str(error)) from None
 
     async def events(self) -> AsyncIterator[Told]:
         """Pieces and finished answers as they come; ends after the last choice, or after a failure."""

@@ -1,4 +1,4 @@
-"""One answer in the making: its tokens, text, hidden rows and company so far."""
+"""One answer being generated: its tokens, text, hidden rows and the requests batched with it so far."""
 
 from __future__ import annotations
 

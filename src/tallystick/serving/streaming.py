@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
+from tallystick.http.problems import Problem
+from tallystick.serving.errors import error_object
 from tallystick.serving.events import DONE, event_of
 from tallystick.serving.jobs import Failed, Piece
-from tallystick.serving.refusals import Refusal
 from tallystick.serving.responses import ChoiceSoFar, ResponseForm
 from tallystick.serving.service import Answering
 
@@ -24,7 +25,7 @@ async def stream_events(answering: Answering, form: ResponseForm, has_usage: boo
     held: dict[int, tuple[str, list[int]]] = {number: ("", []) for number in range(len(choices))}
     async for number, event in answering.events():
         if isinstance(event, Failed):
-            yield event_of(Refusal(500, event.reason, None, "internal_error").to_json())
+            yield event_of(error_object(Problem(500, "internal_error", event.reason)))
             yield DONE
             return
         text, ids = held.pop(number, ("", []))

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tallystick.commitments.digests import digest_bytes
+from tallystick.commitments.proofs import check_inclusion, prove_inclusion
 from tallystick.commitments.tiles import TileReader
-from tallystick.commitments.tree import Hash, check_inclusion, leaf_hash, prove_inclusion
+from tallystick.commitments.tree import Hash, leaf_hash
+from tallystick.documents.files import file_size
 from tallystick.errors import MalformedError, ProofError, UnavailableError
 from tallystick.transcripts.claim import Log
 
@@ -21,7 +23,7 @@ OFFSET_BYTES = 8
 
 def read_lines(path: Path, bytes_max: int = LINE_BYTES_MAX) -> Iterator[bytes]:
     """The lines of a log without their line feeds; raises `MalformedError` at a truncated or endless line."""
-    _must_be_file(path)
+    file_size(path)
     with path.open("rb") as file:
         number = 0
         while line := file.readline(bytes_max + 1):
@@ -65,18 +67,13 @@ def _offset(path: Path, index: int) -> int:
 
 
 def _line_at(path: Path, offset: int) -> bytes:
-    _must_be_file(path)
+    size = file_size(path)
     with path.open("rb") as file:
-        file.seek(min(offset, path.stat().st_size))
+        file.seek(min(offset, size))
         line = file.readline(LINE_BYTES_MAX + 1)
     if not line.endswith(b"\n"):
         raise MalformedError(f"{path.name}: no whole line starts at byte {offset}")
     return line[:-1]
-
-
-def _must_be_file(path: Path) -> None:
-    if not path.is_file():
-        raise UnavailableError(f"{path.name}: not there, or not a file (looked in {path.parent})")
 
 
 def tiles_folder(path: Path) -> Path:

@@ -22,7 +22,7 @@ from tallystick.store.log import read_lines
 from tallystick.store.log_writer import mend_tail
 from tallystick.tensors.safetensors import read_state, write_state
 from tallystick.transcripts.receipt import RECEIPT_BYTES_MAX, Receipt, SignedReceipt
-from tallystick.transcripts.states_opening import CommittedStates, commit_states
+from tallystick.workloads.hidden_states import CommittedStates, commit_states
 
 
 class ReceiptLog:
@@ -77,7 +77,7 @@ class ReceiptLog:
         self.last = signed
 
     def close(self) -> None:
-        """Let the file go; a second call does nothing."""
+        """Close the file; a second call does nothing."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1

@@ -14,7 +14,6 @@ from typing import Final, TypeAlias
 from tallystick.commitments.digests import Digest, digest
 from tallystick.commitments.encoding import encode
 from tallystick.commitments.tree import LEAF_PREFIX, Hash, leaf_hash, tree_root
-from tallystick.tensors.safetensors import StateFile
 from tallystick.tensors.tensor import State, Tensor
 
 CHUNK_BYTES: Final = 1 << 20
@@ -109,6 +108,8 @@ def digest_file(path: Path, threads: int | None = None) -> StateDigests:
         MalformedError: the file is no safetensors file.
         UnavailableError: there is no such file.
     """
+    from tallystick.tensors.safetensors import StateFile  # who digests tensors in memory reads no file
+
     with StateFile(path) as file:
         state = {name: file.tensor(name) for name in file.names}
         return StateDigests(tuple(_digest_all(state, threads, file.release).items()))

@@ -18,6 +18,7 @@ from typing import BinaryIO, Final, Self
 import numpy as np
 
 from tallystick.commitments.encoding import Json, encode, parse
+from tallystick.documents.files import file_size, write_atomically
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.tensors.dtypes import STORAGE
 from tallystick.tensors.tensor import DIMENSIONS_MAX, State, Tensor, byte_count
@@ -66,21 +67,13 @@ def write_state(path: Path, state: State, *, durable: bool = True) -> None:
     header = encode_header(state)
     for name, tensor in state.items():
         _check_booleans(name, tensor)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.draft")
-        with draft.open("wb") as file:
-            file.write(len(header).to_bytes(LENGTH_BYTES, "little") + header)
-            for name in sorted(state):
-                file.write(state[name].data)
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
-        draft.replace(path)
-        if durable:
-            _sync_folder(path.parent)
-    except OSError as error:
-        raise UnavailableError(f"{path.name}: could not be written: {error.strerror}") from error
+
+    def write(file: BinaryIO) -> None:
+        file.write(len(header).to_bytes(LENGTH_BYTES, "little") + header)
+        for name in sorted(state):
+            file.write(state[name].data)
+
+    write_atomically(path, write, durable=durable)
 
 
 class StateFile:
@@ -95,9 +88,8 @@ class StateFile:
 
     def __init__(self, path: Path, *, header_bytes_max: int = HEADER_BYTES_MAX, canonical: bool = False) -> None:
         self._path = path
+        file_size(path)
         try:
-            if not path.is_file():
-                raise UnavailableError(f"{path.name}: not there, or not a file (looked in {path.parent})")
             with path.open("rb") as file:
                 header = self._read_header(file, header_bytes_max)
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -238,11 +230,3 @@ def _check_booleans(name: str, tensor: Tensor) -> None:
 def _shown(name: str) -> str:
     """A name as one line of printable ASCII: it was chosen by whoever wrote the file."""
     return ascii(name if len(name) <= 80 else name[:79] + "…")
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -56,23 +56,19 @@ class ReplayedState:
 
 
 class Tolerance(Protocol):
-    """What the prover records about a tensor, and when a replay agrees with it."""
+    """What is recorded about a state, and when a replay agrees with it.
 
-    def summarize(self, tensor: Array) -> bytes:
-        """The bytes that go into the record."""
+    An audit has both states: it summarizes the claimed one itself and compares, so that a summary of the prover's
+    decides nothing. A tolerance is chosen by name (`registry`), by the verifier's policy alone.
+    """
 
-    def compare(self, claimed: bytes, replayed: Replayed) -> Finding:
-        """How far the replay lies from the record; raises `MalformedError` for bytes that are no summary."""
+    def summarize(self, value: States, /) -> bytes:
+        """The bytes that stand for a state."""
+        ...
 
-
-class StateTolerance(Protocol):
-    """What the prover records about a whole state, and when a replay agrees with it."""
-
-    def summarize(self, state: States) -> bytes:
-        """The bytes that go into the record."""
-
-    def compare(self, claimed: bytes, replayed: ReplayedState) -> Finding:
-        """How far the replay lies from the record; raises `MalformedError` for bytes that are no summary."""
+    def compare(self, claimed: bytes, replayed: ReplayedState, /) -> Finding:
+        """How far the replay lies from the summary; raises `MalformedError` for bytes that are none."""
+        ...
 
 
 def as_tensor(values: Values) -> Tensor:

@@ -17,7 +17,8 @@ from pydantic import Field
 
 from tallystick.commitments.digests import Digest, digest, digest_bytes
 from tallystick.commitments.encoding import encode
-from tallystick.commitments.tree import Hash, check_inclusion, leaf_hash, tree_root
+from tallystick.commitments.proofs import check_inclusion
+from tallystick.commitments.tree import Hash, leaf_hash, tree_root
 from tallystick.documents.document import Count, DigestText, Document
 from tallystick.errors import MalformedError
 from tallystick.transcripts.claim import Log

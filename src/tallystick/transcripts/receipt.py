@@ -27,6 +27,8 @@ RECEIPT_BYTES_MAX = 16 << 20
 TOKENS_MAX = 1 << 20
 LAYERS_MAX = 1 << 10
 FINGERPRINTS_MAX = 16
+PARTS_MAX = 1024
+"""How many parts of committed hidden states one challenge opens."""
 SIGNED = b"tallystick/receipt/v1\n"
 PROXY = "proxy"
 """The name of an engine that passed on what another one computed."""

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PlainSerializer, PlainValidator, model_validator
 
 from tallystick.commitments.digests import Digest
-from tallystick.datasets.commitment import DatasetCommitment
 from tallystick.documents.document import DigestText, Document
 from tallystick.errors import MalformedError
+from tallystick.transcripts.dataset import DatasetCommitment
 from tallystick.transcripts.recipe import Recipe, RecordRecipe
 from tallystick.transcripts.rule import GroupRule
 
+
+def _commitment(value: Any) -> DatasetCommitment:
+    try:
+        return value if isinstance(value, DatasetCommitment) else DatasetCommitment.from_json(value)
+    except MalformedError as error:
+        raise ValueError(str(error)) from None
+
+
+CommittedData = Annotated[
+    DatasetCommitment, PlainValidator(_commitment), PlainSerializer(lambda data: data.to_json(), return_type=Any)
+]
 Note = Annotated[str, Field(max_length=4096)]
 
 
@@ -30,19 +41,9 @@ class Spec(Document):
     recipe: Recipe | None = None
     description: dict[Annotated[str, Field(max_length=64)], Note] | None = None
     record: RecordRecipe | None = None
-    data: dict[str, Any] | None = None
+    data: CommittedData | None = None
     graph: DigestText | None = None
     optimizer: Annotated[tuple[GroupRule, ...], Field(min_length=1, max_length=4096)] | None = None
-
-    @field_validator("data")
-    @classmethod
-    def _is_a_commitment(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
-        try:
-            if value is not None:
-                DatasetCommitment.from_json(value)
-        except MalformedError as error:
-            raise ValueError(str(error)) from None
-        return value
 
     @model_validator(mode="after")
     def _is_of_one_kind(self) -> Self:
@@ -60,18 +61,12 @@ class Spec(Document):
     @classmethod
     def of(cls, recipe: Recipe, data: DatasetCommitment, graph: Digest | None = None) -> Spec:
         """The spec of a run that a verifier can rebuild, and the root of its step graph if there is one."""
-        return cls(recipe=recipe, data=cast("dict[str, Any]", data.to_json()), graph=graph)
-
-    @property
-    def commitment(self) -> DatasetCommitment | None:
-        """The data roots, or `None` for a loop of somebody's own."""
-        return None if self.data is None else DatasetCommitment.from_json(self.data)
+        return cls(recipe=recipe, data=data, graph=graph)
 
     @property
     def data_root(self) -> Digest | None:
         """The one root that stands for the data everywhere."""
-        commitment = self.commitment
-        return None if commitment is None else commitment.root
+        return None if self.data is None else self.data.root
 
     @property
     def recorded(self) -> RecordRecipe:

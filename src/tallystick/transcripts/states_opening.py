@@ -1,44 +1,17 @@
-"""Hidden states under a root, and the opening of those that a nonce selects.
-
-A fingerprint whose directions are known beforehand can be met exactly by foreign states (`attacks/fingerprints`), and
-so can a root over such fingerprints. So the commitment is to the hidden states themselves, byte by byte. The nonce
-comes afterwards: it selects leaves and draws fresh directions, and what is opened was fixed before.
-"""
+"""The opening of hidden states that stand under the root of a receipt: the parts that a nonce selects."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal
 
-import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
-from tallystick.commitments.digests import digest, digest_bytes, digest_from
-from tallystick.commitments.encoding import Json, encode
-from tallystick.commitments.philox import sample
-from tallystick.commitments.tree import LEAF_PREFIX, Hash, LeafHashes, check_inclusion, prove_inclusion, tree_root
 from tallystick.documents.document import Count, DigestText, Document
-from tallystick.errors import MalformedError, ProofError, UsageError
-from tallystick.tensors.dtypes import item_size
-from tallystick.tensors.tensor import Tensor
-from tallystick.transcripts.receipt import LAYERS_MAX, Nonce, StatesCommitment, decode_base64
+from tallystick.transcripts.receipt import LAYERS_MAX, PARTS_MAX, Nonce
 
-DOMAIN: Final = b"tallystick/hidden/v1\n"
-PARTS_MAX: Final = 1024
 PART_CHARACTERS_MAX: Final = 12 << 20
 PROOF_MAX: Final = 32
-LEAVES_MAX: Final = 1 << 22
-NONCE_BYTES_MAX: Final = 64
-WIDTH_MAX: Final = 1 << 20
 HashText = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Place: TypeAlias = tuple[int, int]
-"""A block of rows and a layer."""
-Rows: TypeAlias = npt.NDArray[np.float32]
 
 
 class StatesPart(Document):
@@ -57,156 +30,3 @@ class StatesOpening(Document):
     states: DigestText
     nonce: Nonce
     parts: Annotated[tuple[StatesPart, ...], Field(min_length=1, max_length=PARTS_MAX)]
-
-
-@dataclass(frozen=True)
-class CommittedStates:
-    """Hidden states [rows, d] by layer under a root, held by whoever has to open them."""
-
-    statement: StatesCommitment
-    states: Mapping[int, Tensor]
-    leaves: tuple[Hash, ...]
-
-    def open(self, nonce: bytes, count: int) -> StatesOpening:
-        """The `count` parts that `nonce` selects, or all where there are fewer.
-
-        Raises `UsageError` for a nonce that is not of 1 to 64 bytes, or a count that is not from 1 to 1024.
-        """
-        places = challenged(nonce, self.statement, count)
-        parts = tuple(self._part(*place) for place in places)
-        return StatesOpening(states=self.statement.root, nonce=nonce.hex(), parts=parts)
-
-    @property
-    def size_bytes(self) -> int:
-        """The bytes held."""
-        return sum(each.nbytes for each in self.states.values())
-
-    def _part(self, block: int, layer: int) -> StatesPart:
-        _, data = _block_of(self.states[layer], self.statement, block)
-        index = _leaf_index(self.statement, block, layer)
-        proof = prove_inclusion(LeafHashes(self.leaves), index, len(self.leaves))
-        text = base64.b64encode(data).decode()
-        return StatesPart(block=block, layer=layer, data=text, proof=tuple(each.hex() for each in proof))
-
-
-def commit_states(
-    rows: Mapping[int, Tensor | npt.NDArray[Any]], layers: Sequence[int], block: int, *, prompt: bool = False
-) -> CommittedStates:
-    """The commitment to rows [rows, d] of `layers`, F32, BF16 or F16, alike in number and dtype.
-
-    Raises `UsageError` where they are not, or there are none.
-    """
-    states = {layer: each if isinstance(each := rows[layer], Tensor) else Tensor.of(each) for layer in layers}
-    draft = _draft(states, block, prompt)
-    leaves = tuple(
-        _leaf(*_block_of(states[layer], draft, place), layer) for place in range(_blocks(draft)) for layer in layers
-    )
-    statement = draft.model_copy(update={"root": digest_from(tree_root(leaves))})
-    return CommittedStates(statement, states, leaves)
-
-
-def challenged(nonce: bytes, statement: StatesCommitment, count: int) -> list[Place]:
-    """The `count` pairs of block and layer that `nonce` selects without replacement, in the order of the leaves.
-
-    Raises:
-        UsageError: the nonce is not of 1 to 64 bytes, or the count not from 1 to 1024.
-        MalformedError: the statement is of no rows, of one layer twice, or of more leaves than anybody commits to.
-    """
-    if not 1 <= len(nonce) <= NONCE_BYTES_MAX:
-        raise UsageError(f"nonce: {len(nonce)} bytes are not from 1 to {NONCE_BYTES_MAX}")
-    if not 1 <= count <= PARTS_MAX:
-        raise UsageError(f"count: {count} is not from 1 to {PARTS_MAX}")
-    leaves = leaf_count(statement)
-    key = digest_bytes(digest("challenge", encode(["states", statement.root, nonce.hex()])))
-    indices = sample(key, leaves, min(count, leaves))
-    return [(int(i) // len(statement.layers), statement.layers[int(i) % len(statement.layers)]) for i in indices]
-
-
-def direction_seed(nonce: bytes, statement: StatesCommitment) -> str:
-    """The seed of the directions that a nonce draws for the states under a root."""
-    return digest("challenge", encode(["directions", statement.root, nonce.hex()])).removeprefix("sha256:")
-
-
-def leaf_count(statement: StatesCommitment) -> int:
-    """The leaves under a root; raises `MalformedError` for a number that cannot be."""
-    if len(set(statement.layers)) != len(statement.layers):
-        raise MalformedError("states.layers: a layer twice")
-    leaves = _blocks(statement) * len(statement.layers)
-    if not 1 <= leaves <= LEAVES_MAX:
-        raise MalformedError(f"states: {leaves} leaves are not from 1 to {LEAVES_MAX}")
-    return leaves
-
-
-def check_states_opening(
-    opening: StatesOpening, statement: StatesCommitment, nonce: bytes, count: int
-) -> dict[Place, Rows]:
-    """The rows [rows of the block, d] of every part that `nonce` selects, in float32.
-
-    Raises:
-        ProofError: the opening is of other states or for another nonce, a part is missing, not asked for, out of
-            order, or not under the root.
-        MalformedError: the bytes of a part are no rows.
-    """
-    if opening.states != statement.root:
-        raise ProofError("states opening: of other states than the receipt's")
-    if opening.nonce != nonce.hex():
-        raise ProofError("states opening: answers another nonce")
-    asked = challenged(nonce, statement, count)
-    if [(part.block, part.layer) for part in opening.parts] != asked:
-        raise ProofError(f"states opening: not the {len(asked)} parts that the nonce selects")
-    return {(part.block, part.layer): _checked(part, statement) for part in opening.parts}
-
-
-def _draft(states: Mapping[int, Tensor], block: int, prompt: bool) -> StatesCommitment:
-    kinds = {(each.dtype, each.shape[0]) for each in states.values() if len(each.shape) == 2}
-    if len(kinds) != 1 or any(len(each.shape) != 2 or not math.prod(each.shape) for each in states.values()):
-        raise UsageError("states: no rows, or not alike in number and dtype in every layer")
-    dtype, rows = next(iter(kinds))
-    value: dict[str, Json] = {"root": digest("hidden", b""), "block": block, "rows": rows, "dtype": dtype}
-    try:
-        return StatesCommitment.from_json({**value, "layers": [*states], "prompt": prompt}, "states")
-    except MalformedError as error:
-        raise UsageError(str(error)) from None
-
-
-def _checked(part: StatesPart, statement: StatesCommitment) -> Rows:
-    what = f"states opening: block {part.block}, layer {part.layer}"
-    data = decode_base64(part.data, f"{what}: data")
-    rows = min(statement.block, statement.rows - part.block * statement.block)
-    width, rest = divmod(len(data), rows * item_size(statement.dtype))
-    if rest or not 1 <= width <= WIDTH_MAX:
-        raise MalformedError(f"{what}: {len(data)} bytes are not {rows} rows of {statement.dtype}")
-    tensor = Tensor(statement.dtype, (rows, width), data)
-    leaf = _leaf(_header(statement, part.block, rows, width), memoryview(data), part.layer)
-    proof = [Hash(bytes.fromhex(each)) for each in part.proof]
-    root = Hash(digest_bytes(statement.root))
-    check_inclusion(proof, leaf, _leaf_index(statement, part.block, part.layer), leaf_count(statement), root)
-    with np.errstate(invalid="ignore"):  # a signalling NaN stays a NaN
-        return np.asarray(tensor.values(), np.float32)
-
-
-def _blocks(statement: StatesCommitment) -> int:
-    return -(-statement.rows // statement.block)
-
-
-def _leaf_index(statement: StatesCommitment, block: int, layer: int) -> int:
-    return block * len(statement.layers) + statement.layers.index(layer)
-
-
-def _block_of(states: Tensor, statement: StatesCommitment, block: int) -> tuple[dict[str, Any], memoryview]:
-    first, width = block * statement.block, states.shape[1]
-    rows = min(statement.block, statement.rows - first)
-    size = width * item_size(states.dtype)
-    data = memoryview(states.data)[first * size : (first + rows) * size]
-    return _header(statement, block, rows, width), data
-
-
-def _header(statement: StatesCommitment, block: int, rows: int, width: int) -> dict[str, Any]:
-    return {"dtype": statement.dtype, "first": block * statement.block, "rows": rows, "width": width}
-
-
-def _leaf(header: dict[str, Any], data: memoryview, layer: int) -> Hash:
-    """The RFC 6962 hash of a leaf: domain, canonical JSON of the header, a line feed, the rows."""
-    hashed = hashlib.sha256(LEAF_PREFIX + DOMAIN + encode({**header, "layer": layer}) + b"\n")
-    hashed.update(data)
-    return Hash(hashed.digest())

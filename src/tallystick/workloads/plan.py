@@ -33,7 +33,7 @@ def batch_plan(spec: Spec, dataset: Dataset) -> BatchPlan:
 
 def open_data(spec: Spec, folder: Path) -> Dataset:
     """The committed data of a run, cut into the windows of its recipe; raises what `open_dataset` raises."""
-    recipe, commitment = spec.recipe, spec.commitment
+    recipe, commitment = spec.recipe, spec.data
     assert recipe is not None  # only a recipe has data
     assert commitment is not None
     return open_dataset(folder, commitment, recipe.training.sequence)
@@ -41,7 +41,7 @@ def open_data(spec: Spec, folder: Path) -> Dataset:
 
 def classes(spec: Spec) -> int:
     """How many tokens or labels the model of a recipe tells apart."""
-    commitment = spec.commitment
+    commitment = spec.data
     assert commitment is not None
     return DIGIT_CLASSES if commitment.tokens is None else commitment.tokens.vocabulary
 

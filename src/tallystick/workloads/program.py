@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,18 +17,14 @@ from tallystick.datasets.samples import Dataset
 from tallystick.errors import MalformedError
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import State, Tensor
-from tallystick.transcripts.optimizer import UpdateRule, schedule_scalars
 from tallystick.transcripts.recipe import Recipe
-from tallystick.transcripts.schedule import learning_rate
+from tallystick.workloads.names import BATCH, POSITION, STATE_PREFIXES, STEP_SLOT
+from tallystick.workloads.optimizer import UpdateRule, schedule_scalars
 from tallystick.workloads.plan import micro_batches
-from tallystick.workloads.replayer import POSITION
+from tallystick.workloads.schedule import learning_rate
 
 if TYPE_CHECKING:
     from tallystick.graphs.graph import Graph, Ref
-
-STATE_PREFIXES: Final = ("weights.", "buffers.", "optimizer.", "position.")
-BATCH: Final = "inputs."
-STEP_SLOT: Final = ".step"
 
 Bind = Callable[[int], State]
 

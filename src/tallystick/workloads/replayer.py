@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
 from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.summary import StateSummary
-
-POSITION: Final = "position.step"
-"""The tensor of every state that counts the steps taken: I64, without dimensions."""
 
 
 @dataclass(frozen=True)

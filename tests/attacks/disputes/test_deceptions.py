@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from tallystick.disputes.evidence.doubting import doubter_for  # noqa: E402
 from tallystick.disputes.evidence.judging import DisputeJudge  # noqa: E402
 from tallystick.disputes.evidence.traces import torch_engine  # noqa: E402
-from tallystick.disputes.game.fault import Fault  # noqa: E402
+from tallystick.judging.fault import Fault  # noqa: E402
 from tests.support.attacks.disputes.catalogue import DECEPTIONS  # noqa: E402
 from tests.support.attacks.disputes.scene import Scene  # noqa: E402
 from tests.support.rehearsal import Outcome, Rehearsal  # noqa: E402

@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
-from tallystick.answers.fingerprints import FingerprintRule, judge_fingerprint, judge_states
+from tallystick.answers.distance_limits import FingerprintRule
+from tallystick.answers.fingerprints import judge_fingerprint
+from tallystick.answers.states import judge_states
 from tallystick.errors import MalformedError
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
-from tallystick.transcripts.fingerprints import make_fingerprint
-from tallystick.transcripts.states_opening import commit_states
+from tallystick.workloads.fingerprints import make_fingerprint
+from tallystick.workloads.hidden_states import commit_states
 from tests.support.attacks.fingerprints.altered import (
     blocks_dropped,
     blocks_swapped,

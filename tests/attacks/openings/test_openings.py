@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.judging.opening import Judgement, judge_opening
+from tallystick.judging.opening.judge import OpeningRequest, judge_opening
 from tests.support.attacks.openings.attack import JUDGES, Judge
 from tests.support.attacks.openings.catalogue import OPENING_ATTACKS
 from tests.support.attacks.openings.examine import examine_opening, judged, published
@@ -54,19 +54,19 @@ def test_a_forgery_in_one_operator_is_located_there(name: str, forged: Forge, sc
 
 
 def test_an_opening_of_the_published_claim_is_accepted_and_little_stays_open(scene: Scene) -> None:
-    verdict = judge_opening(scene.whole, Judgement(published=published(scene.run)))
+    verdict = judge_opening(scene.whole, OpeningRequest(published=published(scene.run)))
     assert verdict.outcome == "accepted"
     assert {"claim", "graph of the spec", "loss", "learning rate"} <= {finding.name for finding in verdict.findings}
     assert verdict.not_checked == ("whether this is the batch of step 2: its record names positions, and not tensors",)
 
 
 def test_an_opening_alone_says_that_nothing_ties_it_to_a_claim(scene: Scene) -> None:
-    lines = judge_opening(scene.whole, Judgement()).not_checked
+    lines = judge_opening(scene.whole, OpeningRequest()).not_checked
     assert any("only the claim itself says so" in line for line in lines)
 
 
 def test_one_operator_says_that_the_loss_was_not_compared(scene: Scene) -> None:
-    verdict = judge_opening(scene.single, Judgement(published=published(scene.run)))
+    verdict = judge_opening(scene.single, OpeningRequest(published=published(scene.run)))
     assert verdict.outcome == "accepted"
     assert any("whether the loss is that of the record" in line for line in verdict.not_checked)
 
@@ -75,8 +75,8 @@ def test_a_spec_that_the_claim_does_not_name_is_rejected(scene: Scene) -> None:
     held = published(scene.run)
     assert held.spec is not None
     other = type(held)(held.claim, held.spec.model_copy(update={"graph": "sha256:" + "1" * 64}))
-    verdict = judge_opening(scene.whole, Judgement(published=other))
+    verdict = judge_opening(scene.whole, OpeningRequest(published=other))
     assert {finding.name for finding in verdict.objections} == {"graph of the spec"}
-    unknown = judge_opening(scene.whole, Judgement(published=type(held)(held.claim)))
+    unknown = judge_opening(scene.whole, OpeningRequest(published=type(held)(held.claim)))
     assert unknown.outcome == "accepted"
     assert any("give the spec" in line for line in unknown.not_checked)

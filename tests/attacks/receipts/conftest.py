@@ -13,7 +13,7 @@ TEXTS = ("stick", "halves", "split", "match")
 def scene(language_model: Any, one_thread: None) -> Any:
     """Honest answers of sixteen tokens, fingerprints of every eight in both the first block and the final norm."""
     from research.inference.forgeries import four_bits
-    from tallystick.answers.fingerprints import DistanceLimits, FingerprintLimits, FingerprintRule
+    from tallystick.answers.distance_limits import DistanceLimits, FingerprintLimits, FingerprintRule
     from tallystick.answers.policy import ReceiptPolicy
     from tallystick.answers.sampler import SamplerRule
     from tallystick.tolerances.fingerprints.settings import FingerprintSettings

@@ -11,8 +11,8 @@ import pytest
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.attestation.signing import verify_receipt_signature
 from tallystick.errors import MalformedError, ProofError
-from tallystick.transcripts.fingerprints import distances
 from tallystick.transcripts.receipt import Fingerprint, SignedReceipt, decode_base64
+from tallystick.workloads.fingerprints import distances
 from tests.support.attacks.receipts import evasions
 from tests.support.attacks.receipts.catalogue import FORGERIES, Played, forgery_named, judge, play, play_twin
 from tests.support.attacks.receipts.forgery import Forgery

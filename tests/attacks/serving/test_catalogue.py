@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from tallystick.answers.sampler import SamplerRule, judge_sampler
+from tallystick.tolerances.fingerprints.making import encode_rows
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
-from tallystick.tolerances.fingerprints.wire import encode_rows, measure
+from tallystick.tolerances.fingerprints.wire import measure
 from tallystick.transcripts.sampler import Sampler
 from tests.support.attacks.serving.catalogue import CHEATS, HONEST, Cheat, cheat_named
 from tests.support.attacks.serving.scene import Scene, Served

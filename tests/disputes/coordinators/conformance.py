@@ -18,10 +18,10 @@ import pytest
 
 from tallystick.commitments.digests import Digest
 from tallystick.commitments.encoding import encode
-from tallystick.commitments.tree import LeafHashes, leaf_hash, prove_inclusion, tree_root
+from tallystick.commitments.proofs import LeafHashes, prove_inclusion
+from tallystick.commitments.tree import leaf_hash, tree_root
 from tallystick.disputes.coordinators.coordinator import Board, Coordinator, MoveEntry, replayed
 from tallystick.disputes.game import committee
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.invariants import broken
 from tallystick.disputes.game.moves import (
     Choose,
@@ -39,6 +39,7 @@ from tallystick.disputes.game.partition import cut_places
 from tallystick.disputes.game.rules import Rules
 from tallystick.disputes.game.state import Dispute, Phase, PostedClaim, State
 from tallystick.errors import RuleError
+from tallystick.judging.fault import Fault
 
 MEMBERS: Final = tuple(f"member{number}" for number in range(5))
 NAMES: Final = ("prover", "challenger", "bystander", "referee", "guardian", "planter", "treasury", *MEMBERS)

@@ -9,7 +9,6 @@ import pytest
 
 from tallystick.commitments.digests import digest
 from tallystick.disputes.game.committee import seal
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import (
     Appeal,
     Choose,
@@ -42,6 +41,7 @@ from tallystick.disputes.game.partition import cut_places
 from tallystick.disputes.game.rules import ELEMENT_MAX
 from tallystick.disputes.game.state import Phase, Status
 from tallystick.errors import RuleError, UnavailableError
+from tallystick.judging.fault import Fault
 from tests.disputes.coordinators.conformance import (
     FOUNDERS,
     MEMBERS,

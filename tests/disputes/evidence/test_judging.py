@@ -19,13 +19,13 @@ from tallystick.attacks.fabricated import forge_tiny_rate  # noqa: E402
 from tallystick.disputes.evidence.doubting import doubter_for  # noqa: E402
 from tallystick.disputes.evidence.judging import DisputeJudge  # noqa: E402
 from tallystick.disputes.evidence.traces import RecordTrace, torch_engine, trace_for  # noqa: E402
-from tallystick.disputes.game.fault import Fault  # noqa: E402
 from tallystick.disputes.game.protocols import Descent, DisputeView, Doubt, OpenedLeaves, Trace  # noqa: E402
 from tallystick.disputes.game.state import Clocks, Dispute, Phase  # noqa: E402
 from tallystick.errors import UnavailableError  # noqa: E402
 from tallystick.graphs.graph import Graph, Input, Node, Role  # noqa: E402
+from tallystick.judging.fault import Fault  # noqa: E402
 from tallystick.judging.leaf.request import LeafLimits  # noqa: E402
-from tallystick.judging.opening import OPERATORS  # noqa: E402
+from tallystick.judging.opening.files import OPERATORS  # noqa: E402
 from tallystick.operators.values import Value  # noqa: E402
 from tallystick.tensors.spec import TensorSpec  # noqa: E402
 from tallystick.tensors.tensor import Tensor  # noqa: E402

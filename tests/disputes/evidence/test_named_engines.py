@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tallystick.disputes.evidence.traces import trace_for
-from tallystick.disputes.game.fault import Fault
 from tallystick.errors import UsageError
 from tallystick.graphs.graph import Graph, Input, Role
+from tallystick.judging.fault import Fault
 from tallystick.judging.leaf.judge import rule_leaf
 from tallystick.judging.leaf.request import Ground, LeafRequest
 from tallystick.operators.engines import outside

@@ -17,14 +17,17 @@ from tallystick.disputes.evidence.subjects import subject_of_call, whole_calls  
 from tallystick.disputes.evidence.traces import trace_for  # noqa: E402
 from tallystick.disputes.evidence.view import OpeningView  # noqa: E402
 from tallystick.disputes.evidence.whole import read_operators  # noqa: E402
-from tallystick.disputes.game.fault import Fault  # noqa: E402
 from tallystick.disputes.game.protocols import Doubt  # noqa: E402
 from tallystick.errors import ProofError  # noqa: E402
 from tallystick.frameworks.torch.engine import TorchEngine  # noqa: E402
-from tallystick.judging.budget import Budget  # noqa: E402
-from tallystick.judging.opening import value_file  # noqa: E402
+from tallystick.graphs.root import graph_root  # noqa: E402
+from tallystick.judging.fault import Fault  # noqa: E402
+from tallystick.judging.opening.budget import budget_of  # noqa: E402
+from tallystick.judging.opening.files import value_file  # noqa: E402
 from tallystick.recorders.step_opening import open_operators  # noqa: E402
 from tallystick.store.inference import InferenceDirectory  # noqa: E402
+from tallystick.transcripts.budget import Budget  # noqa: E402
+from tallystick.transcripts.profile import Calibrated, Profile  # noqa: E402
 from tests.support.attacks.disputes.aligned import aligned_engine, measured, open_one_round  # noqa: E402
 from tests.support.attacks.disputes.answers import answered, record, within_bound  # noqa: E402
 from tests.support.attacks.disputes.scene import Scene  # noqa: E402
@@ -32,9 +35,9 @@ from tests.support.attacks.disputes.values import changing, moved_by  # noqa: E4
 from tests.support.rehearsal import Outcome, Rehearsal  # noqa: E402
 
 
-def play(statement: Path, folder: Path, budget: Budget | None = None, doubt: Doubt | None = None) -> Outcome | None:
-    trace, judge = trace_for(statement, folder / "work"), DisputeJudge(budget=budget)
-    return Rehearsal(statement, folder / "board").play(trace, doubter_for(budget=budget), judge, doubt)
+def play(statement: Path, folder: Path, *budgets: Budget, doubt: Doubt | None = None) -> Outcome | None:
+    trace, judge = trace_for(statement, folder / "work"), DisputeJudge(budgets=budgets)
+    return Rehearsal(statement, folder / "board").play(trace, doubter_for(budgets=budgets), judge, doubt)
 
 
 def test_the_one_wrong_operator_is_contested_at_once_and_convicted(scene: Scene, tmp_path: Path) -> None:
@@ -100,6 +103,23 @@ def test_honest_operators_are_not_contested_and_hold_where_they_are(scene: Scene
     assert outcome.fault is Fault.CHALLENGER, outcome.reason
 
 
+def test_a_threshold_leaves_open_what_the_bound_allows(scene: Scene, tmp_path: Path) -> None:
+    node = next(node for node in scene.recorded.graph.nodes if "linear" in node.operator)
+    open_one_round(scene, tmp_path / "claim", aligned_engine())
+    tiny = (1e-3, 1e-3, 1e-3, 1e-3)
+    narrow = Calibrated(share=tiny, absolute=tiny, relative=tiny, ulp=tiny, bias=1e-3, elements=1000)
+    kinds = {f"{node.operator} F32": narrow}
+    profile = Profile(stacks=("one",), machines=("here",), inputs=1, safety=1.0, operators=kinds)
+    found = []
+    for given in (None, profile):
+        rehearsal = Rehearsal(tmp_path / "claim", tmp_path / f"board{len(found)}")
+        trace, doubt = trace_for(tmp_path / "claim", tmp_path / "work"), Doubt(node.number, node.number + 1, "")
+        outcome = rehearsal.play(trace, doubter_for(), DisputeJudge(profile=given), doubt)
+        assert outcome is not None
+        found.append(outcome.fault)
+    assert found == [Fault.CHALLENGER, None]
+
+
 def test_errors_that_stay_inside_every_tolerance_are_convicted_together(scene: Scene, tmp_path: Path) -> None:
     budget = honest_budget(scene, tmp_path)
     open_one_round(scene, tmp_path / "claim", aligned_engine())
@@ -107,6 +127,12 @@ def test_errors_that_stay_inside_every_tolerance_are_convicted_together(scene: S
     outcome = play(tmp_path / "claim", tmp_path / "with", budget)
     assert outcome is not None
     assert (outcome.fault, outcome.dispute.ground) == (Fault.PROVER, "budget"), outcome.reason
+
+
+def test_a_budget_of_another_graph_says_nothing(scene: Scene, tmp_path: Path) -> None:
+    other = honest_budget(scene, tmp_path).model_copy(update={"graph": "sha256:" + "00" * 32})
+    open_one_round(scene, tmp_path / "claim", aligned_engine())
+    assert play(tmp_path / "claim", tmp_path / "other", other) is None
 
 
 def test_honest_operators_stay_within_their_budget(scene: Scene, tmp_path: Path) -> None:
@@ -119,4 +145,5 @@ def honest_budget(scene: Scene, folder: Path) -> Budget:
     """Calibrated on the other calls."""
     for call in (1, 3):
         open_one_round(scene, folder / f"honest{call}", call=call)
-    return Budget.of([measured(folder / f"honest{call}") for call in (1, 3)])
+    runs = [measured(folder / f"honest{call}") for call in (1, 3)]
+    return budget_of(graph_root(scene.recorded.graph), runs)

@@ -13,7 +13,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tallystick.commitments.digests import digest
-from tallystick.commitments.tree import LeafHashes, leaf_hash, prove_inclusion, tree_root
+from tallystick.commitments.proofs import LeafHashes, prove_inclusion
+from tallystick.commitments.tree import leaf_hash, tree_root
 from tallystick.disputes.game.cheap import CAST, NAME_MAX, PRODUCT, convict, record_bytes
 from tallystick.disputes.game.moves import Evidence, RecordForm, TensorForm, ValueWriter
 from tallystick.disputes.game.state import Clocks, Dispute, Phase

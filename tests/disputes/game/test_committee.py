@@ -23,8 +23,8 @@ from tallystick.disputes.game.committee import (
     seats,
     undrawn,
 )
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.state import Appealed, Round
+from tallystick.judging.fault import Fault
 from tests.disputes.playing import CHALLENGER, MEMBERS, NONCE, OTHER, PROVER, SALT, Play
 from tests.disputes.refusals import planted, unseal
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tallystick.disputes.game import moves
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.game import apply, next_moves
 from tallystick.disputes.game.invariants import broken, held
 from tallystick.disputes.game.state import Credit, Phase, State, Status
 from tallystick.errors import RuleError
+from tallystick.judging.fault import Fault
 from tests.disputes.playing import (
     BEACON,
     CHALLENGER,
@@ -30,7 +30,7 @@ from tests.disputes.playing import (
     Play,
 )
 from tests.support.simulator.laws.every_move import broken_by
-from tests.support.simulator.random_moves import Vandal
+from tests.support.simulator.random_moves import RandomMover
 from tests.support.simulator.trees import Truth
 
 
@@ -100,7 +100,7 @@ class Game(RuleBasedStateMachine):
         truth = Truth()
         truth.learn([WRONG.top(), *(WRONG.below(step) for step in range(9))])
         everybody = (PROVER, CHALLENGER, OTHER, REFEREE, BEACON, PLANTER, GUARDIAN, *MEMBERS[:9])
-        self.vandal = Vandal(Random(seed), truth, everybody)
+        self.mover = RandomMover(Random(seed), truth, everybody)
 
     def try_(self, move: moves.Move) -> bool:
         before = self.play.state
@@ -125,7 +125,7 @@ class Game(RuleBasedStateMachine):
             is_moot = self.play.state.claims[dispute.claim].status is not Status.OPEN
             if dispute.phase not in (Phase.PARTITION, Phase.CHOOSE, Phase.LEAF) or is_moot:
                 return
-            if self.vandal.truth.tree_of(dispute) is None or not self.try_(self.play.answer(number)):
+            if self.mover.truth.tree_of(dispute) is None or not self.try_(self.play.answer(number)):
                 return
 
     @precondition(lambda self: self.play.state.disputes)
@@ -141,9 +141,9 @@ class Game(RuleBasedStateMachine):
             self.try_(self.play.disclose(name, vote, number))
 
     @rule(count=st.integers(1, 20))
-    def vandalise(self, count: int) -> None:
+    def move_at_random(self, count: int) -> None:
         for _ in range(count):
-            move = self.vandal.move(self.play.state)
+            move = self.mover.move(self.play.state)
             if isinstance(move, moves.Descend):
                 continue  # into a tree that nobody has; the others go on from there
             self.try_(move)

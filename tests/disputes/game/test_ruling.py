@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tallystick.disputes.game import moves
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.state import Phase
+from tallystick.judging.fault import Fault
 from tests.disputes.playing import CHALLENGER, MEMBERS, OTHER, REFEREE, RULES, Play
 from tests.disputes.refusals import convene
 from tests.support.simulator.trees import NOTHING, Run

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tallystick.disputes.game import moves
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.state import Phase, Status
+from tallystick.judging.fault import Fault
 from tests.disputes.playing import (
     CHALLENGER,
     MEMBERS,

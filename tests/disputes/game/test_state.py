@@ -6,7 +6,6 @@ from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
 
 import pytest
 
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.state import (
     Appealed,
     Clocks,
@@ -18,6 +17,7 @@ from tallystick.disputes.game.state import (
     Round,
     State,
 )
+from tallystick.judging.fault import Fault
 from tests.disputes.playing import PROVER, RULES, Play
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from tallystick.disputes.coordinators.coordinator import Board, Coordinator
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.game import apply
 from tallystick.disputes.game.invariants import broken
 from tallystick.disputes.game.moves import value_of
@@ -23,6 +22,7 @@ from tallystick.disputes.parties.prover import ClaimOffer
 from tallystick.disputes.parties.table import MemoryBoard, Table, play_out
 from tallystick.disputes.parties.task import PartyRole
 from tallystick.disputes.parties.workspace import Workspace
+from tallystick.judging.fault import Fault
 from tests.support.toy_game import Cheat, Counting, CountingDoubter, CountingJudge, CountingTrace
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from tallystick.disputes.evidence.doubting import OpenedDoubter
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.protocols import Doubt, Doubter
 from tallystick.disputes.parties import programs
 from tallystick.disputes.parties.audit_process import AuditProcess
 from tallystick.disputes.parties.player import Pace, Player
 from tallystick.disputes.parties.table import play_out
 from tallystick.disputes.parties.workspace import Workspace
+from tallystick.judging.fault import Fault
 from tests.disputes.parties import apart
 from tests.disputes.parties.apart import ENDLESS, Killed, Mistaken, Recaller, Slow, claim_of
 from tests.disputes.parties.seats import CHALLENGER, CHEAT, Seats

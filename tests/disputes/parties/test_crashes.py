@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import pytest
 
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.parties.player import Player
 from tallystick.disputes.parties.table import Table
+from tallystick.judging.fault import Fault
 from tests.disputes.parties.kills import Mortal, Reaper
 from tests.disputes.parties.seats import CHALLENGER, MEMBERS, PROVER, REFEREE, Accuser, Seats, rules
 from tests.support.toy_game import Cheat, Counting

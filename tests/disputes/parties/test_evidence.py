@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tallystick.commitments.digests import digest
-from tallystick.commitments.tree import LeafHashes, leaf_hash, tree_root
+from tallystick.commitments.proofs import LeafHashes
+from tallystick.commitments.tree import leaf_hash, tree_root
 from tallystick.disputes.game.cheap import CAST, PRODUCT
 from tallystick.disputes.game.moves import Evidence
 from tallystick.disputes.game.protocols import DisputeView

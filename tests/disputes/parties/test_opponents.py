@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from tallystick.commitments.digests import Digest
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Cut, Partition
 from tallystick.disputes.game.protocols import Descent, DisputeView, Files, Ground, OpenedLeaves
 from tallystick.disputes.game.state import Dispute, Status
 from tallystick.disputes.parties.table import MemoryBoard, Table
 from tallystick.errors import UnavailableError
+from tallystick.judging.fault import Fault
 from tests.disputes.parties.seats import CHALLENGER, CHEAT, MEMBERS, PROVER, REFEREE, Accuser, Seats, rules
 from tests.support.toy_game import Counting, CountingDoubter, CountingTrace
 

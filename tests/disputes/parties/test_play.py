@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.state import Status
 from tallystick.disputes.parties.table import Table
+from tallystick.judging.fault import Fault
 from tests.disputes.parties.seats import (
     CHALLENGER,
     CHEAT,

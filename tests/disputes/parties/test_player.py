@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tallystick.disputes.coordinators.coordinator import MoveEntry
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Contest, Move, Withdraw, value_of
 from tallystick.disputes.game.protocols import Doubt, OpenedLeaves
 from tallystick.disputes.game.state import Dispute, PostedClaim, Status
@@ -19,6 +18,7 @@ from tallystick.disputes.parties.table import Seat, Table
 from tallystick.disputes.parties.task import PartyTask
 from tallystick.disputes.parties.watch import GameView
 from tallystick.errors import ProofError, RuleError, UnavailableError
+from tallystick.judging.fault import Fault
 from tests.disputes.parties.seats import CHALLENGER, CHEAT, PROVER, Accuser, Seats, party
 from tests.support.toy_game import Cheat, Counting, CountingDoubter, CountingTrace
 

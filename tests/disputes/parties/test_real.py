@@ -17,7 +17,6 @@ from tallystick.disputes.coordinators.manifest import fetch  # noqa: E402
 from tallystick.disputes.evidence.doubting import doubter_for  # noqa: E402
 from tallystick.disputes.evidence.judging import DisputeJudge  # noqa: E402
 from tallystick.disputes.evidence.traces import torch_engine  # noqa: E402
-from tallystick.disputes.game.fault import Fault  # noqa: E402
 from tallystick.disputes.game.moves import Prove, Rule  # noqa: E402
 from tallystick.disputes.game.protocols import DisputeView, Doubt, Doubter, Ground  # noqa: E402
 from tallystick.disputes.game.rules import Rules  # noqa: E402
@@ -32,6 +31,7 @@ from tallystick.disputes.parties.referee import REASON  # noqa: E402
 from tallystick.disputes.parties.table import Clock, play_out  # noqa: E402
 from tallystick.disputes.parties.task import PartyRole  # noqa: E402
 from tallystick.disputes.parties.workspace import Workspace  # noqa: E402
+from tallystick.judging.fault import Fault  # noqa: E402
 from tests.support.attacks.disputes.catalogue import DECEPTIONS  # noqa: E402
 from tests.support.attacks.disputes.scene import Scene  # noqa: E402
 

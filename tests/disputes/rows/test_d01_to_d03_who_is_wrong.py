@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from tallystick.disputes.game import moves
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.state import Phase, Status
+from tallystick.judging.fault import Fault
 from tests.disputes.parties.seats import CHEAT, Accuser, Seats
 from tests.disputes.playing import CHALLENGER, HONEST, OTHER, PROVER, REFEREE, RULES, Play
 from tests.support.simulator.trees import NOTHING, Run, Truth

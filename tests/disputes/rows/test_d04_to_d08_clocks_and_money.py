@@ -9,8 +9,8 @@ from __future__ import annotations
 import pytest
 
 from tallystick.disputes.game import moves
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.state import Phase, Status
+from tallystick.judging.fault import Fault
 from tests.disputes.playing import BEACON, CHALLENGER, MEMBERS, OTHER, PROVER, REFEREE, RULES, TREASURY, Play
 from tests.disputes.refusals import appealable, convene, finalise, settle, tally, timeout
 from tests.support.simulator.limits import longest

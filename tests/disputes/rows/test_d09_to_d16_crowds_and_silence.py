@@ -11,8 +11,8 @@ import pytest
 from tallystick.disputes.coordinators.coordinator import MoveEntry, replayed
 from tallystick.disputes.economics.workload import ClaimKind
 from tallystick.disputes.game import committee, moves
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.state import Phase, State, Status
+from tallystick.judging.fault import Fault
 from tests.disputes.playing import (
     CHALLENGER,
     HONEST,

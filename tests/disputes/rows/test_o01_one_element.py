@@ -11,7 +11,6 @@ import pytest
 
 from tallystick.disputes.evidence.judging import DisputeJudge
 from tallystick.disputes.evidence.traces import trace_for
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Pinpoint
 from tallystick.disputes.game.protocols import DisputeView, Doubt, Ground
 from tallystick.disputes.game.state import PostedClaim
@@ -23,6 +22,7 @@ from tallystick.disputes.parties.table import Table, play_out
 from tallystick.graphs.admission import read_graph
 from tallystick.graphs.encoding import graph_bytes
 from tallystick.graphs.graph import Graph, GraphForm, Input, Output, Role
+from tallystick.judging.fault import Fault
 from tallystick.judging.leaf.request import LeafLimits, Ruling
 from tallystick.operators.balls.bound import bound
 from tallystick.operators.registry import operator

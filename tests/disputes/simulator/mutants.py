@@ -26,10 +26,10 @@ from tallystick.disputes.game import (
     settlement,
     voting,
 )
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.ledger import credit
 from tallystick.disputes.game.rules import Rules
 from tallystick.disputes.game.state import MemberStake, Phase, Status
+from tallystick.judging.fault import Fault
 
 GUARDED: tuple[ModuleType, ...] = (bisection, claims, context, game, ledger, pausing, ruling, voting)
 Patch = Callable[[], Any]

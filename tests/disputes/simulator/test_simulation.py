@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.game import TRANSITIONS
+from tallystick.judging.fault import Fault
 from tests.support.simulator.invariant_checker import BrokenError
 from tests.support.simulator.simulation import Report, simulate, world_of
 from tests.support.simulator.world import World
@@ -56,9 +56,9 @@ def test_a_world_happens_again_bit_by_bit(number: int) -> None:
     first.run()
     second.run()
     assert first.digest.hexdigest() == second.digest.hexdigest()
-    assert (first.place.head, first.agenda.events, first.counts) == (
+    assert (first.place.head, first.queue.events, first.counts) == (
         second.place.head,
-        second.agenda.events,
+        second.queue.events,
         second.counts,
     )
 

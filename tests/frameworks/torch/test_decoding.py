@@ -15,7 +15,7 @@ from tallystick.frameworks.torch.capture.model import CapturedModel
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.generation.decode_template import capture_decode_template, verification_binding
 from tallystick.frameworks.torch.generation.decoding import DecodeModule, capture_decode, capture_prefill
-from tallystick.frameworks.torch.state import from_tensor
+from tallystick.frameworks.torch.tensors import from_tensor
 from tallystick.graphs.batching import slice_batch
 from tallystick.graphs.decode_interface import decode_sizes
 from tallystick.graphs.encoding import graph_bytes

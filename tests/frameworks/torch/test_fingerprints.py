@@ -7,8 +7,8 @@ import torch
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.frameworks.torch.generation.fingerprints import commit_states, make_fingerprint
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
-from tallystick.transcripts import fingerprints
-from tallystick.transcripts.states_opening import check_states_opening
+from tallystick.workloads import fingerprints
+from tallystick.workloads.hidden_states import check_states_opening
 
 SETTINGS = [
     FingerprintSettings(layers=(0, 2)),

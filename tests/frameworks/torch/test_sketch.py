@@ -21,7 +21,7 @@ SEED = bytes(range(32))
 @pytest.mark.parametrize("width", [1, 7, 16, 64])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_sketch_is_the_projection_to_the_rounding_of_float32(width: int, dtype: str) -> None:
-    from tallystick.frameworks.torch.state import to_tensor
+    from tallystick.frameworks.torch.tensors import to_tensor
     from tallystick.frameworks.torch.training.sketch import Sketcher
 
     torch.manual_seed(3)

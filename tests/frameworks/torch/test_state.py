@@ -14,13 +14,12 @@ from torch import nn
 from tallystick.errors import MalformedError
 from tallystick.frameworks.torch.state import (
     check_names,
-    from_tensor,
     generator_state,
     live_tensors,
     restore_generators,
     restore_tensors,
-    to_tensor,
 )
+from tallystick.frameworks.torch.tensors import from_tensor, to_tensor
 from tallystick.frameworks.torch.training.trainer import Trainer
 from tallystick.tensors.digest import state_digest
 from tallystick.tensors.tensor import Tensor

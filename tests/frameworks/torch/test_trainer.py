@@ -16,7 +16,7 @@ from tallystick.frameworks.torch.models import build_model
 from tallystick.frameworks.torch.training.trainer import Trainer, first_line
 from tallystick.tensors.digest import state_digest
 from tallystick.transcripts.recipe import Recipe
-from tallystick.transcripts.schedule import learning_rate
+from tallystick.workloads.schedule import learning_rate
 
 Build = Callable[..., Any]
 OPTIMIZERS = {

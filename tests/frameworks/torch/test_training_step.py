@@ -18,12 +18,13 @@ from tallystick.frameworks.torch.capture.captured_step import CapturedStep
 from tallystick.frameworks.torch.capture.training_step import capture_training_step
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.randomness import SEED, explicit_randomness, seed_tensor
-from tallystick.frameworks.torch.state import from_tensor, live_tensors
+from tallystick.frameworks.torch.state import live_tensors
+from tallystick.frameworks.torch.tensors import from_tensor
 from tallystick.frameworks.torch.training.recipe_step import capture_recipe_step
 from tallystick.frameworks.torch.training.trainer import Trainer
 from tallystick.graphs.graph import Graph, GraphForm
-from tallystick.transcripts.optimizer import UpdateRule
-from tallystick.transcripts.schedule import learning_rate
+from tallystick.workloads.optimizer import UpdateRule
+from tallystick.workloads.schedule import learning_rate
 
 MODELS = runpy.run_path(str(Path(__file__).with_name("architectures.py")))
 TRIED = ["llama-eager", "gpt2-sdpa", "qwen3-eager", "bert-eager", "cnn", "unet"]

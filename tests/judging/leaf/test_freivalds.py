@@ -11,10 +11,10 @@ from tallystick.graphs.graph import Node
 from tallystick.judging.leaf.freivalds import (
     Product,
     check_product,
+    places_of_largest_errors,
     product_of,
     row_tolerances,
     signs_of,
-    suspicious_places,
 )
 from tallystick.operators import precision as known
 from tallystick.operators.balls.bound import bound
@@ -131,17 +131,17 @@ def test_a_row_that_is_off_is_named() -> None:
     found.claimed[0, 4, 3] += 1.0
     residuals = check_product(found, signs_of(b"n", "s", 8, 20), PLAIN)
     assert not residuals.holds
-    assert residuals.suspects[0] == (0, 4)
+    assert residuals.worst_rows[0] == (0, 4)
 
 
-def test_an_error_that_hides_in_its_rows_tolerance_is_suspicious() -> None:
+def test_an_error_that_hides_in_its_rows_tolerance_stands_out() -> None:
     found = product(9, 64, 256)
     small = 0.1 * row_tolerances(found, PLAIN)[0, 4]
     found.claimed[0, 4, 77] += small
     residuals = check_product(found, signs_of(b"n", "s", 256, 20), PLAIN)
     assert residuals.holds
-    assert (0 * 9 + 4) * 256 + 77 in suspicious_places(found, residuals, 1, 1)
-    assert len(suspicious_places(found, residuals, 2, 32)) == 64
+    assert (0 * 9 + 4) * 256 + 77 in places_of_largest_errors(found, residuals, 1, 1)
+    assert len(places_of_largest_errors(found, residuals, 2, 32)) == 64
 
 
 @pytest.mark.parametrize("wild", [np.nan, np.inf, -np.inf])

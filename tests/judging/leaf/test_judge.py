@@ -14,17 +14,18 @@ import pytest
 from tallystick.commitments.digests import digest, digest_from
 from tallystick.commitments.encoding import encode
 from tallystick.commitments.tree import leaf_hash, tree_root
-from tallystick.disputes.game.fault import Fault
 from tallystick.errors import ProofError
 from tallystick.graphs.admission import read_graph
 from tallystick.graphs.encoding import graph_bytes
 from tallystick.graphs.graph import Graph, GraphForm, Input, Node, Output, Role
+from tallystick.judging.fault import Fault
 from tallystick.judging.findings import Findings
 from tallystick.judging.leaf.bundle import GraphHeader, LeafBundle, OperandEdges, read_bundle, write_bundle
-from tallystick.judging.leaf.comparison import JudgeSettings, compare_results
+from tallystick.judging.leaf.conclusions import conclude
 from tallystick.judging.leaf.judge import rule_leaf
-from tallystick.judging.leaf.request import Ground, LeafLimits, LeafRequest, Ruling
-from tallystick.judging.operator_judge import OperatorJudge
+from tallystick.judging.leaf.request import BANDS, Ground, LeafLimits, LeafRequest, Ruling
+from tallystick.judging.opening.judge import judge_operator
+from tallystick.judging.operator.judge import OperatorJudge
 from tallystick.judging.published import Published
 from tallystick.operators.balls.bound import bound
 from tallystick.operators.definition import Exactness
@@ -195,7 +196,7 @@ def test_a_named_element_about_which_the_bound_says_nothing_goes_to_a_committee(
 def test_an_element_that_does_not_exist_is_the_challengers_fault(
     forged: Callable[..., Leaves], element: tuple[str, int], asked: LeafRequest
 ) -> None:
-    """Even of an operator that is wrong somewhere; but not of one whose opening does not hang together."""
+    """Even of an operator that is wrong somewhere; but not of one whose opening is not consistent."""
     bundle = forged({0: shifted(1e6)}).whole.bundle(0)
     assert outcome(bundle, replace(asked, element=("n0", 95)))[1] is not Ground.ELEMENT
     assert outcome(bundle, replace(asked, element=element)) == (Fault.CHALLENGER, Ground.ELEMENT)
@@ -217,7 +218,7 @@ def test_an_element_that_nobody_chose_is_found_by_signs(forged: Callable[..., Le
 
 
 def places_of(leaves: Leaves, number: int, nonce: bytes) -> set[int]:
-    from tallystick.judging.leaf.elements import chosen_places
+    from tallystick.judging.leaf.sampling import chosen_places
 
     opening, place = leaves.whole.opening, leaves.whole.places[number]
     size = leaves.whole.bundle(number).values[f"n{number}"].array().size
@@ -316,7 +317,7 @@ def test_a_definition_that_fails_is_not_one_that_refuses(honest: Leaves, monkeyp
     def failing(*_: Any, **__: Any) -> Any:
         raise IndexError("its author did not think of this")
 
-    monkeypatch.setattr("tallystick.judging.leaf.comparison.bound", failing)
+    monkeypatch.setattr("tallystick.judging.operator.judge.bound", failing)
     assert outcome(honest.whole.bundle(0)) == (None, Ground.UNDECIDED)
 
 
@@ -538,7 +539,7 @@ def test_an_input_that_nothing_gave(honest: Leaves) -> None:
 
 def relogged(honest: Leaves, bundle: LeafBundle, lines: list[bytes], record: OperatorRecord) -> LeafBundle:
     """The operators of an opening under another root; values and proofs follow."""
-    from tallystick.commitments.tree import LeafHashes, prove_inclusion
+    from tallystick.commitments.proofs import LeafHashes, prove_inclusion
 
     leaves = LeafHashes([leaf_hash(line) for line in lines])
 
@@ -651,14 +652,14 @@ def test_rows_without_a_tolerance_are_told_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [6, 10])
-def test_suspects_are_judged_besides_those_that_are_drawn(
+def test_deviating_elements_are_judged_besides_those_that_are_drawn(
     forged: Callable[..., Leaves], honest: Leaves, number: int
 ) -> None:
     leaves, ref = forged({number: shifted(3.0 * radius(honest, number))}), f"n{number}"
     few = LeafLimits(whole_flops=0, whole_bytes=0, elements=1)
     nonce = next(bytes([n]) for n in range(99) if 0 not in places_of(leaves, number, bytes([n])))
     blind = LeafRequest(nonce=nonce, limits=few)
-    looking = replace(blind, suspects={ref: np.array([0, 3])})
+    looking = replace(blind, deviating={ref: np.array([0, 3])})
     assert outcome(leaves.whole.bundle(number), blind) == (Fault.CHALLENGER, Ground.HOLDS)
     assert outcome(leaves.whole.bundle(number), looking) == (Fault.PROVER, Ground.BOUND)
     assert outcome(honest.whole.bundle(number), looking) == (Fault.CHALLENGER, Ground.HOLDS)
@@ -688,7 +689,7 @@ EXAMPLES = {name: calls[0] for name, calls in collected("EXAMPLES").items() if n
 
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
-def test_it_weighs_as_the_judge_of_whole_openings_does(name: str) -> None:
+def test_the_verdict_on_an_opening_agrees_with_the_ruling_on_a_leaf(name: str) -> None:
     """Of exact results, rounded to their dtype; where the bound says nothing the referee is undecided too."""
     values: dict[str, Tensor] = {}
 
@@ -705,10 +706,11 @@ def test_it_weighs_as_the_judge_of_whole_openings_does(name: str) -> None:
     where = Node(7, name, operands, attributes, specs)
     values |= {ref: each for ref, each in zip(where.outputs, results, strict=True) if ref and each}
     notes, found = Findings(), Findings()
-    line = OperatorJudge(digest("graph", b"")).judge(notes, where, values)
-    weighed = compare_results(found, where, values, JudgeSettings(digest("graph", b"")))
-    assert bool(weighed.wrong) is notes.rejected
-    assert bool(weighed.undecided) is bool(line)
+    judge = OperatorJudge(digest("graph", b""))
+    line = judge_operator(notes, judge, where, values)
+    concluded = conclude(found, judge, where, values, BANDS)
+    assert bool(concluded.wrong) is notes.rejected
+    assert bool(concluded.undecided) is bool(line)
 
 
 def rounded(value: np.ndarray[Any, Any], dtype: str) -> Tensor:

@@ -16,7 +16,7 @@ from tallystick.operators.arrays import NUMPY
 from tallystick.operators.batches import Batched, Batches
 from tallystick.operators.registry import operator
 from tallystick.operators.tally.fixed import ONE, WEIGHT_ONE, gumbel
-from tallystick.operators.tally.sampling import LOWEST, MASKED, logit_scale
+from tallystick.operators.tally.keys import LOWEST, MASKED, logit_scale
 from tallystick.operators.values import Values
 from tallystick.sampling.plain import ARRAYS
 from tallystick.sampling.stream import position_words, seed_words

@@ -15,7 +15,7 @@ from tests.support.simulator.trees import Run, Truth
 Turn = tuple[int, Phase, int, int]
 
 
-class Surroundings(Protocol):
+class WorldView(Protocol):
     """The world as a party sees it."""
 
     chance: Random
@@ -58,7 +58,7 @@ class Surroundings(Protocol):
 class Actor:
     """A party: `wake` is called when a dispute that concerns it has changed, and when it asked for that."""
 
-    def __init__(self, world: Surroundings, name: str, is_honest: bool = True) -> None:
+    def __init__(self, world: WorldView, name: str, is_honest: bool = True) -> None:
         self.world, self.name, self.is_honest = world, name, is_honest
         self._decided: set[Turn] = set()
         self._alarms: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""What goes on beside disputes: stakes, pauses, members that try to get away, and vandals."""
+"""What goes on beside disputes: stakes, pauses, members that try to get away, and moves at random."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from typing import Protocol
 from tallystick.disputes.game.moves import Enlist, Retire
 from tallystick.disputes.game.pausing import game_time
 from tallystick.disputes.game.state import Phase
-from tests.support.simulator.actors import Surroundings
-from tests.support.simulator.event_queue import Agenda
+from tests.support.simulator.actors import WorldView
+from tests.support.simulator.event_queue import EventQueue
 from tests.support.simulator.invariant_checker import Place
 from tests.support.simulator.members import Member
 from tests.support.simulator.population import Population
-from tests.support.simulator.random_moves import Vandal, seconds_to_due
-from tests.support.simulator.setting import VANDALS, party
+from tests.support.simulator.random_moves import RandomMover, seconds_to_due
+from tests.support.simulator.setting import RANDOM_MOVERS, party
 
 
-class Stage(Surroundings, Protocol):
+class SimulatedWorld(WorldView, Protocol):
     """The world as a whole, which parties do not see."""
 
     place: Place
-    agenda: Agenda
+    queue: EventQueue
     is_closing: bool
 
 
-class Unrest:
+class BackgroundLoad:
     """Starts everything that needs no dispute."""
 
-    def __init__(self, world: Stage, people: Population) -> None:
+    def __init__(self, world: SimulatedWorld, people: Population) -> None:
         self._world, chance = world, world.chance
         for name in world.rules.members:
             if chance.random() < 0.93:
@@ -36,23 +36,23 @@ class Unrest:
             tries = chance.randint(0, 3)
             world.after(chance.randint(1, 20 * world.delays.answer), lambda: people.guardian.roam(tries))
         rogues = [name for name, each in people.actors.items() if not each.is_honest]
-        self._vandal = Vandal(chance, world.truth, [party(each) for each in VANDALS] + rogues)
-        self._vandalise(chance.choice((0, 20, 60, 120)))
+        self._mover = RandomMover(chance, world.truth, [party(each) for each in RANDOM_MOVERS] + rogues)
+        self._move_at_random(chance.choice((0, 20, 60, 120)))
         self._get_away([each for each in people.members if not each.is_honest])
 
-    def _vandalise(self, left: int) -> None:
+    def _move_at_random(self, left: int) -> None:
         world = self._world
         if not left or world.is_closing:
             return
         state = world.place.head
         if state.disputes or world.chance.random() < 0.1:
-            world.place.submit(self._vandal.move(state))
+            world.place.submit(self._mover.move(state))
         open_ones = [each for each in state.disputes if each.phase is not Phase.SETTLED]
         wait = world.chance.randint(0, world.delays.answer)
         if open_ones and world.chance.random() < 0.5:
-            due = seconds_to_due(state, world.chance.choice(open_ones), game_time(state, world.agenda.now))
+            due = seconds_to_due(state, world.chance.choice(open_ones), game_time(state, world.queue.now))
             wait = max(0, due + world.chance.choice((-1, 0, 0, 1)))
-        world.after(wait, lambda: self._vandalise(left - 1))
+        world.after(wait, lambda: self._move_at_random(left - 1))
 
     def _get_away(self, rogues: list[Member], left: int = 8) -> None:
         """Members that are not honest try to take their stake home, and those that lost it come back."""

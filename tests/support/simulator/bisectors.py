@@ -6,13 +6,13 @@ from random import Random
 
 from tallystick.disputes.game.committee import seats
 from tallystick.disputes.game.context import time_left
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.game import BISECTING
 from tallystick.disputes.game.moves import Appeal, Choose, Concede, Descend, Move, Partition, Reveal
 from tallystick.disputes.game.rules import WAYS_MAX
 from tallystick.disputes.game.state import Dispute, Phase, PostedClaim, Status
 from tallystick.disputes.game.voting import next_seats
-from tests.support.simulator.actors import Actor, Surroundings
+from tallystick.judging.fault import Fault
+from tests.support.simulator.actors import Actor, WorldView
 from tests.support.simulator.trees import FORGED
 
 
@@ -21,7 +21,7 @@ class Bisector(Actor):
 
     finds: Fault
 
-    def __init__(self, world: Surroundings, name: str, is_honest: bool) -> None:
+    def __init__(self, world: WorldView, name: str, is_honest: bool) -> None:
         super().__init__(world, name, is_honest)
         chance = world.chance
         self.is_slow = chance.random() < 0.3

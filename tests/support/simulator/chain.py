@@ -11,8 +11,8 @@ from tallystick.disputes.game.moves import Move
 from tallystick.disputes.game.rules import Rules
 from tallystick.disputes.game.state import State
 from tallystick.errors import RuleError
-from tests.support.simulator.event_queue import Agenda
-from tests.support.simulator.invariant_checker import Published, Witness
+from tests.support.simulator.event_queue import EventQueue
+from tests.support.simulator.invariant_checker import MoveObserver, Published
 from tests.support.simulator.setting import Delays
 
 
@@ -37,16 +37,17 @@ class Chain:
     """A chain: blocks in which the miner orders moves, leaves some out for a while, and that are undone at times."""
 
     def __init__(
-        self, rules: Rules, agenda: Agenda, chance: Random, witness: Witness, published: Published, delays: Delays
+        self,
+        rules: Rules,
+        queue: EventQueue,
+        chance: Random,
+        observer: MoveObserver,
+        published: Published,
+        delays: Delays,
     ) -> None:
         self.head = self.final = State(rules)
-        self._agenda, self._chance, self._witness, self._published, self._delays = (
-            agenda,
-            chance,
-            witness,
-            published,
-            delays,
-        )
+        self._queue, self._chance, self._observer = queue, chance, observer
+        self._published, self._delays = published, delays
         self._pool: list[Sent] = []
         self._blocks: list[Mined] = []
         self._log: list[MoveEntry] = []
@@ -67,7 +68,7 @@ class Chain:
         if self._pool and not self._is_due:
             self._is_due = True
             block = self._delays.block
-            self._agenda.after(block - self._agenda.now % block, self._mine)
+            self._queue.after(block - self._queue.now % block, self._mine)
 
     def _mine(self) -> None:
         self._is_due = False
@@ -77,12 +78,12 @@ class Chain:
         chosen = set(map(id, taken))
         self._pool = [each for each in self._pool if id(each) not in chosen]
         self._chance.shuffle(taken)
-        block = Mined(self._agenda.now, taken, [])
+        block = Mined(self._queue.now, taken, [])
         for each in taken:
             self._execute(each.move, block)
         self._blocks.append(block)
-        self._agenda.after(self._delays.finality, self._finalise)
-        self._witness.happened("block")
+        self._queue.after(self._delays.finality, self._finalise)
+        self._observer.happened("block")
         self._mine_soon()
 
     def _execute(self, move: Move, block: Mined) -> None:
@@ -90,14 +91,14 @@ class Chain:
         try:
             self.head = apply(before, move, block.time)
         except RuleError as error:
-            self._witness.refused(move, block.time, error.code)
+            self._observer.refused(move, block.time, error.code)
             return
-        self._witness.accepted(before, move, block.time, self.head)
+        self._observer.accepted(before, move, block.time, self.head)
         block.effects.append((before, move, self.head))
 
     def _is_taken(self, sent: Sent) -> bool:
         name, until = self._censored
-        if sent.move.actor == name and self._agenda.now < until:
+        if sent.move.actor == name and self._queue.now < until:
             return False
         if sent.put_off < 2 and self._chance.random() < 0.15:
             sent.put_off += 1
@@ -105,14 +106,14 @@ class Chain:
         return True
 
     def _maybe_censor(self) -> None:
-        if self._delays.censored and self._agenda.now >= self._quiet_until and self._chance.random() < 0.2:
-            self._censored = (self._chance.choice(self._pool).move.actor, self._agenda.now + self._delays.censored)
-            self._quiet_until = self._agenda.now + self._delays.censored + 2 * self._delays.answer
-            self._witness.happened("censorship")
+        if self._delays.censored and self._queue.now >= self._quiet_until and self._chance.random() < 0.2:
+            self._censored = (self._chance.choice(self._pool).move.actor, self._queue.now + self._delays.censored)
+            self._quiet_until = self._queue.now + self._delays.censored + 2 * self._delays.answer
+            self._observer.happened("censorship")
 
     def _maybe_reorganise(self) -> None:
         """Undo the last blocks, up to seven or as many as are not final; none is undone twice."""
-        depth, now = self._delays.depth - 1, self._agenda.now
+        depth, now = self._delays.depth - 1, self._queue.now
         if depth < 1 or now < self._settled_until or self._chance.random() > 0.12:
             return
         since = now - self._chance.choice((1, min(7, depth), depth)) * self._delays.block
@@ -122,7 +123,7 @@ class Chain:
             self.head = self._before()
             self._pool = [each for block in undone for each in block.sent] + self._pool
             self._settled_until = now + 2 * self._delays.finality
-            self._witness.happened("reorganisation")
+            self._observer.happened("reorganisation")
 
     def _before(self) -> State:
         """The state after the last block that did anything, the final one if none is left."""
@@ -132,12 +133,12 @@ class Chain:
         return self.final
 
     def _finalise(self) -> None:
-        before, now = self.final, self._agenda.now
+        before, now = self.final, self._queue.now
         while self._blocks and self._blocks[0].time + self._delays.finality <= now:
             block = self._blocks.pop(0)
             for old, move, new in block.effects:
                 self._log.append(MoveEntry(len(self._log), block.time, move))
-                self._witness.final(self._log[-1], old, new)
+                self._observer.final(self._log[-1], old, new)
                 self.final = new
         if self.final is not before:
             self._published(before, self.final)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Choose, Contest, Move, Pinpoint, Protest, Prove
 from tallystick.disputes.game.partition import bounds
 from tallystick.disputes.game.protocols import Ground
 from tallystick.disputes.game.state import Dispute, Phase, PostedClaim
-from tests.support.simulator.actors import Surroundings
+from tallystick.judging.fault import Fault
+from tests.support.simulator.actors import WorldView
 from tests.support.simulator.bisectors import Bisector
 from tests.support.simulator.trees import BAD, ELEMENTS, Run, Tree
 
@@ -17,7 +17,7 @@ class Challenger(Bisector):
 
     finds = Fault.PROVER
 
-    def __init__(self, world: Surroundings, name: str, way: str) -> None:
+    def __init__(self, world: WorldView, name: str, way: str) -> None:
         super().__init__(world, name, is_honest=way == "honest")
         self.way, self.tries = way, 1.0 if way == "honest" else 0.7
 

@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 Action = Callable[[], None]
 
 
-class Agenda:
+class EventQueue:
     """Actions with the second at which each happens."""
 
     def __init__(self, now: int) -> None:

@@ -17,7 +17,7 @@ class BrokenError(AssertionError):
     """Something that has to hold did not: a flaw of the game, or of the simulation."""
 
 
-class Witness(Protocol):
+class MoveObserver(Protocol):
     """Who looks at every move."""
 
     def accepted(self, before: State, move: Move, now: int, after: State) -> None:

@@ -6,13 +6,13 @@ from tallystick.disputes.game import committee
 from tallystick.disputes.game.context import mover, time_left
 from tallystick.disputes.game.moves import Convene, Dismiss, Draw, Finalise, Move, Settle, Tally, Timeout
 from tallystick.disputes.game.state import Dispute, Phase, PostedClaim, Status
-from tests.support.simulator.actors import Actor, Surroundings
+from tests.support.simulator.actors import Actor, WorldView
 
 
 class Keeper(Actor):
     """Makes each move that is due, soon after it is due, and tries some of them too early."""
 
-    def __init__(self, world: Surroundings, name: str, is_honest: bool = True) -> None:
+    def __init__(self, world: WorldView, name: str, is_honest: bool = True) -> None:
         super().__init__(world, name, is_honest)
         self._closing: dict[int, int] = {}
 

@@ -10,49 +10,50 @@ from tallystick.disputes.game.moves import Move
 from tallystick.disputes.game.rules import Rules
 from tallystick.disputes.game.state import State
 from tallystick.errors import RuleError
-from tests.support.simulator.event_queue import Agenda
-from tests.support.simulator.invariant_checker import BrokenError, Published, Witness
+from tests.support.simulator.event_queue import EventQueue
+from tests.support.simulator.invariant_checker import BrokenError, MoveObserver, Published
 
 
-class Desk:
+class RestartingCoordinator:
     """A local coordinator: takes moves one by one, keeps them, and is killed now and then before or after keeping.
 
     Whoever got no answer asks again; only a party that posts or contests reads first what there is.
     """
 
     def __init__(
-        self, rules: Rules, agenda: Agenda, chance: Random, witness: Witness, published: Published, kills: float
+        self,
+        rules: Rules,
+        queue: EventQueue,
+        chance: Random,
+        observer: MoveObserver,
+        published: Published,
+        kills: float,
     ) -> None:
         self.head = State(rules)
-        self._agenda, self._chance, self._witness, self._published, self._kills = (
-            agenda,
-            chance,
-            witness,
-            published,
-            kills,
-        )
+        self._queue, self._chance, self._observer = queue, chance, observer
+        self._published, self._kills = published, kills
         self._log: list[MoveEntry] = []
 
     def submit(self, move: Move) -> None:
         """Try a move; a coordinator that is killed before keeping it is asked again by the party."""
         if self._chance.random() < self._kills:
             self._restart()
-            self._agenda.after(0, lambda: self.submit(move))
+            self._queue.after(0, lambda: self.submit(move))
             return
-        before, now = self.head, self._agenda.now
+        before, now = self.head, self._queue.now
         try:
             after = apply(before, move, now)
         except RuleError as error:
-            self._witness.refused(move, now, error.code)
+            self._observer.refused(move, now, error.code)
             return
-        self._witness.accepted(before, move, now, after)
+        self._observer.accepted(before, move, now, after)
         self.head = after
         self._log.append(MoveEntry(len(self._log), now, move))
-        self._witness.final(self._log[-1], before, after)
+        self._observer.final(self._log[-1], before, after)
         if self._chance.random() < self._kills:
             self._restart()
             if hasattr(move, "dispute"):
-                self._agenda.after(0, lambda: self.submit(move))
+                self._queue.after(0, lambda: self.submit(move))
         self._published(before, self.head)
 
     def entries(self) -> list[MoveEntry]:
@@ -60,7 +61,7 @@ class Desk:
         return self._log
 
     def _restart(self) -> None:
-        self._witness.happened("restart")
+        self._observer.happened("restart")
         state = replayed(self.head.rules, self._log)
         if state != self.head:
             raise BrokenError("a coordinator that started again from its log is in another state")

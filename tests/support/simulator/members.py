@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 
 from tallystick.disputes.game import committee
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Disclose, Vote
 from tallystick.disputes.game.state import Dispute, Phase, PostedClaim, Status
-from tests.support.simulator.actors import Actor, Surroundings
+from tallystick.judging.fault import Fault
+from tests.support.simulator.actors import Actor, WorldView
 
 
 class Member(Actor):
@@ -16,7 +16,7 @@ class Member(Actor):
 
     way = "honest"
 
-    def __init__(self, world: Surroundings, name: str, is_honest: bool = True) -> None:
+    def __init__(self, world: WorldView, name: str, is_honest: bool = True) -> None:
         super().__init__(world, name, is_honest)
         self._voted: set[tuple[int, int]] = set()
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Convene, Draw, Move, Pause, Resume, Rule, Unseal
 from tallystick.disputes.game.state import Dispute, Phase, PostedClaim, Status
-from tests.support.simulator.actors import Actor, Surroundings
+from tallystick.judging.fault import Fault
+from tests.support.simulator.actors import Actor, WorldView
 from tests.support.simulator.trees import NOTHING
 
 FINDINGS: Final = (Fault.PROVER, Fault.CHALLENGER, Fault.NOBODY)
@@ -52,7 +52,7 @@ class Planter(Actor):
 
     salt = "5a" * 32
 
-    def __init__(self, world: Surroundings, name: str, is_honest: bool = True) -> None:
+    def __init__(self, world: WorldView, name: str, is_honest: bool = True) -> None:
         super().__init__(world, name, is_honest)
         self.planted: dict[str, tuple[str, Fault]] = {}
 

@@ -6,8 +6,8 @@ from random import Random
 from typing import Final
 
 from tallystick.disputes.game import committee
-from tallystick.disputes.game.fault import Fault
-from tests.support.simulator.actors import Actor, Surroundings
+from tallystick.judging.fault import Fault
+from tests.support.simulator.actors import Actor, WorldView
 from tests.support.simulator.challengers import Challenger
 from tests.support.simulator.keeper import Keeper
 from tests.support.simulator.members import Member
@@ -26,7 +26,7 @@ CROWD: Final = 100
 class Population:
     """Everybody: one keeper and the officials, members, a prover for each claim, and challengers."""
 
-    def __init__(self, world: Surroundings) -> None:
+    def __init__(self, world: WorldView) -> None:
         self._world, chance = world, world.chance
         self.keeper = Keeper(world, party(KEEPER))
         self.referee = Referee(world, party(REFEREE))

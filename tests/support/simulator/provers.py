@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Cut, Descend, Move, Partition, Post, Reveal
 from tallystick.disputes.game.partition import cut_places
 from tallystick.disputes.game.rules import LEAVES_MAX
 from tallystick.disputes.game.state import Dispute, Phase, PostedClaim
-from tests.support.simulator.actors import Surroundings
+from tallystick.judging.fault import Fault
+from tests.support.simulator.actors import WorldView
 from tests.support.simulator.bisectors import Bisector
 from tests.support.simulator.trees import FORGED, NOTHING, Run
 
@@ -17,7 +17,7 @@ class Prover(Bisector):
 
     finds = Fault.CHALLENGER
 
-    def __init__(self, world: Surroundings, name: str, run: Run, way: str) -> None:
+    def __init__(self, world: WorldView, name: str, run: Run, way: str) -> None:
         super().__init__(world, name, is_honest=run.fault is None and way == "plain")
         self.run, self.way = run, way
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Final
 
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import (
     Appeal,
     Choose,
@@ -39,6 +38,7 @@ from tallystick.disputes.game.moves import (
 )
 from tallystick.disputes.game.partition import cut_places
 from tallystick.disputes.game.state import Dispute, Phase, State
+from tallystick.judging.fault import Fault
 from tests.support.simulator.trees import ELEMENTS, FORGED, NOTHING, Tree, Truth
 
 BISECTION: Final = ("partition", "choose", "protest", "descend", "reveal")
@@ -50,7 +50,7 @@ MONEY: Final = ("post", "contest", "enlist", "retire", "withdraw")
 KINDS: Final = 3 * BISECTION + 4 * DUE + 2 * OFFICIAL + MONEY + 3 * ("contest",)
 
 
-class Vandal:
+class RandomMover:
     """Makes up moves about a state; `names` are those that it can sign for."""
 
     def __init__(self, chance: Random, truth: Truth, names: Sequence[str]) -> None:

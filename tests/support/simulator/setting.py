@@ -10,7 +10,7 @@ from tallystick.disputes.game.rules import Rules
 
 TREASURY: Final = 0
 REFEREE, BEACON, PLANTER, GUARDIAN, KEEPER = range(1, 6)
-VANDALS: Final = (6, 7)
+RANDOM_MOVERS: Final = (6, 7)
 MEMBERS: Final = range(10, 25)
 PROVERS: Final = range(100, 200)
 CHALLENGERS: Final = range(200, 400)

@@ -44,9 +44,9 @@ def simulate(seed: str, events: int, start: int = 0) -> Report:
         try:
             world.run()
         except (AssertionError, TallyError, LookupError, ValueError, TypeError) as error:
-            raise BrokenError(f"seed {seed!r}, world {number}, event {world.agenda.events}: {error!r}") from error
+            raise BrokenError(f"seed {seed!r}, world {number}, event {world.queue.events}: {error!r}") from error
         report.worlds += 1
-        report.events += world.agenda.events
+        report.events += world.queue.events
         report.slowest = max(report.slowest, world.accounts.slowest)
         report.counts.update(world.counts)
     report.seconds = time.process_time() - began

@@ -10,19 +10,19 @@ from typing import Final
 
 from tallystick.disputes.coordinators.coordinator import MoveEntry
 from tallystick.disputes.game import committee
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.invariants import broken
 from tallystick.disputes.game.moves import Move, Retire, Withdraw
 from tallystick.disputes.game.pausing import game_time
 from tallystick.disputes.game.state import Dispute, Phase, State, Status
+from tallystick.judging.fault import Fault
 from tests.support.simulator.accounts import Accounts
 from tests.support.simulator.actors import Actor
-from tests.support.simulator.background_load import Unrest
+from tests.support.simulator.background_load import BackgroundLoad
 from tests.support.simulator.chain import Chain
-from tests.support.simulator.event_queue import Agenda
+from tests.support.simulator.event_queue import EventQueue
 from tests.support.simulator.invariant_checker import BrokenError, Place, accepted_again
 from tests.support.simulator.laws.every_move import broken_by
-from tests.support.simulator.local_fake import Desk
+from tests.support.simulator.local_fake import RestartingCoordinator
 from tests.support.simulator.population import Population
 from tests.support.simulator.setting import draw_delays, draw_rules
 from tests.support.simulator.trees import Run, Truth
@@ -45,7 +45,7 @@ class World:
         self.rules = draw_rules(chance, self.delays)
         self.truth = Truth()
         self.runs: dict[str, Run] = {}
-        self.agenda = Agenda(START)
+        self.queue = EventQueue(START)
         self.place: Place = self._place()
         self.view = self.place.head
         self.accounts = Accounts(self.rules, self.truth)
@@ -54,22 +54,22 @@ class World:
         self.is_closing = False
         self.people = Population(self)
         self.honest = self.people.honest
-        self._unrest = Unrest(self, self.people)
+        self._background = BackgroundLoad(self, self.people)
 
     # ---- what parties can do
     @property
     def time(self) -> int:
         """Game time, as of what is final."""
-        return game_time(self.view, self.agenda.now)
+        return game_time(self.view, self.queue.now)
 
     def after(self, seconds: int, action: Callable[[], None]) -> None:
         """Let something happen later."""
-        self.agenda.after(seconds, action)
+        self.queue.after(seconds, action)
 
     def send(self, move: Move, delay: int = 0) -> None:
         """Make a move in so many seconds."""
         if delay > 0:
-            self.agenda.after(delay, lambda: self.place.submit(move))
+            self.queue.after(delay, lambda: self.place.submit(move))
         else:
             self.place.submit(move)
 
@@ -84,13 +84,13 @@ class World:
     def pause_left(self) -> int:
         """Seconds until a pause ends by itself; 0 where there is none."""
         since = self.view.pausing.since
-        return 0 if since is None else max(0, since + self.rules.pause_max - self.agenda.now)
+        return 0 if since is None else max(0, since + self.rules.pause_max - self.queue.now)
 
     # ---- running
     def run(self) -> None:
         """Let everything happen, then look back."""
-        while self.agenda.step():
-            if self.agenda.events > EVENTS_MAX:
+        while self.queue.step():
+            if self.queue.events > EVENTS_MAX:
                 raise BrokenError("the world does not come to an end")
         self._has_ended()
 
@@ -109,7 +109,7 @@ class World:
         self.accounts.close(state, self.honest)
         self.counts.update(f"ended {each.fault}" for each in state.disputes)
 
-    # ---- a witness of every move
+    # ---- observing every move
     def accepted(self, before: State, move: Move, now: int, after: State) -> None:
         """Check the laws, and every sixteenth time all invariants."""
         self.counts[f"accepted {move.kind}"] += 1
@@ -119,7 +119,7 @@ class World:
         if not self.chance.getrandbits(4):
             self._all_hold(after)
         if move.kind == "resume":
-            self.agenda.after(0, self._flush)
+            self.queue.after(0, self._flush)
 
     def refused(self, move: Move, now: int, code: str) -> None:
         """Count; what was refused because of a pause is sent again when it is over."""
@@ -136,7 +136,7 @@ class World:
             raise BrokenError(f"{move.kind} was refused in a pause since {since}, at {now}")
         self._stalled.append(move)
         if len(self._stalled) == 1:
-            self.agenda.after(since + self.rules.pause_max - now, self._flush)
+            self.queue.after(since + self.rules.pause_max - now, self._flush)
 
     def final(self, entry: MoveEntry, before: State, after: State) -> None:
         """Money and endings count once they are final."""
@@ -145,7 +145,7 @@ class World:
     def happened(self, what: str) -> None:
         """Count it; parties are killed now and then, too, and start again without memory."""
         self.counts[what] += 1
-        self.digest.update(f"{self.agenda.now} {what}\n".encode())
+        self.digest.update(f"{self.queue.now} {what}\n".encode())
 
     def _all_hold(self, state: State) -> None:
         for line in broken(state):
@@ -218,7 +218,7 @@ class World:
     def _tell_of_money(self, before: State, after: State) -> None:
         for name, credits in after.owed.items():
             if before.owed.get(name) is not credits and self.chance.random() < 0.2:
-                wait = credits[0].ripe - self.agenda.now
+                wait = credits[0].ripe - self.queue.now
                 self.send(Withdraw(actor=name), max(0, wait - (self.chance.random() < 0.2)))
                 if self.chance.random() < 0.2:
                     self.send(Withdraw(actor=name), max(0, wait))
@@ -249,7 +249,7 @@ class World:
                 self.send(Retire(actor=name), member.bound_until - self.time)
         for name, credits in state.owed.items():
             busy = True
-            self.send(Withdraw(actor=name), max(0, credits[min(len(credits), 32) - 1].ripe - self.agenda.now))
+            self.send(Withdraw(actor=name), max(0, credits[min(len(credits), 32) - 1].ripe - self.queue.now))
         is_idle = not busy and self._is_over(state) and self.place.head == state
         if not (is_idle and was_idle):
             self.after(1 + self.delays.answer + self.rules.withdrawal_delay // 2, lambda: self._leave(is_idle))
@@ -257,5 +257,5 @@ class World:
     def _place(self) -> Place:
         chance, kills = self.chance, self.chance.choice((0.0, 0.0, 0.01))
         if self.delays.is_chain:
-            return Chain(self.rules, self.agenda, chance, self, self._published, self.delays)
-        return Desk(self.rules, self.agenda, chance, self, self._published, kills)
+            return Chain(self.rules, self.queue, chance, self, self._published, self.delays)
+        return RestartingCoordinator(self.rules, self.queue, chance, self, self._published, kills)

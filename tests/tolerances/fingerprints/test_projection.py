@@ -4,10 +4,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.errors import MalformedError, UnavailableError, UsageError
+from tallystick.tolerances.fingerprints.making import encode_rows
 from tallystick.tolerances.fingerprints.projection import block_norms, summarise
 from tallystick.tolerances.fingerprints.residues import reach
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
-from tallystick.tolerances.fingerprints.wire import encode_rows, measure, wire_bytes
+from tallystick.tolerances.fingerprints.wire import measure, wire_bytes
 
 BITS = (32, 8, 4, 1)
 TOKENS, SIZE = 70, 48

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.tensors.dtypes import bfloat16_to_float32, round_to_bfloat16
 from tallystick.tolerances.fingerprints import toploc
+from tallystick.tolerances.fingerprints.making import encode_rows
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
-from tallystick.tolerances.fingerprints.wire import encode_rows, measure
+from tallystick.tolerances.fingerprints.wire import measure
 
 CHOSEN = FingerprintSettings.toploc(2)
 

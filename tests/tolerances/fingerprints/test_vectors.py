@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from tallystick.tolerances.fingerprints import toploc
+from tallystick.tolerances.fingerprints.making import encode_rows
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 from tallystick.tolerances.fingerprints.signs import direction_signs, position_signs
-from tallystick.tolerances.fingerprints.wire import encode_rows, measure
+from tallystick.tolerances.fingerprints.wire import measure
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "vectors" / "fingerprint"

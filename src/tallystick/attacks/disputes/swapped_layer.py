@@ -27,7 +27,7 @@ from tallystick.tensors.digest import state_digest
 from tallystick.tensors.safetensors import read_state, write_state
 from tallystick.tensors.tensor import State, Tensor
 from tallystick.transcripts.inference import call_file
-from tallystick.workloads.program import BATCH
+from tallystick.workloads.names import BATCH
 
 if TYPE_CHECKING:
     from tallystick.disputes.game.protocols import Trace

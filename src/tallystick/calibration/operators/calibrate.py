@@ -12,6 +12,7 @@ import numpy as np
 from tallystick.calibration.operators.errors import DIFFERS, Table
 from tallystick.calibration.operators.stacks import base_engine, stacks_here
 from tallystick.calibration.operators.traces import Block, input_sets, write_traces
+from tallystick.calibration.operators.whole_runs import read_run
 from tallystick.calibration.training.calibrate import machine
 from tallystick.calibration.training.processes import StackJob, run_all
 from tallystick.commitments.digests import Digest
@@ -19,9 +20,11 @@ from tallystick.graphs.files import load_program
 from tallystick.graphs.graph import Graph
 from tallystick.graphs.root import graph_root
 from tallystick.graphs.values import float_results
+from tallystick.judging.opening.budget import Accumulated, budget_of
 from tallystick.operators.precision import FORMATS
 from tallystick.tensors.safetensors import read_state
 from tallystick.tolerances.threshold import NO_ERRORS, QUANTILES, SAFETY, Errors, Threshold, rounding_errors
+from tallystick.transcripts.budget import Budget
 from tallystick.transcripts.profile import Calibrated, Profile
 
 Tell = Callable[[str], None]
@@ -119,6 +122,28 @@ def calibrate_graph(program: Path, inputs: Path, folder: Path, tell: Tell = prin
     profile = profile_of(graph, measured, rounding, len(sets))
     left_out = tuple(leave_out(graph, measured, rounding))
     return OperatorStudy(graph, graph_root(graph), len(sets), measured, rounding, profile, left_out)
+
+
+def calibrate_budget(program: Path, inputs: Path, folder: Path, tell: Tell = print) -> Budget:
+    """Run a whole program on every stack, and say what the errors of an honest run add up to.
+
+    Raises as `calibrate_graph` does, and `MalformedError` where the results of a stack are no numbers.
+    """
+    base_engine()
+    graph, _ = load_program(program)
+    job = {"program": str(program.resolve()), "inputs": str(inputs.resolve())}
+    module = "tallystick.calibration.operators.whole_runs"
+    tasks = [StackJob(module, stack, f"{stack.name} whole", job) for stack in stacks_here()]
+    tell(f"whole runs on {len(tasks)} stacks")
+    runs: list[Accumulated] = []
+    stacks: list[str] = []
+    for task, rows in zip(tasks, run_all(folder, tasks), strict=True):
+        if "skipped" in rows[0]:
+            tell(f"{task.stack.name}: {rows[0]['skipped']}")
+        else:
+            runs += map(read_run, rows)
+            stacks.append(task.stack.name)
+    return budget_of(graph_root(graph), runs, stacks=stacks, machines=(machine(),))
 
 
 def one_rounding(graph: Graph, blocks: Iterable[Path]) -> StackMeasurement:

@@ -94,12 +94,9 @@ class Block:
 
 def _write_block(folder: Path, rows: list[tuple[State, State]]) -> Path:
     for name, states in zip((VALUES, REFERENCES), zip(*rows, strict=True), strict=True):
-        write_state(folder / name, {ref: _stacked([state[ref] for state in states]) for ref in states[0]})
+        stacked = {ref: np.stack([state[ref].array() for state in states]) for ref in states[0]}
+        write_state(folder / name, {ref: Tensor.of(values, states[0][ref].dtype) for ref, values in stacked.items()})
     return folder
-
-
-def _stacked(tensors: list[Tensor]) -> Tensor:
-    return Tensor.of(np.stack([tensor.array() for tensor in tensors]), tensors[0].dtype)
 
 
 def _size(row: tuple[State, State]) -> int:

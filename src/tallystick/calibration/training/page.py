@@ -64,6 +64,19 @@ READING = """## What cannot be told apart
   elsewhere.
 - float32 products below full precision (`float32_matmul_precision` "high" or "medium", TF32) are not within the fp32
   limits and are not meant to be: they are another arithmetic. The environment of a run records the setting.
+
+## Another tolerance
+
+The policy of a verifier may name what opened states are compared by, in place of the residual: `mode = "tolerant"` and
+`tolerance = "NAME"`. Losses and sketches are judged as before. `exact`, `bucket` (float16) and `dual` (float16 and a
+grid) are here; another distribution offers one by an entry point, a class without arguments that follows
+`tallystick.tolerances.tolerance.Tolerance`:
+
+    [project.entry-points."tallystick.tolerances"]
+    mine = "my_package.mine:Mine"
+
+The audit summarizes the claimed state itself and asks how far the replayed one lies from it; a prover chooses nothing.
+What cannot be loaded, raises, or gives no finding leaves the audit inconclusive.
 """
 
 

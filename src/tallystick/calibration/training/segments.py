@@ -27,9 +27,9 @@ from tallystick.tensors.safetensors import read_state, write_state
 from tallystick.tolerances.projection import Projection
 from tallystick.transcripts.recipe import Recipe
 from tallystick.transcripts.record import anchor_file
-from tallystick.transcripts.schedule import learning_rate
 from tallystick.transcripts.spec import Spec
 from tallystick.workloads.plan import batch_plan, classes, micro_batches, open_data, projection_seed
+from tallystick.workloads.schedule import learning_rate
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from tallystick.disputes.economics.money import appeal_fees, bond_at_risk, lost_
 from tallystick.disputes.economics.workload import Economy
 
 
-def saved_by_a_friend(economy: Economy) -> float:
+def kept_by_self_accusation(economy: Economy) -> float:
     """What a prover keeps that is accused by a friend before anybody else: r·B."""
     return economy.rules.prover_bond - bond_at_risk(economy.rules)
 
 
-def hush_watchers(economy: Economy) -> int:
+def watchers_beyond_bribes(economy: Economy) -> int:
     """Among how many independent challengers that know of a cheat their silence costs more than a conviction.
 
     Silence costs the reward, for each of them; a conviction costs what it does with a friend's help, and the revenue.
@@ -24,7 +24,7 @@ def hush_watchers(economy: Economy) -> int:
     return math.floor((bond_at_risk(economy.rules) + economy.workload.revenue) / pay) + 1 if pay else 0
 
 
-def fights(economy: Economy) -> Iterator[tuple[float, float]]:
+def guilty_appeals(economy: Economy) -> Iterator[tuple[float, float]]:
     """For each last appeal of a party that was rightly found at fault: (expected cost, expected gain).
 
     It appeals until that round, and wins if that round errs: then it keeps bond and revenue, or is paid the reward.
@@ -39,9 +39,9 @@ def fights(economy: Economy) -> Iterator[tuple[float, float]]:
         yield paid + (1 - chance) * number * rules.appeal_bond, chance * stake
 
 
-def worst_fight(economy: Economy) -> tuple[float, float]:
+def worst_guilty_appeal(economy: Economy) -> tuple[float, float]:
     """The appeal of a guilty party with the smallest loss, (expected cost, expected gain)."""
-    return min(fights(economy), key=lambda each: each[0] - each[1], default=(0.0, 0.0))
+    return min(guilty_appeals(economy), key=lambda each: each[0] - each[1], default=(0.0, 0.0))
 
 
 def worst_just_appeal(economy: Economy) -> tuple[float, float]:

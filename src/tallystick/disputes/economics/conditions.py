@@ -87,7 +87,7 @@ def _of_the_committee(economy: Economy) -> Iterator[Condition]:
     yield Condition("disputes rarely end wrongly", committee.wrong(economy), WRONG_MAX, "≤", "probability")
     cost, gain = collusion.worst_just_appeal(economy)
     yield Condition("appealing a wrong ruling pays", gain, cost, "≥")
-    cost, gain = collusion.worst_fight(economy)
+    cost, gain = collusion.worst_guilty_appeal(economy)
     yield Condition("appealing a right ruling does not pay", cost, gain, "≥")
     yield Condition("a vote's fee pays its work", float(economy.rules.vote_fee), work.cost_vote, "≥")
     yield Condition("voting without looking does not pay", collusion.lazy_vote_loss(economy), work.cost_vote)

@@ -61,7 +61,7 @@ def _draw_bonds(panel: Axes, economy: Economy) -> None:
     _write_below(panel, 0.02, bond_range(economy, 0.02), 0.1)
     _write_below(panel, 0.4, bond_range(economy, 0.4), 0.35)
     _write_above(panel, bond_range(economy, 1.0))
-    _dress(panel, "Bond and audits")
+    _style(panel, "Bond and audits")
 
 
 def _draw_committees(panel: Axes, economy: Economy) -> None:
@@ -80,7 +80,7 @@ def _draw_committees(panel: Axes, economy: Economy) -> None:
     panel.set(xlabel="members of the first committee", ylabel="honest members of the pool")
     panel.set_xticks([1, 7, 15, 31, 47, 63])
     panel.set_yticks([0.5, 0.6, 0.7, 0.8, 0.9, 1.0], ["50 %", "60 %", "70 %", "80 %", "90 %", "100 %"])
-    _dress(panel, "Committee and honesty")
+    _style(panel, "Committee and honesty")
 
 
 def _write_around(panel: Axes, economy: Economy, seats: Sequence[int], least: Sequence[float]) -> None:
@@ -127,7 +127,7 @@ def _write(panel: Axes, x: float, y: float, text: str, colour: str = QUIET, turn
     panel.text(x, y, text, color=colour, fontsize=10, ha="center", va="center", rotation=90 if turned else 0)
 
 
-def _dress(panel: Axes, title: str) -> None:
+def _style(panel: Axes, title: str) -> None:
     panel.set_title(title, loc="left", color=INK, fontweight="bold")
     panel.minorticks_off()
     panel.tick_params(colors=INK)

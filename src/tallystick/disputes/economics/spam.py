@@ -37,7 +37,7 @@ class Delay:
 
 
 def delays(economy: Economy) -> Iterator[Delay]:
-    """The delays on sale: silence until the clock ends (no `appeals`), a committee, a committee and appeals.
+    """The delays that can be bought: silence until the clock ends (no `appeals`), a committee, a committee and appeals.
 
     Against a prover that answers at once, with nonces that take one window of votes to come. More challenges at the
     same time buy no more: they run side by side, and none can be opened after the window.

@@ -27,7 +27,7 @@ from tallystick.judging.leaf.request import LeafLimits
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import State, Tensor
 from tallystick.transcripts.record import CallRecord
-from tallystick.workloads.program import BATCH
+from tallystick.workloads.names import BATCH
 
 
 def doubt_calls(held: ClaimedCalls, engine: Engine, work: ChallengerWork) -> Doubt | None:

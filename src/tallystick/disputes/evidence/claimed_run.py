@@ -36,7 +36,8 @@ from tallystick.disputes.game.state import PostedClaim, Tree
 from tallystick.documents.files import read_document
 from tallystick.errors import ProofError, UnavailableError
 from tallystick.judging.findings import Findings, require
-from tallystick.judging.opening import OPENING, check_binding, check_position, states_around
+from tallystick.judging.opening.binding import check_binding, check_position, states_around
+from tallystick.judging.opening.files import OPENING
 from tallystick.judging.published import Published
 from tallystick.store.inference import InferenceDirectory, claims_inference
 from tallystick.store.run import RunDirectory
@@ -49,8 +50,9 @@ from tallystick.transcripts.claim import Log
 from tallystick.transcripts.opening import Opening, state_digest_of
 from tallystick.transcripts.record import CallRecord, StepRecord
 from tallystick.transcripts.summary import decode_sketch
+from tallystick.workloads.names import BATCH, STATE_PREFIXES
+from tallystick.workloads.optimizer import UpdateRule
 from tallystick.workloads.plan import projection_seed
-from tallystick.workloads.program import BATCH, STATE_PREFIXES
 
 WEIGHTS: Final = ("weights.", "buffers.")
 PROJECTION: Final = attrgetter("projection")
@@ -152,7 +154,7 @@ class ClaimedTraining:
     def undetermined(self, start: State, end: State) -> dict[str, Mask]:
         """The elements of a replayed state that no replay determines."""
         spec = self.evidence.spec
-        rules = tuple(group.rule for group in spec.optimizer or ())
+        rules = tuple(UpdateRule.of_group(group) for group in spec.optimizer or ())
         decay = spec.recipe.optimizer.betas[1] if spec.recipe else min((rule.betas[1] for rule in rules), default=0.0)
         return find_undetermined(end, self._dtype, start, decay)
 

@@ -12,6 +12,7 @@ from tallystick.disputes.evidence.doubts import MARGIN, audit_whole, doubt_opera
 from tallystick.disputes.evidence.locate import ChallengerWork, locate
 from tallystick.disputes.evidence.replays import Replays, objection
 from tallystick.disputes.evidence.structure import check_descent, check_turn
+from tallystick.disputes.evidence.subjects import THREADS_MAX
 from tallystick.disputes.evidence.traces import torch_engine
 from tallystick.disputes.evidence.view import OpeningView, supplied, view_of
 from tallystick.disputes.evidence.whole import read_operators
@@ -19,22 +20,24 @@ from tallystick.disputes.game.protocols import DisputeView, Doubt, Ground
 from tallystick.disputes.game.state import PostedClaim, Tree
 from tallystick.errors import MalformedError, ProofError
 from tallystick.graphs.engine import Engine
-from tallystick.judging.budget import Budget, judge_budget
+from tallystick.graphs.root import graph_root
 from tallystick.judging.leaf.request import LeafRequest
-from tallystick.workloads.program import STATE_PREFIXES
+from tallystick.judging.opening.budget import judge_budget
+from tallystick.transcripts.budget import Budget, budget_for
+from tallystick.workloads.names import STATE_PREFIXES
 from tallystick.workloads.verifier_stack import VerifierStack
 
 
 def doubter_for(
-    engine: Engine | None = None, device: str = "cpu", contests_all: bool = False, budget: Budget | None = None
+    engine: Engine | None = None, device: str = "cpu", contests_all: bool = False, budgets: tuple[Budget, ...] = ()
 ) -> OpenedDoubter:
     """A challenger that computes with `engine`, PyTorch on `device` by default.
 
     With `contests_all` it contests all leaves of a claim and not only the first wrong one, so that the records are
-    bisected too. `budget` says what the errors of a whole step may add up to. Raises `UnavailableError` where the
-    device is not there.
+    bisected too. `budgets` say what the errors of a whole step may add up to, for each graph. Raises
+    `UnavailableError` where the device is not there.
     """
-    return OpenedDoubter(engine or torch_engine(device), device, contests_all, budget)
+    return OpenedDoubter(engine or torch_engine(device), device, contests_all, budgets)
 
 
 @dataclass
@@ -47,7 +50,7 @@ class OpenedDoubter:
     engine: Engine
     device: str = "cpu"
     contests_all: bool = False
-    budget: Budget | None = None
+    budgets: tuple[Budget, ...] = ()
     work: ChallengerWork = field(default_factory=ChallengerWork)
     _found: dict[tuple[Path, Tree], Doubt | None] = field(default_factory=dict)
     _held: ClaimCache = field(default_factory=ClaimCache)
@@ -92,7 +95,8 @@ class OpenedDoubter:
 
     def _is_aligned(self, view: OpeningView) -> bool:
         """Whether errors that no operator shows add up; costs a run of the reference, and is asked last."""
-        return self.budget is not None and judge_budget(view.graph, view.opened, self.budget).outcome == "rejected"
+        budget = budget_for(self.budgets, graph_root(view.graph)) if self.budgets else None
+        return budget is not None and judge_budget(view.graph, view.opened, budget).outcome == "rejected"
 
     def _check_descent(self, answered: DisputeView, held: ClaimedRun, view: OpeningView) -> None:
         """Raise `ProofError` where the opening is not that of this step, by its looks or by a replay."""
@@ -138,9 +142,12 @@ class OpenedDoubter:
 
 def stack_for(held: ClaimedTraining, device: str) -> VerifierStack:
     """PyTorch on `device`, with as many threads as the run states."""
+    import torch
+
     from tallystick.frameworks.torch.training.verifier_stack import torch_verifier_stack
 
-    return torch_verifier_stack(held.evidence.environment, device)
+    torch.set_num_threads(min(held.evidence.environment.threads, THREADS_MAX))
+    return torch_verifier_stack(device)
 
 
 def _whole(statement: Path) -> OpeningView:

@@ -20,9 +20,9 @@ from tallystick.disputes.evidence.locate import ChallengerWork, deviations
 from tallystick.disputes.evidence.replays import Replays
 from tallystick.disputes.evidence.subjects import place_of_step
 from tallystick.disputes.evidence.view import OpeningView
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.protocols import Doubt
 from tallystick.graphs.engine import Engine
+from tallystick.judging.fault import Fault
 from tallystick.judging.leaf.judge import rule_leaf
 from tallystick.judging.leaf.request import LeafRequest
 from tallystick.store.log import read_lines

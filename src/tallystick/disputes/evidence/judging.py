@@ -23,7 +23,6 @@ from tallystick.disputes.evidence.records import record_file
 from tallystick.disputes.evidence.replays import Replays, objection
 from tallystick.disputes.evidence.structure import check_turn
 from tallystick.disputes.evidence.view import OpeningView, revealed_operator, supplied, view_of
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.protocols import DisputeView
 from tallystick.disputes.game.state import Dispute
 from tallystick.documents.files import read_document
@@ -32,19 +31,22 @@ from tallystick.graphs.check import parse_ref
 from tallystick.graphs.derive import Deriver
 from tallystick.graphs.engine import Engine
 from tallystick.graphs.graph import Ref, result_ref
-from tallystick.judging.budget import Budget, judge_budget
+from tallystick.graphs.root import graph_root
+from tallystick.judging.fault import Fault
 from tallystick.judging.findings import Findings, require
 from tallystick.judging.leaf.bundle import LeafBundle
-from tallystick.judging.leaf.comparison import MISFITS
+from tallystick.judging.leaf.deviations import deviating_places
 from tallystick.judging.leaf.judge import rule_leaf
-from tallystick.judging.leaf.parts import Places
 from tallystick.judging.leaf.request import Ground, LeafLimits, LeafRequest, Ruling
-from tallystick.judging.leaf.suspects import suspicious
+from tallystick.judging.opening.budget import judge_budget
+from tallystick.judging.operator.judge import DEFINITION_ERRORS
+from tallystick.judging.operator.places import Places
 from tallystick.operators.precision import UNSTATED, Precision
 from tallystick.tensors.spec import TensorSpec
+from tallystick.transcripts.budget import Budget, budget_for
 from tallystick.transcripts.profile import Profile
 from tallystick.transcripts.record import AnchorRecord, StepRecord, read_record
-from tallystick.workloads.program import STATE_PREFIXES
+from tallystick.workloads.names import STATE_PREFIXES
 
 Element = tuple[int, int]
 Found = tuple[Fault | None, str]
@@ -54,8 +56,8 @@ Found = tuple[Fault | None, str]
 class DisputeJudge:
     """Judges disputes over what was opened; implements `parties.Judge`. With an `engine` it is a member's.
 
-    `profile` holds calibrated thresholds of operators, `budget` what the errors of a whole step may add up to. `limits`
-    say how much of a large operator is computed.
+    `profile` holds calibrated thresholds of operators, `budgets` for each graph what the errors of a whole step may add
+    up to. `limits` say how much of a large operator is computed.
     """
 
     engine: Engine | None = None
@@ -63,7 +65,7 @@ class DisputeJudge:
     profile: Profile | None = None
     precision: Precision = UNSTATED
     limits: LeafLimits = field(default_factory=LeafLimits)
-    budget: Budget | None = None
+    budgets: tuple[Budget, ...] = ()
     _held: ClaimCache = field(default_factory=ClaimCache)
 
     @property
@@ -121,9 +123,11 @@ class DisputeJudge:
             bits=False,
             limits=self.limits,
         )
-        return rule_leaf(bundle, replace(question, suspects=self._suspects(view, dispute.low, bundle, question.nonce)))
+        return rule_leaf(
+            bundle, replace(question, deviating=self._deviating(view, dispute.low, bundle, question.nonce))
+        )
 
-    def _suspects(self, view: OpeningView, place: int, bundle: LeafBundle, nonce: bytes) -> Mapping[Ref, Places]:
+    def _deviating(self, view: OpeningView, place: int, bundle: LeafBundle, nonce: bytes) -> Mapping[Ref, Places]:
         """Where a member's kernel gives other elements of a large operator; all elements where it does not run."""
         node, specs = view.graph.nodes[place], view.operators.specs
         refs = [ref for ref in (*node.refs, *node.outputs) if ref is not None]
@@ -134,7 +138,7 @@ class DisputeJudge:
             own = own_results(node, bundle.values, self.engine)
         except UnavailableError:
             return {ref: np.arange(specs[ref].size) for ref in node.outputs if ref is not None}
-        return {ref: suspicious(bundle.values[ref], result, nonce) for ref, result in own.items()}
+        return {ref: deviating_places(bundle.values[ref], result, nonce) for ref, result in own.items()}
 
     def worst(self, answered: DisputeView) -> Element | None:
         """The element that convicts the prover of a large operator when it is named, as a move names it.
@@ -174,7 +178,7 @@ class DisputeJudge:
             holds, why = within_own(view.graph.nodes[place], view.bundle(place).values, engine, self.precision)
         except MalformedError as error:
             return self._refusing(answered, replace(ruling, reason=str(error)), engine)
-        except MISFITS as error:
+        except DEFINITION_ERRORS as error:
             return None, f"the definition fails over its operands ({type(error).__name__}; {ruling.reason})"
         return (Fault.CHALLENGER if holds else Fault.PROVER), f"{why} ({ruling.reason})"
 
@@ -258,11 +262,15 @@ class DisputeJudge:
 
     def _budget(self, answered: DisputeView) -> Found:
         """Whether errors are aligned, as far as values are opened: all of them in one-round mode, else both ends."""
-        if self.budget is None:
-            return None, "this judge has no budget for the graph"
+        no_budget = "this judge has no budget for the graph"
+        if not self.budgets:
+            return None, no_budget
         view = view_of(answered)
         view.check(answered.dispute)
-        verdict = judge_budget(view.graph, view.opened, self.budget, self.precision)
+        budget = budget_for(self.budgets, graph_root(view.graph))
+        if budget is None:
+            return None, no_budget
+        verdict = judge_budget(view.graph, view.opened, budget, self.precision)
         if verdict.outcome == "rejected":
             return Fault.PROVER, f"the errors add up: {verdict.objections[0].name}"
         if verdict.outcome == "accepted":

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tallystick.commitments.digests import Digest, digest_bytes
-from tallystick.commitments.tree import leaf_hash, prove_inclusion
+from tallystick.commitments.proofs import prove_inclusion
+from tallystick.commitments.tree import leaf_hash
 from tallystick.disputes.evidence.whole import Operators, read_operators
 from tallystick.disputes.game.moves import Cut
 from tallystick.disputes.game.protocols import Descent, OpenedLeaves
@@ -22,7 +23,7 @@ from tallystick.errors import UnavailableError
 from tallystick.graphs.files import constants_path
 from tallystick.graphs.graph import Ref
 from tallystick.judging.leaf.bundling import WholeOpening
-from tallystick.judging.opening import GRAPH, OPENING, OPERATOR, OPERATORS, value_file
+from tallystick.judging.opening.files import GRAPH, OPENING, OPERATOR, OPERATORS, value_file
 from tallystick.transcripts.opening import Opening
 from tallystick.transcripts.record import OperatorRecord
 

@@ -17,7 +17,7 @@ from tallystick.store.inference import InferenceDirectory
 from tallystick.store.log import open_line
 from tallystick.store.run import RunDirectory
 from tallystick.transcripts.record import HeaderRecord, StepRecord, read_record
-from tallystick.workloads.program import BATCH
+from tallystick.workloads.names import BATCH
 
 if TYPE_CHECKING:
     from tallystick.frameworks.torch.training.graph_replayer import GraphReplayer

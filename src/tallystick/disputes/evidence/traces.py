@@ -29,7 +29,7 @@ from tallystick.disputes.game.state import Dispute
 from tallystick.documents.files import read_document
 from tallystick.errors import UsageError
 from tallystick.graphs.engine import Engine
-from tallystick.judging.opening import OPENING
+from tallystick.judging.opening.files import OPENING
 from tallystick.operators.engines import lines_of
 from tallystick.store.inference import InferenceDirectory, claims_inference
 from tallystick.store.run import RunDirectory

@@ -26,7 +26,7 @@ from tallystick.graphs.graph import Graph, Ref
 from tallystick.judging.findings import require
 from tallystick.judging.leaf.bundle import LeafBundle, LeafChallenge
 from tallystick.judging.leaf.bundling import WholeOpening
-from tallystick.judging.opening import OPERATOR, VALUES, read_value, value_file
+from tallystick.judging.opening.files import OPERATOR, VALUES, read_value, value_file
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.opening import OpenedOperator, Opening

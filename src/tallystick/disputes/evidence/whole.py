@@ -12,7 +12,8 @@ from tallystick.disputes.evidence.cuts import Cuts
 from tallystick.errors import UnavailableError
 from tallystick.graphs.graph import Ref
 from tallystick.judging.leaf.bundling import WholeOpening
-from tallystick.judging.opening import OPENING, follow_operators
+from tallystick.judging.opening.edges import follow_operators
+from tallystick.judging.opening.files import OPENING
 from tallystick.tensors.spec import TensorSpec
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tallystick.commitments.tree import Hash, check_inclusion
+from tallystick.commitments.proofs import check_inclusion
+from tallystick.commitments.tree import Hash
 from tallystick.disputes.game.claims import phase_of
 from tallystick.disputes.game.committee import undrawn
 from tallystick.disputes.game.context import Context, allow, time_left
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import BisectionMove, Choose, Concede, Descend, Partition, Protest, Reveal, Timeout
 from tallystick.disputes.game.partition import child, cut_places
 from tallystick.disputes.game.settlement import settle
 from tallystick.disputes.game.state import Clocks, Dispute, Phase, State
 from tallystick.errors import ProofError, RuleError
+from tallystick.judging.fault import Fault
 
 
 def partition(at: Context, move: Partition) -> State:

@@ -15,7 +15,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from tallystick.commitments.digests import Digest
-from tallystick.commitments.tree import Hash, check_inclusion, leaf_hash
+from tallystick.commitments.proofs import check_inclusion
+from tallystick.commitments.tree import Hash, leaf_hash
 from tallystick.disputes.game.moves import Evidence, RecordForm, TensorForm, ValueWriter
 from tallystick.disputes.game.state import Dispute
 from tallystick.errors import ProofError, RuleError

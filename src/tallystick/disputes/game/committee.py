@@ -6,8 +6,8 @@ import hashlib
 from collections import Counter
 from typing import Final
 
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.state import Dispute, Round, State
+from tallystick.judging.fault import Fault
 
 VOTE_CODES: Final = {Fault.PROVER: b"\x01", Fault.CHALLENGER: b"\x02", Fault.NOBODY: b"\x03"}
 

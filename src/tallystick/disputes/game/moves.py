@@ -12,10 +12,10 @@ from typing import Annotated, ClassVar, Final, Literal, TypeAlias
 from pydantic import Field, TypeAdapter, ValidationError
 
 from tallystick.commitments.encoding import decode
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.rules import ELEMENT_MAX, LEAVES_MAX, PROOF_MAX, RESULT_MAX, WAYS_MAX, Money, Party
 from tallystick.documents.document import Count, DigestText, Document, explain
 from tallystick.errors import MalformedError
+from tallystick.judging.fault import Fault
 
 MOVE_BYTES_MAX: Final = 1 << 18
 HashText = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]

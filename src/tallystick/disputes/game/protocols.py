@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Cut
 from tallystick.disputes.game.state import Dispute, PostedClaim
+from tallystick.judging.fault import Fault
 
 Files = Mapping[str, bytes | Path]
 

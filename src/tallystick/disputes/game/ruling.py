@@ -5,10 +5,10 @@ from __future__ import annotations
 from tallystick.disputes.game.cheap import convict
 from tallystick.disputes.game.committee import seats
 from tallystick.disputes.game.context import Context, allow
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Convene, Pinpoint, Prove, Rule
 from tallystick.disputes.game.settlement import settle
 from tallystick.disputes.game.state import Dispute, Phase, State
+from tallystick.judging.fault import Fault
 
 
 def rule(at: Context, move: Rule) -> State:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tallystick.disputes.game.context import Context
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.ledger import credit
-from tallystick.disputes.game.state import Appealed, Dispute, Phase, State, Status
+from tallystick.disputes.game.state import Dispute, Phase, State, Status
+from tallystick.judging.fault import Fault
 
 
 def settle(at: Context, number: int, fault: Fault) -> State:
@@ -54,15 +54,11 @@ def _prover_slashed(at: Context, dispute: Dispute) -> Context:
 
 def _closed(at: Context, number: int, fault: Fault) -> Context:
     dispute = at.dispute(number)
-    open_ones = at.claim(dispute.claim).disputes - 1
-    at = at.change_claim(dispute.claim, disputes=open_ones)
+    at = at.change_claim(dispute.claim, disputes=at.claim(dispute.claim).disputes - 1)
+    appeals = tuple(replace(each, bond=0) for each in dispute.appeals)
     return at.change_dispute(
-        number, phase=Phase.SETTLED, fault=fault, bond=0, deposit=0, appeals=_without_bonds(dispute), deadline=at.time
+        number, phase=Phase.SETTLED, fault=fault, bond=0, deposit=0, appeals=appeals, deadline=at.time
     )
-
-
-def _without_bonds(dispute: Dispute) -> tuple[Appealed, ...]:
-    return tuple(replace(each, bond=0) for each in dispute.appeals)
 
 
 def _paid(at: Context, party: str, amount: int) -> Context:

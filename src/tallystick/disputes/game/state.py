@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from tallystick.commitments.digests import Digest
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.rules import Rules
+from tallystick.judging.fault import Fault
 
 Tree: TypeAlias = tuple[str, int, int]
 """Root, size and levels of what is claimed."""
@@ -156,14 +156,6 @@ class Pausing:
 Owed: TypeAlias = Mapping[str, tuple[Credit, ...]]
 
 
-def _empty() -> Mapping[str, MemberStake]:
-    return MappingProxyType({})
-
-
-def _nothing() -> Owed:
-    return MappingProxyType({})
-
-
 @dataclass(frozen=True)
 class State:
     """All of it. `balance` is the money that came in and has not gone out."""
@@ -171,8 +163,8 @@ class State:
     rules: Rules
     claims: tuple[PostedClaim, ...] = ()
     disputes: tuple[Dispute, ...] = ()
-    members: Mapping[str, MemberStake] = field(default_factory=_empty)
-    owed: Owed = field(default_factory=_nothing)
+    members: Mapping[str, MemberStake] = field(default_factory=lambda: MappingProxyType({}))
+    owed: Owed = field(default_factory=lambda: MappingProxyType({}))
     pausing: Pausing = Pausing()
     balance: int = 0
     paid_out: int = 0

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Appeal
 from tallystick.disputes.game.voting import next_seats
 from tallystick.disputes.parties.task import PartyTask
 from tallystick.disputes.parties.watch import GameView
+from tallystick.judging.fault import Fault
 
 
 @dataclass(frozen=True)

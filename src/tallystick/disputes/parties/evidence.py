@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from tallystick.commitments.tree import prove_inclusion
+from tallystick.commitments.proofs import prove_inclusion
 from tallystick.disputes.evidence.view import view_of
 from tallystick.disputes.game.cheap import CAST, PRODUCT, convict
 from tallystick.disputes.game.moves import Evidence, RecordForm, TensorForm, ValueWriter

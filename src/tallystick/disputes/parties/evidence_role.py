@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Concede, Evidence, Move, Prove
 from tallystick.disputes.game.protocols import DisputeView, Judge
 from tallystick.disputes.game.state import Phase, Status
@@ -14,6 +13,7 @@ from tallystick.disputes.parties.board_cache import BoardCache
 from tallystick.disputes.parties.task import PartyTask
 from tallystick.disputes.parties.watch import GameView
 from tallystick.disputes.parties.workspace import Workspace
+from tallystick.judging.fault import Fault
 
 
 def no_evidence(answered: DisputeView) -> Evidence | None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from tallystick.disputes.game.committee import commitment
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Disclose, Draw, Enlist, Move, Vote
 from tallystick.disputes.game.protocols import Judge
 from tallystick.disputes.game.state import Phase
@@ -17,6 +16,7 @@ from tallystick.disputes.parties.ruling import find
 from tallystick.disputes.parties.task import PartyTask, is_pressing
 from tallystick.disputes.parties.watch import GameView
 from tallystick.disputes.parties.workspace import Workspace
+from tallystick.judging.fault import Fault
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from tallystick.disputes.coordinators.manifest import files_of
 from tallystick.disputes.evidence.calls import require_disputable
 from tallystick.disputes.parties.prover import ClaimOffer
 from tallystick.documents.files import read_document
-from tallystick.judging.opening import OPENING
+from tallystick.judging.opening.files import OPENING
 from tallystick.store.inference import InferenceDirectory, claims_inference
 from tallystick.store.run import RunDirectory
 from tallystick.transcripts.claim import Log

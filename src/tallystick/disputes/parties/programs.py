@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Evidence
 from tallystick.disputes.game.protocols import DisputeView, Doubter, Judge, Trace
 from tallystick.disputes.game.state import PostedClaim
@@ -22,6 +21,7 @@ from tallystick.disputes.parties.referee import Referee, waits_never
 from tallystick.disputes.parties.task import PartyRole, PartyTask
 from tallystick.disputes.parties.watch import GameView
 from tallystick.disputes.parties.workspace import Workspace
+from tallystick.judging.fault import Fault
 
 
 def prover(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.protocols import Judge
 from tallystick.disputes.parties.board_cache import BoardCache
 from tallystick.disputes.parties.task import FAILURES
 from tallystick.disputes.parties.watch import GameView
 from tallystick.errors import MalformedError, ProofError, UnavailableError
+from tallystick.judging.fault import Fault
 
 
 def find(

@@ -14,7 +14,7 @@ from tallystick.errors import UnavailableError
 from tallystick.frameworks.torch.dtypes import DTYPES
 from tallystick.frameworks.torch.kernels import CRASHES, prepared, refusal, results_of
 from tallystick.frameworks.torch.prepared_graph import PreparedGraph
-from tallystick.frameworks.torch.state import from_tensor, to_tensor
+from tallystick.frameworks.torch.tensors import from_tensor, to_tensor
 from tallystick.graphs.engine import Arguments
 from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.operators.registry import operator

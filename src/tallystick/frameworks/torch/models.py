@@ -13,23 +13,11 @@ from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from tallystick.errors import MalformedError, UnavailableError
+from tallystick.frameworks.torch.refusals import REFUSALS
 from tallystick.transcripts.recipe import Recipe
 
 PARAMETERS_MAX = 2_000_000_000
 MODULES_MAX = 20_000
-
-REFUSALS = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    ImportError,
-    LookupError,
-    MemoryError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
-"""How the classes of transformers refuse a configuration, besides their own error."""
 
 
 class Classifier(nn.Module):

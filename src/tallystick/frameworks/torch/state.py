@@ -15,25 +15,10 @@ import torch
 from torch import nn
 
 from tallystick.errors import MalformedError
+from tallystick.frameworks.torch.tensors import from_tensor
 from tallystick.tensors.tensor import Tensor
 
 CUDA_GENERATORS = "rng.torch_cuda_"
-
-
-def to_tensor(value: torch.Tensor) -> Tensor:
-    """A tensor of canonical bytes; shares memory with `value` where it lies contiguous on the CPU."""
-    held = value.detach().cpu().contiguous()
-    if held.dtype == torch.bfloat16:
-        return Tensor.of(held.view(torch.int16).numpy().view("<u2"), "BF16")
-    return Tensor.of(held.numpy())
-
-
-def from_tensor(tensor: Tensor) -> torch.Tensor:
-    """A new PyTorch tensor that holds the same bytes."""
-    array = np.array(tensor.array(), copy=True)
-    if tensor.dtype == "BF16":
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
 
 
 def live_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:

@@ -9,22 +9,20 @@ from pathlib import Path
 from typing import Any, cast
 
 from tallystick.commitments.digests import Digest
-from tallystick.commitments.tree import LeafHashes, leaf_hash, prove_inclusion, tree_root
-from tallystick.documents.files import read_document
-from tallystick.errors import MalformedError, UnavailableError, UsageError
+from tallystick.commitments.proofs import LeafHashes, prove_inclusion
+from tallystick.commitments.tree import leaf_hash, tree_root
+from tallystick.errors import MalformedError, UsageError
 from tallystick.graphs.check import parse_ref
 from tallystick.graphs.encoding import canonical, header_json, node_json
 from tallystick.graphs.files import load_program
 from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.graphs.root import NodeProof, graph_leaves
 from tallystick.judging.leaf.bundle import Edge, GraphHeader, LeafBundle, LeafChallenge, OperandEdges
-from tallystick.judging.opening import GRAPH, OPENING, OPERATORS, OPERATORS_MAX, read_value, value_file
+from tallystick.judging.opening.files import GRAPH, OPERATORS, read_opening, read_operator_lines, read_values
 from tallystick.judging.published import LOSS, SCHEDULE
-from tallystick.store.log import read_lines
-from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.opening import OpenedOperator, Opening
 from tallystick.transcripts.record import CallRecord, OperatorRecord
-from tallystick.workloads.program import STEP_SLOT
+from tallystick.workloads.names import STEP_SLOT
 
 
 @dataclass(frozen=True)
@@ -44,14 +42,9 @@ class WholeOpening:
             MalformedError: a file is not what it should be.
             UnavailableError: a file is missing, or there are too many records.
         """
-        opening = Opening.from_bytes(read_document(folder / OPENING), OPENING)
+        opening = read_opening(folder)
         graph, _ = load_program(folder / GRAPH)
-        lines: list[bytes] = []
-        for line in read_lines(folder / OPERATORS):
-            if len(lines) >= OPERATORS_MAX:
-                raise UnavailableError(f"{OPERATORS}: more than the {OPERATORS_MAX} records allowed")
-            lines.append(line)
-        return cls(folder, opening, graph, tuple(lines))
+        return cls(folder, opening, graph, tuple(read_operator_lines(folder)))
 
     @cached_property
     def places(self) -> Mapping[int, int]:
@@ -79,8 +72,8 @@ class WholeOpening:
         """
         bare = self.bare(number, asked)
         record = bare.operator.record
-        values = self._values({**record.inputs, **record.outputs})
-        return replace(bare, values=values, claimed=self._values(self.small))
+        values = read_values(self.folder, {**record.inputs, **record.outputs})
+        return replace(bare, values=values, claimed=read_values(self.folder, self.small))
 
     def bare(self, number: int, asked: LeafChallenge | None = None) -> LeafBundle:
         """As `bundle`, without values."""
@@ -120,10 +113,6 @@ class WholeOpening:
 
     def _proof(self, place: int) -> tuple[str, ...]:
         return _hex(prove_inclusion(self.leaves, place, len(self.lines)))
-
-    def _values(self, wanted: Mapping[str, Digest]) -> dict[str, Tensor]:
-        found = {name: (self.folder / value_file(named), named) for name, named in wanted.items()}
-        return {name: read_value(path, named) for name, (path, named) in found.items() if path.is_file()}
 
     @cached_property
     def small(self) -> Mapping[str, Digest]:

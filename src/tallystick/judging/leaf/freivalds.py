@@ -80,7 +80,7 @@ class Residuals:
         return float(self.shares.max(initial=0.0))
 
     @property
-    def suspects(self) -> list[tuple[int, int]]:
+    def worst_rows(self) -> list[tuple[int, int]]:
         """Stack and row of all rows, those with the largest shares first."""
         order = np.argsort(-self.shares.reshape(-1), kind="stable").tolist()
         return [divmod(place, self.shares.shape[-1]) for place in order]
@@ -109,14 +109,14 @@ def check_product(product: Product, signs: Floats, precision: Precision) -> Resi
     return Residuals(shares, int(np.count_nonzero(np.isinf(allowed))), signs.shape[1])
 
 
-def suspicious_places(product: Product, residuals: Residuals, rows: int, count: int) -> npt.NDArray[np.int64]:
+def places_of_largest_errors(product: Product, residuals: Residuals, rows: int, count: int) -> npt.NDArray[np.int64]:
     """Flat places in the result of the `count` elements in each of a few rows that are farthest from the exact ones.
 
     The rows are those with the largest residuals; distances are relative to |A|·|B|. An error that hides within its
     row's tolerance, but not within its own bound, stands out here.
     """
     found = []
-    for stack, row in residuals.suspects[:rows]:
+    for stack, row in residuals.worst_rows[:rows]:
         left, right = product.left[stack, row], product.right[stack]
         with np.errstate(all="ignore"):
             exact, size = product.alpha * (left @ right), abs(product.alpha) * (np.abs(left) @ np.abs(right))
@@ -149,7 +149,7 @@ def row_tolerances(product: Product, precision: Precision) -> Floats:
 
 
 def signs_of(nonce: bytes, subject: str, side: int, vectors: int) -> Floats:
-    """±1 in float64 [side, vectors], from the bits of the words of a nonce; see `elements.chosen_places`."""
+    """±1 in float64 [side, vectors], from the bits of the words of a nonce; see `sampling.chosen_places`."""
     key = digest_bytes(digest("draw", encode({"nonce": nonce.hex(), "signs": subject})))
     bits = np.unpackbits(words(key, -(-side * vectors // 64)).astype("<u8").view(np.uint8))
     return np.asarray(bits[: side * vectors].reshape(side, vectors) * 2.0 - 1.0, np.float64)

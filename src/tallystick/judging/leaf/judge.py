@@ -1,13 +1,13 @@
 """The ruling at the leaf: who is at fault over one opened operator, as a check that anybody can make offline.
 
-In this order: what the bundle says hangs together (`structure.py`); every value is there; the element that the
-challenger named exists; the results lie within the operator's proven bound (`weighing.py`); discrete results that
-differ are tied or wrong (`ties.py`); and what the bound allows, a calibrated threshold allows too.
+In this order: the bundle is consistent (`checks.py`); every value is there; the element that the challenger named
+exists; the results lie within the operator's proven bound (`operator/judge.py`); discrete results that differ are tied
+or wrong (`near_ties.py`); and what the bound allows, a calibrated threshold allows too.
 
 A named element is judged alone where there is no nonce. With one, those elements of a large operator are judged that
-were named, drawn or suspected, and all rows of a product of matrices by vectors of random signs (`freivalds.py`). The
-same bundle and question give the same ruling: no clock, no randomness but the nonce's. The reference's own rounding,
-2⁻⁵³, is in every radius.
+were named, drawn or found to deviate, and all rows of a product of matrices by vectors of random signs
+(`freivalds.py`). The same bundle and request give the same ruling: no clock, no randomness but the nonce's. The
+reference's own rounding, 2⁻⁵³, is in every radius.
 """
 
 from __future__ import annotations
@@ -18,20 +18,18 @@ from typing import Final
 
 import numpy as np
 
-from tallystick.disputes.game.fault import Fault
 from tallystick.errors import MalformedError, ProofError
-from tallystick.graphs.derive import Derived, Deriver
+from tallystick.graphs.derive import Derived
 from tallystick.graphs.graph import Node, Ref
+from tallystick.judging.fault import Fault
 from tallystick.judging.findings import Findings
 from tallystick.judging.leaf.bundle import BundleSizes, LeafBundle
-from tallystick.judging.leaf.comparison import ComparedResults, JudgeSettings, compare_results
-from tallystick.judging.leaf.elements import chosen_places
-from tallystick.judging.leaf.freivalds import check_product, product_of, signs_of, suspicious_places
-from tallystick.judging.leaf.parts import Places
+from tallystick.judging.leaf.checks import check_bundle, small_values
+from tallystick.judging.leaf.conclusions import Conclusions, conclude
 from tallystick.judging.leaf.request import Ground, LeafRequest, Ruling, RulingWork
-from tallystick.judging.leaf.structure import check_structure, small_values
+from tallystick.judging.operator.judge import OperatorJudge, derive_results
+from tallystick.judging.operator.places import Places
 from tallystick.judging.verdict import Verdict
-from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.record import StepRecord
@@ -42,7 +40,7 @@ FRACTIONS: Final = (0.01, 0.001)
 """Shares of a result's elements for which a ruling says how likely wrong ones are to be missed."""
 
 
-def rule_leaf(bundle: LeafBundle, question: LeafRequest) -> Ruling:
+def rule_leaf(bundle: LeafBundle, request: LeafRequest) -> Ruling:
     """The ruling on a bundle whose pieces the prover supplied, or that was made of what the prover supplied.
 
     A piece that does not prove what it should, and a value that is not there, are the prover's fault: it had to open
@@ -51,48 +49,50 @@ def rule_leaf(bundle: LeafBundle, question: LeafRequest) -> Ruling:
     Raises:
         ProofError: the bundle is about another leaf than the one that is contested.
     """
-    _check_subject(bundle, question)
-    notes = Findings()
-    node = check_structure(notes, bundle, question.published, question.bits)
-    sizes = bundle.sizes
+    if request.opening not in (None, bundle.opening.identity):
+        raise ProofError(f"the bundle is about the opening {bundle.opening.identity}, another one than is contested")
+    if request.index not in (None, bundle.operator.index):
+        raise ProofError(f"the bundle is about operator {bundle.operator.index}, another one than is contested")
+    notes, sizes = Findings(), bundle.sizes
+    node = check_bundle(notes, bundle, request.published, request.bits)
     if node is None:
-        reason = next(finding for finding in notes.seen if not finding.agrees)
-        text = f"the opening does not hang together: {reason.name}: {reason.detail}"
+        objection = next(finding for finding in notes.seen if not finding.agrees)
+        text = f"the opening is not consistent: {objection.name}: {objection.detail}"
         return Ruling(Fault.PROVER, Ground.STRUCTURE, text, Verdict(tuple(notes.seen)), RulingWork(sizes=sizes))
     missing = [ref for ref in (*node.refs, *filter(None, node.outputs)) if ref not in bundle.values]
     if missing:
         text = f"node {node.number}: {missing[0]} is not opened"
         return Ruling(Fault.PROVER, Ground.DATA, text, Verdict(tuple(notes.seen), (text,)), RulingWork(sizes=sizes))
-    return _Leaf(bundle, question, node, notes, sizes).rule()
+    return _Leaf(bundle, request, node, notes, sizes).rule()
 
 
 @dataclass(frozen=True)
 class _Leaf:
-    """One operator whose opening hangs together."""
+    """One operator whose opening is consistent."""
 
     bundle: LeafBundle
-    question: LeafRequest
+    request: LeafRequest
     node: Node
     notes: Findings
     sizes: BundleSizes
 
     def rule(self) -> Ruling:
         try:
-            derived = self._derived()
+            derived = derive_results(self.node, self._values)
         except MalformedError as error:
             self.notes.note(Finding(1.0, 0.0, detail=str(error)), "operator types", f"node {self.node.number}")
             return self._ruled(Fault.PROVER, Ground.STRUCTURE, str(error), RulingWork(sizes=self.sizes))
         work = RulingWork(derived.flops, sum(map(self._size, self._results)), sizes=self.sizes)
-        named = self.question.element
-        if named is not None and not self._exists(*named):
+        named = self.request.element
+        if named is not None and not (named[0] in self._results and 0 <= named[1] < self._size(named[0])):
             reason = f"there is no element {named[1]} of {named[0]}, which the challenger named"
             unjudged = (f"node {self.node.number}: nothing of it was judged",)
             return self._ruled(Fault.CHALLENGER, Ground.ELEMENT, reason, work, unjudged)
         needed = 8 * (sum(self._size(ref) for ref in set(self.node.refs)) + derived.largest_bytes)
-        if needed > self.question.limits.memory_bytes:
+        if needed > self.request.limits.memory_bytes:
             line = f"node {self.node.number}: takes {needed} bytes, more than this referee's"
             return self._ruled(None, Ground.UNDECIDED, line, work, (line,))
-        return self._weighed(derived, work)
+        return self._compared(derived, work)
 
     @property
     def _results(self) -> tuple[Ref, ...]:
@@ -103,89 +103,74 @@ class _Leaf:
         return self.bundle.values
 
     def _size(self, ref: Ref) -> int:
-        return TensorSpec.of(self._values[ref]).size
+        return self._values[ref].array().size
 
-    def _derived(self) -> Derived:
-        """What the operator makes of its operands; raises `MalformedError` unless the results are of these types."""
-        specs = {ref: TensorSpec.of(value) for ref, value in self._values.items()}
-        derived = Deriver()(self.node, specs)
-        claimed = tuple(None if ref is None else specs[ref] for ref in self.node.outputs)
-        if not derived.results == self.node.results == claimed:
-            raise MalformedError(f"node {self.node.number}: its values are of other dtypes or shapes than it gives")
-        return derived
-
-    def _weighed(self, derived: Derived, work: RulingWork) -> Ruling:
-        limits, question = self.question.limits, self.question
-        how = JudgeSettings(self.bundle.opening.graph, question.precision, question.profile, question.bands)
+    def _compared(self, derived: Derived, work: RulingWork) -> Ruling:
+        """All elements, or the one that was named; of a large operator those that a nonce chooses, and a few more."""
         if self._named_alone is not None:
             ref, place = self._named_alone
-            found = compare_results(self.notes, self.node, self._values, how, {ref: np.array([place])})
-            return self._concluded(found, replace(work, judged=1))
-        if not (limits.are_passed_by(derived) and question.nonce):
-            found = compare_results(self.notes, self.node, self._values, how)
-            return self._concluded(found, replace(work, judged=work.elements))
+            return self._concluded(self._conclude({ref: np.array([place])}), replace(work, judged=1))
+        if not (self.request.limits.are_passed_by(derived) and self.request.nonce):
+            return self._concluded(self._conclude(), replace(work, judged=work.elements))
         drawn = self._affordable(derived, work.elements)
         places = {ref: self._places(ref, drawn) for ref in self._results}
         if sum(map(len, places.values())) == work.elements:
-            found = compare_results(self.notes, self.node, self._values, how)
-            return self._concluded(found, replace(work, judged=work.elements))
-        found = ComparedResults()
-        work = self._product(found, places, replace(work, drawn=drawn))
-        per_element = max(1, derived.flops // max(work.elements, 1))
-        chunk = max(1, CHUNK_TERMS // per_element)
-        found = found.joined(compare_results(self.notes, self.node, self._values, how, places, chunk))
-        judged = sum(len(each) for each in places.values())
-        return self._concluded(found, replace(work, judged=judged))
+            return self._concluded(self._conclude(), replace(work, judged=work.elements))
+        objection, work = self._product(places, replace(work, drawn=drawn))
+        chunk = max(1, CHUNK_TERMS // max(1, derived.flops // max(work.elements, 1)))
+        found = self._conclude(places, chunk)
+        found.wrong[:0] = objection
+        return self._concluded(found, replace(work, judged=sum(map(len, places.values()))))
+
+    def _conclude(self, places: Mapping[Ref, Places] | None = None, chunk: int = 0) -> Conclusions:
+        judge = OperatorJudge(self.bundle.opening.graph, self.request.precision, self.request.profile)
+        return conclude(self.notes, judge, self.node, self._values, self.request.bands, places, chunk)
 
     def _affordable(self, derived: Derived, elements: int) -> int:
         """How many elements of each result are drawn: those that cost what a small operator costs."""
-        limits = self.question.limits
+        limits = self.request.limits
         return min(limits.elements, max(FEWEST, limits.whole_flops * elements // max(derived.flops, 1)))
 
     def _places(self, ref: Ref, count: int) -> Places:
-        """The elements of a result that are judged: those that are drawn, the named one, and the suspects."""
-        subject, suspects = f"{self._subject}/{ref}", self.question.suspects.get(ref)
-        places = chosen_places(self.question.nonce, subject, self._size(ref), count, self._named(ref))
-        return places if suspects is None else np.union1d(places, suspects)
+        """The elements of a result that are judged: those that are drawn, the named one, and those that deviate."""
+        from tallystick.judging.leaf.sampling import chosen_places
+
+        named, deviating = self.request.element, self.request.deviating.get(ref)
+        place = named[1] if named is not None and named[0] == ref else None
+        places = chosen_places(self.request.nonce, f"{self._subject}/{ref}", self._size(ref), count, place)
+        return places if deviating is None else np.union1d(places, deviating)
 
     @property
     def _subject(self) -> str:
         return f"{self.bundle.opening.operators.root}/{self.bundle.operator.index}"
 
-    def _named(self, ref: Ref) -> int | None:
-        """The element of a result that the challenger named."""
-        named = self.question.element
-        return named[1] if named is not None and named[0] == ref else None
-
     @property
     def _named_alone(self) -> tuple[Ref, int] | None:
         """The element that the challenger named, where nothing else was asked about."""
-        return None if self.question.nonce else self.question.element
+        return None if self.request.nonce else self.request.element
 
-    def _exists(self, ref: Ref, place: int) -> bool:
-        return ref in self._results and 0 <= place < self._size(ref)
+    def _product(self, places: dict[Ref, Places], work: RulingWork) -> tuple[list[str], RulingWork]:
+        """Check all rows of a product of matrices at once; add where its errors are largest to the `places`.
 
-    def _product(self, found: ComparedResults, places: dict[Ref, Places], work: RulingWork) -> RulingWork:
-        """Check all rows of a product of matrices at once, and add what is suspicious; what it cost."""
-        product, limits = product_of(self.node, self._values), self.question.limits
+        Returns what is wrong with it, and what the check cost.
+        """
+        from tallystick.judging.leaf.freivalds import check_product, places_of_largest_errors, product_of, signs_of
+
+        product, limits = product_of(self.node, self._values), self.request.limits
         if product is None:
-            return work
-        signs = signs_of(self.question.nonce, self._subject, product.claimed.shape[-1], limits.vectors)
-        residuals = check_product(product, signs, self.question.precision)
-        row = f"row {','.join(map(str, residuals.suspects[0]))}"
+            return [], work
+        signs = signs_of(self.request.nonce, self._subject, product.claimed.shape[-1], limits.vectors)
+        residuals = check_product(product, signs, self.request.precision)
+        row = f"row {','.join(map(str, residuals.worst_rows[0]))}"
         detail = f"{residuals.unbounded} of {residuals.shares.size} rows have no bound" if residuals.unbounded else ""
         self.notes.note(Finding(residuals.worst, 1.0, "", row, detail), "product", f"node {self.node.number}")
-        if not residuals.holds:
-            found.wrong.append(
-                f"{row} of the product leaves the sum of its bounds by a factor of {residuals.worst:.4g}"
-            )
-        suspects = suspicious_places(product, residuals, limits.rows, FEWEST)
-        ref = self._results[0]
-        places[ref] = np.union1d(places[ref], suspects)
-        rows = residuals.shares.size - residuals.unbounded
-        return replace(work, vectors=residuals.vectors if rows else 0, rows=rows, unbounded=residuals.unbounded)
+        objection = f"{row} of the product leaves the sum of its bounds by a factor of {residuals.worst:.4g}"
+        ref, rows = self._results[0], residuals.shares.size - residuals.unbounded
+        places[ref] = np.union1d(places[ref], places_of_largest_errors(product, residuals, limits.rows, FEWEST))
+        work = replace(work, vectors=residuals.vectors if rows else 0, rows=rows, unbounded=residuals.unbounded)
+        return [] if residuals.holds else [objection], work
 
-    def _concluded(self, found: ComparedResults, work: RulingWork) -> Ruling:
+    def _concluded(self, found: Conclusions, work: RulingWork) -> Ruling:
         """From the strongest statement to the weakest; what is open goes to a committee before a tie ends it."""
         if found.wrong:
             ruling = self._ruled(Fault.PROVER, Ground.BOUND, found.wrong[0], work)
@@ -202,7 +187,7 @@ class _Leaf:
         return self._ruled(Fault.CHALLENGER, Ground.HOLDS, "; ".join([reason, *self._missed(work)]), work)
 
     def _missed(self, work: RulingWork) -> Iterator[str]:
-        """With which probability something is wrong all the same, whatever was named or suspected besides."""
+        """With which probability something is wrong all the same, whatever was named or found to deviate."""
         if work.judged >= work.elements:
             return
         if self._named_alone is not None:
@@ -228,11 +213,11 @@ class _Leaf:
         record = opening.opened_record()
         if work.judged < work.elements:
             yield f"{work.elements - work.judged} of {work.elements} elements"
-        if self.question.published is None:
+        if self.request.published is None:
             yield "whether transcript and graph are those of the claim that was published: only the claim says so"
         else:
             names = {named: name for name, named in {**opening.sources, **opening.results}.items()}
-            yield from self.question.published.not_checked(
+            yield from self.request.published.not_checked(
                 opening, record, lambda named: named in names and bool(small_values(self.bundle, {names[named]: named}))
             )
         if isinstance(record, StepRecord) and (record.pre.exact is None or record.post.exact is None):
@@ -240,14 +225,7 @@ class _Leaf:
 
     def _assumed(self) -> Iterator[str]:
         yield "SHA-256 is collision resistant, and NumPy computes what it says"
-        if self.question.nonce:
+        if self.request.nonce:
             yield "the nonce was drawn after the prover had committed to the operator, and not by the prover"
-        if self.question.profile is not None:
+        if self.request.profile is not None:
             yield "honest stacks differ by no more than those the profile was calibrated on"
-
-
-def _check_subject(bundle: LeafBundle, question: LeafRequest) -> None:
-    if question.opening not in (None, bundle.opening.identity):
-        raise ProofError(f"the bundle is about the opening {bundle.opening.identity}, another one than is contested")
-    if question.index not in (None, bundle.operator.index):
-        raise ProofError(f"the bundle is about operator {bundle.operator.index}, another one than is contested")

@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING, Final
 
 from tallystick.commitments.digests import Digest
 from tallystick.commitments.encoding import Json
-from tallystick.disputes.game.fault import Fault
 from tallystick.graphs.derive import Derived
 from tallystick.graphs.graph import Ref
+from tallystick.judging.fault import Fault
 from tallystick.judging.leaf.bundle import BundleSizes
-from tallystick.judging.leaf.parts import Places
-from tallystick.judging.leaf.ties import BANDS
-from tallystick.judging.published import Published
+from tallystick.judging.operator.places import Places
 from tallystick.judging.verdict import Verdict
 from tallystick.operators.precision import UNSTATED, Precision
-from tallystick.transcripts.profile import Profile
+
+if TYPE_CHECKING:
+    from tallystick.judging.published import Published
+    from tallystick.transcripts.profile import Profile
+
+BANDS: Final = 2.0
+"""The default margin of ties: both numbers may be off by one rounding."""
 
 
 class Ground(StrEnum):
@@ -62,7 +67,7 @@ class LeafRequest:
 
     `profile` holds calibrated thresholds, `published` the claim as it was published. `nonce` was drawn after the
     prover had committed to the leaf. `element` is what the challenger named, a result and a flat place in it: without a
-    nonce it alone is judged, and every element where none is named. `suspects` are elements of a large operator that
+    nonce it alone is judged, and every element where none is named. `deviating` are elements of a large operator that
     are judged besides those that are drawn, because a kernel of whoever judges gives others. `opening` and `index` say
     which leaf is contested: a bundle about another one is refused. Without `bits`, the states and outputs of an opening
     are not compared with the digests in its record (`check_binding`).
@@ -73,7 +78,7 @@ class LeafRequest:
     published: Published | None = None
     nonce: bytes = b""
     element: tuple[Ref, int] | None = None
-    suspects: Mapping[Ref, Places] = field(default_factory=dict)
+    deviating: Mapping[Ref, Places] = field(default_factory=dict)
     bands: float = BANDS
     opening: Digest | None = None
     index: int | None = None

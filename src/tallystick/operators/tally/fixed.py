@@ -9,9 +9,10 @@ are named after (2⁻²⁸ and better) is a matter of quality, not of agreement.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from tallystick.operators.algebra import Comparison
+if TYPE_CHECKING:
+    from tallystick.operators.algebra import Comparison
 
 X = TypeVar("X")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from tallystick.commitments.philox import MULTIPLIERS, ROUNDS, WEYL
 from tallystick.errors import MalformedError
 from tallystick.operators.algebra import Algebra, V
 from tallystick.operators.definition import Exactness, Family
@@ -18,9 +19,6 @@ FAMILY = Family()
 
 WORD: Final = 64
 LANES: Final = 4
-ROUNDS: Final = 10
-MULTIPLIERS: Final = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
-WEYL: Final = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
 SIGNIFICAND: Final = {"F64": 53, "F32": 24, "F16": 11, "BF16": 8}
 WORDS_MAX: Final = 1 << 53
 

@@ -21,14 +21,13 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.errors import MalformedError, UnavailableError
+from tallystick.errors import MalformedError
 
 Numbers = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 RESOLUTION: Final = {8: 10, 4: 8, 1: 6}
 ZERO: Final = -128
-EXPONENT_MAX: Final = 127
 HALF_OCTAVE: Final = 0.7071067811865476
 """√½ in binary64: where log₂ rounds up."""
 FLOAT32_HALF_STEP: Final = 2.0**-24
@@ -48,23 +47,6 @@ def reach(bits: int) -> float:
     return math.inf if bits == 32 else math.sqrt((codes - 1) ** 3 / (12 * codes)) * 2.0 ** -RESOLUTION[bits]
 
 
-def encode_numbers(numbers: Numbers, norms: Numbers, bits: int) -> Bytes:
-    """The wire form of numbers [blocks, width] with the norms [blocks] of their hidden states: [blocks, bytes].
-
-    Raises `UnavailableError` for numbers that have none.
-    """
-    with np.errstate(over="ignore"):
-        narrow = numbers.astype("<f4")
-    if not np.isfinite(narrow).all() or not np.isfinite(norms).all():
-        raise UnavailableError("hidden states: not finite, or too large for a fingerprint")
-    if bits == 32:
-        return narrow.view(np.uint8)
-    exponents = _exponents(norms)
-    codes = np.where(exponents[:, None] == ZERO, 0.0, np.floor(numbers / _steps(exponents, bits)))
-    residues = np.mod(codes, 2**bits).astype(np.uint8)
-    return np.concatenate([exponents.astype(np.int8).view(np.uint8)[:, None], _pack(residues, bits)], axis=1)
-
-
 def relative_gaps(data: Bytes, own: Numbers, norms: Numbers, bits: int) -> Numbers:
     """How far own numbers [blocks, width] lie from those that claimed [blocks, bytes] may stand for: [blocks].
 
@@ -81,7 +63,7 @@ def relative_gaps(data: Bytes, own: Numbers, norms: Numbers, bits: int) -> Numbe
     codes = _unpack(data[:, 1:], own.shape[1], bits)
     if codes[exponents == ZERO].any():
         raise MalformedError("fingerprint.data: a code in a block whose norm is 0")
-    steps = _steps(exponents, bits)
+    steps = grid_steps(exponents, bits)
     offsets = np.mod(own / steps - codes - 0.5, 2**bits)
     cells = np.minimum(offsets, 2**bits - offsets)
     gaps = np.maximum(cells - 0.5, 0.0) * steps
@@ -89,15 +71,8 @@ def relative_gaps(data: Bytes, own: Numbers, norms: Numbers, bits: int) -> Numbe
     return np.maximum(_relative(gaps, norms), _norm_gaps(exponents, norms))
 
 
-def _exponents(norms: Numbers) -> Integers:
-    mantissas, exponents = np.frexp(norms)
-    rounded = exponents.astype(np.int64) - (mantissas < HALF_OCTAVE)
-    if (rounded > EXPONENT_MAX).any():
-        raise UnavailableError("hidden states: too large for a fingerprint")
-    return np.where((norms == 0.0) | (rounded <= ZERO), ZERO, rounded)
-
-
-def _steps(exponents: Integers, bits: int) -> Numbers:
+def grid_steps(exponents: Integers, bits: int) -> Numbers:
+    """The distance of neighbouring cells of the grid, F64[blocks, 1]."""
     return np.ldexp(1.0, exponents - RESOLUTION[bits])[:, None]
 
 
@@ -118,15 +93,6 @@ def _norm_gaps(exponents: Integers, norms: Numbers) -> Numbers:
 def _relative(gaps: Numbers, norms: Numbers) -> Numbers:
     sizes = np.sqrt(np.square(gaps).mean(axis=1))
     return np.where(sizes == 0.0, 0.0, np.divide(sizes, norms, out=np.full_like(sizes, np.inf), where=norms > 0.0))
-
-
-def _pack(residues: Bytes, bits: int) -> Bytes:
-    if bits == 8:
-        return residues
-    if bits == 1:
-        return np.packbits(residues, axis=1, bitorder="little")
-    nibbles = np.pad(residues, ((0, 0), (0, residues.shape[1] % 2)))
-    return np.asarray(nibbles[:, ::2] | nibbles[:, 1::2] << 4, np.uint8)
 
 
 def _unpack(packed: Bytes, width: int, bits: int) -> Integers:

@@ -18,7 +18,7 @@ Rows: TypeAlias = Mapping[int, Array]
 """Hidden states by layer, each [tokens, width of the model]."""
 
 PUBLIC_SEED: Final = digest("directions", b"public").removeprefix("sha256:")
-"""The seed to use where none is agreed on: everybody knows it, as everybody knows any seed that is fixed beforehand."""
+"""The seed where none is agreed on. It is public, as is any seed that is fixed beforehand."""
 BLOCK_MAX: Final = 1024
 WIDTH_MAX: Final = 1024
 LAYERS_MAX: Final = 1 << 10
@@ -27,7 +27,7 @@ _SEED: Final = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class FingerprintSettings:
-    """What is summarised and how; both sides know it, and a receipt states it.
+    """What is summarised and how; a receipt states it.
 
     A block of up to `block` tokens and one layer give one summary: of `width` numbers in `bits` bits each under a
     projection drawn from `seed`, or by TOPLOC of the `width` largest of the block (`bits` and `seed` then mean nothing

@@ -1,4 +1,4 @@
-"""What is fingerprinted where nobody asks for something else: half a byte a token that sees every part of a model."""
+"""The standard fingerprints: half a byte a token, sensitive to every part of a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hidden states to the wire form of a fingerprint, and from it to the distance of every block and layer."""
+"""The wire form of a fingerprint: its size, and the distance of every block and layer from a verifier's own rows."""
 
 from __future__ import annotations
 
@@ -8,32 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.errors import MalformedError
-from tallystick.tolerances.fingerprints import residues, toploc
+from tallystick.tolerances.fingerprints import residues
 from tallystick.tolerances.fingerprints.projection import block_norms, summarise
 from tallystick.tolerances.fingerprints.settings import Array, Distance, FingerprintSettings, Rows, rows_of
-
-
-def encode_rows(rows: Rows, settings: FingerprintSettings) -> bytes:
-    """The wire form over rows [tokens, d] of every layer of `settings`: blocks in order, inside a block the layers.
-
-    Raises:
-        MalformedError: a layer is not there, or their numbers of tokens differ.
-        UnavailableError: a hidden state is not finite or too large.
-    """
-    held = rows_of(rows, settings.layers)
-    if settings.method == "toploc":
-        return b"".join(toploc.encode_block(block, settings.width) for block in _blocks(held, settings))
-    summaries = np.stack([summarise(held[layer], layer, settings) for layer in settings.layers])
-    norms = np.stack([block_norms(held[layer], settings.block) for layer in settings.layers])
-    return encode_summaries(summaries, norms, settings)
-
-
-def encode_summaries(
-    summaries: npt.NDArray[np.float64], norms: npt.NDArray[np.float64], settings: FingerprintSettings
-) -> bytes:
-    """The wire form of a projection's numbers [layers, blocks, width] and the norms [layers, blocks] of the blocks."""
-    in_order = summaries.transpose(1, 0, 2).reshape(-1, settings.width)
-    return residues.encode_numbers(in_order, norms.T.reshape(-1), settings.bits).tobytes()
 
 
 def measure(data: bytes, rows: Rows, settings: FingerprintSettings) -> tuple[Distance, ...]:
@@ -55,12 +32,15 @@ def measure(data: bytes, rows: Rows, settings: FingerprintSettings) -> tuple[Dis
 def wire_bytes(tokens: int, size: int, settings: FingerprintSettings) -> int:
     """The bytes that `tokens` tokens of hidden width `size` take."""
     if settings.method == "toploc":
+        from tallystick.tolerances.fingerprints import toploc
+
         counts = [min(settings.width, count * size) for _, count in settings.spans(tokens)]
         return len(settings.layers) * sum(map(toploc.block_bytes, counts))
     return settings.blocks(tokens) * len(settings.layers) * residues.block_bytes(settings.width, settings.bits)
 
 
-def _blocks(held: Rows, settings: FingerprintSettings) -> Iterator[Array]:
+def blocks_of(held: Rows, settings: FingerprintSettings) -> Iterator[Array]:
+    """The rows of every block, inside a block by layer: the order of the wire form."""
     tokens = len(held[settings.layers[0]])
     return (held[layer][first : first + n] for first, n in settings.spans(tokens) for layer in settings.layers)
 
@@ -83,9 +63,11 @@ def _projected(
 
 
 def _compare_toploc(data: bytes, held: Rows, settings: FingerprintSettings) -> Iterator[Distance]:
+    from tallystick.tolerances.fingerprints import toploc
+
     places = [(layer, *span) for span in settings.spans(len(held[settings.layers[0]])) for layer in settings.layers]
     start = 0
-    for (layer, first, count), block in zip(places, _blocks(held, settings), strict=True):
+    for (layer, first, count), block in zip(places, blocks_of(held, settings), strict=True):
         values = min(settings.width, block.size)
         end = start + toploc.block_bytes(values)
         found = toploc.compare_block(toploc.parse_block(data[start:end], values), block)

@@ -18,7 +18,7 @@ from tallystick.disputes.coordinators.ethereum.encoding import (
     decode_answer,
     decode_move,
     encode_call,
-    encode_founding,
+    encode_deployment,
     encode_move,
 )
 from tallystick.disputes.game.game import apply
@@ -78,7 +78,7 @@ class Deployed:
         self.chain = chain
         self._eth = chain.web3.eth
         self._sender = str(self._eth.accounts[0])
-        receipt = self._sent({"data": encode_founding(rules, board), "gas": FOUNDING_GAS})
+        receipt = self._sent({"data": encode_deployment(rules, board), "gas": FOUNDING_GAS})
         self.founding_gas = int(receipt["gasUsed"])
         self.address = str(receipt["contractAddress"])
         self.state = State(rules)

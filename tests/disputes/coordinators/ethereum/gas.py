@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from tallystick.disputes.coordinators.ethereum.encoding import encode_move
 from tallystick.disputes.game.cheap import convict
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import (
     Appeal,
     Concede,
@@ -30,6 +29,7 @@ from tallystick.disputes.game.moves import (
 from tallystick.disputes.game.rules import Rules
 from tallystick.disputes.game.state import Clocks, Dispute, Phase
 from tallystick.errors import RuleError
+from tallystick.judging.fault import Fault
 from tests.disputes.coordinators.ethereum.deployed import Chain, Deployed
 from tests.disputes.coordinators.ethereum.operator_trees import DeepTree, OperatorTree, cut, operator_tree, root
 from tests.disputes.coordinators.ethereum.play import PLANTED, SALT, Play

@@ -10,15 +10,8 @@ from functools import cached_property
 from typing import Protocol
 
 from tallystick.commitments.digests import Digest
-from tallystick.commitments.tree import (
-    Hash,
-    HashReader,
-    LeafHashes,
-    leaf_hash,
-    node_hash,
-    prove_inclusion,
-    subtree_root,
-)
+from tallystick.commitments.proofs import HashReader, LeafHashes, prove_inclusion, subtree_root
+from tallystick.commitments.tree import Hash, leaf_hash, node_hash
 from tallystick.disputes.game.cheap import record_bytes
 from tallystick.disputes.game.moves import Cut, Evidence, RecordForm, TensorForm, ValueWriter
 from tallystick.tensors.digest import tensor_digest

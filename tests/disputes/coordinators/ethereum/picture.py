@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tallystick.disputes.game.committee import VOTE_CODES
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.state import Credit, Dispute, MemberStake, Phase, PostedClaim, Round, State, Status
+from tallystick.judging.fault import Fault
 
 PHASES = list(Phase)
 STATUSES = list(Status)

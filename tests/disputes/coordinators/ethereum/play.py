@@ -7,7 +7,6 @@ from typing import Any
 
 from tallystick.commitments.digests import Digest
 from tallystick.disputes.game import committee
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import (
     Choose,
     Contest,
@@ -24,6 +23,7 @@ from tallystick.disputes.game.moves import (
 )
 from tallystick.disputes.game.partition import bounds, cut_places
 from tallystick.disputes.game.state import Dispute, Phase
+from tallystick.judging.fault import Fault
 from tests.disputes.coordinators.ethereum.deployed import Deployed
 from tests.disputes.coordinators.ethereum.operator_trees import Tree, cut, root
 

@@ -19,26 +19,26 @@ from tallystick.disputes.coordinators.ethereum.attesting import RemoteAttester, 
 from tallystick.disputes.coordinators.ethereum.board import AttestingBoard, FolderBoard, check_attestation
 from tallystick.disputes.coordinators.ethereum.client import connect
 from tallystick.disputes.coordinators.ethereum.deploy import deploy
+from tallystick.disputes.coordinators.ethereum.deployment import contract_address
 from tallystick.disputes.coordinators.ethereum.encoding import (
     ARGUMENTS,
     artefact,
-    decode_founding,
+    decode_deployment,
     decode_move,
-    encode_founding,
+    encode_deployment,
     encode_move,
     refusal,
 )
-from tallystick.disputes.coordinators.ethereum.founding import contract_address
 from tallystick.disputes.coordinators.ethereum.keys import ORDER, EthereumKey
 from tallystick.disputes.coordinators.ethereum.location import ContractLocation
 from tallystick.disputes.coordinators.local.board import BlobStore
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
-from tallystick.disputes.coordinators.local.wire import RequestLimits
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.game import TRANSITIONS
 from tallystick.disputes.game.moves import Move, read_move
 from tallystick.disputes.game.rules import Rules
 from tallystick.errors import MalformedError, ProofError, RuleError, UnavailableError, UsageError
+from tallystick.http.client import RequestLimits
+from tallystick.judging.fault import Fault
 from tests.disputes.coordinators.ethereum.chains import (
     KEYS,
     QUICK,
@@ -163,22 +163,22 @@ def test_a_refusal_has_the_code_of_the_rules_and_anything_else_says_that_it_has_
 
 def test_rules_are_read_back_from_the_transaction_that_made_the_contract() -> None:
     given = rules()
-    assert decode_founding(encode_founding(given, None)) == (given, None)
-    assert decode_founding(encode_founding(given, ACTOR)) == (given, ACTOR)
+    assert decode_deployment(encode_deployment(given, None)) == (given, None)
+    assert decode_deployment(encode_deployment(given, ACTOR)) == (given, ACTOR)
     bare = rules(referee=None, guardian=None, planter=None, members=())
-    assert decode_founding(encode_founding(bare, None)) == (bare, None)
+    assert decode_deployment(encode_deployment(bare, None)) == (bare, None)
 
 
 @pytest.mark.parametrize("cut", [0, 1, 100])
 def test_other_code_and_other_bytes_are_no_founding(cut: int) -> None:
-    data = encode_founding(rules(), None)
+    data = encode_deployment(rules(), None)
     with pytest.raises(MalformedError):
-        decode_founding(data[:cut] + b"\x00" + data[cut + 1 :] if cut else data[:-1])
+        decode_deployment(data[:cut] + b"\x00" + data[cut + 1 :] if cut else data[:-1])
 
 
 def test_rules_for_parties_elsewhere_are_no_rules_of_a_contract() -> None:
     with pytest.raises(MalformedError, match="no Ethereum address"):
-        encode_founding(rules(referee="ab" * 32), None)
+        encode_deployment(rules(referee="ab" * 32), None)
 
 
 def test_a_connection_knows_the_rules_without_being_told(chain: Chain) -> None:
@@ -410,7 +410,7 @@ def test_a_contract_with_a_board_takes_moves_whose_data_is_there_alone(tmp_path:
         hall.play(prover, until=lambda state: bool(state.claims))
         hall.play(hall.challenger(), until=lambda state: bool(state.disputes))
         assert prover.step() is False
-        assert any("the contract wants the word of its board" in line for line in hall.said)
+        assert any("the contract requires the attestation of its board" in line for line in hall.said)
         seat = prover.coordinator.coordinator  # type: ignore[attr-defined]
         seat.attester = AttestingBoard(FolderBoard(tmp_path / "empty"), KEYS["board"], seat.chain_id, seat.contract)
         prover.rests.clear()
@@ -453,7 +453,7 @@ def test_a_board_gives_its_word_over_http(tmp_path: Path) -> None:
     with served(create_app(AttestingBoard(folder, KEYS["board"], 5, ACTOR))) as url:
         board = RemoteAttester(url, KEYS["board"].address, 5, ACTOR, effort)
         assert board.attest(1, 2, data) == AttestingBoard(folder, KEYS["board"], 5, ACTOR).attest(1, 2, data)
-        with pytest.raises(UnavailableError, match="gives no word"):
+        with pytest.raises(UnavailableError, match="does not attest"):
             board.attest(1, 2, digest("blob", b"not there"))
         with pytest.raises(UnavailableError, match="about another contract"):
             replace(board, chain=6).attest(1, 2, data)

@@ -15,9 +15,9 @@ import pytest
 
 from tallystick.disputes.coordinators.ethereum.client import EthereumCoordinator
 from tallystick.disputes.coordinators.ethereum.endpoints import ANSWER_BYTES_MAX, RetryRules
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Move
 from tallystick.errors import UnavailableError
+from tallystick.judging.fault import Fault
 from tests.disputes.coordinators.ethereum.chains import (
     KEYS,
     QUICK,

@@ -13,11 +13,10 @@ from web3.providers.eth_tester import EthereumTesterProvider
 from tallystick.disputes.coordinators.ethereum.encoding import (
     EVIDENCE,
     encode_call,
-    encode_founding,
+    encode_deployment,
     encode_move,
     rules_to_abi,
 )
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.invariants import broken
 from tallystick.disputes.game.moves import (
     Appeal,
@@ -35,6 +34,7 @@ from tallystick.disputes.game.moves import (
 from tallystick.disputes.game.rules import ELEMENT_MAX, RESULT_MAX, Rules
 from tallystick.disputes.game.state import Phase, Status
 from tallystick.errors import RuleError
+from tallystick.judging.fault import Fault
 from tests.disputes.coordinators.ethereum.deployed import Chain, Deployed, InProcessChain
 from tests.disputes.coordinators.ethereum.gas import faulty_tree
 from tests.disputes.coordinators.ethereum.operator_trees import DeepTree, OperatorTree, cut, operator_tree
@@ -228,7 +228,7 @@ def test_numbers_that_a_move_does_not_hold_are_not_taken_for_an_element(play: Pl
 def test_the_code_fits_on_a_chain(play: Play) -> None:
     assert 0 < len(play.contract.code) <= CODE_BYTES_MAX
     everybody = ["0x" + number.to_bytes(20).hex() for number in range(1, 256)]
-    assert len(encode_founding(rules(everybody, everybody[0]), everybody[1])) <= FOUNDING_BYTES_MAX
+    assert len(encode_deployment(rules(everybody, everybody[0]), everybody[1])) <= FOUNDING_BYTES_MAX
 
 
 @pytest.mark.parametrize(

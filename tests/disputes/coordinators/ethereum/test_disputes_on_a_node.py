@@ -15,7 +15,6 @@ import pytest
 from tallystick.disputes.coordinators.coordinator import MoveEntry
 from tallystick.disputes.coordinators.manifest import Manifest
 from tallystick.disputes.game.cheap import CAST
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Prove, Reveal
 from tallystick.disputes.game.protocols import Trace
 from tallystick.disputes.game.state import State, Status
@@ -23,6 +22,7 @@ from tallystick.disputes.parties import programs
 from tallystick.disputes.parties.evidence import find_evidence
 from tallystick.disputes.parties.offers import offer_of
 from tallystick.disputes.parties.player import Player
+from tallystick.judging.fault import Fault
 from tallystick.transcripts.opening import OpenedOperator
 from tallystick.transcripts.record import OperatorRecord
 from tests.disputes.coordinators.ethereum.chains import KEYS, MEMBERS, Chain, running_chain

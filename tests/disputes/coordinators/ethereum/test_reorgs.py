@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.disputes.coordinators.ethereum.client import UndoneError
-from tallystick.disputes.game.fault import Fault
+from tallystick.disputes.coordinators.ethereum.client import ReorganisedError
 from tallystick.disputes.game.moves import Move, Pause, value_of
 from tallystick.disputes.game.state import State, Status
+from tallystick.judging.fault import Fault
 from tests.disputes.coordinators.ethereum.chains import KEYS, QUICK, Chain, claim, contest, running_chain
 from tests.disputes.coordinators.ethereum.halls import SMALL, Hall, is_settled
 from tests.support.toy_game import CountingJudge
@@ -154,7 +154,7 @@ def test_a_chain_that_undoes_final_blocks_is_noticed_and_read_anew(
         assert [entry.move.kind for entry in reader.entries()] == ["post"]
         chain.node.ask("anvil_reorg", 7, [])
         chain.node.mine(1)
-        with pytest.raises(UndoneError):
+        with pytest.raises(ReorganisedError):
             reader.entries(1)
         assert reader.entries() == ()
         assert reader.entries(0) == ()

@@ -15,7 +15,7 @@ from typing import Any, TextIO
 import pytest
 
 from tallystick.disputes.coordinators.ethereum.fees import FeeRules, GasOffer, first_offer, raised
-from tallystick.disputes.coordinators.ethereum.journal import HeldError, Signed, TransactionJournal
+from tallystick.disputes.coordinators.ethereum.journal import JournalLockedError, Signed, TransactionJournal
 from tallystick.errors import MalformedError, UnavailableError
 from tests.disputes.coordinators.ethereum.chains import KEYS, Ask, Chain, Proxy, claim, running_chain
 
@@ -151,7 +151,11 @@ def test_a_journal_that_is_damaged_before_its_last_line_is_not_guessed_at(tmp_pa
 
 def test_one_process_at_a_time_holds_a_journal(tmp_path: Path) -> None:
     journal = TransactionJournal(tmp_path / "journal")
-    with journal.held(0), pytest.raises(HeldError, match="another program sends with this key"), journal.held(0.1):
+    with (
+        journal.held(0),
+        pytest.raises(JournalLockedError, match="another program sends with this key"),
+        journal.held(0.1),
+    ):
         pass
     with journal.held(0) as pages:
         assert pages.pending == ()

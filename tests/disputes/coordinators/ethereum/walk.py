@@ -9,7 +9,6 @@ from typing import Any
 from tallystick.commitments.digests import Digest
 from tallystick.commitments.tree import Hash
 from tallystick.disputes.game import committee
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.game import apply
 from tallystick.disputes.game.moves import (
     Appeal,
@@ -48,6 +47,7 @@ from tallystick.disputes.game.pausing import game_time
 from tallystick.disputes.game.rules import ELEMENT_MAX, RESULT_MAX, Rules
 from tallystick.disputes.game.state import Dispute, Phase, State, Status
 from tallystick.errors import RuleError
+from tallystick.judging.fault import Fault
 from tests.disputes.coordinators.ethereum.operator_trees import (
     DEEP_SIZES,
     SIZES,

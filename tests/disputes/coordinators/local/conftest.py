@@ -11,7 +11,7 @@ import pytest
 
 from tallystick.disputes.coordinators.local.client import RemoteCoordinator
 from tallystick.disputes.coordinators.local.server import BodyTimeouts, create_app
-from tallystick.disputes.coordinators.local.wire import RequestLimits
+from tallystick.http.client import RequestLimits
 from tallystick.http.listening import served
 from tests.disputes.coordinators.local.keys import LocalWorld, set_up
 from tests.disputes.coordinators.local.script import rules

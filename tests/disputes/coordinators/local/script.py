@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Contest, Convene, Disclose, Draw, Enlist, Move, Post, Settle, Tally, Vote
 from tallystick.disputes.game.rules import Rules
 from tallystick.disputes.game.state import Phase, State
+from tallystick.judging.fault import Fault
 from tests.disputes.coordinators.conformance import MEMBERS, NO_SEAL, RECORDS, SALT, Play, usual_rules
 from tests.disputes.coordinators.local.keys import LocalWorld, party_of
 
@@ -28,7 +28,7 @@ def second_of(number: int) -> int:
 
 def take_next(world: LocalWorld) -> bool:
     """Make the next move of the script, at a time that the number of moves determines; whether there was one."""
-    world.clock.advance(second_of(world.place.book().count))
+    world.clock.advance(second_of(world.place.chain().count))
     play = Play(world)
     step = _next_step(play, world.place.state)
     if step is not None:

@@ -30,12 +30,12 @@ from tallystick.disputes.coordinators.local.signed import (
     sign_move,
     signed_body,
 )
-from tallystick.disputes.coordinators.local.wire import RequestLimits
 from tallystick.disputes.game.moves import Choose, Timeout
 from tallystick.disputes.parties.due_moves import DueMoves
 from tallystick.disputes.parties.player import Pace, Player
 from tallystick.disputes.parties.workspace import Workspace
 from tallystick.errors import MalformedError, ProofError, RuleError, UnavailableError, UsageError
+from tallystick.http.client import RequestLimits
 from tallystick.http.listening import served
 from tests.disputes.coordinators.conformance import Play
 from tests.disputes.coordinators.local.keys import LocalWorld, key_of, party_of
@@ -47,7 +47,7 @@ Connect = Callable[..., RemoteCoordinator]
 def test_a_client_follows_a_whole_dispute_and_checks_every_entry(world: LocalWorld, remote: Connect) -> None:
     place = remote()
     while take_next(world):
-        assert place.book() == world.place.book()
+        assert place.chain() == world.place.chain()
     assert list(place.entries()) == list(world.place.entries())
     assert place.account(party_of("prover")).purse == world.place.purse(party_of("prover"))
 
@@ -87,24 +87,24 @@ def rewritten(world: LocalWorld, time: int) -> Accepted:
 def test_a_coordinator_that_rewrites_an_entry_is_found_out_by_whoever_saw_it(
     played: LocalWorld, remote: Connect, tmp_path: Path
 ) -> None:
-    witness, newcomer = remote(), remote()
-    witness.book()
+    reader, newcomer = remote(), remote()
+    reader.chain()
     forge(tmp_path / "coordinator.db", 4, rewritten(played, played.clock() + 7))
     with pytest.raises(ProofError, match="not the one that the coordinator showed before"):
-        witness.entries()
+        reader.entries()
     assert newcomer.entries()[4].time == played.clock() + 7
 
 
 def test_a_coordinator_that_forgets_an_entry_is_found_out_by_whoever_saw_it(
     played: LocalWorld, remote: Connect, tmp_path: Path
 ) -> None:
-    witness = remote()
-    witness.book()
+    reader = remote()
+    reader.chain()
     with closing(sqlite3.connect(tmp_path / "coordinator.db")) as database:
         database.execute("delete from entries where number = 4")
         database.commit()
     with pytest.raises(ProofError, match="not the one that the coordinator showed before"):
-        witness.entries()
+        reader.entries()
     assert len(remote().entries()) == 4
 
 
@@ -193,7 +193,7 @@ def test_a_coordinator_cannot_move_for_a_party(played: LocalWorld, remote: Conne
         if key == "coordinator":
             with pytest.raises(ProofError, match="not signed by its actor"):
                 remote().entries()
-    assert remote().book().state.disputes[0].low == 5  # the party itself can
+    assert remote().chain().state.disputes[0].low == 5  # the party itself can
 
 
 def test_an_entry_under_another_key_than_the_coordinators_is_refused(
@@ -323,7 +323,7 @@ def test_a_client_never_hangs_and_never_crashes(reply: Callable[[socket.socket],
 def test_nobody_there_is_one_clear_line() -> None:
     with pytest.raises(UnavailableError, match="no answer after 2 attempts"):
         RemoteCoordinator("http://127.0.0.1:1", effort=RequestLimits(seconds=1, attempts=2, pause=0.01))
-    with pytest.raises(UsageError, match="no URL of a coordinator"):
+    with pytest.raises(UsageError, match="no URL of an HTTP server"):
         RemoteCoordinator("ftp://127.0.0.1")
 
 
@@ -438,8 +438,8 @@ def test_eight_clients_at_once_all_get_their_moves_in(url: str, world: LocalWorl
     places = [remote() for _ in range(clients)]
     with ThreadPoolExecutor(clients) as pool:
         list(pool.map(post_all, places))
-    books = [place.book() for place in places]
-    assert all(book == world.place.book() for book in books)
+    books = [place.chain() for place in places]
+    assert all(chain == world.place.chain() for chain in books)
     assert books[0].count == clients * moves
 
 
@@ -475,7 +475,7 @@ def beyond(proxy: Proxy) -> Iterator[str]:
 
 
 ASKED: dict[str, Callable[[RemoteCoordinator, LocalWorld], object]] = {
-    "charter": lambda place, _: RemoteCoordinator(place._wire.url),
+    "charter": lambda place, _: RemoteCoordinator(place._http.url),
     "time": lambda place, _: place.now(),
     "entries": lambda place, _: place.entries(),
     "move": lambda place, world: place.make(a_contest(world), key_of("challenger")),
@@ -490,7 +490,7 @@ def test_a_proxys_page_is_nobodys_answer_and_no_lie_of_the_coordinator(
 ) -> None:
     place = remote(beyond)
     place.make(a_claim(world), key_of("prover"))
-    place.book()
+    place.chain()
     for page in (b"", b"<html>maintenance</html>", b"{}", b"[" * 5000):
         proxy.page = page
         with pytest.raises(UnavailableError):

@@ -20,10 +20,10 @@ from tallystick.cli import coordinator
 from tallystick.commitments.encoding import encode
 from tallystick.disputes.coordinators.local.client import RemoteCoordinator
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Concede
 from tallystick.disputes.game.state import Status
 from tallystick.errors import MalformedError, TallyError, UnavailableError, UsageError
+from tallystick.judging.fault import Fault
 from tests.disputes.coordinators.conformance import MEMBERS, Play, usual_rules
 from tests.disputes.coordinators.local.keys import PURSE, key_of, party_of
 
@@ -188,7 +188,7 @@ def test_the_keeper_of_a_server_makes_due_moves(db: Path) -> None:
         Play(Distant(place)).post()
     with serving(db) as (_, url), closing(RemoteCoordinator(url)) as remote:
         deadline = time.monotonic() + 20
-        while remote.book().state.claims[0].status is Status.OPEN and time.monotonic() < deadline:
+        while remote.chain().state.claims[0].status is Status.OPEN and time.monotonic() < deadline:
             time.sleep(0.1)
-        assert remote.book().state.claims[0].status is Status.FINAL
+        assert remote.chain().state.claims[0].status is Status.FINAL
         assert remote.entries()[-1].move.actor == party_of("coordinator")

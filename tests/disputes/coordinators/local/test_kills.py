@@ -15,10 +15,10 @@ import pytest
 
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 from tallystick.disputes.coordinators.local.signed import read_signed_move
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import read_move
 from tallystick.disputes.game.state import Phase, State
 from tallystick.errors import MalformedError, UnavailableError
+from tallystick.judging.fault import Fault
 from tests.disputes.coordinators.conformance import Play
 from tests.disputes.coordinators.local.keys import key_of, set_up
 from tests.disputes.coordinators.local.mortal import Workshop, reopened, workshop
@@ -64,7 +64,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
         world.place.close()
         found.copies.append(Path(shutil.copytree(folder, folder.with_name(f"before{len(found.states)}"))))
         world = reopened(folder)
-        accepted = world.place.book().count
+        accepted = world.place.chain().count
         if not take_next(world):
             world.place.close()
             return found
@@ -90,7 +90,7 @@ def test_a_coordinator_killed_at_any_point_of_a_move_goes_on(
             left.append(place.state)
             place.take(undisturbed.moves[number])
             assert place.state == undisturbed.states[number]
-            assert place.book().count == number + 1
+            assert place.chain().count == number + 1
         if not is_killed:
             break
         point += 1

@@ -19,13 +19,13 @@ from tallystick.commitments.digests import digest
 from tallystick.disputes.coordinators.local.board import BlobStore, Quotas
 from tallystick.disputes.coordinators.local.client import RemoteCoordinator
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
-from tallystick.disputes.coordinators.local.problems import Problem
 from tallystick.disputes.coordinators.local.server import BodyTimeouts, create_app
 from tallystick.disputes.coordinators.local.signed import put_message, sign_move
-from tallystick.disputes.coordinators.local.uploads import AT_ONCE, OF_ONE_PARTY, Uploads
 from tallystick.disputes.game.moves import Concede
 from tallystick.errors import UsageError
 from tallystick.http.listening import served
+from tallystick.http.problems import Problem
+from tallystick.http.uploads import AT_ONCE, OF_ONE_OWNER, Uploads
 from tests.disputes.coordinators.conformance import Play
 from tests.disputes.coordinators.local.keys import LocalWorld, key_of, set_up
 from tests.disputes.coordinators.local.script import a_claim, rules
@@ -49,7 +49,7 @@ def filled(world: LocalWorld, key: SigningKey) -> int:
     """How many whole thousands of bytes lie at the board for a party that puts a thousand at a time while it may."""
     for number in range(300):
         try:
-            world.place.board(key).put(f"{key.public} {world.place.book().count} {number}".ljust(1000).encode())
+            world.place.board(key).put(f"{key.public} {world.place.chain().count} {number}".ljust(1000).encode())
         except UsageError as error:
             assert any(line in str(error) for line in ("for this party", "is full"))  # noqa: PT017
             break
@@ -117,7 +117,7 @@ def test_silent_uploads_of_one_party_hinder_nobody_else_and_are_ended(
             for number in range(AT_ONCE)
         ]
         name = remote(hasty).put(b"an answer", key_of("prover"))
-        assert sorted(statuses(silent)) == [b"408"] * OF_ONE_PARTY + [b"429"] * (AT_ONCE - OF_ONE_PARTY)
+        assert sorted(statuses(silent)) == [b"408"] * OF_ONE_OWNER + [b"429"] * (AT_ONCE - OF_ONE_OWNER)
     assert world.place.blobs.missing([name]) == []
     assert remote(hasty).put(b"of the same party", key_of("bystander"))
 
@@ -166,7 +166,7 @@ def test_nobody_waits_while_the_data_of_a_move_is_looked_at(world: LocalWorld, m
     claim, done = sign_move(a_claim(world), world.place.identity, key_of("prover")).to_bytes(), list[object]()
 
     def others() -> None:
-        acts = (world.place.book, lambda: world.board("bystander").put(b"data"))
+        acts = (world.place.chain, lambda: world.board("bystander").put(b"data"))
         threads = [threading.Thread(target=lambda act=act: done.append(act()), daemon=True) for act in acts]
         for thread in threads:
             thread.start()

@@ -16,7 +16,6 @@ from tallystick.disputes.coordinators.local.beacon import nonce as beacon_nonce
 from tallystick.disputes.coordinators.local.board import Quotas
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 from tallystick.disputes.coordinators.local.signed import sign_move
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Concede, Convene, Draw, Finalise, Withdraw
 from tallystick.disputes.game.state import Phase, Status
 from tallystick.disputes.parties.due_moves import DueMoves
@@ -24,6 +23,7 @@ from tallystick.disputes.parties.player import Player
 from tallystick.disputes.parties.table import Clock, play_out
 from tallystick.disputes.parties.workspace import Workspace
 from tallystick.errors import MalformedError, RuleError, UnavailableError, UsageError
+from tallystick.judging.fault import Fault
 from tests.disputes.coordinators.conformance import NAMES, Play
 from tests.disputes.coordinators.local.founders import postgresql
 from tests.disputes.coordinators.local.keys import PURSE, LocalWorld, key_of, party_of, set_up
@@ -160,7 +160,7 @@ def test_flipped_bytes_in_the_file_never_pass_for_another_history(tmp_path: Path
     world = set_up(path, rules())
     while take_next(world):
         pass
-    book = world.place.book()
+    chain = world.place.chain()
     world.place.close()
     data = path.read_bytes()
     outcomes = set()
@@ -168,14 +168,14 @@ def test_flipped_bytes_in_the_file_never_pass_for_another_history(tmp_path: Path
         path.write_bytes(data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :])
         for leftover in tmp_path.glob("*.db-*"):
             leftover.unlink()
-        outcomes.add(outcome(path, book))
+        outcomes.add(outcome(path, chain))
     assert outcomes == {"the same", "refused"}
 
 
-def outcome(path: Path, book: object) -> str:
+def outcome(path: Path, chain: object) -> str:
     try:
         with closing(LocalCoordinator.open(path, key_of("coordinator"))) as place:
-            return "the same" if place.book() == book else "another"
+            return "the same" if place.chain() == chain else "another"
     except (UnavailableError, MalformedError, UsageError):
         return "refused"
 
@@ -225,7 +225,7 @@ def test_two_servers_on_one_database_take_turns(twins: tuple[LocalWorld, LocalWo
     while take_next(twins[turn % 2]):
         turn += 1
     assert turn == 25
-    assert twins[0].place.book() == twins[1].place.book()
+    assert twins[0].place.chain() == twins[1].place.chain()
 
 
 def test_two_servers_on_one_database_cannot_fork_it(twins: tuple[LocalWorld, LocalWorld]) -> None:
@@ -233,7 +233,7 @@ def test_two_servers_on_one_database_cannot_fork_it(twins: tuple[LocalWorld, Loc
         Play(world)
     moves = 12
     together([lambda world=world: post_many(world, moves) for world in twins for _ in range(2)])  # type: ignore[misc]
-    books = [world.place.book() for world in twins]
+    books = [world.place.chain() for world in twins]
     assert books[0] == books[1]
     assert (books[0].count, len(books[0].state.claims)) == (4 * moves, 4 * moves)
     assert [entry.number for entry in twins[0].place.entries()] == list(range(4 * moves))
@@ -247,7 +247,7 @@ def test_of_two_servers_that_take_the_same_move_one_gives_the_others_receipt(
     together([lambda world=world: receipts.append(world.place.take(data)) for world in twins * 3])  # type: ignore[misc]
     assert len(receipts) == 6
     assert all(receipt == receipts[0] for receipt in receipts)
-    assert twins[1].place.book().count == 1
+    assert twins[1].place.chain().count == 1
 
 
 def test_one_purse_is_not_spent_twice_at_two_servers(twins: tuple[LocalWorld, LocalWorld]) -> None:

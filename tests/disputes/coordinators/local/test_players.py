@@ -11,7 +11,6 @@ from pathlib import Path
 from tallystick.disputes.coordinators.local.client import RemoteCoordinator
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 from tallystick.disputes.coordinators.local.server import create_app
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.state import Status
 from tallystick.disputes.parties import programs
 from tallystick.disputes.parties.board_cache import BoardCache
@@ -21,6 +20,7 @@ from tallystick.disputes.parties.table import play_out
 from tallystick.disputes.parties.task import PartyRole
 from tallystick.disputes.parties.workspace import Workspace
 from tallystick.http.listening import served
+from tallystick.judging.fault import Fault
 from tests.disputes.coordinators.conformance import usual_rules
 from tests.disputes.coordinators.local.keys import PURSE, LocalWorld, key_of, party_of, set_up
 from tests.support.toy_game import Cheat, Counting, CountingDoubter, CountingJudge, CountingTrace
@@ -69,7 +69,7 @@ def test_a_cheating_prover_is_found_and_its_bond_moves(tmp_path: Path) -> None:
 
 def test_programs_and_server_restarted_after_every_move_come_to_the_same_end(tmp_path: Path) -> None:
     world, moves = set_up(tmp_path / "coordinator.db", usual_rules(party_of)), -1
-    while moves < (moves := world.place.book().count):
+    while moves < (moves := world.place.chain().count):
         with seated(tmp_path, world) as players:
             play_out(players, world.clock.advance, partial(has_moved, world.place, moves))
         world.place.close()
@@ -79,7 +79,7 @@ def test_programs_and_server_restarted_after_every_move_come_to_the_same_end(tmp
 
 
 def has_moved(place: LocalCoordinator, since: int) -> bool:
-    return place.book().count > since
+    return place.chain().count > since
 
 
 def world_path(folder: Path) -> Path:

@@ -101,7 +101,7 @@ def test_every_refusal_has_its_status_and_code(http: httpx.Client, world: LocalW
     assert code_of(posted(http, claim_bytes(world, statement=digest("blob", b"withheld")))) == (422, "data")
     assert code_of(http.get("/v2/moves")) == (404, "route")
     assert code_of(http.delete("/v1/moves")) == (405, "route")
-    assert world.place.book().count == 0
+    assert world.place.chain().count == 0
     assert posted(http, honest).status_code == 200
 
 
@@ -205,18 +205,18 @@ def test_a_failure_of_our_own_is_told_and_leaves_no_trace(
     with monkeypatch.context() as patch:
         patch.setattr(BlobStore, "check_whole", fail)
         assert code_of(posted(http, data)) == (500, "failed")
-    assert world.place.book().count == 0
+    assert world.place.chain().count == 0
     assert posted(http, data).status_code == 200
 
 
 def test_a_move_that_would_break_the_books_is_not_accepted(
     http: httpx.Client, world: LocalWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data, path = claim_bytes(world), "tallystick.disputes.coordinators.local.book.broken"
+    data, path = claim_bytes(world), "tallystick.disputes.coordinators.local.chain_state.broken"
     with monkeypatch.context() as patch:
         patch.setattr(path, lambda _: ["money appeared"])
         assert code_of(posted(http, data)) == (500, "failed")
-    assert world.place.book().count == 0
+    assert world.place.chain().count == 0
     assert posted(http, data).status_code == 200
 
 
@@ -224,7 +224,7 @@ def test_whatever_is_posted_gets_a_typed_refusal_and_changes_nothing(http: httpx
     play = Play(world)
     play.post()
     play.contest()
-    chance, book = random.Random(FUZZ_SEED), world.place.book()
+    chance, chain = random.Random(FUZZ_SEED), world.place.chain()
     honest = sign_move(a_claim(world), world.place.identity, key_of("prover")).to_bytes()
     statuses = set()
     for _ in range(FUZZ_REQUESTS):
@@ -233,7 +233,7 @@ def test_whatever_is_posted_gets_a_typed_refusal_and_changes_nothing(http: httpx
         statuses.add(status)
     assert statuses <= {400, 401, 403, 409, 413, 422}
     assert {400, 401, 403, 409, 422} <= statuses
-    assert world.place.book() == book
+    assert world.place.chain() == chain
     assert posted(http, honest).status_code == 200
 
 

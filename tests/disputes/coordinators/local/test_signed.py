@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tallystick.attestation.signing import check_signature
+from tallystick.attestation.signatures import check_signature
 from tallystick.commitments.digests import Digest
 from tallystick.disputes.coordinators.local.beacon import check_nonce
-from tallystick.disputes.coordinators.local.book import Book
+from tallystick.disputes.coordinators.local.chain_state import ChainState
 from tallystick.disputes.coordinators.local.signed import (
     Accepted,
     Charter,
@@ -76,10 +76,10 @@ def test_a_forged_move_is_well_formed_and_does_not_hold(case: Any) -> None:
 
 
 def test_a_chain_of_accepted_moves_leads_to_its_heads() -> None:
-    book = Book.empty(charter())
+    chain = ChainState.empty(charter())
     for number, case in enumerate(cases("accepted")[:1]):
-        book, move = book.read(Accepted.from_bytes(case["text"].encode(), "entry"))
-        assert (book.head, book.count, move.kind) == (case["head"], number + 1, "post")
+        chain, move = chain.read(Accepted.from_bytes(case["text"].encode(), "entry"))
+        assert (chain.head, chain.count, move.kind) == (case["head"], number + 1, "post")
 
 
 def test_every_link_of_the_chain_names_the_one_before() -> None:
@@ -96,7 +96,7 @@ def test_every_link_of_the_chain_names_the_one_before() -> None:
 def test_entries_out_of_order_are_no_chain() -> None:
     second = Accepted.from_bytes(cases("accepted")[1]["text"].encode(), "entry")
     with pytest.raises(ProofError, match="chain"):
-        Book.empty(charter()).read(second)
+        ChainState.empty(charter()).read(second)
 
 
 @pytest.mark.parametrize("case", cases("false_receipts"), ids=lambda case: str(case["what"]))

@@ -10,10 +10,10 @@ from tallystick.disputes.evidence.subjects import subject_of_call, whole_calls
 from tallystick.disputes.evidence.traces import torch_engine
 from tallystick.disputes.evidence.view import OpeningView
 from tallystick.disputes.evidence.whole import read_operators
-from tallystick.frameworks.torch.state import from_tensor, to_tensor
+from tallystick.frameworks.torch.tensors import from_tensor, to_tensor
 from tallystick.graphs.engine import Arguments, Engine
 from tallystick.graphs.graph import Node
-from tallystick.judging.budget import ROUNDS, Accumulated, accumulate
+from tallystick.judging.opening.budget import ROUNDS, Accumulated, accumulate
 from tallystick.operators.balls.bound import ResultBound, bound
 from tallystick.operators.registry import operator
 from tallystick.recorders.inference import record_graph_inference

@@ -14,11 +14,11 @@ from tallystick.attacks.disputes.swapped_layer import seal
 from tallystick.audits.inference import Calls
 from tallystick.disputes.evidence.subjects import whole_calls
 from tallystick.disputes.evidence.traces import trace_for, trace_of_calls
-from tallystick.disputes.game.fault import Fault
 from tallystick.frameworks.torch.engine import TorchEngine
-from tallystick.frameworks.torch.state import from_tensor
+from tallystick.frameworks.torch.tensors import from_tensor
 from tallystick.graphs.engine import Arguments, Engine
 from tallystick.graphs.graph import Node
+from tallystick.judging.fault import Fault
 from tallystick.recorders.inference import record_graph_inference, record_inference
 from tallystick.store.inference import InferenceDirectory
 from tallystick.tensors.safetensors import write_state

@@ -8,17 +8,17 @@ from pathlib import Path
 
 from tallystick.attacks.disputes.swapped_layer import forge_swapped_layer
 from tallystick.disputes.evidence.traces import RecordTrace, trace_for
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.protocols import Descent, Files, OpenedLeaves, Trace
 from tallystick.disputes.game.state import Dispute
 from tallystick.graphs.files import load_program, save_program
 from tallystick.graphs.graph import Graph, Node, Output
 from tallystick.graphs.root import graph_root
+from tallystick.judging.fault import Fault
 from tallystick.judging.leaf.bundling import WholeOpening
-from tallystick.judging.opening import GRAPH, OPENING, OPERATOR
+from tallystick.judging.opening.files import GRAPH, OPENING, OPERATOR
 from tallystick.recorders.step_opening import OpeningSource
 from tallystick.transcripts.opening import Opening
-from tallystick.workloads.program import BATCH
+from tallystick.workloads.names import BATCH
 from tests.support.attacks.disputes.deception import Deception, Staged
 from tests.support.attacks.disputes.openings import OtherSubject
 from tests.support.attacks.disputes.scene import WEIGHT, Scene

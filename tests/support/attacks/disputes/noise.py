@@ -12,7 +12,7 @@ import numpy as np
 
 from tallystick.attacks.disputes.dishonest import Change, ChangingEngine
 from tallystick.errors import MalformedError, UnavailableError
-from tallystick.frameworks.torch.state import from_tensor, to_tensor
+from tallystick.frameworks.torch.tensors import from_tensor, to_tensor
 from tallystick.graphs.engine import Arguments
 from tallystick.graphs.graph import Node
 from tallystick.operators.definition import Exactness

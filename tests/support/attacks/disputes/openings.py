@@ -13,11 +13,11 @@ from tallystick.attacks.step_graph_edited import larger_epsilon
 from tallystick.commitments.encoding import encode
 from tallystick.disputes.evidence.subjects import subject_of_step
 from tallystick.disputes.evidence.traces import RecordTrace, torch_engine, trace_for
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.protocols import Descent, Files, OpenedLeaves, Trace
 from tallystick.disputes.game.state import Dispute
 from tallystick.documents.files import write_atomically
-from tallystick.judging.opening import OPENING, OPERATOR, OPERATORS
+from tallystick.judging.fault import Fault
+from tallystick.judging.opening.files import OPENING, OPERATOR, OPERATORS
 from tallystick.recorders.step_opening import OpeningSource, open_operators
 from tallystick.store.log import read_lines
 from tallystick.store.log_writer import LogWriter

@@ -14,9 +14,9 @@ import numpy as np
 from tallystick.attacks.dishonest import Batches, DishonestTrainer, train_on
 from tallystick.attacks.forging import copy_run, place_of_step, read_anchor, read_records, summariser_of, write_records
 from tallystick.disputes.evidence.traces import RecordTrace, trace_for
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.protocols import Doubt
 from tallystick.frameworks.torch.training.trainer import Observation
+from tallystick.judging.fault import Fault
 from tallystick.recorders.step_opening import OpeningSource
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.digest import state_digest

@@ -10,11 +10,11 @@ from typing import Any, Final
 from tallystick.attacks.disputes.dishonest import ChangingEngine, PractisingEngine
 from tallystick.attacks.disputes.swapped_layer import forge_swapped_layer, swapped_layer_trace
 from tallystick.attacks.disputes.wrong_rate import forge_wrong_rate, wrong_rate_trace
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.protocols import Doubt
-from tallystick.frameworks.torch.state import to_tensor
+from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.graphs.engine import Arguments, Engine
 from tallystick.graphs.graph import Graph, Node
+from tallystick.judging.fault import Fault
 from tallystick.operators.balls.bound import ResultBound, bound
 from tallystick.operators.registry import operator
 from tests.support.attacks.disputes.deception import Deception, Staged

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 from tallystick.tolerances.fingerprints.wire import wire_bytes
-from tallystick.transcripts.fingerprints import fingerprint_of, settings_of
 from tallystick.transcripts.receipt import Fingerprint
+from tallystick.workloads.fingerprints import fingerprint_of, settings_of
 
 Rows = npt.NDArray[np.floating[Any]]
 Hidden = Mapping[int, Rows]

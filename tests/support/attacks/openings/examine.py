@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tallystick.errors import MalformedError, ProofError, UnavailableError
-from tallystick.judging.opening import Judgement, judge_opening
+from tallystick.judging.opening.judge import OpeningRequest, judge_opening
 from tallystick.judging.published import Published
 from tallystick.judging.verdict import Verdict
 from tallystick.transcripts.claim import Claim
@@ -26,8 +26,8 @@ def examine_opening(folder: Path, judge: Judge, run: Path) -> Answer:
 def judged(folder: Path, judge: Judge, run: Path) -> Verdict:
     """The verdict of one way of judging."""
     if judge == "alone":
-        return judge_opening(folder, Judgement())
-    return judge_opening(folder, Judgement(published=published(folder if judge == "own" else run)))
+        return judge_opening(folder, OpeningRequest())
+    return judge_opening(folder, OpeningRequest(published=published(folder if judge == "own" else run)))
 
 
 def published(folder: Path) -> Published:

@@ -8,14 +8,14 @@ import numpy as np
 
 from tallystick.attacks.attack import accepted, rejected
 from tallystick.attacks.step_graph_edited import larger_epsilon
-from tallystick.judging.opening import value_file
+from tallystick.judging.opening.files import value_file
 from tallystick.tensors.digest import tensor_digest
 from tallystick.tensors.safetensors import write_state
 from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.loss import quantise
-from tallystick.transcripts.optimizer import UpdateRule
-from tallystick.transcripts.schedule import learning_rate
+from tallystick.workloads.optimizer import UpdateRule
 from tallystick.workloads.program import schedule_tensors
+from tallystick.workloads.schedule import learning_rate
 from tests.support.attacks.openings.attack import OpeningAttack
 from tests.support.attacks.openings.scene import (
     DECIMALS,

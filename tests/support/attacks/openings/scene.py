@@ -22,7 +22,7 @@ from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.training.graph_replayer import GraphReplayer
 from tallystick.graphs.engine import Arguments
 from tallystick.graphs.graph import Graph, Node, Ref
-from tallystick.judging.opening import read_value, value_file
+from tallystick.judging.opening.files import read_value, value_file
 from tallystick.recorders.step_opening import OpeningSource, open_operators
 from tallystick.store.log import open_line
 from tallystick.store.log_writer import LogWriter
@@ -33,7 +33,8 @@ from tallystick.transcripts.claim import Log
 from tallystick.transcripts.opening import Opening, state_digest_of
 from tallystick.transcripts.record import StepRecord
 from tallystick.transcripts.summary import StateSummary
-from tallystick.workloads.program import STATE_PREFIXES, StepProgram
+from tallystick.workloads.names import STATE_PREFIXES
+from tallystick.workloads.program import StepProgram
 from tests.support.attacks.reference import RECIPE, train_by
 
 STEP = 2

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from tallystick.attacks.attack import accepted, inconclusive, rejected
-from tallystick.frameworks.torch.state import to_tensor
+from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.graphs.engine import Arguments
 from tallystick.graphs.graph import Node
-from tallystick.judging.opening import value_file
+from tallystick.judging.opening.files import value_file
 from tallystick.operators.balls.bound import bound
 from tallystick.operators.registry import operator
 from tests.support.attacks.openings.attack import Forge, OpeningAttack

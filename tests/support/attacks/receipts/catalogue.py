@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from tallystick.answers.policy import ReceiptPolicy
-from tallystick.answers.response import read_response
+from tallystick.answers.reading import read_response
 from tallystick.answers.stream import verify_stream
-from tallystick.answers.verify import ReceiptContext, verify_subject
+from tallystick.answers.verify import ReceiptContext, verification_of
 from tallystick.errors import MalformedError
 from tallystick.judging.verdict import Verdict
 from tallystick.workloads.language_model import LanguageModel
@@ -61,10 +61,8 @@ def judge(presented: tuple[Presented, ...], model: LanguageModel, policy: Receip
     """The verdict on one response, or on several as a stream; raises `MalformedError` for what is no response."""
     subjects = [_subject(each) for each in presented]
     if len(subjects) == 1:
-        return verify_subject(subjects[0], presented[0].model or model, policy).report(2).verdict
-    report = verify_stream(
-        subjects, model, policy, NONCE, lambda subject: verify_subject(subject, model, policy).report(2)
-    )
+        return verification_of(subjects[0], presented[0].model or model, policy).report(2).verdict
+    report = verify_stream(subjects, model, policy, NONCE)
     return report.verdict
 
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 from tallystick.commitments.digests import digest
 from tallystick.commitments.encoding import Json
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
-from tallystick.transcripts.fingerprints import make_fingerprint
 from tallystick.transcripts.receipt import PROXY, Tokens
+from tallystick.workloads.fingerprints import make_fingerprint
 from tests.support.attacks.receipts.forgery import Forgery
 from tests.support.attacks.receipts.forging import Body, evidence, restate
 from tests.support.attacks.receipts.scene import HEAD_BITS, HOTTER, TEMPERATURE, Answered, Presented, Scene, choice_of

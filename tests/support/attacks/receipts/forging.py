@@ -13,9 +13,9 @@ from tallystick.answers.response import REASONS
 from tallystick.attestation.signing import SigningKey
 from tallystick.commitments.encoding import Json, encode
 from tallystick.tolerances.fingerprints.settings import Rows
-from tallystick.transcripts.fingerprints import make_fingerprint, settings_of
 from tallystick.transcripts.receipt import SIGNED, Fingerprint, Tokens
-from tallystick.transcripts.states_opening import CommittedStates, commit_states
+from tallystick.workloads.fingerprints import make_fingerprint, settings_of
+from tallystick.workloads.hidden_states import CommittedStates, commit_states
 from tests.support.attacks.receipts.scene import Answered, Scene, choice_of
 
 Changes = Mapping[str, Json]

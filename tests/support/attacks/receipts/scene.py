@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.request import ExpectedRequest
-from tallystick.answers.verify import StatesChallenge
+from tallystick.answers.states import StatesChallenge
 from tallystick.attacks.serving.weights import coarse_head
 from tallystick.attestation.signing import SigningKey
 from tallystick.commitments.encoding import Json
 from tallystick.tolerances.fingerprints.standard import standard_fingerprints
 from tallystick.transcripts.sampler import Sampler
-from tallystick.transcripts.states_opening import CommittedStates
+from tallystick.workloads.hidden_states import CommittedStates
 from tallystick.workloads.language_model import LanguageModel, Rows
 
 if TYPE_CHECKING:

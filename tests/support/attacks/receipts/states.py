@@ -6,9 +6,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from tallystick.answers.verify import StatesChallenge
-from tallystick.transcripts.fingerprints import settings_of
-from tallystick.transcripts.states_opening import PARTS_MAX, CommittedStates, StatesOpening, challenged
+from tallystick.answers.states import StatesChallenge
+from tallystick.transcripts.receipt import PARTS_MAX
+from tallystick.transcripts.states_opening import StatesOpening
+from tallystick.workloads.fingerprints import settings_of
+from tallystick.workloads.hidden_states import CommittedStates, challenged
 from tallystick.workloads.language_model import Rows
 from tests.support.attacks.fingerprints.forged import forge_states
 from tests.support.attacks.receipts.forgery import Forgery, opened

@@ -8,8 +8,8 @@ from typing import Final
 
 from tallystick.disputes.game import moves as m
 from tallystick.disputes.game.committee import commitment, seal
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.state import Dispute, Phase, State, Status
+from tallystick.judging.fault import Fault
 
 
 def _convene(state: State, move: m.Convene, old: Dispute, new: Dispute, time: int) -> Iterator[str]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.state import Dispute, Phase, State, Status
+from tallystick.judging.fault import Fault
 from tests.support.simulator.laws.money import credited
 
 

@@ -1,4 +1,4 @@
-"""Boards for moves at a contract: a folder of blobs, and a board that gives its word for what it keeps."""
+"""Boards for moves at a contract: a folder of blobs, and a board that attests what it keeps."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class FolderBoard:
 
 @dataclass(frozen=True)
 class AttestingBoard:
-    """A board that a contract asks for its word: it signs that it keeps the data of a turn, after looking."""
+    """A board whose attestations a contract requires: it checks that it keeps the data of a turn, and signs that."""
 
     board: BlobIndex
     key: EthereumKey
@@ -81,7 +81,7 @@ class AttestingBoard:
 def check_attestation(
     signature: bytes, board: str, chain: int, contract: str, dispute: int, turn: int, data: Digest
 ) -> None:
-    """Raise `ProofError` unless `signature` is the word of the address `board` for the data of this turn."""
+    """Raise `ProofError` unless `signature` is the attestation of the address `board` for the data of this turn."""
     try:
         signer = signer_of(kept_data(chain, contract, dispute, turn, data), signature)
     except MalformedError as error:

@@ -96,7 +96,7 @@ def header(server: Endpoint, block: int | str) -> Header:
 
 
 def final_header(server: Endpoint, depth: int | None) -> Header:
-    """The last block that cannot be undone: by the chain's own word, or `depth` blocks below the latest."""
+    """The last block that cannot be undone: as the chain itself says, or `depth` blocks below the latest."""
     if depth is None:
         return header(server, "finalized")
     latest = header(server, "latest")

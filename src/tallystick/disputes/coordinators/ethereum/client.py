@@ -16,9 +16,9 @@ from typing import Any, Final, Protocol
 from tallystick.commitments.digests import Digest
 from tallystick.disputes.coordinators.coordinator import MoveEntry
 from tallystick.disputes.coordinators.ethereum import chain
+from tallystick.disputes.coordinators.ethereum.deployment import Deployment, read_deployment
 from tallystick.disputes.coordinators.ethereum.encoding import ATTESTED, GWEI, encode_call, encode_move
 from tallystick.disputes.coordinators.ethereum.endpoints import Endpoint, Endpoints, HttpEndpoint, RetryRules
-from tallystick.disputes.coordinators.ethereum.founding import Founding, founding
 from tallystick.disputes.coordinators.ethereum.journal import TransactionJournal
 from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
 from tallystick.disputes.coordinators.ethereum.location import ContractLocation
@@ -36,12 +36,12 @@ NOBODY: Final = "0x" + "00" * 20
 """Whom a connection without a key moves for."""
 
 
-class UndoneError(UnavailableError):
-    """Moves that were taken for final are undone: whoever folded them has to read from the first one again."""
+class ReorganisedError(UnavailableError):
+    """A deep reorganisation removed moves that were taken for final: read from the first move again."""
 
 
 class Attester(Protocol):
-    """A board that gives its word for what it keeps."""
+    """A board that attests the data it keeps."""
 
     def attest(self, dispute: int, turn: int, data: Digest) -> bytes:
         """Its signature over the data of a turn; raises `UnavailableError` where it does not keep all of it."""
@@ -50,8 +50,9 @@ class Attester(Protocol):
 
 @dataclass(frozen=True)
 class Settings:
-    """How one connects: `depth` blocks until a block is final, `None` for the chain's own word; and what sending costs.
+    """How to connect, and what sending may cost.
 
+    `depth` is the number of blocks until a block is final, `None` stands for the chain's own `finalized`.
     `timeout_s` is for one answer of one server.
     """
 
@@ -76,9 +77,9 @@ class EthereumCoordinator:
         self.chain_id = endpoints.agreed(_chain_id)
         self.endpoints = endpoints = _of_one_chain(endpoints, self.chain_id)
         self.contract, self.settings = place.contract, settings
-        self.founding, before = endpoints.agreed(lambda server: _beginning(server, place))
-        self.attester = attester or _attester(place, self.chain_id, self.founding.board)
-        start = History(State(self.founding.rules), before.number, before.hash)
+        self.deployment, before = endpoints.agreed(lambda server: _beginning(server, place))
+        self.attester = attester or _attester(place, self.chain_id, self.deployment.board)
+        start = History(State(self.deployment.rules), before.number, before.hash)
         self._reader = LogReader(endpoints, self.contract, start, settings.depth)
         self._key = key
         self._sender = self._sender_for(key, folder or default_folder()) if key else None
@@ -92,13 +93,13 @@ class EthereumCoordinator:
     @property
     def rules(self) -> Rules:
         """The rules with which the contract was made."""
-        return self.founding.rules
+        return self.deployment.rules
 
     @property
     def place(self) -> ContractLocation:
         """How others find the contract, by the servers' names as they were given."""
         urls = tuple(server.url for server in self.endpoints.servers if isinstance(server, HttpEndpoint))
-        return ContractLocation(urls, self.contract, self.founding.block)
+        return ContractLocation(urls, self.contract, self.deployment.block)
 
     @property
     def state(self) -> State:
@@ -114,14 +115,14 @@ class EthereumCoordinator:
         """The accepted moves from number `start` on in final blocks; looks after moves that are under way, too.
 
         Raises:
-            UndoneError: Moves that were handed out are undone; ask for all moves from 0 on.
+            ReorganisedError: Moves that were handed out are undone; ask for all moves from 0 on.
             UnavailableError: No server gives a history that holds together.
         """
         if self._sender:
             self._sender.tend()
         found = self._reader.read().entries
         if start and found[: len(self._handed_out)] != self._handed_out:
-            raise UndoneError("moves that were final are undone by a deep reorganisation; read them all again")
+            raise ReorganisedError("moves that were final are undone by a deep reorganisation; read them all again")
         self._handed_out = found
         return found[start:]
 
@@ -131,7 +132,7 @@ class EthereumCoordinator:
         Raises:
             RuleError: The contract refuses it now, or another move of this turn is on its way.
             UnavailableError: No server takes it; what was signed is sent again by the next call.
-            UsageError: The connection has no key, or the contract wants the word of a board.
+            UsageError: The connection has no key, or the contract requires a board's attestation.
         """
         if move.actor != self.party:
             raise RuleError("actor", "nobody moves for another")
@@ -163,11 +164,13 @@ class EthereumCoordinator:
         return Sender(self.endpoints, key, self.chain_id, journal, self.settings.depth, self.settings.sending)
 
     def _attestation(self, move: Any) -> bytes:
-        """The board's word for the data of a move, where the contract asks for it."""
-        if move.kind not in ATTESTED or self.founding.board is None:
+        """The board's attestation of the data of a move, where the contract requires one."""
+        if move.kind not in ATTESTED or self.deployment.board is None:
             return b""
         if self.attester is None:
-            raise UsageError(f"the contract wants the word of its board {self.founding.board}: name the board")
+            raise UsageError(
+                f"the contract requires the attestation of its board {self.deployment.board}: name the board"
+            )
         return self.attester.attest(move.dispute, move.turn, move.data)
 
     def _purpose(self, move: Move) -> str:
@@ -187,7 +190,7 @@ def connect(
 ) -> EthereumCoordinator:
     """Connect to the contract at `ethereum:URL[,URL…]:0xADDRESS[@BLOCK][#BOARD]`.
 
-    `BOARD` is the URL at which the contract's board gives its word; `attester` takes its place.
+    `BOARD` is the URL at which the contract's board attests; `attester` takes its place.
 
     Raises:
         UsageError: The place cannot be read, or the contract has other rules than `rules`.
@@ -222,9 +225,9 @@ def _of_one_chain(endpoints: Endpoints, chain_id: int) -> Endpoints:
     return Endpoints(kept, endpoints.patience, endpoints.sleep)
 
 
-def _beginning(server: Endpoint, place: ContractLocation) -> tuple[Founding, chain.Header]:
+def _beginning(server: Endpoint, place: ContractLocation) -> tuple[Deployment, chain.Header]:
     """How the contract came to be, and the block before it."""
-    found = founding(server, place.contract, place.block or 0)
+    found = read_deployment(server, place.contract, place.block or 0)
     return found, chain.header(server, max(0, found.block - 1))
 
 

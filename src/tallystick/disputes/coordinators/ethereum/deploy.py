@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tallystick.disputes.coordinators.ethereum import chain
 from tallystick.disputes.coordinators.ethereum.client import Settings, default_folder
-from tallystick.disputes.coordinators.ethereum.encoding import encode_founding
+from tallystick.disputes.coordinators.ethereum.encoding import encode_deployment
 from tallystick.disputes.coordinators.ethereum.endpoints import Endpoints, HttpEndpoint
 from tallystick.disputes.coordinators.ethereum.journal import TransactionJournal
 from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
@@ -28,7 +28,7 @@ def deploy(
 ) -> ContractLocation:
     """Make a contract with these rules, and wait until a block has it; the same call after a crash goes on with it.
 
-    `board` is the address whose word the contract wants for the data of moves; without one it asks for nobody's.
+    `board` is the address whose attestation the contract requires for the data of moves; without one it requires none.
 
     Raises:
         MalformedError: A party in the rules is no Ethereum address.
@@ -50,7 +50,7 @@ def deploy_through(
     settings: Settings | None = None,
 ) -> ContractLocation:
     """As `deploy`, through servers that are connected already; the place names no URL."""
-    data, given = encode_founding(rules, board), settings or Settings()
+    data, given = encode_deployment(rules, board), settings or Settings()
     chain_id = endpoints.agreed(lambda server: chain.quantity(server, "eth_chainId"))
     journal = TransactionJournal((folder or default_folder()) / f"{chain_id}-{key.address}.jsonl", endpoints.sleep)
     sender = Sender(endpoints, key, chain_id, journal, given.depth, given.sending)

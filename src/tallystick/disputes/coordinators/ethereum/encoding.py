@@ -28,10 +28,10 @@ from eth_utils.abi import (
 
 from tallystick.commitments.digests import digest_bytes, digest_from
 from tallystick.commitments.encoding import Json, encode
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Move, read_move
 from tallystick.disputes.game.rules import Rules
 from tallystick.errors import MalformedError, RuleError, UnavailableError
+from tallystick.judging.fault import Fault
 
 ARTEFACT: Final = Path(__file__).with_name("Coordinator.json")
 GWEI: Final = 10**9
@@ -213,13 +213,13 @@ def decode_move(call: bytes, actor: str, value: int) -> Move:
     return move
 
 
-def encode_founding(rules: Rules, board: str | None) -> bytes:
+def encode_deployment(rules: Rules, board: str | None) -> bytes:
     """What a transaction carries that makes a contract with these rules."""
     entry: Any = artefact().constructor
     return artefact().bytecode + abi_encode(get_abi_input_types(entry), [rules_to_abi(rules), board or NOBODY])
 
 
-def decode_founding(data: bytes) -> tuple[Rules, str | None]:
+def decode_deployment(data: bytes) -> tuple[Rules, str | None]:
     """The rules and the board with which a contract was made.
 
     Raises:
@@ -232,7 +232,7 @@ def decode_founding(data: bytes) -> tuple[Rules, str | None]:
     values, board = _decoded(get_abi_input_types(entry), data[len(found.bytecode) :], "rules")
     rules = rules_from_abi(values)
     kept = None if board == NOBODY else str(board)
-    if encode_founding(rules, kept) != data:
+    if encode_deployment(rules, kept) != data:
         raise MalformedError("the rules of the contract are not in canonical encoding")
     return rules, kept
 

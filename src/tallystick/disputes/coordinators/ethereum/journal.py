@@ -20,6 +20,7 @@ from pydantic import Field
 from tallystick.commitments.encoding import decode
 from tallystick.disputes.coordinators.ethereum.fees import GasOffer
 from tallystick.documents.document import Count, Document
+from tallystick.documents.files import sync_folder
 from tallystick.errors import MalformedError, UnavailableError
 
 JOURNAL_BYTES_MAX: Final = 64 << 20
@@ -76,8 +77,8 @@ class Pending:
         return self.last.nonce
 
 
-class HeldError(UnavailableError):
-    """Another process holds the journal."""
+class JournalLockedError(UnavailableError):
+    """Another process has locked the journal."""
 
 
 class TransactionJournal:
@@ -92,11 +93,11 @@ class TransactionJournal:
         self.path, self._sleep, self._clock = path, sleep, clock
 
     @contextmanager
-    def held(self, patience_s: float) -> Iterator[Pages]:
+    def held(self, patience_s: float) -> Iterator[OpenJournal]:
         """The journal, for this process alone.
 
         Raises:
-            HeldError: Another process holds it for too long.
+            JournalLockedError: Another process holds it for too long.
             UnavailableError: It cannot be read or written.
             MalformedError: It is damaged before its last line.
         """
@@ -107,7 +108,7 @@ class TransactionJournal:
             raise UnavailableError(f"{self.path}: {error.strerror}") from None
         try:
             self._lock(handle, patience_s)
-            yield Pages(self.path, handle)
+            yield OpenJournal(self.path, handle)
         finally:
             os.close(handle)
 
@@ -119,12 +120,12 @@ class TransactionJournal:
                 return
             except BlockingIOError:
                 if self._clock() >= ends_at:
-                    raise HeldError(f"{self.path.name}: another program sends with this key") from None
+                    raise JournalLockedError(f"{self.path.name}: another program sends with this key") from None
                 self._sleep(LOCK_PAUSE_S)
 
 
-class Pages:
-    """The contents of a journal that is held."""
+class OpenJournal:
+    """A journal that this process has locked."""
 
     def __init__(self, path: Path, handle: int) -> None:
         self.path, self._handle = path, handle
@@ -164,7 +165,7 @@ class Pages:
                 raise UnavailableError(f"{self.path.name}: no space left for a line")
             os.fsync(self._handle)
             if not size:
-                _keep_name(self.path)
+                sync_folder(self.path.parent)
         except OSError as error:
             raise UnavailableError(f"{self.path.name}: {error.strerror}") from None
         self._take(fact)
@@ -177,15 +178,6 @@ class Pages:
         else:
             earlier = self._open.get(fact.nonce)
             self._open[fact.nonce] = Pending((*(earlier.attempts if earlier else ()), fact))
-
-
-def _keep_name(path: Path) -> None:
-    """Make the name of a new file durable: it stands in its folder, which is written apart."""
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _read(line: bytes, what: str) -> Signed | Closed:

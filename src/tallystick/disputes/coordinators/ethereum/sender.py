@@ -20,7 +20,13 @@ from tallystick.disputes.coordinators.ethereum.chain import Reverted, Transactio
 from tallystick.disputes.coordinators.ethereum.encoding import refusal
 from tallystick.disputes.coordinators.ethereum.endpoints import Endpoint, Endpoints, RemoteError
 from tallystick.disputes.coordinators.ethereum.fees import FeeRules, GasOffer, first_offer, raised
-from tallystick.disputes.coordinators.ethereum.journal import HeldError, Pages, Pending, Signed, TransactionJournal
+from tallystick.disputes.coordinators.ethereum.journal import (
+    JournalLockedError,
+    OpenJournal,
+    Pending,
+    Signed,
+    TransactionJournal,
+)
 from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
 from tallystick.errors import RuleError, UnavailableError
 
@@ -95,116 +101,116 @@ class Sender:
             RuleError: The contract refuses it, or another call for the same turn is under way.
             UnavailableError: No server can be asked; what was signed is kept, and sent by the next call.
         """
-        with self.journal.held(self.rules.lock_patience_s) as pages:
-            ended_well = self._tend(pages)
+        with self.journal.held(self.rules.lock_patience_s) as journal:
+            ended_well = self._tend(journal)
             if call.purpose in ended_well:
                 return ended_well[call.purpose]
-            pending = _under_way(pages, call) or self._begin(pages, call)
-            return self._see_through(pages, pending)
+            pending = _under_way(journal, call) or self._begin(journal, call)
+            return self._see_through(journal, pending)
 
     def tend(self) -> None:
         """Send again what is under way and needs it; nothing if another program is at it."""
         if not self.journal.path.exists():
             return
-        with suppress(HeldError), self.journal.held(patience_s=0.0) as pages:
-            self._tend(pages)
+        with suppress(JournalLockedError), self.journal.held(patience_s=0.0) as journal:
+            self._tend(journal)
 
-    def _tend(self, pages: Pages) -> Mapping[str, TransactionReceipt]:
+    def _tend(self, journal: OpenJournal) -> Mapping[str, TransactionReceipt]:
         """Look after everything under way, in the order of the nonces; the receipts of what is final, by purpose."""
         ended_well: dict[str, TransactionReceipt] = {}
-        if pages.pending:
-            self._fill_gaps(pages)
+        if journal.pending:
+            self._fill_gaps(journal)
         is_first = True
-        for pending in pages.pending:
-            is_first = self._tend_one(pages, pending, is_first, ended_well) and is_first
+        for pending in journal.pending:
+            is_first = self._tend_one(journal, pending, is_first, ended_well) and is_first
         return ended_well
 
     def _tend_one(
-        self, pages: Pages, pending: Pending, is_first: bool, ended_well: dict[str, TransactionReceipt]
+        self, journal: OpenJournal, pending: Pending, is_first: bool, ended_well: dict[str, TransactionReceipt]
     ) -> bool:
         """Look after one; whether all up to it are settled, so that the next can be tried on the latest block."""
         sightings = self._sightings(pending)
         receipts = [receipt for _, receipt in sightings if receipt]
         if len(receipts) == len(sightings):
-            if self._is_closed_well(pages, pending, receipts[0]):
+            if self._is_closed_well(journal, pending, receipts[0]):
                 ended_well[pending.last.purpose] = receipts[0]
             return True
         if self._finally_used(pending.nonce):
             if not receipts:
-                self._give_up(pages, pending, "another transaction used its number")
-            elif self._is_closed_well(pages, pending, receipts[0]):
+                self._give_up(journal, pending, "another transaction used its number")
+            elif self._is_closed_well(journal, pending, receipts[0]):
                 ended_well[pending.last.purpose] = receipts[0]
             return True
         lacking = [server for server, receipt in sightings if not receipt]
         error = self._refused(lacking, Call.again(pending.last)) if is_first and not receipts else None
         if error is not None:
-            self._give_up(pages, pending, str(error))
+            self._give_up(journal, pending, str(error))
             return False
-        self._push(pages, pending, lacking)
+        self._push(journal, pending, lacking)
         return False
 
-    def _is_closed_well(self, pages: Pages, pending: Pending, receipt: TransactionReceipt) -> bool:
+    def _is_closed_well(self, journal: OpenJournal, pending: Pending, receipt: TransactionReceipt) -> bool:
         if not receipt.status:
-            self._give_up(pages, pending, f"refused in block {receipt.block}")
+            self._give_up(journal, pending, f"refused in block {receipt.block}")
         elif self._is_final(receipt):
-            pages.close(pending.nonce, "final")
+            journal.close(pending.nonce, "final")
             return True
         return False
 
-    def _give_up(self, pages: Pages, pending: Pending, reason: str) -> None:
+    def _give_up(self, journal: OpenJournal, pending: Pending, reason: str) -> None:
         LOG.warning("transaction %d of %s is given up: %s", pending.nonce, self.key.address, reason)
-        pages.close(pending.nonce, reason)
+        journal.close(pending.nonce, reason)
 
-    def _begin(self, pages: Pages, call: Call) -> Pending:
+    def _begin(self, journal: OpenJournal, call: Call) -> Pending:
         error = self._refused(self.endpoints.servers, call)
         if error is not None:
             raise error
         needed = self._estimated(self._fields(call)) * self.rules.gas_permille // 1000
         gas = min(needed + self.rules.gas_extra, self.rules.gas_max)
-        nonce = self._free_nonce(pages)
-        self._sign(pages, nonce, call, gas, self._market())
-        pending = _of(pages, nonce)
-        self._push(pages, pending, self.endpoints.awake())
-        return _of(pages, nonce)
+        nonce = self._free_nonce(journal)
+        self._sign(journal, nonce, call, gas, self._market())
+        pending = _of(journal, nonce)
+        self._push(journal, pending, self.endpoints.awake())
+        return _of(journal, nonce)
 
-    def _see_through(self, pages: Pages, pending: Pending) -> TransactionReceipt | None:
+    def _see_through(self, journal: OpenJournal, pending: Pending) -> TransactionReceipt | None:
         """Wait for a block that takes it, offering more where none does."""
         ends_at = self._clock() + self.rules.patience_s
         while True:
-            receipt = self._included(pages, pending)
+            receipt = self._included(journal, pending)
             if receipt is not None:
-                return self._judged(pages, pending, receipt)
+                return self._judged(journal, pending, receipt)
             if self._clock() >= ends_at:
                 return None
             self.endpoints.sleep(self.rules.poll_s)
-            pending = _of(pages, pending.nonce)
+            pending = _of(journal, pending.nonce)
 
-    def _included(self, pages: Pages, pending: Pending) -> TransactionReceipt | None:
+    def _included(self, journal: OpenJournal, pending: Pending) -> TransactionReceipt | None:
         """The receipt on which all servers agree that answer; the others are sent the transaction."""
         sightings = self._sightings(pending)
         lacking = [server for server, receipt in sightings if not receipt]
         if lacking:
-            self._push(pages, pending, lacking)
+            self._push(journal, pending, lacking)
             return None
         return sightings[0][1]
 
-    def _judged(self, pages: Pages, pending: Pending, receipt: TransactionReceipt) -> TransactionReceipt:
-        self._is_closed_well(pages, pending, receipt)
+    def _judged(self, journal: OpenJournal, pending: Pending, receipt: TransactionReceipt) -> TransactionReceipt:
+        self._is_closed_well(journal, pending, receipt)
         if receipt.status:
             return receipt
         error = self._refused(self.endpoints.servers, Call.again(pending.last))
         raise error or UnavailableError(f"transaction {receipt.hash} failed in block {receipt.block}; try again")
 
-    def _push(self, pages: Pages, pending: Pending, servers: Sequence[Endpoint]) -> None:
+    def _push(self, journal: OpenJournal, pending: Pending, servers: Sequence[Endpoint]) -> None:
         """Send the highest offer to servers that have not seen it in a block, and a higher one where that is stuck."""
         number = self.endpoints.agreed(lambda server: chain.header(server, "latest").number)
         sent_at = self._sent_at.setdefault(pending.last.hash, number)
         is_stuck = number - sent_at >= self.rules.resend_blocks
-        attempt = (self._raise(pages, pending) if is_stuck else None) or pending.last
+        attempt = (self._raise(journal, pending) if is_stuck else None) or pending.last
         for _ in range(self.rules.raises_max):
             if not self._broadcast(attempt.raw, servers):
                 return
-            higher = self._raise(pages, _of(pages, pending.nonce))
+            higher = self._raise(journal, _of(journal, pending.nonce))
             if higher is None:
                 return
             attempt = higher
@@ -225,16 +231,16 @@ class Sender:
             raise UnavailableError(f"a signed transaction waits to be sent: {'; '.join(failures)}")
         return is_outbid
 
-    def _raise(self, pages: Pages, pending: Pending) -> Signed | None:
+    def _raise(self, journal: OpenJournal, pending: Pending) -> Signed | None:
         last = pending.last
         base_fee, tip = self._fees()
         offer = raised(last.offer, base_fee, tip, self.rules.fees)
         if offer is None:
             LOG.warning("transaction %d is stuck at the highest fee that is allowed", pending.nonce)
             return None
-        return self._sign(pages, pending.nonce, Call.again(last), last.gas, offer)
+        return self._sign(journal, pending.nonce, Call.again(last), last.gas, offer)
 
-    def _sign(self, pages: Pages, nonce: int, call: Call, gas: int, offer: GasOffer) -> Signed:
+    def _sign(self, journal: OpenJournal, nonce: int, call: Call, gas: int, offer: GasOffer) -> Signed:
         """A signed transaction, on disk before anybody can see it."""
         signed = self.key.sign_transaction(
             {
@@ -262,7 +268,7 @@ class Sender:
             hash=signed.hash,
             raw=signed.raw,
         )
-        pages.sign(entry)
+        journal.sign(entry)
         return entry
 
     def _sightings(self, pending: Pending) -> list[tuple[Endpoint, TransactionReceipt | None]]:
@@ -287,22 +293,22 @@ class Sender:
         fields = {"from": self.key.address, "data": "0x" + call.data.hex(), "value": hex(call.value)}
         return fields if call.to == NOWHERE else {**fields, "to": call.to}
 
-    def _free_nonce(self, pages: Pages) -> int:
-        taken = {pending.nonce for pending in pages.pending}
+    def _free_nonce(self, journal: OpenJournal) -> int:
+        taken = {pending.nonce for pending in journal.pending}
         nonce = self.endpoints.agreed(lambda server: chain.nonce(server, self.key.address))
         while nonce in taken:
             nonce += 1
         return nonce
 
-    def _fill_gaps(self, pages: Pages) -> None:
+    def _fill_gaps(self, journal: OpenJournal) -> None:
         """Send nothing to oneself under every number that is missing below one that is under way."""
         count = self.endpoints.agreed(lambda server: chain.nonce(server, self.key.address))
-        taken = [pending.nonce for pending in pages.pending]
+        taken = [pending.nonce for pending in journal.pending]
         missing = [nonce for nonce in range(count, max(taken)) if nonce not in taken][: self.rules.gap_max]
         for nonce in missing:
             LOG.warning("transaction %d of %s is missing; the number is filled", nonce, self.key.address)
             filler = Call(self.key.address, b"", 0, f"{FILLER} {nonce}")
-            self._sign(pages, nonce, filler, GAS_OF_TRANSFER, self._market())
+            self._sign(journal, nonce, filler, GAS_OF_TRANSFER, self._market())
 
     def _finally_used(self, nonce: int) -> bool:
         def used(server: Endpoint) -> bool:
@@ -345,9 +351,9 @@ def _seen(server: Endpoint, pending: Pending) -> TransactionReceipt | None:
     return None
 
 
-def _under_way(pages: Pages, call: Call) -> Pending | None:
+def _under_way(journal: OpenJournal, call: Call) -> Pending | None:
     """The transactions that are on their way for the same purpose; refused where another holds the turn."""
-    for pending in pages.pending:
+    for pending in journal.pending:
         if pending.last.purpose == call.purpose:
             return pending
         if call.turn and pending.last.turn == call.turn:
@@ -355,8 +361,8 @@ def _under_way(pages: Pages, call: Call) -> Pending | None:
     return None
 
 
-def _of(pages: Pages, nonce: int) -> Pending:
-    return next(pending for pending in pages.pending if pending.nonce == nonce)
+def _of(journal: OpenJournal, nonce: int) -> Pending:
+    return next(pending for pending in journal.pending if pending.nonce == nonce)
 
 
 def _is_harmless(message: str) -> bool:

@@ -30,7 +30,7 @@ def relayed_move(chain_id: int, contract: str, signer: str, nonce: int, deadline
 
 
 def kept_data(chain_id: int, contract: str, dispute: int, turn: int, data: Digest) -> dict[str, Any]:
-    """A board's word that it keeps, and hands out, what the move of this turn refers to."""
+    """A board's attestation that it keeps, and hands out, what the move of this turn refers to."""
     return _document(chain_id, contract, "Kept", {"dispute": dispute, "turn": turn, "data": digest_bytes(data)})
 
 

@@ -10,10 +10,10 @@ from tallystick.disputes.coordinators.ethereum import chain
 from tallystick.disputes.coordinators.ethereum.chain import Reverted
 from tallystick.disputes.coordinators.ethereum.encoding import decode_answer, encode_call
 from tallystick.disputes.coordinators.ethereum.endpoints import Endpoint
-from tallystick.disputes.game.fault import Fault
 from tallystick.disputes.game.moves import Contest, Finalise, Post
 from tallystick.disputes.game.state import Phase, State, Status
 from tallystick.errors import MalformedError, UnavailableError
+from tallystick.judging.fault import Fault
 
 PHASES: Final = tuple(Phase)
 STATUSES: Final = tuple(Status)

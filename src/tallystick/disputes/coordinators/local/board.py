@@ -11,8 +11,8 @@ from typing import IO, Final
 import sqlalchemy as sa
 
 from tallystick.commitments.digests import Digest, digest_from
+from tallystick.disputes.coordinators.local.allowance import Allowance
 from tallystick.disputes.coordinators.local.database import BLOBS, CHUNKS, Database
-from tallystick.disputes.coordinators.local.standing import Allowance
 from tallystick.disputes.coordinators.manifest import BLOB_BYTES_MAX
 from tallystick.disputes.coordinators.whole import WholeManifests
 from tallystick.errors import MalformedError, RuleError, UnavailableError, UsageError

@@ -20,8 +20,7 @@ from tallystick.commitments.digests import Digest, parse_digest
 from tallystick.commitments.encoding import Json, decode
 from tallystick.disputes.coordinators.coordinator import MoveEntry
 from tallystick.disputes.coordinators.local.board import blob_digest
-from tallystick.disputes.coordinators.local.book import Book
-from tallystick.disputes.coordinators.local.problems import PROBLEM_BYTES_MAX, error_of
+from tallystick.disputes.coordinators.local.chain_state import ChainState
 from tallystick.disputes.coordinators.local.receipts import ReceiptFile
 from tallystick.disputes.coordinators.local.signed import (
     ACCEPTED_BYTES_MAX,
@@ -31,11 +30,12 @@ from tallystick.disputes.coordinators.local.signed import (
     put_message,
     sign_move,
 )
-from tallystick.disputes.coordinators.local.wire import HttpAnswer, RequestLimits, Wire
 from tallystick.disputes.coordinators.manifest import BLOB_BYTES_MAX
 from tallystick.disputes.game.moves import Move
 from tallystick.disputes.game.rules import Rules
 from tallystick.errors import MalformedError, ProofError, RuleError, UnavailableError, UsageError
+from tallystick.http.client import HttpAnswer, HttpClient, RequestLimits
+from tallystick.http.problems import PROBLEM_BYTES_MAX, error_of
 
 ANSWER_BYTES_MAX: Final = 1 << 20
 PAGE_BYTES_MAX: Final = (8 << 20) + ACCEPTED_BYTES_MAX
@@ -70,7 +70,7 @@ class RemoteCoordinator:
     ) -> None:
         url, _, named = url.partition("#")
         identity = parse_digest(named, "coordinator") if named else identity
-        self._wire = Wire(url, effort)
+        self._http = HttpClient(url, effort)
         try:
             answer = self._get("/v1/rules", ANSWER_BYTES_MAX)
             with _coordinators_answer():
@@ -79,9 +79,9 @@ class RemoteCoordinator:
                 raise ProofError(f"{url}: this is coordinator {self.charter.identity}, and not {identity}")
             self._receipts = ReceiptFile(receipts, self.charter)
         except BaseException:
-            self._wire.close()
+            self._http.close()
             raise
-        self._book, self._entries, self._last = Book.empty(self.charter), list[MoveEntry](), b""
+        self._chain, self._entries, self._last = ChainState.empty(self.charter), list[MoveEntry](), b""
         self._lock = threading.RLock()
 
     def keep_receipts(self, path: Path) -> None:
@@ -93,7 +93,7 @@ class RemoteCoordinator:
 
     def close(self) -> None:
         """Let all connections go."""
-        self._wire.close()
+        self._http.close()
 
     @property
     def identity(self) -> Digest:
@@ -109,22 +109,22 @@ class RemoteCoordinator:
         """The coordinator's time, in seconds."""
         return _count(self._object("/v1/time"), "time")
 
-    def book(self) -> Book:
+    def chain(self) -> ChainState:
         """The fold of all entries there are, each of them checked."""
         with self._lock:
             signed = self._receipts.count
             while self._read_page():
                 pass
-            if self._book.count < signed:
+            if self._chain.count < signed:
                 raise ProofError(
-                    f"{self._wire.url}: shows {self._book.count} entries, and signed a receipt for entry {signed - 1}"
+                    f"{self._http.url}: shows {self._chain.count} entries, and signed a receipt for entry {signed - 1}"
                 )
-            return self._book
+            return self._chain
 
     def entries(self, start: int = 0) -> Sequence[MoveEntry]:
         """The accepted moves from number `start` on; raises `ProofError` where the coordinator is caught at a lie."""
         with self._lock:
-            self.book()
+            self.chain()
             return self._entries[start:]
 
     def account(self, party: str) -> Account:
@@ -143,14 +143,14 @@ class RemoteCoordinator:
     def make(self, move: Move, key: SigningKey) -> MoveReceipt:
         """Sign a move once, and send it until it is answered; the receipt is checked and kept."""
         signed = sign_move(move, self.identity, key)
-        answer = self._wire.ask("POST", "/v1/moves", ANSWER_BYTES_MAX, signed.to_bytes(), _JSON)
+        answer = self._http.ask("POST", "/v1/moves", ANSWER_BYTES_MAX, signed.to_bytes(), _JSON)
         if answer.status != 200:
-            raise error_of(answer.status, answer.body, self._wire.url)
+            raise error_of(answer.status, answer.body, self._http.url)
         with _coordinators_answer():
-            receipt = MoveReceipt.from_bytes(answer.body, f"{self._wire.url}: receipt")
+            receipt = MoveReceipt.from_bytes(answer.body, f"{self._http.url}: receipt")
         receipt.check(self.charter)
         if (receipt.entry.coordinator, receipt.entry.move) != (self.identity, signed.identity):
-            raise ProofError(f"{self._wire.url}: the receipt is for another move")
+            raise ProofError(f"{self._http.url}: the receipt is for another move")
         self._receipts.add(receipt)
         return receipt
 
@@ -160,13 +160,13 @@ class RemoteCoordinator:
             raise UsageError(f"a blob of {len(data)} bytes: the board takes {BLOB_BYTES_MAX} at most")
         name = blob_digest(BytesIO(data))
         path = f"/v1/blobs/{name}"
-        if self._wire.ask("HEAD", path, 0) == HttpAnswer(200, b"", str(len(data))):
+        if self._http.ask("HEAD", path, 0) == HttpAnswer(200, b"", str(len(data))):
             return name
         signature = key.sign(put_message(self.identity, name, len(data)))
         headers = {"Tally-Key": key.public, "Tally-Signature": signature, "Content-Type": "application/octet-stream"}
-        answer = self._wire.ask("PUT", path, PROBLEM_BYTES_MAX, data, headers)
+        answer = self._http.ask("PUT", path, PROBLEM_BYTES_MAX, data, headers)
         if answer.status != 204:
-            error = error_of(answer.status, answer.body, self._wire.url)
+            error = error_of(answer.status, answer.body, self._http.url)
             raise UsageError(str(error)) if isinstance(error, RuleError) else error
         return name
 
@@ -174,14 +174,14 @@ class RemoteCoordinator:
         """The bytes under a blob digest, checked against it."""
         data = self._get(f"/v1/blobs/{name}", BLOB_BYTES_MAX)
         if blob_digest(BytesIO(data)) != name:
-            raise UnavailableError(f"{self._wire.url}: the board gives other bytes for {name}")
+            raise UnavailableError(f"{self._http.url}: the board gives other bytes for {name}")
         return data
 
     def _read_page(self) -> bool:
         """Take in more entries, from the last known one on, which has to be there still; whether there were any."""
-        start = max(self._book.count - 1, 0)
+        start = max(self._chain.count - 1, 0)
         lines = self._get(f"/v1/entries?start={start}", PAGE_BYTES_MAX).splitlines()
-        if self._book.count:
+        if self._chain.count:
             self._check_last(lines[:1])
             del lines[0]
         for line in lines:
@@ -190,21 +190,21 @@ class RemoteCoordinator:
 
     def _check_last(self, lines: list[bytes]) -> None:
         """Raise `ProofError` unless the entry seen last is there still, `UnavailableError` where nobody says so."""
-        number = self._book.count - 1
+        number = self._chain.count - 1
         if lines == [self._last]:
             return
         for line in lines:
             self._accepted(line, number)
         self.now()  # an empty page may be anybody's; a coordinator tells the time
-        raise ProofError(f"{self._wire.url}: entry {number} is not the one that the coordinator showed before")
+        raise ProofError(f"{self._http.url}: entry {number} is not the one that the coordinator showed before")
 
     def _accepted(self, line: bytes, number: int) -> Accepted:
         with _coordinators_answer():
-            return Accepted.from_bytes(line, f"{self._wire.url}: entry {number}")
+            return Accepted.from_bytes(line, f"{self._http.url}: entry {number}")
 
     def _take_in(self, line: bytes) -> None:
-        accepted = self._accepted(line, self._book.count)
-        self._book, move = self._book.read(accepted)
+        accepted = self._accepted(line, self._chain.count)
+        self._chain, move = self._chain.read(accepted)
         entry = accepted.receipt.entry
         self._receipts.compare(entry)
         self._entries.append(MoveEntry(entry.number, entry.time, move))
@@ -213,14 +213,14 @@ class RemoteCoordinator:
     def _object(self, path: str) -> dict[str, Json]:
         answer = self._get(path, ANSWER_BYTES_MAX)
         with _coordinators_answer():
-            found = decode(answer, f"{self._wire.url}{path}")
+            found = decode(answer, f"{self._http.url}{path}")
         if not isinstance(found, dict):
-            raise UnavailableError(f"{self._wire.url}{path}: no JSON object")
+            raise UnavailableError(f"{self._http.url}{path}: no JSON object")
         return found
 
     def _get(self, path: str, bytes_max: int) -> bytes:
-        answer = self._wire.ask("GET", path, bytes_max)
-        return _body_of(answer, self._wire.url)
+        answer = self._http.ask("GET", path, bytes_max)
+        return _body_of(answer, self._http.url)
 
 
 class RemoteConnection:

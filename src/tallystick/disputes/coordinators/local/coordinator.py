@@ -19,11 +19,12 @@ from tallystick.attestation.signing import SigningKey
 from tallystick.commitments.digests import Digest
 from tallystick.disputes.coordinators.coordinator import MoveEntry
 from tallystick.disputes.coordinators.local import beacon
+from tallystick.disputes.coordinators.local.admission import admit, data_of
+from tallystick.disputes.coordinators.local.allowance import Allowance, allowance_of, is_named
+from tallystick.disputes.coordinators.local.balances import Balances
 from tallystick.disputes.coordinators.local.board import BlobStore, Quotas, blob_digest
-from tallystick.disputes.coordinators.local.book import Book
+from tallystick.disputes.coordinators.local.chain_state import ChainState
 from tallystick.disputes.coordinators.local.database import ENTRIES, Database
-from tallystick.disputes.coordinators.local.door import admit, data_of
-from tallystick.disputes.coordinators.local.purses import Purses
 from tallystick.disputes.coordinators.local.signed import (
     Accepted,
     ChainEntry,
@@ -33,7 +34,6 @@ from tallystick.disputes.coordinators.local.signed import (
     sign_entry,
     sign_move,
 )
-from tallystick.disputes.coordinators.local.standing import Allowance, is_named, standing_of
 from tallystick.disputes.game.moves import Move, value_of
 from tallystick.disputes.game.rules import Rules
 from tallystick.disputes.game.state import State
@@ -62,8 +62,8 @@ class LocalCoordinator:
         if self.charter.key != key.public:
             raise UsageError(f"{database.name}: this is not the key of the coordinator that was set up there")
         self.blobs = BlobStore(database, quotas or Quotas())
-        self.purses = Purses(database)
-        self._book, self._entries, self._latest = Book.empty(self.charter), list[MoveEntry](), 0
+        self.balances = Balances(database)
+        self._chain, self._entries, self._latest = ChainState.empty(self.charter), list[MoveEntry](), 0
         self._lock = threading.RLock()
         self._nonce = lru_cache(1)(partial(beacon.nonce, key, self.charter.genesis))
         with self._lock, database.reading() as connection:
@@ -118,15 +118,15 @@ class LocalCoordinator:
     @property
     def state(self) -> State:
         """What the accepted moves lead to."""
-        return self.book().state
+        return self.chain().state
 
     def now(self) -> int:
         """The time in seconds: that of the clock, and never earlier than it was before."""
         with self._lock:
-            self._latest = max(self._latest, self._book.time, self._clock())
+            self._latest = max(self._latest, self._chain.time, self._clock())
             return self._latest
 
-    def book(self) -> Book:
+    def chain(self) -> ChainState:
         """The fold of all that is accepted, by any process."""
         with self._lock, self._database.reading() as connection:
             return self._catch_up(connection)
@@ -134,7 +134,7 @@ class LocalCoordinator:
     def entries(self, start: int = 0) -> Sequence[MoveEntry]:
         """The accepted moves from number `start` on."""
         with self._lock:
-            self.book()
+            self.chain()
             return self._entries[start:]
 
     def accepted(self, start: int, count: int, bytes_max: int) -> list[Accepted]:
@@ -154,8 +154,8 @@ class LocalCoordinator:
         A refused move leaves no trace. When this returns, the move is on disk.
 
         Raises:
-            MalformedError, ProofError, RuleError: see `door.admit`; the rules of the game do not allow the move now;
-                with code `funds`, the purse is too small; with code `data`, what the move refers to is not there.
+            MalformedError, ProofError, RuleError: see `admission.admit`; the rules of the game do not allow the move
+                now; with code `funds`, the purse is too small; with code `data`, what the move refers to is not there.
             UnavailableError: the database cannot be reached or written; whether it has the move is unknown.
         """
         signed, move = admit(data, self.charter)
@@ -184,7 +184,7 @@ class LocalCoordinator:
 
     def next_nonce(self) -> str:
         """The beacon's next nonce."""
-        return self._nonce(self.book().drawn)
+        return self._nonce(self.chain().drawn)
 
     def grant(self, party: str, amount: int) -> int:
         """Put money into a party's purse, or take it out where negative; returns what is in it then.
@@ -195,7 +195,7 @@ class LocalCoordinator:
             _check_party("grant", party)
         with self._lock, self._database.writing() as connection:
             spent = self._catch_up(connection).spent.get(party, 0)
-            return self.purses.grant(connection, party, amount, self.now(), spent)
+            return self.balances.grant(connection, party, amount, self.now(), spent)
 
     def purse(self, party: str) -> int:
         """What a party can pay moves with."""
@@ -204,22 +204,22 @@ class LocalCoordinator:
 
     def parties(self) -> list[str]:
         """Everybody who was ever granted anything or has moved."""
-        return sorted({*self.purses.parties(), *self.book().spent})
+        return sorted({*self.balances.parties(), *self.chain().spent})
 
     def keep(self, name: Digest, size: int, source: IO[bytes], owner: str) -> None:
         """Keep bytes at the board for a party that has something to do here; see `BlobStore.keep`."""
-        self.blobs.keep(name, size, source, owner, self.standing(owner))
+        self.blobs.keep(name, size, source, owner, self.allowance(owner))
 
-    def standing(self, party: str) -> Allowance:
+    def allowance(self, party: str) -> Allowance:
         """What a party has at stake; raises `RuleError` with code `standing` for one without purse and role.
 
         Strangers may move, and store nothing.
         """
         with self._lock, self._database.reading() as connection:
-            if not (is_named(party, self.rules) or self.purses.is_known(connection, party)):
+            if not (is_named(party, self.rules) or self.balances.is_known(connection, party)):
                 raise RuleError("standing", "the board keeps data only for parties with a purse or a role")
-            book = self._catch_up(connection)
-            return standing_of(party, book.state, self._purse(connection, book, party))
+            chain = self._catch_up(connection)
+            return allowance_of(party, chain.state, self._purse(connection, chain, party))
 
     def _check_data(self, signed: SignedMove, move: Move) -> None:
         """Raise `RuleError` unless a new move is allowed now, and what it refers to lies at the board.
@@ -236,21 +236,21 @@ class LocalCoordinator:
             self._foreseen(connection, signed, move)
         self.blobs.check_whole(name)
 
-    def _foreseen(self, connection: sa.Connection, signed: SignedMove, move: Move) -> tuple[ChainEntry, Book]:
-        """The entry that a move would be now, and the book after it; raises `RuleError` where it is refused."""
-        entry = self._book.entry(signed, self.now())
-        after = self._book.after(move, entry)
-        self._check_purse(connection, self._book, move)
+    def _foreseen(self, connection: sa.Connection, signed: SignedMove, move: Move) -> tuple[ChainEntry, ChainState]:
+        """The entry that a move would be now, and the chain after it; raises `RuleError` where it is refused."""
+        entry = self._chain.entry(signed, self.now())
+        after = self._chain.after(move, entry)
+        self._check_purse(connection, self._chain, move)
         return entry, after
 
-    def _catch_up(self, connection: sa.Connection) -> Book:
+    def _catch_up(self, connection: sa.Connection) -> ChainState:
         """Fold what other processes have accepted since."""
-        for accepted in self._read(connection, self._book.count, None):
+        for accepted in self._read(connection, self._chain.count, None):
             with self._damage_told():
-                self._book, move = self._book.read(accepted)
+                self._chain, move = self._chain.read(accepted)
             entry = accepted.receipt.entry
             self._entries.append(MoveEntry(entry.number, entry.time, move))
-        return self._book
+        return self._chain
 
     def _read(self, connection: sa.Connection, start: int, count: int | None) -> Iterator[Accepted]:
         columns = sa.select(ENTRIES.c.signed, ENTRIES.c.receipt).where(ENTRIES.c.number >= start)
@@ -268,11 +268,11 @@ class LocalCoordinator:
         except (ProofError, MalformedError) as error:
             raise UnavailableError(f"{self._database.name}: damaged: {error}") from None
 
-    def _purse(self, connection: sa.Connection, book: Book, party: str) -> int:
-        return self.purses.granted(connection, party) - book.spent.get(party, 0)
+    def _purse(self, connection: sa.Connection, chain: ChainState, party: str) -> int:
+        return self.balances.granted(connection, party) - chain.spent.get(party, 0)
 
-    def _check_purse(self, connection: sa.Connection, book: Book, move: Move) -> None:
-        price, held = value_of(move), self._purse(connection, book, move.actor)
+    def _check_purse(self, connection: sa.Connection, chain: ChainState, move: Move) -> None:
+        price, held = value_of(move), self._purse(connection, chain, move.actor)
         if price > held:
             raise RuleError("funds", f"this move pays {price}, and the purse holds {held}")
 
@@ -376,7 +376,7 @@ def _receipt_of(connection: sa.Connection, signed: SignedMove) -> MoveReceipt | 
     return None if found is None else MoveReceipt.from_bytes(bytes(found), "receipt")
 
 
-def _append(connection: sa.Connection, signed: SignedMove, receipt: MoveReceipt, after: Book) -> None:
+def _append(connection: sa.Connection, signed: SignedMove, receipt: MoveReceipt, after: ChainState) -> None:
     """Write the entry under its number, which the table holds once: of two servers one succeeds."""
     assert receipt.entry.identity == after.head
     values = {"number": receipt.entry.number, "move": signed.identity}

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 from tallystick.disputes.coordinators.local.signed import ChainEntry, Charter, MoveReceipt
+from tallystick.documents.files import sync_folder
 from tallystick.errors import MalformedError, ProofError
 
 
@@ -33,6 +34,8 @@ class ReceiptFile:
                     file.write(receipt.to_bytes() + b"\n")
                     file.flush()
                     os.fsync(file.fileno())
+                if len(self._entries) == 1:
+                    sync_folder(self._path.parent)
 
     def compare(self, entry: ChainEntry) -> None:
         """Raise `ProofError` if a receipt says that another entry has this number."""

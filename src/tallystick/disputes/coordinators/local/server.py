@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Final, TypeVar
+from typing import Final
 from weakref import WeakValueDictionary
 
 from fastapi import FastAPI, Request
@@ -15,27 +14,25 @@ from pydantic import TypeAdapter
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from tallystick.attestation.signing import check_signature
+from tallystick.attestation.signatures import check_signature
 from tallystick.commitments.digests import Digest, parse_digest
 from tallystick.commitments.encoding import Json, encode
+from tallystick.disputes.coordinators.local.admission import admit, status_of
 from tallystick.disputes.coordinators.local.board import blob_digest
-from tallystick.disputes.coordinators.local.bodies import declared_size, read_body, spool_body
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
-from tallystick.disputes.coordinators.local.door import admit
-from tallystick.disputes.coordinators.local.problems import Problem, problem_of
 from tallystick.disputes.coordinators.local.signed import SIGNED_MOVE_BYTES_MAX, put_message
-from tallystick.disputes.coordinators.local.uploads import Uploads
 from tallystick.disputes.game.ledger import withdrawable
 from tallystick.disputes.game.state import Dispute
-from tallystick.errors import MalformedError, TallyError
+from tallystick.errors import MalformedError, RuleError, TallyError
+from tallystick.http.bodies import declared_size, read_body, spool_body
+from tallystick.http.problems import Problem, answer_errors, problem_of, problem_response
+from tallystick.http.uploads import Uploads
 
 PAGE_ENTRIES: Final = 256
 PAGE_BYTES: Final = 4 << 20
-CLIENT_GONE: Final = 499
 KEY_HEADER: Final = "Tally-Key"
 SIGNATURE_HEADER: Final = "Tally-Signature"
 _DISPUTE: Final = TypeAdapter(Dispute)
-Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -64,8 +61,8 @@ def _add_reading(app: FastAPI, place: LocalCoordinator) -> None:
 
     @app.get("/v1/time")
     async def time() -> Response:
-        book, now = await asyncio.to_thread(lambda: (place.book(), place.now()))
-        return _json(encode({"entries": book.count, "head": book.head, "time": now}))
+        chain, now = await asyncio.to_thread(lambda: (place.chain(), place.now()))
+        return _json(encode({"entries": chain.count, "head": chain.head, "time": now}))
 
     @app.get("/v1/entries")
     async def entries(start: str = "0") -> Response:
@@ -75,7 +72,7 @@ def _add_reading(app: FastAPI, place: LocalCoordinator) -> None:
 
     @app.get("/v1/disputes/{number}")
     async def dispute(number: str) -> Response:
-        disputes = (await asyncio.to_thread(place.book)).state.disputes
+        disputes = (await asyncio.to_thread(place.chain)).state.disputes
         wanted = _number(number, "dispute")
         if wanted >= len(disputes):
             raise Problem(404, "absent", f"there is no dispute {wanted}")
@@ -143,7 +140,7 @@ def _announced(request: Request, place: LocalCoordinator, name: Digest) -> tuple
         raise Problem(411, "malformed", "Content-Length: needed for a blob")
     owner = request.headers.get(KEY_HEADER, "")
     check_signature(owner, request.headers.get(SIGNATURE_HEADER, ""), put_message(place.identity, name, size))
-    return size, owner, place.standing(owner).share
+    return size, owner, place.allowance(owner).share
 
 
 def _account(place: LocalCoordinator, party: str) -> Json:
@@ -160,19 +157,20 @@ def _account(place: LocalCoordinator, party: str) -> Json:
 
 
 def _answer_errors_alike(app: FastAPI) -> None:
-    def told(kind: type[Any], tell: Callable[[Any], Problem]) -> None:
-        async def answer(_: Request, error: Any) -> Response:
-            return tell(error).to_response()
-
-        handler: Callable[[Request, Any], Awaitable[Response]] = answer
-        app.add_exception_handler(kind, handler)
-
-    told(Problem, lambda error: error)
-    told(TallyError, problem_of)
-    told(HTTPException, lambda error: Problem(error.status_code, "route", str(error.detail), dict(error.headers or {})))
-    told(ClientDisconnect, lambda _: Problem(400, "malformed", "the client left"))
     closing = {"Connection": "close"}  # uvicorn hangs up after a failure
-    told(Exception, lambda _: Problem(500, "failed", "the coordinator failed at this request", closing))
+    answer_errors(
+        app,
+        problem_response,
+        {
+            RuleError: lambda _, error: Problem(status_of(error.code), error.code, str(error)),
+            TallyError: lambda _, error: problem_of(error),
+            HTTPException: lambda _, error: Problem(
+                error.status_code, "route", str(error.detail), headers=dict(error.headers or {})
+            ),
+            ClientDisconnect: lambda _, __: Problem(400, "malformed", "the client left"),
+            Exception: lambda _, __: Problem(500, "failed", "the coordinator failed at this request", headers=closing),
+        },
+    )
 
 
 def _number(text: str, what: str) -> int:

@@ -12,7 +12,8 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from tallystick.attestation.points import PublicKey
-from tallystick.attestation.signing import SigningKey, check_signature
+from tallystick.attestation.signatures import check_signature
+from tallystick.attestation.signing import SigningKey
 from tallystick.commitments.digests import Digest, digest
 from tallystick.disputes.game.moves import MOVE_BYTES_MAX, HashText, Move
 from tallystick.disputes.game.rules import Rules

@@ -11,10 +11,11 @@ from torch import nn
 
 from tallystick.errors import UsageError
 from tallystick.frameworks.torch.capture.step_names import named_scalars
-from tallystick.frameworks.torch.state import live_tensors, to_tensor
+from tallystick.frameworks.torch.state import live_tensors
+from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.graphs.graph import Graph
 from tallystick.tensors.tensor import Tensor
-from tallystick.transcripts.optimizer import UpdateRule
+from tallystick.workloads.optimizer import UpdateRule
 
 
 @dataclass(frozen=True)

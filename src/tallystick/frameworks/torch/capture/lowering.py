@@ -17,7 +17,7 @@ from tallystick.errors import MalformedError, UnavailableError
 from tallystick.frameworks.torch.capture.arguments import parted
 from tallystick.frameworks.torch.capture.calls import bound_arguments, only_moves_bytes, operator_name, why_not
 from tallystick.frameworks.torch.capture.results import checked_results
-from tallystick.frameworks.torch.state import to_tensor
+from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.graphs.graph import Constant, Graph, GraphForm, Input, Node, Output, Ref, result_ref
 from tallystick.operators.definition import Operator
 from tallystick.operators.registry import OPERATORS

@@ -20,7 +20,7 @@ from tallystick.frameworks.torch.capture.calls import bound_arguments
 from tallystick.frameworks.torch.capture.export import exported_program, tracing_errors
 from tallystick.frameworks.torch.capture.lowering import live_nodes, lower
 from tallystick.frameworks.torch.dtypes import spec_of
-from tallystick.frameworks.torch.state import to_tensor
+from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.graphs.graph import Graph, GraphForm, Input, Role
 from tallystick.tensors.tensor import Tensor
 

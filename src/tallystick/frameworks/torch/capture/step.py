@@ -13,7 +13,7 @@ from torch import nn
 
 from tallystick.errors import UnavailableError
 from tallystick.frameworks.torch.capture.updates import rule_of
-from tallystick.transcripts.optimizer import UpdateRule
+from tallystick.workloads.optimizer import UpdateRule
 
 Batch: TypeAlias = Mapping[str, torch.Tensor]
 Loss: TypeAlias = Callable[[Any, Batch], torch.Tensor]

@@ -14,7 +14,7 @@ from tallystick.frameworks.torch.capture.step import Batch, TrainingStep
 from tallystick.frameworks.torch.capture.step_names import batch_prefix, named_scalars
 from tallystick.frameworks.torch.randomness import SEED, seed_tensor
 from tallystick.frameworks.torch.state import live_tensors
-from tallystick.workloads.replayer import POSITION
+from tallystick.workloads.names import POSITION
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Final
 import torch
 
 from tallystick.graphs.graph import Role
-from tallystick.transcripts.optimizer import UpdateRule, schedule_scalars
+from tallystick.workloads.optimizer import UpdateRule, schedule_scalars
 
 ROLES: Final = {
     "weights": Role.WEIGHT,

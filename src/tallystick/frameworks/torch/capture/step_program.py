@@ -19,8 +19,8 @@ from tallystick.frameworks.torch.capture.step import TrainingStep
 from tallystick.frameworks.torch.capture.step_names import batch_of, group_suffix, is_state
 from tallystick.frameworks.torch.capture.updates import Tensors, update
 from tallystick.frameworks.torch.randomness import SEED, explicit_randomness
-from tallystick.transcripts.optimizer import UpdateRule, schedule_scalars
-from tallystick.workloads.replayer import POSITION
+from tallystick.workloads.names import POSITION
+from tallystick.workloads.optimizer import UpdateRule, schedule_scalars
 
 
 @dataclass(frozen=True)

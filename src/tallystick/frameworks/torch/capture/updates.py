@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeAlias
 import torch
 
 from tallystick.errors import UnavailableError
-from tallystick.transcripts.optimizer import UpdateRule
+from tallystick.workloads.optimizer import UpdateRule
 
 Tensors: TypeAlias = Mapping[str, torch.Tensor]
 UNSUPPORTED: Final = ("amsgrad", "capturable", "differentiable", "fused")

@@ -23,7 +23,7 @@ from tallystick.frameworks.torch.generation.decoding import (
     model_state,
     renamed,
 )
-from tallystick.frameworks.torch.state import to_tensor
+from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.graphs.execution import execute
 from tallystick.graphs.graph import Graph
 from tallystick.graphs.template import Template

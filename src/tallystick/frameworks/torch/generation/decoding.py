@@ -20,7 +20,7 @@ from tallystick.errors import UnavailableError, UsageError
 from tallystick.frameworks.torch.capture.export import tracing_errors
 from tallystick.frameworks.torch.capture.model import CapturedModel, capture
 from tallystick.frameworks.torch.generation.hidden_states import watching_layers
-from tallystick.frameworks.torch.state import to_tensor
+from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.graphs.admission import read_graph
 from tallystick.graphs.encoding import canonical, graph_bytes
 from tallystick.graphs.files import save_program

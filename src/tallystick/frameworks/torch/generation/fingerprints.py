@@ -13,14 +13,15 @@ import numpy as np
 import torch
 
 from tallystick.errors import MalformedError
-from tallystick.frameworks.torch.state import to_tensor
+from tallystick.frameworks.torch.tensors import to_tensor
+from tallystick.tolerances.fingerprints.making import encode_rows, encode_summaries
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 from tallystick.tolerances.fingerprints.signs import direction_signs, position_signs
-from tallystick.tolerances.fingerprints.wire import encode_rows, encode_summaries
-from tallystick.transcripts import states_opening
-from tallystick.transcripts.fingerprints import fingerprint_of
 from tallystick.transcripts.receipt import Fingerprint
-from tallystick.transcripts.states_opening import CommittedStates, StatesOpening
+from tallystick.transcripts.states_opening import StatesOpening
+from tallystick.workloads import hidden_states
+from tallystick.workloads.fingerprints import fingerprint_of
+from tallystick.workloads.hidden_states import CommittedStates
 
 States = Mapping[int, torch.Tensor]
 POSITIONS_AT_LEAST = 256
@@ -53,7 +54,7 @@ def commit_states(rows: States, layers: Sequence[int], block: int, *, prompt: bo
     """
     held = _rows_of(rows, tuple(layers))
     tensors = {layer: to_tensor(each).copy() for layer, each in zip(layers, held, strict=True)}
-    return states_opening.commit_states(tensors, layers, block, prompt=prompt)
+    return hidden_states.commit_states(tensors, layers, block, prompt=prompt)
 
 
 def _rows_of(rows: States, layers: tuple[int, ...]) -> list[torch.Tensor]:

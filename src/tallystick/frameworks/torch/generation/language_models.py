@@ -19,8 +19,8 @@ from tallystick.commitments.encoding import Json, encode, parse
 from tallystick.documents.files import read_document
 from tallystick.errors import MalformedError, UnavailableError, UsageError
 from tallystick.frameworks.torch.generation.hidden_states import watching_layers
-from tallystick.frameworks.torch.models import REFUSALS
-from tallystick.frameworks.torch.state import to_tensor
+from tallystick.frameworks.torch.refusals import REFUSALS
+from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.tensors.digest import state_digest
 from tallystick.transcripts.model_card import Dtype, ModelCard
 from tallystick.workloads.language_model import Prefill

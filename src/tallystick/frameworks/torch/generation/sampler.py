@@ -16,8 +16,10 @@ import torch
 from tallystick.errors import MalformedError, UsageError
 from tallystick.frameworks.torch.arrays import TORCH
 from tallystick.operators.tally import fixed, sampling
+from tallystick.operators.tally.keys import MASKED
 from tallystick.operators.values import Value, Values
-from tallystick.sampling.choice import check_form, check_places, choose_one
+from tallystick.sampling.checks import check_form, check_places
+from tallystick.sampling.choice import choose_one
 from tallystick.sampling.draw import FAR_BELOW, NONE_LEFT, at_least_exp2, draw_gumbel, reach, threshold
 from tallystick.sampling.plain import NUMBERS, Plain
 from tallystick.sampling.stream import position_words
@@ -143,7 +145,7 @@ def _by_noise(keys: torch.Tensor, words: Any) -> list[int]:
     held = torch.from_numpy(words).to(keys.device, non_blocking=True)
     bits = at_least_exp2(torch.clamp(keys, min=FAR_BELOW))
     ratios = fixed.uniform(TENSORS, held) / bits.view(torch.float64)
-    ratios = torch.where(keys == sampling.MASKED, math.inf, ratios)
+    ratios = torch.where(keys == MASKED, math.inf, ratios)
     least, tokens = torch.topk(ratios, min(CANDIDATES, keys.shape[1]), largest=False)
     found = torch.stack([tokens, keys.gather(1, tokens), held.gather(1, tokens), least.view(torch.int64)], 2).tolist()
     return [_decided(row, candidates, keys, words) for row, candidates in enumerate(found)]

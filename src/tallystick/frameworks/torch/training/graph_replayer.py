@@ -12,16 +12,18 @@ from tallystick.errors import MalformedError, UnavailableError
 from tallystick.frameworks.torch.dtypes import DTYPES
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.models import PARAMETERS_MAX
-from tallystick.frameworks.torch.state import check_names, from_tensor, to_tensor
+from tallystick.frameworks.torch.state import check_names
+from tallystick.frameworks.torch.tensors import from_tensor, to_tensor
 from tallystick.frameworks.torch.training.summaries import Summariser
 from tallystick.frameworks.torch.training.trainer import Trainer
 from tallystick.graphs.graph import Graph, Input
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.spec import Spec
+from tallystick.workloads.names import POSITION
 from tallystick.workloads.plan import classes, projection_seed
 from tallystick.workloads.program import StepProgram
-from tallystick.workloads.replayer import POSITION, ReplayedStep
+from tallystick.workloads.replayer import ReplayedStep
 
 OBSERVED = frozenset({"loss", "gradient_norm", "activation.mean", "activation.rms"})
 CARRIED = ("rng.",)

@@ -18,13 +18,13 @@ from tallystick.frameworks.torch.state import (
     live_tensors,
     restore_generators,
     restore_tensors,
-    to_tensor,
 )
+from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.frameworks.torch.training.optimizers import build_optimizer
 from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.recipe import Recipe
-from tallystick.transcripts.schedule import learning_rate
-from tallystick.workloads.replayer import POSITION
+from tallystick.workloads.names import POSITION
+from tallystick.workloads.schedule import learning_rate
 
 CRASHES = (
     ArithmeticError,

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
-import torch
+from typing import TYPE_CHECKING
 
 from tallystick.commitments.digests import Digest
 from tallystick.datasets.tokenizer import Tokenizer
 from tallystick.frameworks.torch.environment import describe_environment
 from tallystick.frameworks.torch.models import PARAMETERS_MAX
 from tallystick.frameworks.torch.training.replayer import TorchReplayer
-from tallystick.transcripts.environment import Environment
 from tallystick.transcripts.spec import Spec
 from tallystick.workloads.replayer import Replayer
 from tallystick.workloads.verifier_stack import VerifierStack
@@ -19,29 +16,20 @@ from tallystick.workloads.verifier_stack import VerifierStack
 if TYPE_CHECKING:
     from tallystick.workloads.program import StepProgram
 
-THREADS_MAX: Final = 256
 _captured: dict[tuple[bytes, int], Digest] = {}
 
 
-def torch_verifier_stack(
-    stated: Environment, device: str | None = None, parameters_max: int = PARAMETERS_MAX
-) -> VerifierStack:
-    """PyTorch on `device`, by default the one of the `stated` environment where it is there.
-
-    Sets this process to as many threads as the run states, 256 at most: sums of floats are split by threads, so
-    another number gives other last bits.
-    """
-    on = device or (stated.device if torch.cuda.is_available() else "cpu")
-    torch.set_num_threads(min(stated.threads, THREADS_MAX))
+def torch_verifier_stack(device: str, parameters_max: int = PARAMETERS_MAX) -> VerifierStack:
+    """PyTorch on `device`, for models of so many parameters at most; the number of threads is the caller's."""
 
     def graph_replayer(spec: Spec, program: StepProgram) -> Replayer:
         from tallystick.frameworks.torch.training.graph_replayer import GraphReplayer
 
-        return GraphReplayer(spec, program, on, parameters_max)
+        return GraphReplayer(spec, program, device, parameters_max)
 
     return VerifierStack(
-        describe_environment("cuda" if on.startswith("cuda") else "cpu"),
-        lambda spec, dataset, plan: TorchReplayer(spec, dataset, plan, on, parameters_max),
+        describe_environment("cuda" if device.startswith("cuda") else "cpu"),
+        lambda spec, dataset, plan: TorchReplayer(spec, dataset, plan, device, parameters_max),
         graph_replayer,
         recipe_graph_root,
         _train_bpe,

@@ -1,0 +1,113 @@
+"""A slice of a graph run on balls: for every value, all that an honest evaluation of the slice can give.
+
+Of a single operator, `operators.balls.bound` says how far a result may lie from the exact one. Here radii are carried
+from operator to operator, so that only the inputs of the slice have to be known. Rules and proofs: docs/bounds.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tallystick.graphs.engine import Arguments
+from tallystick.graphs.execution import execute
+from tallystick.graphs.graph import Graph, Node, Ref
+from tallystick.operators.arrays import NUMPY
+from tallystick.operators.balls.ball import Ball
+from tallystick.operators.balls.balls import Balls
+from tallystick.operators.balls.bound import PLAIN_SUMS, rescalings
+from tallystick.operators.definition import Exactness, Operator
+from tallystick.operators.library import ANY
+from tallystick.operators.precision import FORMATS, SHORT, UNSTATED, Precision
+from tallystick.operators.registry import operator
+from tallystick.operators.rounding import DETERMINISTIC, Model
+from tallystick.tensors.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class BoundedValue:
+    """A value as the exact result in float64, and how far any honest evaluation may be from it, of equal shape."""
+
+    centre: npt.NDArray[np.float64]
+    radius: npt.NDArray[np.float64]
+
+
+def bounded_outputs(
+    graph: Graph, bindings: Mapping[Ref, Tensor], precision: Precision = UNSTATED
+) -> dict[str, BoundedValue]:
+    """The outputs of `graph` by name, from exact inputs.
+
+    Raises `MalformedError` where a binding is missing or has another spec, or operands do not fit together.
+    """
+    wanted = {output.value: output.name for output in graph.outputs}
+    found: dict[str, BoundedValue] = {}
+
+    def keep(node: Node, _: Arguments, results: tuple[Any, ...]) -> None:
+        for ref, ball in zip(node.outputs, results, strict=True):
+            if ref in wanted and ball is not None:
+                found[wanted[ref]] = _bounded(ball)
+
+    execute(graph, bindings, BallEngine(precision), keep)
+    return found
+
+
+@dataclass(frozen=True)
+class BallEngine:
+    """The engine whose arrays are balls."""
+
+    precision: Precision = UNSTATED
+    model: Model = DETERMINISTIC
+    name: Final[str] = field(default="balls", init=False)
+
+    def load(self, tensor: Tensor) -> Ball:
+        """The elements, exactly."""
+        return Balls(NUMPY, self.precision, self.model).load(tensor)
+
+    def unload(self, array: Ball, dtype: str) -> Tensor:
+        """The centre; F64 for every float."""
+        return Balls(NUMPY, self.precision, self.model).values.unload(array.centre)
+
+    def prepare(self, node: Node) -> Callable[[Arguments], tuple[Any, ...]]:
+        """The definition of the node's operator, read as balls; raises `MalformedError` for an unknown one."""
+        known = operator(node.operator)
+
+        def run(arguments: Arguments) -> tuple[Any, ...]:
+            balls = self._algebra(known, next((x.dtype for x in _balls(arguments.values()) if x.dtype in SHORT), None))
+            with NUMPY.quiet():
+                results = known.read(balls, {**node.attributes, **arguments})
+                return tuple(None if ball is None else _sound(known, ball) for ball in results)
+
+        return run
+
+    def _algebra(self, known: Operator, short: str | None) -> Balls:
+        """As for a single operator: what a fused kernel may regroup, rescale and round in between."""
+        figures = ANY.within(known.name, short is not None)
+        is_composite, plain = known.exactness is Exactness.COMPOSITE, known.name in PLAIN_SUMS
+        step = None if self.precision.widens else short
+        return Balls(NUMPY, self.precision, self.model, figures, rescalings(known), is_composite, step, plain)
+
+
+def _balls(arguments: Iterable[Any]) -> Iterator[Ball]:
+    for argument in arguments:
+        for item in argument if isinstance(argument, tuple) else (argument,):
+            if isinstance(item, Ball):
+                yield item
+
+
+def _sound(known: Operator, ball: Ball) -> Ball:
+    """Where a fused kernel meets an infinity, nothing is promised; nor is anything where it meets a NaN."""
+    if ball.dtype not in FORMATS or known.exactness is not Exactness.COMPOSITE:
+        return ball
+    finite = np.isfinite(ball.array)
+    if finite.all():
+        return ball
+    return replace(ball, radius=np.where(finite, np.broadcast_to(ball.width, ball.shape), np.inf))
+
+
+def _bounded(ball: Ball) -> BoundedValue:
+    centre = np.asarray(NUMPY.storage(ball.array), np.float64)
+    return BoundedValue(centre, np.array(np.broadcast_to(np.asarray(ball.width, np.float64), centre.shape)))

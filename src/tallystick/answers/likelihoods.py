@@ -1,0 +1,91 @@
+"""What the probabilities of claimed tokens say about a sampler: evidence that needs no seed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tallystick.sampling.surprisal import log_ratios, surprisals
+from tallystick.tolerances.likelihoods import Likelihoods, discount
+from tallystick.tolerances.tolerance import Finding
+
+if TYPE_CHECKING:
+    from tallystick.answers.sampler import ClaimedAnswer, SamplerEvidence
+
+EXCLUDED: Final = ("temperature x0.7", "temperature x1.43")
+"""What likelihoods have to exclude before an answer without a known seed is accepted."""
+
+
+@dataclass(frozen=True)
+class SurprisalSums:
+    """Sums over tokens, in nats: surprisal, its expectation, its variance."""
+
+    claimed: float = 0.0
+    expected: float = 0.0
+    variance: float = 0.0
+
+    def __add__(self, other: SurprisalSums) -> SurprisalSums:
+        return SurprisalSums(
+            self.claimed + other.claimed, self.expected + other.expected, self.variance + other.variance
+        )
+
+    @property
+    def standard_errors(self) -> float:
+        """How far the sum lies above its expectation, in standard errors; 0 where nothing varies."""
+        return (self.claimed - self.expected) / math.sqrt(self.variance) if self.variance > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class TokenLikelihoods:
+    """Likelihood ratios of the tokens of answers, and their surprisal."""
+
+    ratios: Likelihoods
+    surprisal: SurprisalSums
+
+    def __add__(self, other: TokenLikelihoods) -> TokenLikelihoods:
+        return TokenLikelihoods(self.ratios + other.ratios, self.surprisal + other.surprisal)
+
+    def finding(self, alpha: float) -> Finding:
+        """Whether the tokens come from another distribution, at error `alpha` / 2."""
+        sums, count = self.surprisal, self.ratios.tokens
+        detail = (
+            f"log e-value that tokens come from another distribution: mean surprisal {sums.claimed / count:.3f} nats, "
+            f"expected {sums.expected / count:.3f}, {sums.standard_errors:+.1f} standard errors"
+        )
+        return Finding(self.ratios.log_against(), -math.log(alpha / 2), "surprisal", self.ratios.closest, detail)
+
+    def tokens_missing(self, beta: float) -> int | None:
+        """How many more tokens like these exclude other temperatures at error `beta`; None where none do."""
+        found = [self.ratios.tokens_missing(name, beta) for name in EXCLUDED]
+        return None if None in found else max(each for each in found if each is not None)
+
+
+def with_likelihoods(evidence: SamplerEvidence, view: ClaimedAnswer) -> SamplerEvidence:
+    """The evidence with what surprisals and likelihood ratios of the answer's tokens add to it."""
+    seen = surprisals(view.logits, view.answer, view.sampler, view.histories, view.far)
+    single = evidence.single or _impossible(np.flatnonzero(np.isinf(seen.least)), len(view.answer))
+    ratios = log_ratios(view.logits, view.answer, view.sampler, view.histories, view.far, view.rule.far_rate)
+    against = np.stack([pair[0] - _cost(view) for pair in ratios.values()])
+    in_favour = np.stack([pair[1] - _cost(view, name) for name, pair in ratios.items()])
+    inside = np.isfinite(seen.claimed)
+    sums = SurprisalSums(*(float(each[inside].sum()) for each in (seen.claimed, seen.expected, seen.variance)))
+    found = TokenLikelihoods(Likelihoods.of(list(ratios), against, in_favour), sums)
+    return replace(evidence, likelihoods=found, single=single)
+
+
+def _cost(view: ClaimedAnswer, alternative: str = "") -> float:
+    """What honest drift may add to a token's log probability: within the band, and with rate `honest` beyond it."""
+    rule = view.rule
+    factor = float(alternative.rpartition("x")[2]) if alternative.startswith("temperature") else 1.0
+    temperature = view.sampler.temperature * factor
+    beyond = math.log(rule.honest) + discount(view.far, temperature)
+    return float(np.logaddexp(discount(view.band, temperature, rule.rms), beyond))
+
+
+def _impossible(places: npt.NDArray[np.int64], count: int) -> Finding:
+    where = f"token {places[0]}" if len(places) else ""
+    return Finding(len(places), 0, "sampler", where, f"of {count} tokens, those that the filters exclude")

@@ -1,0 +1,150 @@
+"""Judges the hidden states that a provider opened after a challenge against the verifier's own pass over the tokens."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from tallystick.answers.distance_limits import Dtype, FingerprintRule
+from tallystick.answers.fingerprints import Hidden, Rows, compared_with, largest, typical
+from tallystick.answers.measured import other_form, unmeasured_limits
+from tallystick.answers.policy import ReceiptPolicy
+from tallystick.answers.report import CheckLog
+from tallystick.errors import MalformedError, ProofError, UnavailableError
+from tallystick.tolerances.fingerprints.projection import summarise
+from tallystick.tolerances.fingerprints.settings import BLOCK_MAX, Distance, FingerprintSettings
+from tallystick.tolerances.tolerance import Finding
+from tallystick.transcripts.model_card import ModelCard
+from tallystick.transcripts.receipt import StatesCommitment
+from tallystick.transcripts.states_opening import StatesOpening
+from tallystick.workloads.hidden_states import Place, check_states_opening, direction_seed
+
+NONCE_WIDTH: Final = 16
+"""Fresh directions for each opened part."""
+FRESH: Final = 2.0
+"""Under fresh directions a gap looks twice as large less than once in 10⁶: P(χ² > 64) = 1.1e-7 for 16 of them."""
+
+
+@dataclass(frozen=True)
+class StatesChallenge:
+    """What a verifier asked to be opened after it had the receipt, and the answer."""
+
+    nonce: bytes
+    count: int
+    opening: StatesOpening
+
+    @property
+    def size(self) -> int:
+        """The bytes of hidden states that are opened."""
+        return sum(len(part.data) * 3 // 4 for part in self.opening.parts)
+
+
+def judge_challenge(
+    log: CheckLog,
+    statement: StatesCommitment | None,
+    challenge: StatesChallenge,
+    hidden: Hidden,
+    card: ModelCard,
+    policy: ReceiptPolicy,
+) -> None:
+    """Judge what was opened by the states of the verifier's own pass; raises as `judge_states`."""
+    if statement is None:
+        log.unavailable("states", "the receipt commits to no hidden states")
+        return
+    rule = policy.fingerprints
+    unmeasured = unmeasured_limits(rule, "states", card) or other_form(statement.dtype, card)
+    with log.timing("states", challenge.size):
+        found = judge_states(
+            challenge.opening,
+            statement,
+            challenge.nonce,
+            hidden,
+            rule,
+            dtype=card.dtype,
+            count=challenge.count,
+            advisory=bool(unmeasured),
+        )
+    for finding in found:
+        log.add(finding)
+    if unmeasured:
+        log.unavailable("states", unmeasured)
+    log.assumptions.append("the nonce of the challenge was drawn by the verifier after it had the receipt")
+
+
+def judge_states(
+    opening: StatesOpening,
+    statement: StatesCommitment,
+    nonce: bytes,
+    hidden: Hidden,
+    rule: FingerprintRule,
+    *,
+    dtype: Dtype = "F32",
+    count: int | None = None,
+    advisory: bool = False,
+) -> tuple[Finding, ...]:
+    """Compare opened hidden states with the verifier's rows [committed rows, d] of the committed layers.
+
+    The nonce has to select every opened part, `count` of them (`rule.parts` if not given). Each is compared with the
+    own rows directly, and under directions drawn from the nonce. With `advisory` distances decide nothing; an opening
+    that is none of the commitment always does.
+
+    Raises:
+        MalformedError: the bytes of a part are no rows, or of another width or number than the verifier's.
+        UnavailableError: own rows are not finite, or there are no limits for `dtype`.
+    """
+    if any(rule.states_for(dtype, layer, 1) is None for layer in statement.layers):
+        raise UnavailableError(f"states: there are no limits for {dtype}")
+    try:
+        parts = check_states_opening(opening, statement, nonce, rule.parts if count is None else count)
+    except ProofError as error:
+        return (Finding(1.0, 0.0, "states", detail=str(error)),)
+    own = {place: _own_rows(place, rows, statement, hidden) for place, rows in parts.items()}
+    with np.errstate(invalid="ignore"):  # a NaN stays one, and is no distance that is allowed
+        gaps = {place: rows - own[place] for place, rows in parts.items()}
+    direct = [_part_distance(place, _relative(gaps[place], own[place]), statement) for place in parts]
+    seed = direction_seed(nonce, statement)
+    projected = [
+        _part_distance(place, _relative(_projected(gaps[place], place[1], seed), own[place]), statement)
+        for place in parts
+    ]
+    compared = compared_with(direct, lambda each: rule.states_for(dtype, each.layer, each.tokens), rule.margin)
+    fresh = compared_with(projected, lambda each: rule.states_for(dtype, each.layer, each.tokens), FRESH * rule.margin)
+    full = min(statement.block, statement.rows)
+    found = (
+        largest(compared, "states", "rows as they are"),
+        *typical(compared, full, "states"),
+        largest(fresh, "states", f"{NONCE_WIDTH} directions of the nonce"),
+    )
+    return tuple(replace(each, advisory=advisory) for each in found)
+
+
+def _part_distance(place: Place, distance: float, statement: StatesCommitment) -> Distance:
+    first = place[0] * statement.block
+    return Distance(place[1], first, min(statement.block, statement.rows - first), distance)
+
+
+def _own_rows(place: Place, opened: Rows, statement: StatesCommitment, hidden: Hidden) -> Rows:
+    block, layer = place
+    if layer not in hidden or len(hidden[layer]) != statement.rows:
+        raise MalformedError(f"states.rows: {statement.rows} rows are not those of the tokens fed")
+    own = np.asarray(hidden[layer])[block * statement.block : (block + 1) * statement.block].astype(np.float64)
+    if own.shape != opened.shape:
+        raise MalformedError(f"states opening: layer {layer} is {opened.shape[1]} wide; the model is {own.shape[1]}")
+    if not np.isfinite(own).all():
+        raise UnavailableError(f"layer {layer}: a hidden state is not finite")
+    return own
+
+
+def _relative(difference: Rows, own: Rows) -> float:
+    gap, size = float(np.linalg.norm(difference)), float(np.linalg.norm(own))
+    return gap / size if size else (np.inf if gap else 0.0)
+
+
+def _projected(gap: Rows, layer: int, seed: str) -> Rows:
+    """The gap under fresh directions, scaled so that its norm is on average the gap's."""
+    settings = FingerprintSettings(layers=(layer,), block=BLOCK_MAX, width=NONCE_WIDTH, bits=32, seed=seed)
+    with np.errstate(invalid="ignore"):
+        return summarise(gap, layer, settings) / math.sqrt(NONCE_WIDTH)

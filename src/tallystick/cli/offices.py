@@ -1,0 +1,135 @@
+"""Single moves at a coordinator: `tally dispute pause`, `resume`, `seal`, `unseal`, `retire`, `withdraw`.
+
+Each is made by whoever the rules allow; the coordinator refuses everybody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from tallystick.cli.party_session import COORDINATOR, KEY
+from tallystick.errors import UsageError
+
+if TYPE_CHECKING:
+    from tallystick.disputes.game.moves import Move
+    from tallystick.disputes.parties.watch import GameView
+    from tallystick.judging.fault import Fault
+
+ANSWER = typer.Option(..., "--answer", help="Who is at fault, as the planter knows: prover, challenger or nobody.")
+
+
+def pause(coordinator: str = COORDINATOR, key: Path = KEY) -> int:
+    """Stop all clocks and moves, as the guardian; withdrawals go on. A pause ends by itself."""
+    from tallystick.disputes.game.moves import Pause
+    from tallystick.disputes.parties.progress import span
+
+    view = _moved(coordinator, key, lambda party: Pause(actor=party))
+    left = pause_left(view)
+    print("on its way" if left is None else f"paused; over by itself in {span(left)}")
+    return 0
+
+
+def resume(coordinator: str = COORDINATOR, key: Path = KEY) -> int:
+    """End a pause before its time, as the guardian."""
+    from tallystick.disputes.game.moves import Resume
+
+    view = _moved(coordinator, key, lambda party: Resume(actor=party))
+    print("resumed" if pause_left(view) is None else "on its way")
+    return 0
+
+
+def retire(coordinator: str = COORDINATOR, key: Path = KEY) -> int:
+    """Be drawn no more, as a member; the stake rests, and then goes out by `tally dispute withdraw`."""
+    from tallystick.disputes.game.moves import Retire
+
+    view = _moved(coordinator, key, lambda party: Retire(actor=party))
+    member = view.state.members.get(view.party)
+    print("retired" if member is None or not member.stake else "on its way")
+    return 0
+
+
+def withdraw(coordinator: str = COORDINATOR, key: Path = KEY) -> int:
+    """Take out what this party is owed and has rested long enough. Prints what it is owed still."""
+    from tallystick.disputes.game.moves import Withdraw
+
+    view = _moved(coordinator, key, lambda party: Withdraw(actor=party))
+    print(f"still owed {sum(each.amount for each in view.state.owed.get(view.party, ())):,}")
+    return 0
+
+
+def seal(
+    prover: str = typer.Argument(help="Who is to post the claim: a key of 64 hexadecimal digits, or an address."),
+    answer: str = ANSWER,
+) -> int:
+    """Seal the answer to a claim that is to be planted. Prints the seal, and the salt that nobody else may see.
+
+    The claim is posted by `tally prover --seal`; `tally dispute unseal` shows answer and salt in the end.
+    """
+    import re
+    import secrets
+
+    from tallystick.disputes.game import committee
+
+    if not re.fullmatch("0x[0-9a-f]{40}|[0-9a-f]{64}", prover):
+        raise UsageError(f"{prover[:80]}: no key of 64 hexadecimal digits, and no address, in lower case")
+    salt = secrets.token_hex(32)
+    print(f"seal {committee.seal(prover, _answer(answer), salt)}\nsalt {salt}")
+    return 0
+
+
+def unseal(
+    number: int = typer.Argument(min=0, help="The number of a settled dispute over the planted claim."),
+    answer: str = ANSWER,
+    salt: str = typer.Option(..., "--salt", help="The salt that `tally dispute seal` printed."),
+    coordinator: str = COORDINATOR,
+    key: Path = KEY,
+) -> int:
+    """Show, as the planter, what a planted claim's answer was: whoever voted otherwise loses its stake."""
+    import re
+
+    from tallystick.disputes.game.moves import Unseal
+
+    if not re.fullmatch("[0-9a-f]{64}", salt):
+        raise UsageError(f"--salt {salt[:80]}: not 64 lower-case hexadecimal digits")
+    known = _answer(answer)
+    view = _moved(coordinator, key, lambda party: Unseal(actor=party, dispute=number, answer=known, salt=salt))
+    dispute = view.state.disputes[number]
+    if not dispute.is_unsealed:
+        print("on its way")
+        return 0
+    votes = [vote for each in dispute.rounds for vote in zip(each.drawn, each.votes, strict=True)]
+    wrong = sorted({name for name, vote in votes if vote not in (None, known)})
+    print(f"dispute {number} was planted: {len(wrong)} members voted otherwise")
+    for name in wrong:
+        print(f"member {name}")
+    return 0
+
+
+def pause_left(view: GameView) -> int | None:
+    """The seconds after which the present pause ends by itself; `None` while game time runs."""
+    from tallystick.disputes.game.pausing import with_expired_pause_lifted
+
+    since = with_expired_pause_lifted(view.state, view.now).pausing.since
+    return None if since is None else since + view.rules.pause_max - view.now
+
+
+def _moved(coordinator: str, key: Path, move: Callable[[str], Move]) -> GameView:
+    """What a party sees after its move; raises `RuleError` where the rules do not allow it."""
+    from tallystick.disputes.parties.connect import connected
+    from tallystick.disputes.parties.watch import Watch
+
+    with connected(coordinator, key) as place:
+        place.coordinator.submit(move(place.coordinator.party))
+        return Watch(place.coordinator).look()
+
+
+def _answer(text: str) -> Fault:
+    from tallystick.judging.fault import Fault
+
+    if text not in tuple(Fault):
+        raise UsageError(f"--answer {text}: {', '.join(Fault)}")
+    return Fault(text)

@@ -1,0 +1,106 @@
+"""An HTTP client whose requests end in time whatever the server does, and are repeated with the same bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import httpx
+
+from tallystick.errors import UnavailableError, UsageError
+
+RETRIED: Final = frozenset({408, 429, 500, 502, 503, 504})
+
+
+@dataclass(frozen=True)
+class RequestLimits:
+    """How long one request may take, more for large bodies, and how often it is made before giving up."""
+
+    seconds: float = 20.0
+    attempts: int = 4
+    pause: float = 0.2
+    bytes_per_second: int = 1 << 17
+
+
+@dataclass(frozen=True)
+class HttpAnswer:
+    """Status and body of a response; `length` is what its header says of the body, also where none is sent."""
+
+    status: int
+    body: bytes
+    length: str = ""
+
+
+class HttpClient:
+    """One HTTP client over one base URL, for any number of threads, which take turns."""
+
+    def __init__(self, url: str, effort: RequestLimits | None = None) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise UsageError(f"{url}: no URL of an HTTP server")
+        self.url, self._effort = url.rstrip("/"), effort or RequestLimits()
+        self._lock, self._runner = threading.Lock(), asyncio.Runner()
+        self._client: httpx.AsyncClient | None = None
+
+    def close(self) -> None:
+        """Close all connections."""
+        with self._lock:
+            if self._client is not None:
+                self._runner.run(self._client.aclose())
+            self._runner.close()
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        bytes_max: int,
+        content: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+    ) -> HttpAnswer:
+        """The response, once there is one that stays; raises `UnavailableError` after the last attempt."""
+        reason = ""
+        for attempt in range(self._effort.attempts):
+            if attempt:
+                time.sleep(self._effort.pause * 2**attempt * random.uniform(0.5, 1))
+            try:
+                answer = self._once(method, path, bytes_max, content, headers or {})
+            except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, TimeoutError, OSError) as error:
+                reason = str(error) or type(error).__name__
+                continue
+            if answer.status not in RETRIED:
+                return answer
+            reason = f"status {answer.status}"
+        raise UnavailableError(f"{self.url}{path}: no answer after {self._effort.attempts} attempts: {reason}")
+
+    def _once(self, method: str, path: str, bytes_max: int, content: bytes, headers: Mapping[str, str]) -> HttpAnswer:
+        size = len(content) if content or method != "GET" else bytes_max
+        seconds = self._effort.seconds + size / self._effort.bytes_per_second
+        with self._lock:
+            return self._runner.run(self._bounded(method, path, bytes_max, content, headers, seconds))
+
+    async def _bounded(
+        self, method: str, path: str, bytes_max: int, content: bytes, headers: Mapping[str, str], seconds: float
+    ) -> HttpAnswer:
+        async with asyncio.timeout(seconds):
+            return await self._respond(method, path, bytes_max, content, headers)
+
+    async def _respond(
+        self, method: str, path: str, bytes_max: int, content: bytes, headers: Mapping[str, str]
+    ) -> HttpAnswer:
+        if self._client is None:
+            is_safe = self.url.startswith("https://")  # reading the system's certificates takes a while
+            headers_always = {"Accept-Encoding": "identity"}
+            self._client = httpx.AsyncClient(
+                timeout=self._effort.seconds, headers=headers_always, verify=is_safe, trust_env=True
+            )
+        body = bytearray()
+        async with self._client.stream(method, self.url + path, content=content, headers=dict(headers)) as response:
+            async for part in response.aiter_raw():
+                body += part
+                if len(body) > bytes_max:
+                    raise httpx.StreamError(f"the answer is larger than {bytes_max} bytes")
+        return HttpAnswer(response.status_code, bytes(body), response.headers.get("content-length", ""))

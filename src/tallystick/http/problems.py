@@ -1,0 +1,85 @@
+"""Requests that are refused: what the server raises, how it answers (RFC 9457), and what a client makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+
+from tallystick.commitments.encoding import Json, decode, encode
+from tallystick.errors import MalformedError, ProofError, RuleError, TallyError, UnavailableError, UsageError
+
+DETAIL_MAX: Final = 500
+PROBLEM_BYTES_MAX: Final = 1 << 16
+MEDIA_TYPE: Final = "application/problem+json"
+
+
+@dataclass(eq=False)
+class Problem(Exception):  # noqa: N818  RFC 9457's noun
+    """A refused request: status, code for programs, a line for people, and the parameter at fault if there is one."""
+
+    status: int
+    code: str | None
+    detail: str
+    parameter: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def problem_response(problem: Problem) -> Response:
+    """A problem as `application/problem+json`."""
+    body: Json = {
+        "code": problem.code,
+        "detail": "".join(each if each.isprintable() else "\ufffd" for each in problem.detail[:DETAIL_MAX]),
+        "status": problem.status,
+        "title": HTTPStatus(problem.status).phrase,
+        "type": "about:blank",
+    }
+    return Response(encode(body), problem.status, problem.headers, MEDIA_TYPE)
+
+
+def answer_errors(
+    app: FastAPI,
+    form: Callable[[Problem], Response],
+    problems: Mapping[type[Exception], Callable[[Request, Any], Problem]],
+) -> None:
+    """Answer problems in one form, and so every other error that has an entry in `problems`."""
+    for kind, problem_of_kind in ({Problem: lambda _, problem: problem} | dict(problems)).items():
+        app.add_exception_handler(kind, _handler(form, problem_of_kind))
+
+
+def problem_of(error: TallyError) -> Problem:
+    """How an error is told to a client."""
+    if isinstance(error, RuleError):
+        return Problem(409, error.code, str(error))
+    if isinstance(error, ProofError):
+        return Problem(401, "signature", str(error))
+    if isinstance(error, UnavailableError):
+        return Problem(503, "unavailable", str(error), headers={"Retry-After": "1"})
+    return Problem(413, "size", str(error)) if isinstance(error, UsageError) else Problem(400, "malformed", str(error))
+
+
+def error_of(status: int, body: bytes, where: str) -> TallyError:
+    """The error that a client raises for a refusal; one in no known form is `UnavailableError`."""
+    try:
+        problem = decode(body, "problem")
+    except MalformedError:
+        problem = None
+    code = problem.get("code") if isinstance(problem, dict) else None
+    detail = problem.get("detail") if isinstance(problem, dict) else None
+    if not isinstance(code, str) or not isinstance(detail, str) or not 400 <= status < 500:
+        return UnavailableError(f"{where}: answered with status {status}")
+    known = {"malformed": MalformedError, "signature": ProofError, "size": UsageError, "absent": UnavailableError}
+    return known[code](detail[:DETAIL_MAX]) if code in known else RuleError(code[:40], detail[:DETAIL_MAX])
+
+
+def _handler(
+    form: Callable[[Problem], Response], problem_of_kind: Callable[[Request, Any], Problem]
+) -> Callable[[Request, Exception], Awaitable[Response]]:
+    async def answer(request: Request, error: Exception) -> Response:
+        return form(problem_of_kind(request, error))
+
+    return answer

@@ -1,0 +1,58 @@
+"""What binds an opening to its record, and an operator's record to its node: each reads and gives what is named."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tallystick.commitments.digests import Digest
+from tallystick.graphs.graph import Node
+from tallystick.judging.findings import require
+from tallystick.tensors.digest import tensor_digest
+from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.opening import Opening, state_digest_of
+from tallystick.transcripts.record import CallRecord, OperatorRecord
+from tallystick.workloads.names import BATCH, POSITION, STATE_PREFIXES
+
+
+def check_binding(opening: Opening, bits: bool = True) -> None:
+    """Raise `ProofError` unless the record stands in its transcript, and sources and results are what it says.
+
+    Without `bits`, states and outputs may be others than those whose digests the record names: an honest replay on
+    another stack gives other bits, and who disputes one operator has compared them within limits already.
+    """
+    record = opening.opened_record()
+    given = {name.removeprefix(BATCH): found for name, found in opening.sources.items() if name.startswith(BATCH)}
+    read, index = state_digest_of(given), record.index
+    if isinstance(record, CallRecord):
+        require(read == record.inputs, f"the operators read other inputs than call {index}")
+        same = not bits or state_digest_of(opening.results) == record.outputs
+        require(same, f"the operators give other outputs than call {index}")
+        return
+    check_position(opening, index)
+    if bits:
+        before, after = states_around(opening)
+        require(record.pre.exact in (None, before), f"the operators do not start from the state before step {index}")
+        require(record.post.exact in (None, after), f"the operators do not end in the state after step {index}")
+    require(record.batch.digest in (None, read), f"the operators read another batch than step {index}")
+
+
+def check_position(opening: Opening, step: int) -> None:
+    """Raise `ProofError` unless the operators lead from the state before `step` to the one after it."""
+    before, after = (tensor_digest(Tensor.of(np.asarray(count, np.int64))) for count in (step - 1, step))
+    found = opening.sources.get(POSITION), opening.results.get(POSITION)
+    require(found == (before, after), f"the operators are not those of step {step}")
+
+
+def states_around(opening: Opening) -> tuple[Digest, Digest]:
+    """The state digests before and after the opened step."""
+    before = {name: found for name, found in opening.sources.items() if name.startswith(STATE_PREFIXES)}
+    after = {name: found for name, found in opening.results.items() if name.startswith(STATE_PREFIXES)}
+    return state_digest_of(before | opening.rest_before), state_digest_of(after | opening.rest_after)
+
+
+def check_operator(node: Node, record: OperatorRecord) -> None:
+    """Raise `ProofError` unless `record` is about exactly the values of `node`."""
+    what, given = f"node {node.number}", {ref for ref in node.outputs if ref is not None}
+    require((record.node, record.operator) == (node.number, node.operator), f"{what} is not the one recorded")
+    require(record.inputs.keys() == set(node.refs), f"{what} reads other values than its record names")
+    require(record.outputs.keys() == given, f"{what} gives other values than its record names")

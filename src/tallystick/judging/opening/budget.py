@@ -1,0 +1,277 @@
+"""The budget of a whole opening: errors that stay inside every operator's tolerance, and yet are aligned.
+
+Rounding errors of an honest run point in all directions: over n elements their mean is about 1/√n of their size, and
+along L operators they grow like √L. Errors that somebody chose can point in one direction, and grow like L. Two
+statistics tell them apart, each with a limit that is calibrated on honest stacks (docs/budget.md):
+
+* *bias*: of each operator the mean signed error in units of its bound, divided by what chance and a systematic part of
+  `SYSTEMATIC` of its size explain; over all operators the mean of these (one direction), and their root mean square
+  (any direction).
+* *path*: for each result of the graph the relative distance ‖claimed − exact‖ ÷ ‖exact‖ from a run in float64 that
+  starts from the same inputs, in units of u√L; L is the number of rounding operators on its longest path.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from tallystick.commitments.digests import Digest
+from tallystick.commitments.encoding import Json
+from tallystick.errors import MalformedError, UnavailableError
+from tallystick.graphs.execution import execute
+from tallystick.graphs.graph import Graph, Node, Ref
+from tallystick.graphs.reference import Reference
+from tallystick.graphs.values import float_results
+from tallystick.judging.findings import Findings
+from tallystick.judging.operator.judge import DEFINITION_ERRORS, result_bounds
+from tallystick.judging.verdict import Verdict
+from tallystick.operators.definition import Exactness
+from tallystick.operators.precision import FORMATS, UNSTATED, Precision
+from tallystick.operators.registry import operator
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.tolerance import Finding
+from tallystick.transcripts.budget import Budget
+
+Read: TypeAlias = Callable[[Ref], "Tensor | None"]
+"""Gives the claimed value of a reference, where it is opened."""
+Floats: TypeAlias = npt.NDArray[np.float64]
+SYSTEMATIC: Final = 0.25
+"""The part of an operator's errors that honest kernels may repeat in every element: functions and sums have habits."""
+ELEMENTS_MIN: Final = 16
+ROUNDS: Final = frozenset({Exactness.ROUNDS, Exactness.ACCUMULATES, Exactness.LIBRARY, Exactness.COMPOSITE})
+
+
+@dataclass(frozen=True)
+class OperatorBias:
+    """The signed errors of one result in units of its bound: their number, mean and root mean square."""
+
+    ref: Ref
+    elements: int
+    mean: float
+    size: float
+
+    @property
+    def standard_error(self) -> float:
+        """Of the mean: by chance, and by a systematic part that honest kernels may have."""
+        return math.hypot(self.size / math.sqrt(self.elements), SYSTEMATIC * self.size)
+
+    @property
+    def score(self) -> float:
+        """The mean in standard errors; about ±1 for an honest operator, at most 1/`SYSTEMATIC` for any."""
+        return self.mean / self.standard_error if self.size else 0.0
+
+
+@dataclass(frozen=True)
+class PathError:
+    """One result of the graph: its relative distance from the exact one, and its longest path of rounding operators."""
+
+    name: str
+    distance: float
+    length: int
+    unit: float
+
+    @property
+    def steps(self) -> float:
+        """The distance in units of u√L: about constant for honest runs of one graph, whatever the length."""
+        return self.distance / (self.unit * math.sqrt(max(self.length, 1)))
+
+
+@dataclass(frozen=True)
+class Accumulated:
+    """What a budget is judged on. `unavailable` says what could not be measured."""
+
+    biases: tuple[OperatorBias, ...]
+    path_errors: tuple[PathError, ...]
+    unavailable: tuple[str, ...] = ()
+
+    @property
+    def one_direction(self) -> float:
+        """|Σ score| ÷ √operators: large where all errors have one sign."""
+        scores = [bias.score for bias in self.biases]
+        return abs(math.fsum(scores)) / math.sqrt(len(scores)) if scores else 0.0
+
+    @property
+    def any_direction(self) -> float:
+        """The root mean square of the scores: large where operators are biased, whichever way."""
+        return math.sqrt(math.fsum(bias.score**2 for bias in self.biases) / len(self.biases)) if self.biases else 0.0
+
+
+def budget_of(
+    graph: Digest,
+    honest: Iterable[Accumulated],
+    safety: float = 2.0,
+    stacks: Iterable[str] = (),
+    machines: Iterable[str] = (),
+) -> Budget:
+    """The budget of a graph: `safety` times the largest that honest runs showed, which came from `stacks`.
+
+    Raises `MalformedError` where there is no run, or where the distance of one is infinite.
+    """
+    runs = list(honest)
+    paths: dict[str, Json] = {}
+    for error in (error for run in runs for error in run.path_errors):
+        paths[error.name] = max(cast(float, paths.get(error.name, 0.0)), safety * error.steps)
+    stated: dict[str, Json] = {
+        "graph": graph,
+        "stacks": [*sorted(stacks)],
+        "machines": [*sorted(machines)],
+        "runs": len(runs),
+        "safety": safety,
+        "one_direction": safety * max((run.one_direction for run in runs), default=0.0),
+        "any_direction": safety * max((run.any_direction for run in runs), default=0.0),
+        "path": max(cast(Iterable[float], paths.values()), default=0.0),
+        "paths": paths,
+    }
+    return Budget.from_json(stated, "budget")
+
+
+def judge_budget(graph: Graph, read: Read, budget: Budget, precision: Precision = UNSTATED) -> Verdict:
+    """Whether the errors of a whole opening stay within a budget; inconclusive where too little is opened.
+
+    A rejection is statistical: it holds as far as honest stacks are those that the budget was calibrated on.
+    """
+    return compare_with_budget(accumulate(graph, read, precision), budget)
+
+
+def compare_with_budget(found: Accumulated, budget: Budget) -> Verdict:
+    """The measured errors beside their limits."""
+    notes = Findings()
+    if found.biases:
+        count = f"{len(found.biases)} results"
+        notes.note(Finding(found.one_direction, budget.one_direction), "bias in one direction", count)
+        notes.note(Finding(found.any_direction, budget.any_direction), "bias in any direction", count)
+    for error in found.path_errors:
+        allowed, detail = budget.paths.get(error.name, budget.path), f"in u√L, L = {error.length}"
+        notes.note(Finding(error.steps, allowed), "path", error.name, detail)
+    assumed = ("honest stacks differ by no more than those the budget was calibrated on",)
+    return Verdict(tuple(notes.seen), found.unavailable, (), assumed)
+
+
+def accumulate(graph: Graph, read: Read, precision: Precision = UNSTATED) -> Accumulated:
+    """Measure both statistics over the opened values of a graph; computes every operator twice, in float64.
+
+    A value of another dtype or shape than the graph states counts as one that is not opened.
+    """
+    unavailable: list[str] = []
+    read = _fitting(graph, read)
+    biases = tuple(_biases(graph, read, precision, unavailable))
+    return Accumulated(biases, tuple(_path_errors(graph, read, unavailable)), tuple(unavailable))
+
+
+def _fitting(graph: Graph, read: Read) -> Read:
+    specs = graph.specs()
+
+    def found(ref: Ref) -> Tensor | None:
+        value = read(ref)
+        return None if value is None or TensorSpec.of(value) != specs[ref] else value
+
+    return found
+
+
+# ---- bias
+
+
+def _biases(graph: Graph, read: Read, precision: Precision, unavailable: list[str]) -> Iterator[OperatorBias]:
+    for node in graph.nodes:
+        if operator(node.operator).exactness not in ROUNDS or not float_results(node):
+            continue
+        values = {ref: read(ref) for ref in (*node.refs, *filter(None, node.outputs))}
+        held = {ref: value for ref, value in values.items() if value is not None}
+        if len(held) < len(values):
+            unavailable.append(f"node {node.number}: a value is not opened")
+            continue
+        try:
+            yield from _biases_of(node, held, precision)
+        except (MalformedError, UnavailableError, *DEFINITION_ERRORS) as error:
+            unavailable.append(f"node {node.number}: {error}")
+
+
+def _biases_of(node: Node, values: Mapping[Ref, Tensor], precision: Precision) -> Iterator[OperatorBias]:
+    bounds = result_bounds(node, values, precision)
+    for ref, _ in float_results(node):
+        limit, claimed = bounds[ref], values[ref]
+        shares = signed_shares(claimed, limit.value, limit.radius)
+        if len(shares) >= ELEMENTS_MIN and shares.any():
+            yield OperatorBias(ref, len(shares), float(shares.mean()), float(np.sqrt(np.mean(shares**2))))
+
+
+def signed_shares(claimed: Tensor, exact: npt.NDArray[Any], radius: Floats) -> Floats:
+    """(claimed − exact) ÷ radius as a vector, of the elements with a finite radius beyond 0, at most 1 in size."""
+    numbers = claimed.values().astype(np.float64)
+    known = np.isfinite(radius) & (radius > 0) & np.isfinite(numbers) & np.isfinite(exact)
+    return np.asarray(np.clip((numbers[known] - exact[known]) / radius[known], -1.0, 1.0), np.float64)
+
+
+# ---- path
+
+
+def _path_errors(graph: Graph, read: Read, unavailable: list[str]) -> Iterator[PathError]:
+    """The distances of the graph's results; those that follow from another choice cannot be compared."""
+    bindings = {source.name: read(source.name) for source in graph.sources}
+    known = {name: value for name, value in bindings.items() if value is not None}
+    if len(known) < len(bindings):
+        unavailable.append("path: an input is not opened")
+        return
+    observer = _PathObserver(graph, read)
+    try:
+        execute(graph, known, Reference(), observer)
+    except (MalformedError, UnavailableError, *DEFINITION_ERRORS) as error:
+        unavailable.append(f"path: {error}")
+        return
+    for output in graph.outputs:
+        if output.value in observer.distances:
+            distance = observer.distances[output.value]
+            yield PathError(output.name, distance, observer.lengths[output.value], observer.units[output.value])
+    unavailable.extend(f"path: {line}" for line in observer.lost)
+
+
+class _PathObserver:
+    """Compares every claimed value with the exact one on the way."""
+
+    def __init__(self, graph: Graph, read: Read) -> None:
+        self.read = read
+        self.distances: dict[Ref, float] = {}
+        self.lengths: dict[Ref, int] = {source.name: 0 for source in graph.sources}
+        self.units: dict[Ref, float] = {source.name: 0.0 for source in graph.sources}
+        self.apart: set[Ref] = set()
+        self.lost: list[str] = []
+
+    def __call__(self, node: Node, _: Mapping[str, Any], results: tuple[Any, ...]) -> None:
+        rounds = operator(node.operator).exactness in ROUNDS
+        length = max((self.lengths[ref] for ref in node.refs), default=0) + rounds
+        for ref, spec, value in zip(node.outputs, node.results, results, strict=True):
+            if ref is None or spec is None:
+                continue
+            unit = FORMATS[spec.dtype].unit if spec.is_float and rounds else 0.0
+            self.lengths[ref] = length
+            self.units[ref] = max([unit, *(self.units[each] for each in node.refs)])
+            if self.apart.intersection(node.refs):
+                self.apart.add(ref)
+            else:
+                self._compare(ref, spec.is_float, np.asarray(value.array))
+
+    def _compare(self, ref: Ref, is_float: bool, exact: npt.NDArray[Any]) -> None:
+        claimed = self.read(ref)
+        if claimed is None:
+            self.lost.append(f"{ref} is not opened")
+        elif not is_float and not np.array_equal(claimed.array(), exact):
+            self.apart.add(ref)
+            self.lost.append(f"{ref} came out otherwise, and what is behind it is not compared")
+        elif is_float and self.units[ref]:
+            self.distances[ref] = relative_distance(claimed.values().astype(np.float64), exact)
+
+
+def relative_distance(claimed: Floats, exact: Floats) -> float:
+    """‖claimed − exact‖₂ ÷ ‖exact‖₂ over the elements where both are finite; infinite where only one is."""
+    finite = np.isfinite(claimed) & np.isfinite(exact)
+    if (np.isfinite(claimed) != np.isfinite(exact)).any():
+        return math.inf
+    size, apart = float(np.linalg.norm(exact[finite])), float(np.linalg.norm(claimed[finite] - exact[finite]))
+    return 0.0 if apart == 0.0 else apart / size if size else math.inf

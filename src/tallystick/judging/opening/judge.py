@@ -1,0 +1,204 @@
+"""Judges the operators of one opened step or call; nothing is executed but the reference in NumPy.
+
+The opening has to be consistent first. A value that was not opened leaves its operator unjudged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from tallystick.commitments.digests import Digest, digest_from
+from tallystick.commitments.tree import leaf_hash, tree_root
+from tallystick.documents.files import read_document
+from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
+from tallystick.graphs.files import load_program
+from tallystick.graphs.graph import Graph, Node, Ref
+from tallystick.graphs.root import NodeProof, check_node, graph_root
+from tallystick.judging.findings import DIFFERS, Findings, require
+from tallystick.judging.opening.binding import check_binding, check_operator
+from tallystick.judging.opening.edges import follow_operators
+from tallystick.judging.opening.files import (
+    GRAPH,
+    OPERATOR,
+    OPERATORS,
+    read_opening,
+    read_operator_lines,
+    read_values,
+    value_file,
+)
+from tallystick.judging.operator.judge import ComparedResult, OperatorJudge, Values, count_differing, derive_results
+from tallystick.judging.properties import judge_properties
+from tallystick.judging.published import Published
+from tallystick.judging.verdict import Verdict
+from tallystick.operators.engines import outside
+from tallystick.operators.precision import UNSTATED, Precision
+from tallystick.transcripts.opening import OpenedOperator, Opening
+from tallystick.transcripts.profile import Profile
+from tallystick.transcripts.record import StepRecord
+
+Opened: TypeAlias = "tuple[Graph | None, tuple[Node, ...], Mapping[Ref, Digest]]"
+"""The graph where all of it is opened, its opened nodes, and the digests of their values."""
+
+
+@dataclass(frozen=True)
+class OpeningRequest:
+    """What a verifier asks of opened operators.
+
+    `claim` is the digest of the claim that was published, `published` the claim itself, which says more.
+    """
+
+    precision: Precision = UNSTATED
+    profile: Profile | None = None
+    nodes: frozenset[int] = frozenset()
+    properties: tuple[str, ...] = ()
+    claim: Digest | None = None
+    published: Published | None = None
+
+
+def judge_opening(folder: Path, asked: OpeningRequest) -> Verdict:
+    """Judge every opened operator in `folder`, or those that are asked for.
+
+    Raises:
+        MalformedError: a file is not what it should be.
+        UnavailableError: a file is missing.
+        UsageError: a node or a property that does not exist is asked for.
+    """
+    opening, notes = read_opening(folder), Findings()
+    with notes.check("opened record"):
+        check_binding(opening)
+    with notes.check("claim"):
+        require(asked.claim in (None, opening.claim), f"the opening belongs to the claim {opening.claim}")
+    if asked.published is not None:
+        asked.published.check(notes, opening)
+    read = _read_all if (folder / OPERATORS).exists() else _read_one
+    graph, nodes, digests = read(notes, folder, opening)
+    if notes.rejected:
+        return Verdict(tuple(notes.seen), not_checked=("the operators: the opening is not consistent",))
+    if asked.published is not None:
+        with notes.check("value"):
+            asked.published.check_step(
+                notes, opening, opening.opened_record(), lambda names: read_values(folder, names)
+            )
+    unavailable = list(_judge_nodes(notes, folder, asked, opening, nodes, digests))
+    if asked.properties and graph is None:
+        unavailable.append("properties: they are checked of a whole opening, and one operator is opened here")
+    elif asked.properties and graph is not None:
+        unavailable += judge_properties(notes, graph, read_values(folder, digests), asked.properties)
+    assumed = ["SHA-256 is collision resistant, and NumPy computes what it says"]
+    if asked.profile is not None:
+        assumed.append("honest stacks differ by no more than those the profile was calibrated on")
+    not_checked = tuple(_not_checked(folder, opening, asked, nodes))
+    return Verdict(tuple(notes.seen), tuple(unavailable), not_checked, tuple(assumed))
+
+
+def judge_operator(notes: Findings, judge: OperatorJudge, node: Node, values: Values, engine: str | None = None) -> str:
+    """Judge the results of `node`; returns what could not be checked, or nothing.
+
+    `engine` is what the prover says it computed with: where that is known to leave bounds, nothing is held against it.
+    Raises `MalformedError` where the operands hold what the operator does not take, an index out of range for example.
+    """
+    missing = next((ref for ref in (*node.refs, *filter(None, node.outputs)) if ref not in values), None)
+    if missing is not None:
+        return f"node {node.number}: {missing} is not opened"
+    try:
+        derive_results(node, values)
+    except MalformedError as error:
+        notes.note(DIFFERS, "operator types", f"node {node.number}", str(error))
+        return ""
+    try:
+        compared = judge.compare(node, values)
+    except UnavailableError as error:
+        return f"node {node.number}: {error}"
+    return "; ".join(filter(None, (_judge_result(notes, judge, result, engine) for result in compared)))
+
+
+def _judge_result(notes: Findings, judge: OperatorJudge, result: ComparedResult, engine: str | None) -> str:
+    finding = result.finding
+    if result.limit is None:
+        finding = count_differing(result.wrong | result.unbounded)
+    if result.undecided:
+        return result.undecided
+    known = None if finding.agrees else outside(engine, result.node.operator, result.dtype)
+    if known is not None and result.limit is not None:
+        return f"{result.name}: {finding.distance:.3g} of its bound, and {known}"
+    notes.note(finding, "operator", result.name)
+    if not finding.agrees:
+        return ""
+    try:
+        calibrated = judge.threshold(result)
+    except UnavailableError as error:
+        return str(error)
+    if calibrated is not None:
+        notes.note(calibrated, "operator threshold", result.name)
+    return ""
+
+
+def _read_all(notes: Findings, folder: Path, opening: Opening) -> Opened:
+    graph, _ = load_program(folder / GRAPH)
+    with notes.check("graph"):
+        require(graph_root(graph) == opening.graph, "graph.json is not the graph that the opening names")
+    lines = read_operator_lines(folder)
+    with notes.check("operators root"):
+        found = (len(lines), digest_from(tree_root([leaf_hash(line) for line in lines])))
+        require(found == (opening.operators.size, opening.operators.root), f"{OPERATORS} is not what the opening names")
+    digests: dict[Ref, Digest] = dict(opening.sources)
+    with notes.check("operators"):
+        digests = follow_operators(opening, graph, lines)
+    return graph, graph.nodes, digests
+
+
+def _read_one(notes: Findings, folder: Path, opening: Opening) -> Opened:
+    opened = OpenedOperator.from_bytes(read_document(folder / OPERATOR), OPERATOR)
+    nodes: tuple[Node, ...] = ()
+    with notes.check("operator"):
+        opened.check_record(opening)
+        node = check_node(NodeProof.from_json(opened.node), opening.graph)
+        check_operator(node, opened.record)
+        nodes = (node,)
+    return None, nodes, {**opened.record.inputs, **opened.record.outputs}
+
+
+def _judge_nodes(
+    notes: Findings,
+    folder: Path,
+    asked: OpeningRequest,
+    opening: Opening,
+    nodes: Collection[Node],
+    digests: Mapping[Ref, Digest],
+) -> Iterator[str]:
+    judge = OperatorJudge(opening.graph, asked.precision, asked.profile)
+    known = {node.number: node for node in nodes}
+    unknown = sorted(asked.nodes - known.keys())
+    if unknown:
+        raise UsageError(f"node {unknown[0]} is not opened here")
+    for node in (known[number] for number in sorted(asked.nodes or known)):
+        wanted = {ref: digests[ref] for ref in (*node.refs, *filter(None, node.outputs))}
+        try:
+            values = read_values(folder, wanted)
+        except ProofError as error:
+            notes.note(DIFFERS, "value", f"node {node.number}", str(error))
+            continue
+        if line := judge_operator(notes, judge, node, values, opening.engine):
+            yield line
+
+
+def _not_checked(folder: Path, opening: Opening, asked: OpeningRequest, nodes: Collection[Node]) -> Iterator[str]:
+    record = opening.opened_record()
+    if asked.published is not None:
+        yield from asked.published.not_checked(opening, record, lambda name: (folder / value_file(name)).is_file())
+    elif isinstance(record, StepRecord):
+        yield "whether loss and learning rate are those of the record: `tally audit` replays the step"
+    if isinstance(record, StepRecord):
+        if record.batch.digest is None:
+            yield f"whether this is the batch of step {record.index}: its record names positions, and not tensors"
+        if record.pre.exact is None or record.post.exact is None:
+            yield f"whether these are the states around step {record.index}: its record has no exact summary of both"
+    if asked.nodes and len(asked.nodes) < len(nodes):
+        yield f"{len(nodes) - len(asked.nodes)} of {len(nodes)} operators were not judged"
+    if opening.engine is not None:
+        yield f"whether {opening.engine} computed the operators: the opening says so"
+    if asked.published is None:
+        yield "whether transcript and graph are those of the claim that was published: only the claim itself says so"

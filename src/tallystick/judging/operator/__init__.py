@@ -1,0 +1,1 @@
+"""One operator: its claimed results beside what its claimed operands allow."""

@@ -1,0 +1,94 @@
+"""Tolerances by name: our own, loaded when they are asked for, and those of other distributions.
+
+A distribution offers one by an entry point, which names a class or function without arguments:
+
+    [project.entry-points."tallystick.tolerances"]
+    mine = "my_package.mine:Mine"
+
+Only a verifier's policy names a tolerance. What comes from outside may fail in any way; then nothing was compared, and
+that is never agreement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Final
+
+from tallystick.errors import UnavailableError, UsageError
+from tallystick.tolerances.tolerance import Finding, ReplayedState, States, Tolerance
+
+GROUP: Final = "tallystick.tolerances"
+HOMES: Final = {
+    "bucket": "tallystick.tolerances.bucket:Bucket",
+    "dual": "tallystick.tolerances.dual:DualBucket",
+    "exact": "tallystick.tolerances.exact:Exact",
+}
+TEXT_MAX: Final = 200
+
+
+def tolerance_names() -> tuple[str, ...]:
+    """Every name that a policy may give here, in order; nothing is loaded."""
+    return tuple(sorted({*HOMES, *(point.name for point in entry_points(group=GROUP))}))
+
+
+def require_tolerance(name: str) -> None:
+    """Raise `UsageError`, listing the known names, unless there is exactly one tolerance of this name."""
+    if name not in tolerance_names():
+        raise UsageError(f"tolerance {name[:TEXT_MAX]}: known here are {', '.join(tolerance_names())}")
+    if name not in HOMES and len(_offered(name)) > 1:
+        sources = ", ".join(sorted(point.value for point in _offered(name)))
+        raise UsageError(f"tolerance {name}: offered more than once, by {sources}")
+
+
+@dataclass(frozen=True)
+class NamedTolerance:
+    """A tolerance under the name by which a policy asks for it."""
+
+    name: str
+    tolerance: Tolerance
+
+    @classmethod
+    def load(cls, name: str) -> NamedTolerance:
+        """The tolerance of that name; ours come before those of others.
+
+        Raises:
+            UsageError: there is none, or there are two.
+            UnavailableError: it cannot be loaded.
+        """
+        require_tolerance(name)
+        if name in HOMES:
+            module, _, attribute = HOMES[name].partition(":")
+            return cls(name, getattr(import_module(module), attribute)())
+        return cls(name, _answer(name, lambda: _offered(name)[0].load()()))
+
+    def compare(self, claimed: States, replayed: ReplayedState) -> Finding:
+        """How far a claimed state lies from the replayed one; both are those of the verifier's own files and replay.
+
+        Raises `UnavailableError` where the tolerance fails, or gives what is no finding.
+        """
+        found = _answer(self.name, lambda: self.tolerance.compare(self.tolerance.summarize(claimed), replayed))
+        if not isinstance(found, Finding) or found.advisory or not _is_judged(found):
+            raise UnavailableError(f"tolerance {self.name}: gave no finding that says whether two states agree")
+        return replace(found, name=self.name, where=str(found.where)[:TEXT_MAX], detail=str(found.detail)[:TEXT_MAX])
+
+
+def _offered(name: str) -> list[EntryPoint]:
+    return [point for point in entry_points(group=GROUP) if point.name == name]
+
+
+def _answer(name: str, ask: Callable[[], Any]) -> Any:
+    """What a tolerance answers; raises `UnavailableError` for whatever it raises, for it may be anybody's code."""
+    try:
+        return ask()
+    except Exception as error:  # noqa: BLE001
+        raise UnavailableError(f"tolerance {name}: {type(error).__name__}: {str(error)[:TEXT_MAX]}") from None
+
+
+def _is_judged(found: Finding) -> bool:
+    """Whether distance and allowance are numbers from 0; without end may be the distance alone."""
+    numbers = [found.distance, found.allowed]
+    is_numeric = all(isinstance(each, int | float) and not isinstance(each, bool) for each in numbers)
+    return is_numeric and found.distance >= 0 and 0 <= found.allowed < float("inf")

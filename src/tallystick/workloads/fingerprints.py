@@ -1,0 +1,65 @@
+"""A fingerprint as it stands in a receipt: made from hidden states, and compared with a verifier's own."""
+
+from __future__ import annotations
+
+import base64
+
+from tallystick.errors import MalformedError, UsageError
+from tallystick.tolerances.fingerprints.settings import Distance, FingerprintSettings, Rows
+from tallystick.tolerances.fingerprints.wire import measure
+from tallystick.transcripts.receipt import Fingerprint
+
+
+def make_fingerprint(rows: Rows, settings: FingerprintSettings) -> Fingerprint:
+    """The fingerprint of answer tokens, from the hidden states they were chosen from, [tokens, d] by layer.
+
+    Raises:
+        MalformedError: a layer is not there, or their numbers of tokens differ.
+        UnavailableError: a hidden state is not finite or too large.
+    """
+    from tallystick.tolerances.fingerprints.making import encode_rows  # a verifier only compares
+
+    return fingerprint_of(encode_rows(rows, settings), len(rows[settings.layers[0]]), settings)
+
+
+def fingerprint_of(data: bytes, tokens: int, settings: FingerprintSettings) -> Fingerprint:
+    """The document around a wire form."""
+    return Fingerprint(
+        method=settings.method,
+        layers=settings.layers,
+        block=settings.block,
+        tokens=tokens,
+        width=settings.width,
+        bits=settings.bits,
+        seed=settings.seed,
+        data=base64.b64encode(data).decode(),
+    )
+
+
+def settings_of(fingerprint: Fingerprint) -> FingerprintSettings:
+    """What a claimed fingerprint was made with; raises `MalformedError` naming the field that cannot be."""
+    try:
+        return FingerprintSettings(
+            fingerprint.method,
+            fingerprint.layers,
+            fingerprint.block,
+            fingerprint.width,
+            fingerprint.bits,
+            fingerprint.seed,
+        )
+    except UsageError as error:
+        raise MalformedError(f"fingerprint.{error}") from None
+
+
+def distances(fingerprint: Fingerprint, rows: Rows) -> tuple[Distance, ...]:
+    """How far the verifier's own rows [tokens, d] lie from a claimed fingerprint, block by block and layer by layer.
+
+    Raises:
+        MalformedError: the fingerprint is not of that many tokens, or no fingerprint.
+        UnavailableError: the verifier's own hidden states are not finite.
+    """
+    settings = settings_of(fingerprint)
+    counts = {len(rows[layer]) for layer in settings.layers if layer in rows}
+    if counts != {fingerprint.tokens}:
+        raise MalformedError(f"fingerprint.tokens: {fingerprint.tokens}, and the answer has {sorted(counts)}")
+    return measure(fingerprint.raw, rows, settings)

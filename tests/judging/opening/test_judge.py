@@ -1,0 +1,328 @@
+"""Operators of one step, opened under its record and judged one by one; and what each check of an opening refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tallystick.commitments.encoding import encode
+from tallystick.errors import MalformedError, TallyError, UnavailableError, UsageError
+from tallystick.graphs.files import load_program
+from tallystick.graphs.graph import Graph, Node
+from tallystick.judging.opening.judge import OpeningRequest, judge_opening
+from tallystick.store.log_writer import LogWriter
+from tallystick.store.run import RunDirectory
+from tallystick.tensors.digest import tensor_digest
+from tallystick.tensors.safetensors import read_state, write_state
+from tallystick.tensors.tensor import Tensor
+from tallystick.transcripts.opening import Opening
+
+STILL = {
+    "model": {
+        "config": {
+            "hidden_size": 16,
+            "intermediate_size": 32,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "max_position_embeddings": 32,
+            "tie_word_embeddings": True,
+        }
+    },
+    "training": {"steps": 4, "batch": 2, "sequence": 8, "seed": 11},
+    "record": {"anchor_stride": 2, "summaries": ["exact"]},
+}
+
+
+@pytest.fixture(scope="session")
+def run(
+    recipe_of: Callable[..., Any], source: Path, one_thread: None, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A run with a step graph. Never write into it."""
+    from tallystick.recorders.training import train
+
+    said: list[str] = []
+    out = tmp_path_factory.mktemp("graph") / "run"
+    train(recipe_of(STILL), source, out, capture_with=said.append)
+    assert said == []
+    return out
+
+
+def opened_step(run: Path, out: Path, node: int | None = None) -> Path:
+    from tallystick.api.opening import open_operators
+
+    open_operators(run, 2, out, node=node)
+    return out
+
+
+@pytest.fixture(scope="session")
+def whole(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All operators of step 2. Never write into it."""
+    return opened_step(run, tmp_path_factory.mktemp("opening") / "step")
+
+
+@pytest.fixture
+def opening(whole: Path, tmp_path: Path) -> Path:
+    """A copy to tamper with."""
+    return Path(shutil.copytree(whole, tmp_path / "opening"))
+
+
+def judged(folder: Path, **asked: Any) -> tuple[str, list[str]]:
+    verdict = judge_opening(folder, OpeningRequest(**asked))
+    return verdict.outcome, sorted({finding.name for finding in verdict.objections})
+
+
+def graph_of(folder: Path) -> Graph:
+    return load_program(folder / "graph.json")[0]
+
+
+def matmul(graph: Graph) -> Node:
+    return next(node for node in graph.nodes if node.operator in {"aten.mm.default", "aten.linear.default"})
+
+
+def write_opening(folder: Path, **changes: Any) -> None:
+    held = json.loads((folder / "opening.json").read_bytes())
+    (folder / "opening.json").write_bytes(encode(held | changes))
+
+
+def forge_value(folder: Path, ref: str, change: Callable[[np.ndarray[Any, Any]], None], follow: bool = True) -> str:
+    """Replace one value by another, and every record that names it, under a new root: a forger who recommits."""
+    from tallystick.judging.opening.files import value_file
+
+    lines = [json.loads(line) for line in (folder / "operators.jsonl").read_bytes().splitlines()]
+    old = next(line["outputs"][ref] for line in lines if ref in line["outputs"])
+    value = read_state(folder / value_file(old))["value"]
+    array = np.array(value.array(), copy=True)
+    change(array)
+    forged = Tensor.of(array, value.dtype)
+    name = tensor_digest(forged)
+    write_state(folder / value_file(name), {"value": forged})
+    for line in lines:
+        for part in ("inputs", "outputs") if follow else ("outputs",):
+            if ref in line[part]:
+                line[part][ref] = str(name)
+    (folder / "operators.jsonl").write_bytes(b"".join(encode(line) + b"\n" for line in lines))
+    shutil.rmtree(folder / "tiles", ignore_errors=True)
+    held = json.loads((folder / "opening.json").read_bytes())
+    results = {n: str(name) if found == old else found for n, found in held["results"].items()}
+    write_opening(folder, operators=LogWriter(folder / "operators.jsonl").close().to_json(), results=results)
+    return str(name)
+
+
+def test_every_operator_of_an_honest_step_is_accepted(whole: Path) -> None:
+    verdict = judge_opening(whole, OpeningRequest())
+    assert verdict.outcome == "accepted"
+    results = sum(len([ref for ref in node.outputs if ref]) for node in graph_of(whole).nodes)
+    assert sum(finding.name == "operator" for finding in verdict.findings) == results
+
+
+def test_an_opening_hangs_below_the_record_of_its_step(run: Path, whole: Path) -> None:
+    opening = Opening.from_bytes((whole / "opening.json").read_bytes(), "opening.json")
+    assert opening.claim == RunDirectory(run).claim().identity
+    record = opening.opened_record()
+    assert (record.kind, record.index) == ("step", 2)
+    assert judged(whole, claim=opening.claim) == ("accepted", [])
+    assert judged(whole, claim="sha256:" + "0" * 64) == ("rejected", ["claim"])
+
+
+def test_a_result_beyond_its_bound_is_rejected_although_the_forger_recommits(opening: Path) -> None:
+    node = matmul(graph_of(opening))
+
+    def push(array: np.ndarray[Any, Any]) -> None:
+        array.flat[0] += np.float32(0.01)
+
+    forge_value(opening, f"n{node.number}", push)
+    verdict = judge_opening(opening, OpeningRequest())
+    assert verdict.outcome == "rejected"
+    assert any(f"n{node.number} ({node.operator})" in finding.where for finding in verdict.objections)
+
+
+def test_a_moved_value_has_to_be_exact(opening: Path) -> None:
+    graph = graph_of(opening)
+    node = next(n for n in graph.nodes if n.operator == "aten.t.default" or n.operator == "aten.transpose.int")
+
+    def push(array: np.ndarray[Any, Any]) -> None:
+        array.flat[0] = np.nextafter(array.flat[0], np.float32(np.inf))
+
+    forge_value(opening, f"n{node.number}", push)
+    assert judged(opening, nodes=frozenset({node.number})) == ("rejected", ["operator"])
+
+
+def test_a_reader_that_is_given_another_value_is_rejected(opening: Path) -> None:
+    graph = graph_of(opening)
+    read = {ref for node in graph.nodes for ref in node.refs}
+    node = next(n for n in graph.nodes if f"n{n.number}" in read and n.results[0] is not None and n.results[0].is_float)
+    forge_value(opening, f"n{node.number}", lambda array: array.fill(0), follow=False)
+    assert judged(opening) == ("rejected", ["operators"])
+
+
+def test_a_value_that_is_not_opened_leaves_its_operator_unjudged(opening: Path) -> None:
+    from tallystick.judging.opening.files import value_file
+
+    line = json.loads((opening / "operators.jsonl").read_bytes().splitlines()[-1])
+    (opening / value_file(next(iter(line["outputs"].values())))).unlink()
+    verdict = judge_opening(opening, OpeningRequest())
+    assert verdict.outcome == "inconclusive"
+    assert any("is not opened" in reason for reason in verdict.unavailable)
+
+
+def test_other_bytes_under_the_name_of_a_value_are_rejected(opening: Path) -> None:
+    path = max((opening / "tensors").iterdir(), key=lambda file: file.stat().st_size)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    assert judged(opening) == ("rejected", ["value"])
+
+
+def test_a_record_that_is_missing_or_changed_does_not_have_the_root(opening: Path) -> None:
+    lines = (opening / "operators.jsonl").read_bytes().splitlines(keepends=True)
+    (opening / "operators.jsonl").write_bytes(b"".join(lines[:-1]))
+    assert judged(opening)[1] == ["operators", "operators root"]
+
+
+def test_another_graph_is_rejected(opening: Path) -> None:
+    write_opening(opening, graph="sha256:" + "1" * 64)
+    assert judged(opening)[1] == ["graph"]
+
+
+def test_the_operators_of_another_state_or_batch_are_rejected(opening: Path) -> None:
+    held = json.loads((opening / "opening.json").read_bytes())
+    other = "sha256:" + "2" * 64
+    weight = next(name for name in held["sources"] if name.startswith("weights."))
+    write_opening(opening, sources=held["sources"] | {weight: other})
+    assert "opened record" in judged(opening)[1]
+    write_opening(opening, sources=held["sources"], results=held["results"] | {weight: other})
+    assert "opened record" in judged(opening)[1]
+
+
+def test_a_record_outside_the_transcript_is_rejected(opening: Path) -> None:
+    write_opening(opening, index=0)
+    assert judged(opening)[1] == ["opened record"]
+
+
+def test_one_operator_alone_is_opened_with_both_proofs_and_judged(run: Path, whole: Path, tmp_path: Path) -> None:
+    number = matmul(graph_of(whole)).number
+    alone = opened_step(run, tmp_path / "one", number)
+    assert not (alone / "graph.json").exists()
+    assert len(list((alone / "tensors").iterdir())) <= 4
+    assert judged(alone) == ("accepted", [])
+    assert (alone / "opening.json").read_bytes() == (whole / "opening.json").read_bytes()
+    with pytest.raises(UsageError, match=f"node {number + 1} is not opened here"):
+        judged(alone, nodes=frozenset({number + 1}))
+
+
+@pytest.mark.parametrize("part", ["index", "proof", "record", "node"])
+def test_one_operator_with_a_wrong_proof_is_refused(run: Path, whole: Path, tmp_path: Path, part: str) -> None:
+    alone = opened_step(run, tmp_path / "one", matmul(graph_of(whole)).number)
+    held = json.loads((alone / "operator.json").read_bytes())
+    if part == "index":
+        held["index"] += 1
+    elif part == "proof":
+        held["proof"] = held["proof"][:-1]
+    elif part == "record":
+        held["record"]["outputs"] = dict.fromkeys(held["record"]["outputs"], "sha256:" + "3" * 64)
+    else:
+        held["node"]["record"]["number"] += 1
+    (alone / "operator.json").write_bytes(encode(held))
+    assert judged(alone) == ("rejected", ["operator"])
+
+
+def test_properties_are_judged_beside_the_operators(whole: Path) -> None:
+    from tallystick.judging.properties import PROPERTIES
+
+    verdict = judge_opening(
+        whole, OpeningRequest(properties=("shapes", "finite", "positions", "conservation", "ranges"))
+    )
+    assert verdict.outcome == "accepted"
+    assert {finding.name for finding in verdict.findings} >= {"shapes", "finite", "positions", "conservation"}
+    assert "softmax" in PROPERTIES
+
+
+def test_a_profile_that_knows_an_operator_is_asked_too(whole: Path) -> None:
+    from tallystick.transcripts.profile import Calibrated, Profile
+
+    node, graph = matmul(graph_of(whole)), graph_of(whole)
+
+    def profile(share: float) -> Profile:
+        shares = (share,) * 4
+        entry = Calibrated(share=shares, absolute=shares, relative=shares, ulp=shares, bias=share, elements=9)
+        known = {f"{node.operator} F32": entry}
+        return Profile(stacks=("a",), machines=("m",), inputs=1, safety=3.0, operators=known)
+
+    chosen = frozenset({node.number})
+    assert judged(whole, nodes=chosen, profile=profile(1.0)) == ("accepted", [])
+    assert judged(whole, nodes=chosen, profile=profile(1e-9)) == ("rejected", ["operator threshold"])
+    unknown = next(n for n in graph.nodes if n.operator == "aten.div.Tensor")
+    verdict = judge_opening(whole, OpeningRequest(nodes=frozenset({unknown.number}), profile=profile(1.0)))
+    assert verdict.outcome == "inconclusive"
+
+
+def test_files_that_are_missing_or_no_opening_are_named(opening: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError, match=r"opening\.json: not there"):
+        judged(tmp_path)
+    (opening / "operators.jsonl").write_bytes(b'{"kind":"operator"}\n')
+    with pytest.raises(MalformedError, match="line 1"):
+        judged(opening)
+
+
+def test_an_opening_goes_into_an_empty_directory_and_names_a_step_and_a_node_that_exist(
+    run: Path, opening: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match="not empty"):
+        opened_step(run, opening)
+    with pytest.raises(UsageError, match="the graph has no node 99999"):
+        opened_step(run, tmp_path / "x", 99999)
+
+
+def test_the_graph_of_a_run_is_replayed_and_has_to_be_that_of_its_recipe(
+    run: Path, tmp_path: Path, recipe_of: Callable[..., Any], source: Path
+) -> None:
+    from tallystick.api.auditing import verifier_stack
+    from tallystick.audits.policy import Policy
+    from tallystick.audits.training import audit_training
+    from tallystick.workloads.verifier_stack import VerifierStack
+
+    policy = Policy(full=True)
+    directory = RunDirectory(run)
+    stack = verifier_stack(directory, None, policy)
+    report = audit_training(directory, policy, bytes(32), stack)
+    assert (report.verdict.outcome, report.replayed) == ("accepted", f"graph {directory.spec().graph}")
+    other = VerifierStack(stack.environment, stack.replayer, stack.graph_replayer, lambda spec: "sha256:" + "4" * 64)
+    found = audit_training(directory, policy, bytes(32), other)
+    assert {finding.name for finding in found.verdict.objections} == {"step graph of the recipe"}
+    blind = VerifierStack(stack.environment, stack.replayer, stack.graph_replayer)
+    assert audit_training(directory, policy, bytes(32), blind).verdict.outcome == "inconclusive"
+    by_recipe = audit_training(directory, Policy(full=True, replay="recipe"), bytes(32), blind)
+    assert (by_recipe.verdict.outcome, by_recipe.replayed) == ("accepted", "the recipe")
+
+
+def test_a_recipe_with_dropout_says_why_it_has_no_graph(
+    recipe_of: Callable[..., Any], source: Path, one_thread: None, tmp_path: Path
+) -> None:
+    from tallystick.recorders.training import train
+
+    said: list[str] = []
+    dropout = {"model": {"config": STILL["model"]["config"] | {"attention_dropout": 0.1}}}  # type: ignore[index,dict-item]
+    train(recipe_of(STILL, dropout), source, tmp_path / "run", capture_with=said.append)
+    (line,) = said
+    assert line.startswith("the run has no step graph, and is replayed from its recipe: ")
+    assert RunDirectory(tmp_path / "run").spec().graph is None
+
+
+def test_a_step_graph_that_no_verifier_would_run_is_refused(run: Path, tmp_path: Path, answered: Any) -> None:
+    copy = Path(shutil.copytree(run, tmp_path / "run"))
+    path = copy / "graphs" / "step.json"
+    path.write_bytes(path.read_bytes().replace(b"aten.addcdiv.default", b"aten.system.default"))
+    assert "not on the allow-list" in answered(copy) or "MalformedError" in answered(copy)
+    path.unlink()
+    assert "UnavailableError: step.json: not there" in answered(copy)
+
+
+def test_refusals_are_errors_of_the_project(whole: Path) -> None:
+    with pytest.raises(TallyError, match="no such property"):
+        judged(whole, properties=("honesty",))

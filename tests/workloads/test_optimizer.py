@@ -1,0 +1,152 @@
+"""The scalars of a step are the numbers with which `torch.optim` moves weights, and rules say what it keeps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tallystick.errors import MalformedError, UsageError
+from tallystick.transcripts.recipe import Recipe
+from tallystick.transcripts.rule import GroupRule
+from tallystick.workloads.optimizer import UpdateRule, schedule_scalars
+
+BETAS = st.floats(0.0, 0.9999)
+RATES = st.floats(1e-8, 1.0)
+STEPS = st.integers(1, 12)
+GRADIENTS = [0.5, -2.0, 0.25, 1.0, -0.125, 3.0, -1.0, 0.75, 0.5, -0.5, 2.0, 1.5]
+
+
+def moved(optimizer_of: Callable[[Any], torch.optim.Optimizer], steps: int) -> list[float]:
+    """A weight of float64 that starts at 1, after each step of `torch.optim`."""
+    weight = torch.ones((), dtype=torch.float64, requires_grad=True)
+    optimizer, seen = optimizer_of([weight]), []
+    for gradient in GRADIENTS[:steps]:
+        weight.grad = torch.tensor(gradient, dtype=torch.float64)
+        optimizer.step()
+        seen.append(weight.item())
+    return seen
+
+
+def moved_by_scalars(rule: UpdateRule, rate: float, steps: int) -> list[float]:
+    """The same weight, moved by Adam's formulas in Python's numbers and the scalars of each step."""
+    weight, mean, square, seen = 1.0, 0.0, 0.0, []
+    for step, gradient in enumerate(GRADIENTS[:steps], start=1):
+        scalars = schedule_scalars(rule, rate, step)
+        weight *= scalars.get("decay", 1.0)
+        mean += (gradient - mean) * (1 - rule.betas[0])
+        square = square * rule.betas[1] + gradient * gradient * (1 - rule.betas[1])
+        weight += scalars["step_size"] * mean / (math.sqrt(square) / scalars["root_correction"] + rule.eps)
+        seen.append(weight)
+    return seen
+
+
+@given(BETAS, BETAS, RATES, STEPS, st.sampled_from([0.0, 0.1]))
+@settings(deadline=None, max_examples=25)
+def test_adamw_moved_by_the_scalars_is_where_pytorch_moves_it(
+    first: float, second: float, rate: float, steps: int, decay: float
+) -> None:
+    betas = (first, second)
+    native = moved(lambda p: torch.optim.AdamW(p, lr=rate, betas=betas, eps=1e-6, weight_decay=decay), steps)
+    ours = moved_by_scalars(UpdateRule("adamw", betas, 1e-6, decay), rate, steps)
+    assert ours == pytest.approx(native, rel=1e-12, abs=1e-14)
+
+
+def test_a_scalar_of_another_step_moves_the_weight_elsewhere() -> None:
+    rule = UpdateRule("adamw", (0.9, 0.999), weight_decay=0.1)
+    native = moved(lambda p: torch.optim.AdamW(p, lr=0.1, betas=rule.betas, weight_decay=0.1), 3)
+    ours = moved_by_scalars(rule, 0.1, 3)
+    assert ours == pytest.approx(native, rel=1e-12)
+    assert moved_by_scalars(rule, 0.1001, 3) != pytest.approx(native, rel=1e-6)
+    assert schedule_scalars(rule, 0.1, 2) != schedule_scalars(rule, 0.1, 3)
+
+
+@given(RATES, STEPS)
+@settings(deadline=None, max_examples=25)
+def test_sgd_moves_by_minus_the_rate_at_every_step(rate: float, steps: int) -> None:
+    native, weight = moved(lambda p: torch.optim.SGD(p, lr=rate), steps), 1.0
+    for step, gradient in enumerate(GRADIENTS[:steps], start=1):
+        weight += schedule_scalars(UpdateRule("sgd"), rate, step)["step_size"] * gradient
+        assert weight == pytest.approx(native[step - 1], rel=1e-14, abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("rule", "names"),
+    [
+        (UpdateRule("sgd", weight_decay=0.1), {"step_size"}),
+        (UpdateRule("adam", weight_decay=0.1), {"step_size", "root_correction"}),
+        (UpdateRule("adamw"), {"step_size", "root_correction"}),
+        (UpdateRule("adamw", weight_decay=0.1), {"step_size", "root_correction", "decay"}),
+    ],
+)
+def test_only_scalars_that_the_arithmetic_reads_are_named(rule: UpdateRule, names: set[str]) -> None:
+    scalars = schedule_scalars(rule, 0.1, 1)
+    assert scalars.keys() == names
+    assert list(scalars) == sorted(scalars)
+
+
+def test_by_hand() -> None:
+    scalars = schedule_scalars(UpdateRule("adamw", (0.5, 0.75), weight_decay=0.25), 0.5, 2)
+    assert scalars == {"decay": 0.875, "root_correction": math.sqrt(0.4375), "step_size": -0.5 / 0.75}
+
+
+@pytest.mark.parametrize("step", [0, -1])
+def test_there_is_no_step_before_the_first(step: int) -> None:
+    for kind in ("adamw", "sgd"):
+        with pytest.raises(UsageError, match="counted from 1"):
+            schedule_scalars(UpdateRule(kind), 0.1, step)  # type: ignore[arg-type]
+    assert schedule_scalars(UpdateRule("adamw"), 0.1, 1)
+
+
+def test_the_slots_are_what_pytorch_keeps() -> None:
+    rules = {
+        UpdateRule("adamw"): torch.optim.AdamW,
+        UpdateRule("adam"): torch.optim.Adam,
+        UpdateRule("sgd"): lambda p: torch.optim.SGD(p, lr=0.1),
+        UpdateRule("sgd", momentum=0.9): lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    }
+    for rule, optimizer_of in rules.items():
+        weight = torch.ones((), requires_grad=True)
+        optimizer: torch.optim.Optimizer = optimizer_of([weight])  # type: ignore[operator]
+        weight.grad = torch.ones(())
+        optimizer.step()
+        kept = {name for name, value in optimizer.state[weight].items() if value is not None}
+        assert set(rule.slots) == kept
+
+
+def test_the_rule_of_a_recipe_has_its_settings(recipe_of: Callable[..., Recipe]) -> None:
+    recipe = recipe_of({"optimizer": {"kind": "adamw", "betas": [0.8, 0.95], "eps": 1e-7, "weight_decay": 0.2}})
+    assert UpdateRule.of(recipe.optimizer) == UpdateRule("adamw", (0.8, 0.95), 1e-7, 0.2)
+
+
+STATED = UpdateRule("adamw", (0.9, 0.95), 1e-8, 0.1).to_group().to_json()
+
+
+def test_a_rule_is_read_back_from_a_spec() -> None:
+    assert UpdateRule.of_group(GroupRule.from_json(STATED, "rule")) == UpdateRule("adamw", (0.9, 0.95), 1e-8, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("betas", [1.0, 0.9]),
+        ("betas", [0.9, 1.0]),
+        ("betas", [0.9]),
+        ("eps", -1.0),
+        ("kind", "lion"),
+        ("momentum", 1.5),
+        ("nesterov", "yes"),
+        ("weight_decay", float("inf")),
+        ("weight_decay", float("nan")),
+        ("fused", True),
+    ],
+)
+def test_a_rule_that_has_no_arithmetic_is_malformed(field: str, value: Any) -> None:
+    assert isinstance(STATED, dict)
+    with pytest.raises(MalformedError, match=field):
+        GroupRule.from_json({**STATED, field: value}, "rule")
