@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from tallystick.api.threads import threads_of
 from tallystick.api.verdict_text import VerdictText
-from tallystick.audits.inference import InferenceReport, audit_inference
 from tallystick.audits.policy import Policy, read_policy
 from tallystick.audits.report import Report
 from tallystick.audits.sampling import draw_nonce, parse_nonce
@@ -22,10 +21,11 @@ from tallystick.store.inference import InferenceDirectory
 from tallystick.store.run import RunDirectory
 from tallystick.store.statement import OpeningDirectory, read_statement
 from tallystick.tolerances.tolerance import Finding
-from tallystick.workloads.verifier_stack import VerifierStack
 
 if TYPE_CHECKING:
+    from tallystick.audits.inference import InferenceReport
     from tallystick.transcripts.environment import Environment
+    from tallystick.workloads.verifier_stack import VerifierStack
 
 RunSource = RunDirectory | InferenceDirectory | Path | str
 PolicySource = Policy | Path | str | None
@@ -151,7 +151,7 @@ def replay_device(device: str | None, stated: Environment) -> str:
 
 def report_text(report: Report | InferenceReport) -> VerdictText:
     """What a report says in lines of text."""
-    if isinstance(report, InferenceReport):
+    if not isinstance(report, Report):
         replayed = f"replayed graph {report.graph} on {len(report.replayed)} of {report.calls} calls"
         return VerdictText(report.verdict, f"claim {report.claim}", (replayed,), _repeat(report.nonce))
     reasons = [f"replayed {report.replayed_steps} of {report.steps} steps with {report.replayed}"]
@@ -174,6 +174,7 @@ def _policy(policy: PolicySource) -> Policy:
 def _audit_calls(
     run: InferenceDirectory, policy: Policy, nonce: bytes, device: str | None, progress: Progress
 ) -> AuditResult:
+    from tallystick.audits.inference import audit_inference
     from tallystick.frameworks.torch.engine import TorchEngine
     from tallystick.frameworks.torch.environment import describe_environment
 
