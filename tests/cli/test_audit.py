@@ -68,7 +68,7 @@ def test_a_policy_file_decides_and_an_option_overrides_it(tally: Tally, honest: 
 def test_a_policy_names_what_states_are_compared_by(tally: Tally, honest: Path, tmp_path: Path) -> None:
     policy = tmp_path / "policy.toml"
     policy.write_text('mode = "tolerant"\ntolerance = "bucket"\n')
-    told = tally("audit", honest, "--policy", policy, "--full")
+    told = tally("audit", honest, "--policy", policy, "--full", "--verbose")
     assert (told.code, "state bucket" in told.out, "weights residual" in told.out) == (0, True, False)
     policy.write_text('mode = "tolerant"\ntolerance = "buckets"\n')
     told = tally("audit", honest, "--policy", policy)

@@ -12,8 +12,6 @@ from tallystick.api.verdict_text import VerdictText
 from tallystick.audits.policy import Policy, read_policy
 from tallystick.audits.report import Report
 from tallystick.audits.sampling import draw_nonce, parse_nonce
-from tallystick.audits.training import Progress, audit_training
-from tallystick.audits.training import verify_segment as verify_training_segment
 from tallystick.commitments.encoding import Json
 from tallystick.errors import UsageError
 from tallystick.judging.verdict import Outcome, Verdict
@@ -24,6 +22,7 @@ from tallystick.tolerances.tolerance import Finding
 
 if TYPE_CHECKING:
     from tallystick.audits.inference import InferenceReport
+    from tallystick.audits.training import Progress
     from tallystick.transcripts.environment import Environment
     from tallystick.workloads.verifier_stack import VerifierStack
 
@@ -106,6 +105,8 @@ def audit(
         raise UsageError(f"{found.path}: holds opened operators; `tally judge {found.path}` judges them")
     if isinstance(found, InferenceDirectory):
         return _audit_calls(found, asked, drawn, device, progress)
+    from tallystick.audits.training import audit_training
+
     with threads_of(found.environment()):
         stack = verifier_stack(found, device, asked)
         progress(0, 0)
@@ -125,6 +126,8 @@ def verify_segment(
 
     Raises what `audit` raises, and `UsageError` where `start` or `end` is no anchor.
     """
+    from tallystick.audits.training import verify_segment as verify_training_segment
+
     directory, asked = RunDirectory(_path(run)), _policy(policy)
     with threads_of(directory.environment()):
         stack = verifier_stack(directory, device, asked)

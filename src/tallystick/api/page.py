@@ -5,12 +5,16 @@ from __future__ import annotations
 import base64
 import io
 from importlib import resources
+from typing import TYPE_CHECKING
 
 from tallystick import __version__
 from tallystick.api.check_summary import summarise_checks
 from tallystick.api.verdict_text import describe
 from tallystick.audits.inference import InferenceReport
 from tallystick.audits.report import Report
+
+if TYPE_CHECKING:
+    from tallystick.audits.inference import InferenceReport
 
 OBJECTIONS_SHOWN = 20
 RECORDED, REPLAYED, RULED_OUT = "#8fa3b8", "#35618f", "#b3261e"
@@ -47,7 +51,7 @@ def render_page(report: Report | InferenceReport) -> str:
 
 
 def _figures(report: Report | InferenceReport) -> list[tuple[str, str]]:
-    if isinstance(report, InferenceReport):
+    if not isinstance(report, Report):
         return [("calls replayed", f"{len(report.replayed)} of {report.calls}")]
     ratio = "unknown" if report.cost_ratio is None else f"{report.cost_ratio:.2f}"
     chances = [
