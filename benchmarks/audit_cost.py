@@ -24,6 +24,7 @@ from benchmarks.workload import prepare_text
 from tallystick.audits.policy import Policy
 from tallystick.audits.sampling import draw_nonce
 from tallystick.audits.training import audit_training
+from tallystick.frameworks.tokenizers import train_bpe
 from tallystick.frameworks.torch.environment import describe_environment
 from tallystick.frameworks.torch.training.replayer import TorchReplayer
 from tallystick.recorders.config import read_config
@@ -66,7 +67,7 @@ def figures(quick: bool) -> Iterator[Figure]:
 
 
 def _train(run: RunDirectory, recipe: Recipe) -> float:
-    commitment = prepare_text(run.data_path)
+    commitment = prepare_text(run.data_path, recipe.tokenizer.vocabulary)
     training = TrainingRun(run, Spec.of(recipe, commitment))
     elapsed = stopwatch()
     training.record()
@@ -74,7 +75,7 @@ def _train(run: RunDirectory, recipe: Recipe) -> float:
 
 
 def _audit(run: RunDirectory, policy: Policy, training: float) -> Seen:
-    stack = VerifierStack(describe_environment("cpu"), TorchReplayer)
+    stack = VerifierStack(describe_environment("cpu"), TorchReplayer, train_bpe=train_bpe)
     elapsed = stopwatch()
     report = audit_training(run, policy, draw_nonce(), stack)
     seconds = elapsed().cpu

@@ -38,6 +38,6 @@ def training_recipe(batch: int, hidden: int, layers: int) -> Recipe:
     return Recipe.from_json(settings, "benchmark recipe")
 
 
-def prepare_text(folder: Path) -> DatasetCommitment:
-    """The shipped text, tokenized under `folder`."""
-    return prepare("text", TEXT, folder, tokenization="bpe", vocabulary=VOCABULARY, train_bpe=train_bpe)
+def prepare_text(folder: Path, vocabulary: int = VOCABULARY) -> DatasetCommitment:
+    """The shipped text under `folder`, in at most `vocabulary` tokens."""
+    return prepare("text", TEXT, folder, tokenization="bpe", vocabulary=vocabulary, train_bpe=train_bpe)

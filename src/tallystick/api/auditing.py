@@ -19,12 +19,12 @@ from tallystick.store.inference import InferenceDirectory
 from tallystick.store.run import RunDirectory
 from tallystick.store.statement import OpeningDirectory, read_statement
 from tallystick.tolerances.tolerance import Finding
-from tallystick.workloads.verifier_stack import VerifierStack
 
 if TYPE_CHECKING:
     from tallystick.audits.inference import InferenceReport
     from tallystick.audits.training import Progress
     from tallystick.transcripts.environment import Environment
+    from tallystick.workloads.verifier_stack import VerifierStack
 
 RunSource = RunDirectory | InferenceDirectory | Path | str
 PolicySource = Policy | Path | str | None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -25,9 +25,11 @@ from tallystick.tolerances.streams import difference_norm, element_count, norm, 
 from tallystick.tolerances.tolerance import Finding, is_float
 from tallystick.transcripts.recipe import Recipe, RecordRecipe
 from tallystick.transcripts.summary import BucketSummary, StateSummary, decode_sketch
-from tallystick.workloads.optimizer import UpdateRule
 from tallystick.workloads.plan import projection_seed
 from tallystick.workloads.schedule import learning_rate
+
+if TYPE_CHECKING:
+    from tallystick.workloads.optimizer import UpdateRule
 
 LEAST_NORM = 1e-30
 SCREENED = frozenset({"F32", "F64", "BF16"})
@@ -76,14 +78,18 @@ class AnchorScreens:
         self.findings.note(named, "update profile", advisory=True)
 
     def _screen_pair(self, start: int, before: State, end: int, after: State) -> None:
-        recipe, rules = self.evidence.spec.recipe, [UpdateRule.of_group(group) for group in self.evidence.optimizer]
+        recipe = self.evidence.spec.recipe
         if recipe is not None:
             rates = [learning_rate(recipe, step) for step in range(start + 1, end + 1)]
             self._note(_recipe_screens(self.evidence, recipe, before, after, rates, start), start, end)
             old, new = weights_of(before), weights_of(after)
             moved = difference_norm([new[name] for name in old], list(old.values()))
             self._moves.append(moved / sum(rates) if sum(rates) else float("nan"))
-        elif rules and all(rule.kind != "sgd" for rule in rules):
+            return
+        from tallystick.workloads.optimizer import UpdateRule  # a loop states its rules group by group
+
+        rules = [UpdateRule.of_group(group) for group in self.evidence.optimizer]
+        if rules and all(rule.kind != "sgd" for rule in rules):
             self._note(_loop_screens(self.evidence, rules, before, after, start, end), start, end)
 
     def _note(self, screens: Iterator[Finding], start: int, end: int) -> None:

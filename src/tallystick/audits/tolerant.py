@@ -54,12 +54,11 @@ def judge_for(
         raise UnavailableError(f"no limits are calibrated for {what}; steps {segment.start + 1}–{segment.end} are open")
     same_device = stack.environment.device == evidence.environment.device == "cpu"
     parameters = element_count(tensor for name, tensor in start.items() if name.startswith("weights."))
-    named = None
+    floor, named = policy.update_floor, None
     if policy.tolerance is not None:
         from tallystick.tolerances.registry import NamedTolerance
 
         named = NamedTolerance.load(policy.tolerance)
-    floor = policy.update_floor
     return TolerantJudge(evidence.run, evidence.spec, workload, entry, floor, same_device, parameters, named)
 
 

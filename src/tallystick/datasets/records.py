@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +13,6 @@ from tallystick.commitments.encoding import Json, encode
 from tallystick.commitments.tree import Hash, leaf_hash, tree_root
 from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.dataset import RecordCommit, RecordKind
-
-PROOF_HASHES_MAX: Final = 64
 
 
 @dataclass(frozen=True)
