@@ -23,6 +23,7 @@ from tallystick.api.rung_tools import tools_for
 from tallystick.api.threads import threads_of
 
 if TYPE_CHECKING:
+    from tallystick.api.challenges import OpeningSource
     from tallystick.transcripts.environment import Environment
 
 
@@ -66,16 +67,8 @@ def verify(
     if opening is not None:
         from tallystick.api.challenges import challenged
 
-<<<<<<< HEAD
         subject = challenged(subject, opening, nonce, asked.fingerprints.parts if count is None else count)
     promised = model_of(model)
     tools = tools_for(promised, environment, layer)
     with threads_of(tools.environment):
         return climb(replace(subject, context_length=context_length_of(promised)), promised, asked, rung, tools)
-=======
-        context = challenged(context, opening, nonce, asked.fingerprints.parts if count is None else count)
-    promised = model_of(model)
-    tools = tools_for(promised, environment, layer)
-    with threads_of(tools.environment):
-        return climb(replace(context, context_length=context_length_of(promised)), promised, asked, rung, tools)
->>>>>>> house
