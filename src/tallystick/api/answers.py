@@ -23,6 +23,7 @@ from tallystick.api.rung_tools import tools_for
 from tallystick.api.threads import threads_of
 
 if TYPE_CHECKING:
+    from tallystick.api.challenges import OpeningSource
     from tallystick.transcripts.environment import Environment
 
 

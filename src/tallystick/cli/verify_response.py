@@ -62,7 +62,6 @@ def verify_response(
     the sampled share is computed and judged together.
     """
     from tallystick.answers.ladder import climb
-    from tallystick.api.challenges import challenged
 
     check_choices(dtype=(dtype, ("F32", "BF16", "F16")), attention=(attention, ("sdpa", "eager")))
     check_choices(device=(device, ("cpu", "cuda")))
