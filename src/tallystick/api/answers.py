@@ -63,12 +63,12 @@ def verify(
             the request.
     """
     read, asked = response_of(response), policy_of(policy)
-    context = ReceiptContext(read, request_of(request))
+    subject = ReceiptContext(read, request_of(request))
     if opening is not None:
         from tallystick.api.challenges import challenged
 
-        context = challenged(context, opening, nonce, asked.fingerprints.parts if count is None else count)
+        subject = challenged(subject, opening, nonce, asked.fingerprints.parts if count is None else count)
     promised = model_of(model)
     tools = tools_for(promised, environment, layer)
     with threads_of(tools.environment):
-        return climb(replace(context, context_length=context_length_of(promised)), promised, asked, rung, tools)
+        return climb(replace(subject, context_length=context_length_of(promised)), promised, asked, rung, tools)

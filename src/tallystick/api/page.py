@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from tallystick import __version__
 from tallystick.api.check_summary import summarise_checks
 from tallystick.api.verdict_text import describe
-from tallystick.audits.inference import InferenceReport
 from tallystick.audits.report import Report
 
 if TYPE_CHECKING:

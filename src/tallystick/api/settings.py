@@ -52,15 +52,15 @@ def read_budgets(paths: Iterable[Path]) -> tuple[Budget, ...]:
 
 
 def read_published(run: Path | str) -> Published:
-    """What a run directory claims; raises `UnavailableError` where there is none."""
+    """What a run directory claims; raises `UnavailableError` where there is none, `UsageError` for opened operators."""
     from tallystick.judging.published import Published
-    from tallystick.store.inference import InferenceDirectory, claims_inference
     from tallystick.store.run import RunDirectory
+    from tallystick.store.statement import OpeningDirectory, read_statement
 
     path = Path(run)
     if not path.exists():
         raise UnavailableError(f"{path}: no such run directory")
-    if claims_inference(path):
-        return Published(InferenceDirectory(path).claim())
-    directory = RunDirectory(path)
-    return Published(directory.claim(), directory.spec())
+    found = read_statement(path)
+    if isinstance(found, OpeningDirectory):
+        raise UsageError(f"--run {path}: holds opened operators, and not the run that they were opened of")
+    return Published(found.claim(), found.spec() if isinstance(found, RunDirectory) else None)
