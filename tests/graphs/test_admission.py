@@ -19,7 +19,8 @@ from tallystick.errors import MalformedError
 from tallystick.graphs.admission import check_constants, read_graph
 from tallystick.graphs.check import check_graph
 from tallystick.graphs.derive import Deriver
-from tallystick.graphs.encoding import canonical, graph_bytes
+from tallystick.graphs.document import canonical
+from tallystick.graphs.encoding import graph_bytes
 from tallystick.graphs.graph import Graph, GraphForm, Input, Node, Output, Role
 from tallystick.graphs.limits import GraphLimits
 from tallystick.graphs.root import graph_root
@@ -396,7 +397,7 @@ import time
 from pathlib import Path
 from tallystick.errors import MalformedError
 from tallystick.graphs.admission import read_graph
-from tallystick.graphs.encoding import canonical as text
+from tallystick.graphs.document import canonical as text
 
 def canonical(value):
     return text(value).encode()

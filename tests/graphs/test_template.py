@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tallystick.errors import MalformedError, TallyError, UsageError
-from tallystick.graphs.encoding import canonical, graph_bytes
+from tallystick.graphs.document import canonical
+from tallystick.graphs.encoding import graph_bytes
 from tallystick.graphs.limits import GraphLimits
 from tallystick.graphs.polynomial import evaluate
 from tallystick.graphs.template import Template

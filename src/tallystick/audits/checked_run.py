@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from tallystick.audits.policy import Policy
-from tallystick.commitments.digests import digest_from
+from tallystick.commitments.digests import Digest, digest_from
 from tallystick.commitments.tree import Frontier, leaf_hash
 from tallystick.datasets.opened import check_stated_tokenizer, read_tokenizer
 from tallystick.datasets.order import BatchPlan
 from tallystick.datasets.samples import Dataset
+from tallystick.documents.files import read_document
 from tallystick.errors import ProofError, UnavailableError
+from tallystick.graphs.document import document_root
+from tallystick.graphs.limits import GraphLimits
 from tallystick.judging.findings import Findings, require
 from tallystick.store.log import open_line, read_lines
 from tallystick.store.run import RunDirectory
@@ -130,6 +133,10 @@ class CheckedRun:
         groups = len(self.optimizer)
         return record.learning_rates or (record.learning_rate,) * groups
 
+    def require_graph(self, root: Digest) -> None:
+        """Raise `ProofError` unless the step graph of this root is the one that the spec names."""
+        require(root == self.spec.graph, "graphs/step.json is not the graph that the spec names")
+
     def add_step(self, place: int) -> None:
         """Remember where in the transcript the next step record starts."""
         self._places.append(place)
@@ -165,13 +172,23 @@ def read_run(run: RunDirectory, policy: Policy) -> CheckedRun:
         _open_data(evidence)
     if evidence.spec.graph is not None:
         with findings.check("step graph"):
-            from tallystick.audits.step_graph import open_step_graph
-
-            evidence.program = open_step_graph(evidence)
+            _open_graph(evidence, policy)
     _read_transcript(evidence, policy)
     _read_trace(evidence, policy)
     _check_tiles(evidence)
     return evidence
+
+
+def _open_graph(evidence: CheckedRun, policy: Policy) -> None:
+    """Read the step graph. Where the recipe is replayed instead, its bytes are compared with the spec and no more."""
+    if policy.replay == "recipe" and evidence.spec.recipe is not None:
+        limits = GraphLimits()
+        data = read_document(evidence.run.graph_path, limits.document_bytes)
+        evidence.require_graph(document_root(data, limits))
+        return
+    from tallystick.audits.step_graph import open_step_graph
+
+    evidence.program = open_step_graph(evidence)
 
 
 def _open_data(evidence: CheckedRun) -> None:

@@ -127,6 +127,8 @@ def _not_checked(evidence: CheckedRun, policy: Policy, segments: list[SegmentRep
         yield ZERO_SIGNS
     if not evidence.is_screened:
         yield "how far weights in F16 moved between anchors: no bound on a step follows from their moments"
+    if policy.replay == "recipe" and evidence.spec.recipe is not None and evidence.spec.graph is not None:
+        yield "what the step graph computes: its bytes are those that the spec names, and the recipe was replayed"
     if policy.claim is None:
         yield "whether this is the claim that was published: give its digest with --claim"
     if evidence.spec.recipe is None and evidence.program is not None:

@@ -26,7 +26,7 @@ def open_step_graph(evidence: CheckedRun) -> StepProgram | None:
     """
     spec = evidence.spec
     graph, constants = load_program(evidence.run.graph_path)
-    require(graph_root(graph) == spec.graph, "graphs/step.json is not the graph that the spec names")
+    evidence.require_graph(graph_root(graph))
     if evidence.claim.no_graph is not None:
         return None
     if spec.recipe is None:

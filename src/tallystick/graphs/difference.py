@@ -15,7 +15,8 @@ from hashlib import sha256
 from typing import Final, TypeAlias
 
 from tallystick.commitments.encoding import Json
-from tallystick.graphs.encoding import canonical, header_json, node_json
+from tallystick.graphs.document import canonical
+from tallystick.graphs.encoding import header_json, node_json
 from tallystick.graphs.graph import Graph, Node, Ref
 
 COMPARISONS_MAX: Final = 4_000_000

@@ -6,7 +6,6 @@ The text is ASCII and holds no JSON float, so that Python's compact form with so
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias, TypeVar
@@ -15,25 +14,19 @@ from tallystick.commitments.digests import parse_digest
 from tallystick.commitments.encoding import Json
 from tallystick.documents.fields import fields, items, natural, shown, text
 from tallystick.errors import MalformedError
+from tallystick.graphs.document import canonical
 from tallystick.graphs.graph import Constant, Graph, GraphForm, Input, Node, Operand, Output, Role
 from tallystick.operators.definition import Attribute, Operator, Parameter
 from tallystick.tensors.spec import TensorSpec
 
 FORMAT: Final = 1
 LIST_ITEMS_MAX: Final = 4096
-TOP_FIELDS: Final = ("constants", "dialect", "form", "graph", "inputs", "nodes", "outputs")
 NODE_FIELDS: Final = ("attributes", "number", "operands", "operator", "results")
 FLOAT: Final = re.compile(r"-?\d+\.\d+(e[+-]\d{2,3})?|-?\d+e[+-]\d{2,3}|-?inf|nan", re.ASCII)
-_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False)
 
 Find: TypeAlias = Callable[[str], Operator]
 """The operator of a name; raises `MalformedError` where the allow-list has none."""
 T = TypeVar("T")
-
-
-def canonical(value: Json) -> str:
-    """The canonical text of JSON without floats and with ASCII keys."""
-    return _ENCODER.encode(value)
 
 
 def graph_bytes(graph: Graph) -> bytes:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tallystick.commitments.digests import Digest, digest
+from tallystick.commitments.digests import Digest
 from tallystick.commitments.encoding import Json, decode, encode
 from tallystick.commitments.proofs import LeafHashes, check_inclusion, prove_inclusion
 from tallystick.commitments.tree import Hash, leaf_hash, tree_root
 from tallystick.documents.fields import fields, items, natural, text
 from tallystick.errors import MalformedError, ProofError, UsageError
-from tallystick.graphs.encoding import Find, canonical, header_json, node_from_json, node_json
+from tallystick.graphs.document import canonical, name_of
+from tallystick.graphs.encoding import Find, header_json, node_from_json, node_json
 from tallystick.graphs.graph import Graph, Node
 from tallystick.operators.registry import operator
 
@@ -60,7 +61,7 @@ class NodeProof:
 def graph_root(graph: Graph) -> Digest:
     """The digest that names a graph."""
     leaves = graph_leaves(graph)
-    return _name(tree_root(leaves), len(leaves))
+    return name_of(tree_root(leaves), len(leaves))
 
 
 def graph_leaves(graph: Graph) -> tuple[Hash, ...]:
@@ -87,16 +88,12 @@ def check_node(proof: NodeProof, graph: Digest, find: Find = operator) -> Node:
         ProofError: the record is not one of the nodes of the graph of this root.
         MalformedError: it is, and is no node record all the same.
     """
-    if _name(proof.root, proof.size) != graph:
+    if name_of(proof.root, proof.size) != graph:
         raise ProofError("the proof is about another graph")
     if proof.index == 0:
         raise ProofError("leaf 0 of a graph is its header, not a node")
     check_inclusion(proof.path, leaf_hash(proof.record), proof.index, proof.size, proof.root)
     return node_from_json(decode(proof.record, "node record"), "node record", find)
-
-
-def _name(root: Hash, size: int) -> Digest:
-    return digest("graph", encode({"root": root.hex(), "size": size}))
 
 
 def _hash(value: Json, what: str) -> Hash:

@@ -13,8 +13,9 @@ from typing import Final
 from tallystick.commitments.encoding import Json
 from tallystick.documents.fields import fields, items, natural, shown, text
 from tallystick.errors import MalformedError, UsageError
-from tallystick.graphs.admission import DEFAULT, read_graph, read_json
-from tallystick.graphs.encoding import FLOAT, NODE_FIELDS, TOP_FIELDS, Find, canonical
+from tallystick.graphs.admission import DEFAULT, read_graph
+from tallystick.graphs.document import TOP_FIELDS, canonical, read_json
+from tallystick.graphs.encoding import FLOAT, NODE_FIELDS, Find
 from tallystick.graphs.graph import Graph
 from tallystick.graphs.limits import GraphLimits
 from tallystick.graphs.polynomial import NAME, RESERVED, evaluate

@@ -12,7 +12,7 @@ from typing import Final
 
 from tallystick.commitments.digests import Digest
 from tallystick.commitments.encoding import Json
-from tallystick.graphs.encoding import canonical
+from tallystick.graphs.document import canonical
 from tallystick.graphs.graph import Node, Ref
 
 _GIVEN: Final = re.compile(r'"([^"\\]+)":"(sha256:[0-9a-f]{64})"')

@@ -15,7 +15,8 @@ from tallystick.frameworks.torch.capture.model import CapturedModel, capture
 from tallystick.frameworks.torch.generation.decoding import renamed
 from tallystick.graphs.admission import read_graph
 from tallystick.graphs.decode_interface import cache_specs, decode_sizes
-from tallystick.graphs.encoding import canonical, graph_bytes
+from tallystick.graphs.document import canonical
+from tallystick.graphs.encoding import graph_bytes
 from tallystick.graphs.graph import Graph
 
 PAST = 10

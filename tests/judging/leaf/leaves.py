@@ -12,7 +12,8 @@ import numpy as np
 from tallystick.commitments.digests import digest, digest_from
 from tallystick.commitments.tree import leaf_hash, tree_root
 from tallystick.graphs.admission import read_graph
-from tallystick.graphs.encoding import canonical, graph_bytes, node_json
+from tallystick.graphs.document import canonical
+from tallystick.graphs.encoding import graph_bytes, node_json
 from tallystick.graphs.engine import Engine
 from tallystick.graphs.graph import Constant, Graph, GraphForm, Input, Node, Output, Role
 from tallystick.judging.leaf.bundling import WholeOpening

@@ -13,7 +13,8 @@ from tallystick.commitments.proofs import LeafHashes, prove_inclusion
 from tallystick.commitments.tree import leaf_hash, tree_root
 from tallystick.errors import MalformedError, UsageError
 from tallystick.graphs.check import parse_ref
-from tallystick.graphs.encoding import canonical, header_json, node_json
+from tallystick.graphs.document import canonical
+from tallystick.graphs.encoding import header_json, node_json
 from tallystick.graphs.files import load_program
 from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.graphs.root import NodeProof, graph_leaves

@@ -22,7 +22,8 @@ from tallystick.frameworks.torch.capture.model import CapturedModel, capture
 from tallystick.frameworks.torch.generation.hidden_states import watching_layers
 from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.graphs.admission import read_graph
-from tallystick.graphs.encoding import canonical, graph_bytes
+from tallystick.graphs.document import canonical
+from tallystick.graphs.encoding import graph_bytes
 from tallystick.graphs.files import save_program
 from tallystick.graphs.root import graph_root
 from tallystick.tensors.tensor import Tensor
