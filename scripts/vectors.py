@@ -22,7 +22,7 @@ from tallystick.commitments.digests import digest
 from tallystick.commitments.encoding import Json, encode
 from tallystick.commitments.philox import permutation, sample, words
 from tallystick.commitments.proofs import LeafHashes, prove_consistency, prove_inclusion
-from tallystick.commitments.tiles import TileWriter
+from tallystick.commitments.tile_writer import TileWriter
 from tallystick.commitments.tree import Frontier, Hash, leaf_hash, tree_root
 from tallystick.tensors.digest import CHUNK_BYTES, digest_state, digest_tensor, state_digest, tensor_digest
 from tallystick.tensors.safetensors import encode_header, write_state

@@ -61,7 +61,7 @@ class Model:
 
 def digits_classifier(folder: Path, count: int) -> Model:
     """The CNN of `examples/digits-cnn.toml`, trained, on its digits; then on the same moved by a pixel to each side."""
-    from tallystick.datasets.digits import load_digits
+    from tallystick.datasets.examples import load_digits
 
     images = load_digits()[0][::-1]
     moved = [np.roll(images, by, axis) for axis in (2, 3) for by in (1, -1)]

@@ -16,8 +16,9 @@ from tallystick.audits.policy import Policy
 from tallystick.commitments.encoding import encode
 from tallystick.errors import MalformedError, UnavailableError, UsageError
 from tallystick.judging.opening.judge import OpeningRequest, judge_opening
-from tallystick.store.inference import InferenceDirectory, claims_inference
+from tallystick.store.inference import InferenceDirectory
 from tallystick.store.log_writer import LogWriter
+from tallystick.store.statement import claims_inference
 from tallystick.tensors.digest import state_digest
 from tallystick.tensors.safetensors import read_state, write_state
 from tallystick.tensors.tensor import Tensor

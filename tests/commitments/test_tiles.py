@@ -17,7 +17,8 @@ from tallystick.commitments.proofs import (
     prove_consistency,
     prove_inclusion,
 )
-from tallystick.commitments.tiles import TILE_WIDTH, TileReader, TileWriter, tile_path
+from tallystick.commitments.tile_writer import TileWriter
+from tallystick.commitments.tiles import TILE_WIDTH, TileReader, tile_path
 from tallystick.commitments.tree import Hash, leaf_hash, tree_root
 from tallystick.errors import MalformedError, ProofError, UnavailableError
 

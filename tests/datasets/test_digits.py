@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from tallystick.datasets.digits import load_digits
+from tallystick.datasets.examples import load_digits
 from tallystick.errors import UnavailableError
 
 

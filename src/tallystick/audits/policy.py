@@ -6,16 +6,29 @@ Nothing in a run directory changes a policy, whatever tolerance a claim asks for
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, PlainValidator, model_validator
 
-from tallystick.audits.calibration import Calibration
 from tallystick.documents.document import DigestText, Document, Positive
-from tallystick.documents.settings import read_settings
 from tallystick.errors import UsageError
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
+
+if TYPE_CHECKING:
+    from tallystick.audits.calibration import Calibration
+
+
+def _read_calibration(value: Any) -> Calibration | None:
+    """The verifier's own limits; their form is loaded where a policy brings some."""
+    if value is None:
+        return None
+    from tallystick.audits.calibration import Calibration
+
+    return value if isinstance(value, Calibration) else Calibration.from_json(value, "calibration")
+
+
+CalibrationField = Annotated[Any, PlainValidator(_read_calibration)]
 
 
 class Policy(Document):
@@ -40,7 +53,7 @@ class Policy(Document):
     records_max: Positive = 100_000_000
     anchor_bytes_max: Positive = 1 << 40
     devices: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda")
-    calibration: Calibration | None = None
+    calibration: CalibrationField = None
     update_floor: Share = 1e-6
     outputs: Share | None = None
     properties: tuple[Annotated[str, Field(max_length=64)], ...] = ()
@@ -58,4 +71,6 @@ class Policy(Document):
 
 def read_policy(path: Path) -> Policy:
     """Read a policy from TOML or JSON; raises `MalformedError` naming the field."""
+    from tallystick.documents.settings import read_settings
+
     return read_settings(path, Policy)

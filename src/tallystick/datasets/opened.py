@@ -5,23 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
-from tallystick.datasets.digits import CLASSES, IMAGE_SHAPE
-from tallystick.datasets.records import RecordTree, encode_example
-from tallystick.datasets.samples import Dataset, ExampleDataset, TokenDataset
+from tallystick.datasets.records import RecordTree
+from tallystick.datasets.samples import Dataset, TokenDataset
 from tallystick.datasets.sources import TextKind, normalize_newlines, split_records
 from tallystick.datasets.tokenizer import BYTE_TOKENS, TOKENIZER_BYTES_MAX, Tokenizer, TokenizerKind
 from tallystick.datasets.tokens import Tokens, commit_tokens, read_tokens
 from tallystick.documents.files import FILE_BYTES_MAX, read_document
 from tallystick.errors import MalformedError, ProofError
-from tallystick.tensors.safetensors import read_state
 from tallystick.transcripts.dataset import DatasetCommitment
 
 SOURCE_FILES: Final[dict[TextKind, str]] = {"text": "source.txt", "jsonl": "source.jsonl"}
 TOKENIZER_FILE: Final = "tokenizer.json"
 TOKENS_FILE: Final = "tokens.bin"
-EXAMPLES_FILE: Final = "examples.safetensors"
 
 
 def open_dataset(folder: Path, commitment: DatasetCommitment, sequence: int = 1) -> Dataset:
@@ -33,6 +28,8 @@ def open_dataset(folder: Path, commitment: DatasetCommitment, sequence: int = 1)
         UnavailableError: when a file is missing.
     """
     if commitment.kind == "digits":
+        from tallystick.datasets.examples import open_examples
+
         return open_examples(folder, commitment)
     read_source(folder, commitment)
     tokenizer = read_tokenizer(folder, commitment)
@@ -64,28 +61,6 @@ def open_tokens(folder: Path, commitment: DatasetCommitment) -> tuple[Tokens, in
     if commit_tokens(tokens, vocabulary) != commitment.tokens:
         raise ProofError(f"{TOKENS_FILE}: not the committed tokens")
     return tokens, vocabulary
-
-
-def open_examples(folder: Path, commitment: DatasetCommitment) -> ExampleDataset:
-    """The committed examples in `folder`; raises `ProofError` for others."""
-    state = read_state(folder / EXAMPLES_FILE, canonical=True)
-    if {name: tensor.dtype for name, tensor in state.items()} != {"images": "F32", "labels": "I64"}:
-        raise MalformedError(f"{EXAMPLES_FILE}: holds other arrays than images F32 and labels I64")
-    images, labels = state["images"].array(), state["labels"].array()
-    if labels.ndim != 1 or images.shape != (labels.size, *IMAGE_SHAPE):
-        raise MalformedError(f"{EXAMPLES_FILE}: images {images.shape} for labels {labels.shape}")
-    if labels.size and not 0 <= labels.min() <= labels.max() < CLASSES:
-        raise MalformedError(f"{EXAMPLES_FILE}: a label is not within 0 to {CLASSES - 1}")
-    examples = ExampleDataset(images, labels)
-    if RecordTree.of("arrays", encode_examples(examples)).commit != commitment.source:
-        raise ProofError(f"{EXAMPLES_FILE}: not the committed examples")
-    return examples
-
-
-def encode_examples(examples: ExampleDataset) -> list[bytes]:
-    """The examples as records, in their order."""
-    pairs = zip(examples.images, examples.labels, strict=True)
-    return [encode_example({"image": image, "label": np.asarray(label)}) for image, label in pairs]
 
 
 def read_source(folder: Path, commitment: DatasetCommitment) -> bytes:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tallystick.datasets.bpe import TrainBpe, make_tokenizer, tokenize
-from tallystick.datasets.digits import load_digits
-from tallystick.datasets.opened import EXAMPLES_FILE, SOURCE_FILES, TOKENIZER_FILE, TOKENS_FILE, encode_examples
+from tallystick.datasets.examples import EXAMPLES_FILE, encode_examples, load_digits
+from tallystick.datasets.opened import SOURCE_FILES, TOKENIZER_FILE, TOKENS_FILE
 from tallystick.datasets.records import RecordTree
 from tallystick.datasets.samples import ExampleDataset
 from tallystick.datasets.sources import TextKind, normalize_newlines, read_corpus, split_records

@@ -11,7 +11,8 @@ from typing import Final
 from tallystick.commitments.encoding import Json
 from tallystick.commitments.proofs import LeafHashes, check_inclusion, prove_inclusion
 from tallystick.commitments.tree import Hash, leaf_hash
-from tallystick.datasets.opened import encode_examples, open_examples, read_source
+from tallystick.datasets.examples import encode_examples, open_examples
+from tallystick.datasets.opened import read_source
 from tallystick.datasets.records import RecordTree
 from tallystick.datasets.sources import split_records
 from tallystick.documents.fields import fields, hash_field, integer, items, text

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from tallystick.datasets.bpe import TrainBpe, make_tokenizer, tokenize
-from tallystick.datasets.digits import load_digits
+from tallystick.datasets.examples import load_digits
 from tallystick.datasets.opened import (
     TOKENIZER_FILE,
     check_stated_tokenizer,

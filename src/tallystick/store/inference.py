@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tallystick.commitments.encoding import decode
 from tallystick.documents.files import read_document
 from tallystick.transcripts.environment import Environment
 
@@ -61,12 +60,3 @@ class InferenceDirectory:
     def environment(self) -> Environment:
         """The environment as the prover stated it."""
         return Environment.from_bytes(read_document(self.environment_path), "environment.json")
-
-
-def claims_inference(path: Path) -> bool:
-    """Whether the directory holds a claim about calls of a model, rather than about a training."""
-    claim = path / "claim.json"
-    if not claim.is_file():
-        return False
-    found = decode(read_document(claim), "claim.json")
-    return isinstance(found, dict) and found.get("claim") == "inference"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from tallystick.commitments.digests import digest_from
-from tallystick.commitments.tiles import TileWriter
+from tallystick.commitments.tile_writer import TileWriter
 from tallystick.commitments.tree import Frontier, leaf_hash
 from tallystick.errors import UsageError
 from tallystick.store.log import LINE_BYTES_MAX, OFFSET_BYTES, index_path, read_lines, tiles_folder

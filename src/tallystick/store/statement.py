@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
+from tallystick.commitments.encoding import decode
 from tallystick.documents.files import read_document
 from tallystick.errors import UnavailableError
-from tallystick.store.inference import InferenceDirectory, claims_inference
 from tallystick.store.run import RunDirectory
-from tallystick.transcripts.opening import Opening
+
+if TYPE_CHECKING:
+    from tallystick.store.inference import InferenceDirectory
+    from tallystick.transcripts.opening import Opening
 
 
 @dataclass(frozen=True)
@@ -26,10 +29,12 @@ class OpeningDirectory:
 
     def opening(self) -> Opening:
         """The opening; raises `UnavailableError` where there is none."""
+        from tallystick.transcripts.opening import Opening
+
         return Opening.from_bytes(read_document(self.opening_path), "opening.json")
 
 
-StatementFolder: TypeAlias = RunDirectory | InferenceDirectory | OpeningDirectory
+StatementFolder: TypeAlias = "RunDirectory | InferenceDirectory | OpeningDirectory"
 
 
 def read_statement(path: Path, levels: int | None = None) -> StatementFolder:
@@ -45,6 +50,8 @@ def read_statement(path: Path, levels: int | None = None) -> StatementFolder:
     if levels != 2 and OpeningDirectory(path).opening_path.is_file():
         return OpeningDirectory(path)
     if levels != 1 and claims_inference(path):
+        from tallystick.store.inference import InferenceDirectory
+
         return InferenceDirectory(path)
     run = RunDirectory(path)
     if levels != 1 and (run.claim_path.is_file() or run.transcript_path.is_file()):
@@ -53,3 +60,12 @@ def read_statement(path: Path, levels: int | None = None) -> StatementFolder:
         f"{path}: no training run and no recorded calls (claim.json is not there), "
         "and no opened operators (opening.json is not there)"
     )
+
+
+def claims_inference(path: Path) -> bool:
+    """Whether the directory holds a claim about calls of a model, rather than about a training."""
+    claim = path / "claim.json"
+    if not claim.is_file():
+        return False
+    found = decode(read_document(claim), "claim.json")
+    return isinstance(found, dict) and found.get("claim") == "inference"

@@ -8,14 +8,12 @@ from typing import Any, Final
 import torch
 
 from tallystick.errors import UnavailableError
-from tallystick.frameworks.torch.arrays import TORCH
-from tallystick.frameworks.torch.dtypes import DTYPES, dtype_name
+from tallystick.frameworks.torch.dtypes import DTYPES
 from tallystick.frameworks.torch.randomness import dropout_mask, philox_uniform
 from tallystick.frameworks.torch.reuse import IN_PLACE
 from tallystick.graphs.graph import Node
 from tallystick.operators.definition import Operator
 from tallystick.operators.registry import operator
-from tallystick.operators.values import Value, Values
 
 CRASHES: Final = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
 """What a kernel raises for operands that it does not take."""
@@ -34,7 +32,11 @@ def prepared(node: Node, device: str, in_place: bool = False) -> Callable[..., A
     """A call from the operands, in the order of the parameters, to what the kernel returns."""
     described = operator(node.operator)
     if described.dialect != "aten":
-        return _drawn(described, node) if node.operator in DRAWS else _defined(described, node)
+        if node.operator in DRAWS:
+            return _drawn(described, node)
+        from tallystick.frameworks.torch.defined_kernels import defined  # loads the readings of all primitives
+
+        return defined(described, node)
     name = IN_PLACE[node.operator] if in_place else ZEROS.get(node.operator, node.operator)
     call = _bound(overload_of(name), described, node, device)
     return _viewing(call, node) if node.operator in VIEWS else call
@@ -144,22 +146,3 @@ def _viewing(call: Callable[..., Any], node: Node) -> Callable[..., Any]:
             return x.reshape(size)
 
     return view
-
-
-def _defined(described: Operator, node: Node) -> Callable[..., Any]:
-    """An operator of another dialect runs from its own definition, on PyTorch's arrays."""
-    names = [parameter.name for parameter in described.parameters if parameter.is_operand]
-
-    def run(*given: Any) -> tuple[Any, ...]:
-        algebra = Values(TORCH)
-        operands = {name: _value(operand) for name, operand in zip(names, given, strict=True)}
-        read = described.read(algebra, operands | dict(node.attributes))
-        return tuple(None if value is None else value.array for value in read)
-
-    return run
-
-
-def _value(operand: Any) -> Any:
-    if isinstance(operand, list | tuple):
-        return tuple(_value(item) for item in operand)
-    return None if operand is None else Value(operand, dtype_name(operand.dtype))
