@@ -42,8 +42,7 @@ from tallystick.disputes.game.state import Dispute
 from tallystick.disputes.parties import programs
 from tallystick.disputes.parties.board_cache import BoardCache
 from tallystick.disputes.parties.offers import offer_of
-from tallystick.disputes.parties.play_out import Clock as GameClock
-from tallystick.disputes.parties.play_out import play_out
+from tallystick.disputes.parties.play_out import Clock as GameClock, play_out
 from tallystick.disputes.parties.player import Player
 from tallystick.disputes.parties.task import PartyRole
 from tallystick.disputes.parties.workspace import Workspace

@@ -5,8 +5,7 @@ from __future__ import annotations
 from math import comb
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tallystick.audits.sampling import (
     Segment,

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tallystick.commitments.digests import NOUNS, digest, digest_bytes, digest_from, parse_digest
 from tallystick.commitments.encoding import encode

@@ -3,8 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tallystick.datasets.bpe import decode_tokens, encode_text, merge_piece, split_pieces
 from tallystick.datasets.tokenizer import PIECE_CHARACTERS, Tokenizer

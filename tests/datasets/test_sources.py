@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tallystick.datasets.sources import TEXT_RECORD_BYTES, normalize_newlines, read_corpus, split_records
 from tallystick.errors import MalformedError

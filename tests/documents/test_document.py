@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tallystick.commitments.digests import digest
 from tallystick.documents.document import Count, DigestText, Document, Number, Positive

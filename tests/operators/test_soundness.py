@@ -9,8 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.frameworks.torch.engine import TorchEngine

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tallystick.commitments.digests import digest
 from tallystick.errors import MalformedError, UnavailableError

@@ -2,8 +2,7 @@ import hashlib
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tallystick.errors import MalformedError, UsageError
 from tallystick.tensors.tensor import Tensor

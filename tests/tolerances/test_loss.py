@@ -2,8 +2,7 @@ import math
 from decimal import ROUND_HALF_EVEN, Decimal
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tallystick.errors import MalformedError, UsageError
 from tallystick.tolerances.loss import LossBand, quantise

@@ -2,11 +2,9 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from tallystick.commitments.digests import digest as noun_digest
-from tallystick.commitments.digests import digest_bytes
+from tallystick.commitments.digests import digest as noun_digest, digest_bytes
 from tallystick.commitments.encoding import encode
 from tallystick.commitments.philox import words
 from tallystick.errors import MalformedError, UsageError

@@ -6,8 +6,7 @@ import json
 from typing import Annotated, Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pydantic import Field, TypeAdapter, ValidationError
 
 from tallystick.commitments.encoding import decode, encode

@@ -6,9 +6,7 @@ from pathlib import Path
 
 from tallystick.errors import UsageError
 from tallystick.recorders.config import read_config
-from tallystick.recorders.training import Progress, Say, silent
-from tallystick.recorders.training import resume as resume_training
-from tallystick.recorders.training import train as train_recipe
+from tallystick.recorders.training import Progress, Say, resume as resume_training, silent, train as train_recipe
 from tallystick.store.run import RunDirectory
 from tallystick.transcripts.recipe import Recipe
 

@@ -25,6 +25,7 @@ from tallystick.cli import (
     inference,
     inspect,
     judge,
+    open as opening,
     parties,
     referee,
     serve_model,
@@ -32,7 +33,6 @@ from tallystick.cli import (
     verify_graph,
     verify_response,
 )
-from tallystick.cli import open as opening
 from tallystick.cli.root_help import RootHelp
 from tallystick.cli.streams import OUTPUT, close_stdout, open_streams
 from tallystick.errors import TallyError

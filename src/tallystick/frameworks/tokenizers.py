@@ -14,8 +14,7 @@ from tallystick.errors import UnavailableError, UsageError
 from tallystick.transcripts.dataset import VOCABULARY_MAX
 
 try:
-    from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
-    from tokenizers import Tokenizer as Pipeline
+    from tokenizers import Regex, Tokenizer as Pipeline, decoders, models, pre_tokenizers, trainers
 except ImportError:
     raise UnavailableError("byte-pair encoding needs tokenizers: pip install tallystick[torch]") from None
 

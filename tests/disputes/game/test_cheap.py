@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 
 from tallystick.commitments.digests import digest
 from tallystick.commitments.proofs import LeafHashes, prove_inclusion

@@ -7,8 +7,7 @@ from collections import Counter
 from itertools import product
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tallystick.disputes.game import moves
 from tallystick.disputes.game.committee import (

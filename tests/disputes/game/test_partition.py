@@ -6,8 +6,7 @@ import math
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tallystick.disputes.game.partition import bounds, child, cut_places, rounds
 from tallystick.disputes.game.rules import LEAVES_MAX, WAYS_MAX

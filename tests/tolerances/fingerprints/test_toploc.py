@@ -2,8 +2,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.tensors.dtypes import bfloat16_to_float32, round_to_bfloat16

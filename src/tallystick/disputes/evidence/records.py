@@ -10,8 +10,7 @@ from tallystick.commitments.tree import leaf_hash
 from tallystick.disputes.game.moves import Cut
 from tallystick.disputes.game.protocols import OpenedLeaves
 from tallystick.errors import UnavailableError
-from tallystick.store.log import OpenedLine as OpenedLine
-from tallystick.store.log import open_line, read_lines
+from tallystick.store.log import OpenedLine as OpenedLine, open_line, read_lines
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from tallystick.disputes.game.committee import eligible, has_committed, has_disc
 from tallystick.disputes.game.context import Context, allow
 from tallystick.disputes.game.ledger import credit
 from tallystick.disputes.game.moves import Appeal, Disclose, Dismiss, Draw, Enlist, Retire, Settle, Tally, Unseal, Vote
-from tallystick.disputes.game.settlement import dismiss as dismissed
-from tallystick.disputes.game.settlement import settle as settled
+from tallystick.disputes.game.settlement import dismiss as dismissed, settle as settled
 from tallystick.disputes.game.state import Appealed, Dispute, MemberStake, Phase, Round, State
 from tallystick.judging.fault import Fault
 

@@ -14,8 +14,7 @@ from tallystick.operators.arrays import NUMPY, ArrayLibrary, exact_float64
 from tallystick.operators.balls.ball import Ball
 from tallystick.operators.balls.balls import Balls
 from tallystick.operators.definition import Exactness, Operator
-from tallystick.operators.library import ANY, FUSED_EXPONENTIAL
-from tallystick.operators.library import MathLibrary as Figures
+from tallystick.operators.library import ANY, FUSED_EXPONENTIAL, MathLibrary as Figures
 from tallystick.operators.precision import FORMATS, PLAIN, SHORT, Precision
 from tallystick.operators.rounding import DETERMINISTIC, Model
 from tallystick.operators.values import Value

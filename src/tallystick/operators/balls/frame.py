@@ -14,8 +14,7 @@ from tallystick.operators.algebra import Axes, Number
 from tallystick.operators.arrays import Array, ArrayLibrary
 from tallystick.operators.balls import propagation
 from tallystick.operators.balls.ball import INFLATION, Ball, Move, Operand
-from tallystick.operators.library import ANY
-from tallystick.operators.library import MathLibrary as Figures
+from tallystick.operators.library import ANY, MathLibrary as Figures
 from tallystick.operators.precision import FORMATS, PLAIN, REFERENCE, Format, Precision
 from tallystick.operators.rounding import DETERMINISTIC, Model
 from tallystick.operators.values import Value, Values

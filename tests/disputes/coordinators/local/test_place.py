@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from tallystick.attestation.signing import SigningKey
-from tallystick.disputes.coordinators.local.beacon import NONCES, hashed
-from tallystick.disputes.coordinators.local.beacon import nonce as beacon_nonce
+from tallystick.disputes.coordinators.local.beacon import NONCES, hashed, nonce as beacon_nonce
 from tallystick.disputes.coordinators.local.board import Quotas
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 from tallystick.disputes.coordinators.local.signed import sign_move

@@ -15,8 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from eth_abi.abi import decode as abi_decode
-from eth_abi.abi import encode as abi_encode
+from eth_abi.abi import decode as abi_decode, encode as abi_encode
 from eth_abi.exceptions import DecodingError, EncodingError
 from eth_utils.abi import (
     abi_to_signature,
