@@ -26,9 +26,9 @@ def test_a_file_of_somebody_else_is_left_alone_and_no_key_beside_it(tally: Tally
 
 def test_an_interrupted_init_goes_on_with_the_key_that_it_left(tally: Tally, tmp_path: Path) -> None:
     tally("new-key", tmp_path / "setup.db.key")
-    (tmp_path / "court.db").write_bytes(b"")
-    assert tally("coordinator", "init", "--db", tmp_path / "court.db").code == 0
-    assert tally("coordinator", "init", "--db", tmp_path / "court.db").code == 2
+    (tmp_path / "setup.db").write_bytes(b"")
+    assert tally("coordinator", "init", "--db", tmp_path / "setup.db").code == 0
+    assert tally("coordinator", "init", "--db", tmp_path / "setup.db").code == 2
 
 
 def test_purses_and_disputes_are_shown_as_the_parties_see_them(tally: Tally, tmp_path: Path) -> None:

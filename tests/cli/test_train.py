@@ -108,7 +108,7 @@ def test_an_interrupted_run_is_resumed(tally: Tally, config: Path, tmp_path: Pat
         ("[data]", "[data", "TOML"),
         ("[data]", "[datum]", "data"),
         ('path = "text.txt"', 'path = "missing.txt"', "missing.txt"),
-        ('path = "text.txt"', 'path = "."', "regular file"),
+        ('path = "text.txt"', 'path = "."', "not a file"),
         ("[record]", "[record]\nbucket_mode = 'fp8'", "record.bucket_mode"),
         ("[training]", "[training]\nseed = -1", "training.seed"),
         ("[training]", "[training]\ndevice = 'tpu'", "training.device"),

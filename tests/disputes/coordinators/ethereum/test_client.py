@@ -413,14 +413,14 @@ def test_a_contract_with_a_board_takes_moves_whose_data_is_there_alone(tmp_path:
         assert any("the contract requires the attestation of its board" in line for line in hall.said)
         seat = prover.coordinator.coordinator  # type: ignore[attr-defined]
         seat.attester = AttestingBoard(FolderBoard(tmp_path / "empty"), KEYS["board"], seat.chain_id, seat.contract)
-        prover.rests.clear()
+        prover.backoffs.clear()
         assert prover.step() is False
         seat.attester = Forger()
-        prover.rests.clear()
+        prover.backoffs.clear()
         assert prover.step() is False
         assert any("refuses this move: attestation" in line for line in hall.said)
         seat.attester = AttestingBoard(hall.board, KEYS["board"], seat.chain_id, seat.contract)
-        prover.rests.clear()
+        prover.backoffs.clear()
         assert prover.step() is True
         assert chain.anew("treasury").entries()[-1].move.kind == "partition"
 
