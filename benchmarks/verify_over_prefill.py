@@ -35,6 +35,7 @@ from benchmarks.measure import (
     time_arm,
     total_ratio,
 )
+from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.reading import read_response
 from tallystick.answers.report import ReceiptReport
 from tallystick.answers.verify import verify_receipt
@@ -52,6 +53,8 @@ PROMPT, ANSWER = 32, 256
 PREFILL_GOAL, GENERATION_GOAL = Goal(1.02), Goal(1 / 11)
 PLANTED = 0.02
 SPREAD = 4.5
+POLICY = ReceiptPolicy(demands=())
+"""Each arm measures what is in its receipt, whatever a policy would demand."""
 SAMPLER = Sampler(temperature=0.8, top_p=0.95, seed=3)
 
 
@@ -67,7 +70,7 @@ class Verifying:
     def __call__(self) -> None:
         """From text to verdict."""
         response = read_response(json.loads(self.text))
-        report = verify_receipt(response.receipt, self.model, response=response)
+        report = verify_receipt(response.receipt, self.model, POLICY, response=response)
         assert report.outcome == "accepted", report.verdict
         seconds = report.seconds
         self.beside.append(sum(seconds.values()) / seconds["prefill"])
