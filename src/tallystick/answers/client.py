@@ -123,7 +123,9 @@ class VerifyingClient:
                 return
             self._waiting += 1
             is_full = self._waiting > WAITING_MAX
-        task: Future[Found] = self._pool.submit(_drop if is_full else partial(self._judge, dict(body), answer))
+        dropped = Verdict((), (f"could not check: more than {WAITING_MAX} answers were waiting",))
+        judge = (lambda: dropped) if is_full else partial(self._judge, dict(body), answer)
+        task: Future[Found] = self._pool.submit(judge)
         task.add_done_callback(lambda done: self._collect(nonce, done))
 
     def _judge(self, body: dict[str, Any], answer: object) -> Found:
@@ -145,11 +147,6 @@ class VerifyingClient:
             self._checked.append(checked)
         if self._on_verdict is not None:
             self._on_verdict(checked)
-
-
-def _drop() -> Found:
-    """The verdict on an answer that was dropped because too many were waiting."""
-    return Verdict((), (f"could not check: more than {WAITING_MAX} answers were waiting",))
 
 
 class _Watched:

@@ -94,9 +94,9 @@ class FingerprintCalibration(Document):
 class FingerprintRule(Document):
     """The distances that one verifier allows: limits times `margin`; and how many parts of the states are opened.
 
-    Without `limits` or `states`, the shipped ones hold. `measured` lists models for which the limits hold. Without it, a
-    verifier's own limits hold for every model, shipped limits for the models they were tested on. With shipped limits,
-    `measured` adds to those models.
+    Without `limits` or `states`, the shipped ones hold. `measured` lists models for which the limits hold. Without it,
+    a verifier's own limits hold for every model, shipped limits for the models they were tested on. With shipped
+    limits, `measured` adds to those models.
     """
 
     limits: tuple[FingerprintLimits, ...] | None = None
@@ -115,7 +115,7 @@ class FingerprintRule(Document):
     def limits_for(
         self, settings: FingerprintSettings, dtype: Dtype, layer: int, tokens: int
     ) -> FingerprintLimits | None:
-        """The limits for a block of `tokens` tokens; None if honest claims already fill half the range of the numbers."""
+        """The limits for a block of `tokens` tokens; None if honest claims already fill half the numbers' range."""
         table = self.limits if self.limits is not None else shipped_calibration().limits
         alike = [each for each in table if each.bits == settings.bits and each.width <= settings.width]
         found = max(_fitting(alike, dtype, layer, tokens), key=lambda each: (*_rank(each), each.width), default=None)

@@ -66,7 +66,8 @@ class FilterEdges:
     def possible(self, x: float, spread: float) -> bool:
         """Whether some logits within `spread` keep a token whose logit in `ranks` is `x`."""
         spread += self._rounding
-        is_near = x >= self._at_k - spread and x >= self._least - spread
+        least_of_top_k = self.ranks.at(self._k - 1)
+        is_near = x >= least_of_top_k - spread and x >= self._least - spread
         return x > -math.inf and is_near and self._possibly_in_p(x, spread)
 
     def sure(self, x: float, spread: float) -> bool:
@@ -133,11 +134,6 @@ class FilterEdges:
     @cached_property
     def _k(self) -> int:
         return min(self.sampler.top_k or len(self.ranks), len(self.ranks))
-
-    @cached_property
-    def _at_k(self) -> float:
-        """The least logit that top-k keeps."""
-        return self.ranks.at(self._k - 1)
 
     @cached_property
     def _after_k(self) -> float:

@@ -30,7 +30,7 @@ STOPPING: Final = "the server is stopping"
 class BatchingEngine:
     """Generates answers on its own thread, at most `rows` at once, with at most `queue` waiting.
 
-    `layers` are those whose hidden rows are handed over with an answer, with `keeps_prompts` the prompt's too.
+    Hidden rows of `layers` are delivered with each answer; with `keeps_prompts`, those of the prompt too.
 
     A failing request ends with `Failed`; the others go on. A failing step ends its requests, but not the engine.
     """

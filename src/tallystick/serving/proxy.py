@@ -153,7 +153,7 @@ async def _witnessed(answer: httpx.Response, exchange: Exchange, chain: ReceiptC
 
 
 def closing(told: Mapping[str, Any], issued: list[SignedReceipt]) -> dict[str, Any]:
-    """The receipts as fields of a response or of the last chunk; a field `receipt` of `told` becomes `upstream_receipt`."""
+    """The receipts as fields of a response or of the last chunk; the `receipt` of `told` becomes `upstream_receipt`."""
     fields: dict[str, Any] = {"upstream_receipt": told["receipt"]} if "receipt" in told else {}
     receipts = [each.to_json() for each in issued]
     return fields | ({"receipt": receipts[0]} if receipts else {}) | ({"receipts": receipts} if receipts[1:] else {})

@@ -1,4 +1,4 @@
-"""A step becomes a graph: exported, traced, lowered, and compared with the eager step bit by bit."""
+"""Captures a step as a graph: export, trace, lower, and compare with the eager step bit by bit."""
 
 from __future__ import annotations
 
@@ -50,15 +50,11 @@ def _declared(inputs: StepInputs, found: Traced) -> dict[str, Input]:
 
 
 def _check(captured: CapturedStep, step: TrainingStep, batch: Batch, inputs: Mapping[str, torch.Tensor]) -> None:
-    """Compare with the eager step; every micro-batch is another order of the elements of `batch`."""
+    """Compare with the eager step; each micro-batch has the elements of `batch` in another order."""
     count = step.accumulation
-    batches = [{name: _rolled(value, index) for name, value in batch.items()} for index in range(count)]
+    batches = [{name: v.roll(index, 0) if v.dim() else v for name, v in batch.items()} for index in range(count)]
     given = {name: torch.zeros_like(value) for name, value in inputs.items()}
     for index, each in enumerate(batches):
         given |= {batch_prefix(index, count) + name: value for name, value in each.items()}
     given |= {SEED: seed_tensor(SEED_OF_CHECK)} if step.seeded else {}
     check_bits(captured, step, batches, given)
-
-
-def _rolled(value: torch.Tensor, places: int) -> torch.Tensor:
-    return value.roll(places, 0) if value.dim() else value
