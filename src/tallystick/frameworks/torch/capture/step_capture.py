@@ -23,7 +23,7 @@ from tallystick.graphs.graph import GraphForm, Input
 def captured_step(step: TrainingStep, batch: Batch) -> CapturedStep:
     """The graph of `step` for batches like this one.
 
-    Raises `UnavailableError` where the step cannot be captured, or its graph has not the bits of the eager step.
+    Raises `UnavailableError` if the step cannot be captured, or if its graph does not give the eager step's bits.
     """
     inputs = step_inputs(step, batch)
     program = StepFunction(step, exported_calls(step, batch), tuple(inputs.examples), inputs.unallocated)
@@ -44,7 +44,7 @@ def captured_step(step: TrainingStep, batch: Batch) -> CapturedStep:
 
 
 def _declared(inputs: StepInputs, found: Traced) -> dict[str, Input]:
-    """The inputs of the graph: all but the slots of parameters that get no gradient."""
+    """The inputs of the graph: all except slots of parameters that get no gradient."""
     wanted = (name for name in inputs.examples if name not in inputs.unallocated or name in found.names)
     return {name: Input(name, role_of(name), spec_of(inputs.examples[name])) for name in wanted}
 
