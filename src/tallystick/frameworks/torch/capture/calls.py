@@ -29,7 +29,7 @@ CLONE: Final = "aten.clone.default"
 SCALAR_OVERLOADS: Final = {"Tensor": "Scalar", "self": "ScalarOther", "Tensor_mode": "Scalar_mode"}
 """Overloads that take a Python number in place of the tensor of the traced overload."""
 USUAL_FORMATS: Final = (None, 0, 1, torch.contiguous_format, torch.preserve_format)
-"""Memory formats that may be dropped; schemas state them as numbers of `c10::MemoryFormat`: contiguous 0, preserve 1."""
+"""Memory formats that are dropped. Schemas state defaults as in `c10::MemoryFormat`: contiguous 0, preserve 1."""
 TO_THE_END: Final = 2**63 - 1
 
 

@@ -1,8 +1,8 @@
 """Captures a model for a range of sizes: a template whose sizes are polynomials of named dimensions.
 
-The model is captured at neighbouring sizes of every dimension. Where the graphs have different integers, those are
-polynomials of at most the first degree in each dimension, and follow from the differences; two further captures, far
-from the others, have to agree. Anything else that depends on a size is refused.
+The model is captured at neighbouring sizes of every dimension. Integers that differ between these graphs become
+polynomials of at most first degree in each dimension, computed from the differences. Two further captures at other
+sizes must agree. Anything else that depends on a size is refused.
 """
 
 from __future__ import annotations

@@ -58,12 +58,12 @@ class Summariser:
         )
 
     def at_anchor(self) -> StateSummary:
-        """The summaries kept beside an anchor: always its buckets, and the projection where steps record it."""
+        """The summaries stored with an anchor: always its buckets, and the projection if steps record one."""
         sketch, buckets = self.projection(), self._buckets()
         return StateSummary(projection=sketch, fp16_rne=buckets.get("fp16_rne"), grid=buckets.get("grid"))
 
     def projection(self) -> str | None:
-        """The sketch of the weights as they are now, where steps record one."""
+        """The sketch of the current weights; None if the recipe records none."""
         return None if self._sketcher is None else self._sketcher.sketch()
 
     def _buckets(self) -> dict[str, BucketSummary]:
