@@ -35,7 +35,7 @@ def check_request(
 
 
 def _number(response: Response, asked: ExpectedRequest) -> int:
-    """The index of this answer among those to the request; a receipt alone has it in the request's id."""
+    """The index of this answer among those to the request; a bare receipt has it only in the request's id."""
     if response.answers > 1 or asked.n in (None, 1):
         return response.number
     number = split_name(response.receipt.receipt.request.id)[1]

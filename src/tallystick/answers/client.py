@@ -37,7 +37,7 @@ SEED_LIMIT: Final = 1 << 52
 HELD: Final = 10_000
 WAITING_MAX: Final = 1_000
 WATCHED: Final = {"chat": ("completions",), "completions": ()}
-"""Where `create` lies in a client."""
+"""The attribute path to `create` in a client."""
 
 Found = ReceiptReport | Verdict
 OnVerdict = Callable[["Checked"], object]
@@ -45,7 +45,7 @@ OnVerdict = Callable[["Checked"], object]
 
 @dataclass(frozen=True)
 class Checked:
-    """The verdict on one answer; `report` is missing where no check could be made. `nonce` names the request."""
+    """The verdict on one answer; `report` is `None` if nothing could be checked. `nonce` identifies the request."""
 
     nonce: str
     verdict: Verdict
@@ -55,21 +55,21 @@ class Checked:
 def wrap(
     client: Any, *, model: ModelSource, policy: PolicySource = None, on_verdict: OnVerdict | None = None
 ) -> VerifyingClient:
-    """A client that answers as `client` does, and verifies what it answers.
+    """A client that answers as `client` does, and verifies every answer in the background.
 
     Args:
         client: an `openai.OpenAI`, or anything with its `chat.completions.create` and `completions.create`.
         model: the promised model, or its directory; it is loaded at the first answer.
-        policy: what the verifier asks, or its file; its `audit_sample` is the share of answers that are computed.
+        policy: the verifier's policy, or its file; its `audit_sample` is the share of answers that are computed.
         on_verdict: called with every verdict, in the thread that checks.
 
-    Raises `MalformedError` for a policy file that is none.
+    Raises `MalformedError` for a file that is not a policy.
     """
     return VerifyingClient(client, model, policy, on_verdict)
 
 
 class VerifyingClient:
-    """`client` with answers of `create` verified; `close`, or the end of `with`, waits for verdicts."""
+    """Wraps `client` and verifies the answers of `create`; `close`, or the end of `with`, waits for all verdicts."""
 
     def __init__(self, client: Any, model: ModelSource, policy: PolicySource, on_verdict: OnVerdict | None) -> None:
         self._client, self._model, self._policy = client, model, policy_of(policy)
@@ -93,16 +93,16 @@ class VerifyingClient:
 
     @property
     def verdicts(self) -> tuple[Checked, ...]:
-        """The verdicts so far in the order of the answers; the last ten thousand are kept."""
+        """The verdicts so far, in the order of the answers; the last `HELD` are kept."""
         return tuple(self._checked)
 
     @property
     def evidence(self) -> tuple[SamplerEvidence, ...]:
-        """The evidence about the sampler from all these answers together."""
+        """The evidence about the sampler, summed over all kept answers."""
         return combined(each.report.evidence for each in self.verdicts if each.report and each.report.evidence)
 
     def wait(self) -> tuple[Checked, ...]:
-        """The verdicts once every answer so far is checked."""
+        """Wait until every answer so far is checked, and return the verdicts."""
         self._pool.submit(tuple).result()
         return self.verdicts
 
@@ -123,7 +123,9 @@ class VerifyingClient:
                 return
             self._waiting += 1
             is_full = self._waiting > WAITING_MAX
-        task: Future[Found] = self._pool.submit(_too_many if is_full else partial(self._judge, dict(body), answer))
+        dropped = Verdict((), (f"could not check: more than {WAITING_MAX} answers were waiting",))
+        judge = (lambda: dropped) if is_full else partial(self._judge, dict(body), answer)
+        task: Future[Found] = self._pool.submit(judge)
         task.add_done_callback(lambda done: self._collect(nonce, done))
 
     def _judge(self, body: dict[str, Any], answer: object) -> Found:
@@ -145,11 +147,6 @@ class VerifyingClient:
             self._checked.append(checked)
         if self._on_verdict is not None:
             self._on_verdict(checked)
-
-
-def _too_many() -> Found:
-    """The verdict on an answer that was dropped because too many were waiting."""
-    return Verdict((), (f"could not check: more than {WAITING_MAX} answers were waiting",))
 
 
 class _Watched:
@@ -174,7 +171,7 @@ class _Watched:
 
 
 class WatchedStream:
-    """A stream that yields chunks as they arrive, and joins them for the check."""
+    """Yields the chunks of a stream as they arrive, and joins them for the check."""
 
     def __init__(self, stream: Any, check: Callable[[object], None]) -> None:
         self._stream, self._check = stream, check
@@ -227,7 +224,7 @@ class WholeAnswer:
         self._choices: dict[int, dict[str, Any]] = {}
 
     def add(self, chunk: Any) -> None:
-        """Take in one more chunk."""
+        """Add one chunk."""
         for name in ("id", "usage", "receipt", "receipts", "prompt_token_ids"):
             if chunk.get(name) is not None:
                 self._fields[name] = chunk[name]

@@ -1,4 +1,4 @@
-"""What a receipt states compared with the response that carries it: text, token ids, usage, reason, name."""
+"""Compares a receipt with the response that carries it: text, token ids, usage, finish reason, request id."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tallystick.answers.request import ExpectedRequest
 
 UNFINISHED: Final = "\ufffd"
-"""What a decoder gives for bytes that are not yet a whole character."""
+"""What a decoder returns for the first bytes of an incomplete character."""
 HELD_MAX: Final = 8
 """Tokens at the end of an answer that may be pieces of one character."""
 
@@ -48,9 +48,9 @@ def check_delivery(log: CheckLog, response: Response) -> None:
 def check_text(
     log: CheckLog, response: Response, answer: Ids, model: LanguageModel, asked: ExpectedRequest | None
 ) -> bool | None:
-    """Check that the delivered text is that of the tokens, cut at a requested stop text.
+    """Check that the delivered text is the text of the tokens, cut at a requested stop text.
 
-    Returns whether a stop text ended it; None where none is claimed, or it cannot be known.
+    Returns whether a stop text ended it; None if the receipt claims none, or if it cannot be known.
     """
     delivered, decode = response.choice.content, getattr(model, "decode", None)
     is_stopped = response.receipt.receipt.answer.finish == "stop"
@@ -71,7 +71,7 @@ def check_text(
 def check_stops(log: CheckLog, answer: Ids, model: LanguageModel, asked: ExpectedRequest) -> None:
     """Check that no token comes after a requested stop text.
 
-    Text whose last character is incomplete is skipped: a stop text in it shows with a later token.
+    A text whose last character is incomplete is skipped: a stop text in it becomes visible with a later token.
     """
     decode = getattr(model, "decode", None)
     if decode is None or not asked.stop:
@@ -91,7 +91,7 @@ def is_whole(response: Response, answer: Ids, model: LanguageModel) -> bool:
 
 
 def _texts(answer: Ids, model: LanguageModel) -> tuple[str, ...]:
-    """The texts that the tokens may have: the text of an end token that is not special may be left out."""
+    """The possible texts of the tokens: a server may omit the text of a final end token."""
     decode = getattr(model, "decode", None)
     if decode is None:
         return ()

@@ -1,10 +1,10 @@
 """Limits on the distance of honest fingerprints and hidden states from the verifier's own, and the rule that picks one.
 
-`research/fingerprint_calibration.py` makes the shipped table, which is committed with the figures it rests on. A
-verifier may bring another one, such as that of the one model it was promised; a provider never can.
+`research/fingerprint_calibration.py` makes the shipped table, which is committed with its measurements. A verifier may
+use its own table, for example one measured on the promised model. A provider cannot choose the table.
 
 Rounding adds up over layers, so limits say nothing about models that are deeper or wider than those they were measured
-on. They carry that range; outside it a distance decides nothing.
+on. Each table states that range; outside it a distance decides nothing.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ L = TypeVar("L", bound="DistanceLimits")
 
 
 class MeasuredModels(Document):
-    """Models on which limits were tried: in `dtype`, up to `layers` blocks deep and `width` elements wide.
+    """Models on which limits were tested: in `dtype`, up to `layers` blocks deep and `width` elements wide.
 
-    `answers` honest answers of `models` were compared, and none of them was rejected.
+    `answers` honest answers of `models` were compared; none of them was rejected.
     """
 
     dtype: Dtype
@@ -43,21 +43,21 @@ class MeasuredModels(Document):
     answers: Positive = 1
 
     def covers(self, card: ModelCard) -> bool:
-        """Whether the limits hold for a model."""
+        """Whether a model has this dtype and is not deeper or wider."""
         return self.dtype == card.dtype and card.layers <= self.layers and card.width <= self.width
 
 
 TRIED: Final = (MeasuredModels(dtype="F32", layers=30, width=576, models=("SmolLM2-135M-Instruct",), answers=37),)
-"""Models on which limits of smaller ones were tried: on four stacks no honest answer was rejected, and every other
-model, precision and cache was seen."""
+"""Models on which limits of smaller models were tested: on four stacks no honest answer was rejected, and every other
+model, precision and cache was detected."""
 
 
 class DistanceLimits(Document):
-    """How far an honest claim may lie from the verifier's rows, relative to the block, in `dtype`.
+    """The largest distance of an honest claim from the verifier's rows, relative to the block's norm, in `dtype`.
 
-    For blocks of `tokens` tokens or more, since a longer one varies less, and for the first layers up to `layer_max`,
-    where rounding has not grown yet, or all if that is absent. `honest` blocks were compared; the furthest lay at
-    `honest_largest`, the highest median of an answer's at `honest_typical`.
+    They hold for blocks of `tokens` tokens or more, because longer blocks vary less, and for layers up to `layer_max`,
+    where rounding has not grown yet; without it for all layers. `honest` blocks were compared: the largest distance was
+    `honest_largest`, the largest median of one answer `honest_typical`.
     """
 
     dtype: Dtype
@@ -71,7 +71,7 @@ class DistanceLimits(Document):
 
 
 class FingerprintLimits(DistanceLimits):
-    """Limits for projections in `bits` bits, of `width` numbers or more: a wider one varies less, too."""
+    """Limits for projections in `bits` bits with `width` numbers or more: wider ones vary less too."""
 
     bits: Bits
     width: Positive
@@ -92,10 +92,11 @@ class FingerprintCalibration(Document):
 
 
 class FingerprintRule(Document):
-    """What one verifier allows: limits (those shipped, if absent), times a margin, and how many states are opened.
+    """The distances that one verifier allows: limits times `margin`; and how many parts of the states are opened.
 
-    `measured` says for which models: absent, limits of the verifier's own hold for every model, and those shipped for
-    the models that they were tried on. With shipped limits, it adds to these.
+    Without `limits` or `states`, the shipped ones hold. `measured` lists models for which the limits hold. Without it,
+    a verifier's own limits hold for every model, shipped limits for the models they were tested on. With shipped
+    limits, `measured` adds to those models.
     """
 
     limits: tuple[FingerprintLimits, ...] | None = None
@@ -105,7 +106,7 @@ class FingerprintRule(Document):
     parts: Annotated[int, Field(ge=1, le=PARTS_MAX)] = 4
 
     def measured_for(self, kind: Kind) -> tuple[MeasuredModels, ...] | None:
-        """The models for which limits hold; None where that is every model. Those of TOPLOC are never one's own."""
+        """The models for which limits hold; None means every model. A verifier has no own limits for TOPLOC."""
         own = {"projection": self.limits, "states": self.states}.get(kind)
         if own is not None:
             return self.measured
@@ -114,7 +115,7 @@ class FingerprintRule(Document):
     def limits_for(
         self, settings: FingerprintSettings, dtype: Dtype, layer: int, tokens: int
     ) -> FingerprintLimits | None:
-        """The limits for a block of `tokens` tokens; none where honest claims fill the range of the numbers."""
+        """The limits for a block of `tokens` tokens; None if honest claims already fill half the numbers' range."""
         table = self.limits if self.limits is not None else shipped_calibration().limits
         alike = [each for each in table if each.bits == settings.bits and each.width <= settings.width]
         found = max(_fitting(alike, dtype, layer, tokens), key=lambda each: (*_rank(each), each.width), default=None)
@@ -132,7 +133,7 @@ def _fitting(table: Sequence[L], dtype: Dtype, layer: int, tokens: int) -> list[
 
 
 def _rank(limits: DistanceLimits) -> tuple[float, int]:
-    """The narrower class first: fewer layers, then longer blocks."""
+    """The rank of a class of limits: fewer layers rank highest, then longer blocks."""
     return -math.inf if limits.layer_max is None else -limits.layer_max, limits.tokens
 
 

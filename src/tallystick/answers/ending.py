@@ -1,4 +1,4 @@
-"""Checks where an answer ends, and the reason that its receipt states, by the answer's tokens."""
+"""Checks where an answer ends and which reason its receipt states, from the answer's tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def check_finish(
     log: CheckLog, response: Response, answer: Ids, model: LanguageModel, asked: ExpectedRequest | None
 ) -> None:
-    """Check that the answer ended where and why the receipt says, and that the delivered text is its own."""
+    """Check that the answer ended where and why the receipt says, and that the delivered text belongs to its tokens."""
     receipt, is_stopped = response.receipt.receipt, None
     if response.is_bare:
         log.not_checked.append(NOT_DELIVERED)
@@ -27,7 +27,7 @@ def check_finish(
 
         is_stopped = check_text(log, response, answer, model, asked)
         if answer and answer[-1] in model.end_tokens and is_whole(response, answer, model):
-            is_stopped = True  # a stop text was asked for, and the model ended before it: who forwards cannot tell
+            is_stopped = True  # a proxy cannot tell an end token from a requested stop text
     early = next((place for place, token in enumerate(answer[:-1]) if token in model.end_tokens), None)
     if early is not None:
         log.differs("finish", f"token {early}", "an end token, and the answer goes on")

@@ -1,7 +1,7 @@
-"""A slice of a graph run on balls: for every value, all that an honest evaluation of the slice can give.
+"""A slice of a graph run on balls: each output ball contains every result of an honest evaluation of the slice.
 
-Of a single operator, `operators.balls.bound` says how far a result may lie from the exact one. Here radii are carried
-from operator to operator, so that only the inputs of the slice have to be known. Rules and proofs: docs/bounds.md.
+For a single operator, `operators.balls.bound` bounds the distance of a result from the exact one. Here radii are
+propagated from operator to operator, so only the inputs of the slice must be known. Rules and proofs: docs/bounds.md.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tallystick.tensors.tensor import Tensor
 
 @dataclass(frozen=True)
 class BoundedValue:
-    """A value as the exact result in float64, and how far any honest evaluation may be from it, of equal shape."""
+    """The exact result in float64, and the largest error of an honest evaluation per element; equal shapes."""
 
     centre: npt.NDArray[np.float64]
     radius: npt.NDArray[np.float64]
@@ -41,7 +41,7 @@ def bounded_outputs(
 ) -> dict[str, BoundedValue]:
     """The outputs of `graph` by name, from exact inputs.
 
-    Raises `MalformedError` where a binding is missing or has another spec, or operands do not fit together.
+    Raises `MalformedError` if a binding is missing or has another spec, or if operands do not fit together.
     """
     wanted = {output.value: output.name for output in graph.outputs}
     found: dict[str, BoundedValue] = {}
@@ -57,18 +57,18 @@ def bounded_outputs(
 
 @dataclass(frozen=True)
 class BallEngine:
-    """The engine whose arrays are balls."""
+    """An engine whose arrays are balls: a centre and a radius per element."""
 
     precision: Precision = UNSTATED
     model: Model = DETERMINISTIC
     name: Final[str] = field(default="balls", init=False)
 
     def load(self, tensor: Tensor) -> Ball:
-        """The elements, exactly."""
+        """The elements as balls of radius 0."""
         return Balls(NUMPY, self.precision, self.model).load(tensor)
 
     def unload(self, array: Ball, dtype: str) -> Tensor:
-        """The centre; F64 for every float."""
+        """The centres; F64 for every float dtype."""
         return Balls(NUMPY, self.precision, self.model).values.unload(array.centre)
 
     def prepare(self, node: Node) -> Callable[[Arguments], tuple[Any, ...]]:
@@ -84,7 +84,7 @@ class BallEngine:
         return run
 
     def _algebra(self, known: Operator, short: str | None) -> Balls:
-        """As for a single operator: what a fused kernel may regroup, rescale and round in between."""
+        """The freedom of a fused kernel, as for a single operator: it may regroup, rescale and round in between."""
         figures = ANY.within(known.name, short is not None)
         is_composite, plain = known.exactness is Exactness.COMPOSITE, known.name in PLAIN_SUMS
         step = None if self.precision.widens else short
@@ -99,7 +99,7 @@ def _balls(arguments: Iterable[Any]) -> Iterator[Ball]:
 
 
 def _sound(known: Operator, ball: Ball) -> Ball:
-    """Where a fused kernel meets an infinity, nothing is promised; nor is anything where it meets a NaN."""
+    """An infinite radius where the result of a fused kernel is infinite or NaN: no bound holds there."""
     if ball.dtype not in FORMATS or known.exactness is not Exactness.COMPOSITE:
         return ball
     finite = np.isfinite(ball.array)

@@ -1,7 +1,7 @@
-"""Rung 4: the answer generated again on the same stack, and compared bit for bit.
+"""Rung 4: the answer is generated again on the same stack and compared bit for bit.
 
-Equal tokens from equal bits end every doubt about sampler and model. Unequal ones convict only if the computation is
-the same up to there: a kernel chosen otherwise may honestly part from the provider's at a near tie.
+Equal tokens and equal bits settle every doubt about sampler and model. Unequal tokens are an objection only if the bits
+before them are equal: with another kernel, an honest replay may differ at a near tie.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tallystick.transcripts.receipt import Fingerprint, Receipt, StatesCommitmen
 
 @dataclass(frozen=True)
 class Replay:
-    """The verifier's own generation, with fingerprints made as the receipt's were."""
+    """The verifier's own generation, with fingerprints and states made with the receipt's settings."""
 
     tokens: tuple[int, ...]
     fingerprints: tuple[Fingerprint, ...] = ()
@@ -26,14 +26,14 @@ class Replay:
 
 
 class ExactReplayer(Protocol):
-    """Generates an answer again, as the recorder of this project does."""
+    """Generates an answer again exactly as this project's recorder does."""
 
     @property
     def environment(self) -> Environment:
-        """The verifier's own stack."""
+        """The environment of the verifier's own stack."""
 
     def replay(self, receipt: Receipt, prompt: tuple[int, ...]) -> Replay:
-        """The answer to `prompt` with the receipt's sampler and limit; raises `UnavailableError`."""
+        """Generate the answer to `prompt` with the receipt's sampler and limit; raises `UnavailableError`."""
 
 
 def judge_replay(
@@ -44,9 +44,9 @@ def judge_replay(
     replayer: ExactReplayer,
     stated: Environment | None,
 ) -> frozenset[int]:
-    """Generate the answer again and compare; returns the lower rungs that this settles.
+    """Generate the answer again and compare it; returns the lower rungs that this settles.
 
-    `stated` is the provider's environment, if it is at hand.
+    `stated` is the provider's environment, if the verifier has it.
     """
     reasons = differences(receipt, replayer.environment, stated)
     if reasons:
@@ -67,7 +67,7 @@ def judge_replay(
 
 
 def differences(receipt: Receipt, own: Environment, stated: Environment | None) -> list[str]:
-    """Why the answer cannot be generated again bit for bit: another stack, or others in the batch."""
+    """Why the answer cannot be generated again bit for bit: another stack, or other requests in the batch."""
     found = []
     if receipt.batch.largest > 1:
         found.append(f"computed in a batch of up to {receipt.batch.largest}, whose other prompts are not at hand")
@@ -81,7 +81,7 @@ def differences(receipt: Receipt, own: Environment, stated: Environment | None) 
 
 
 def first_difference(claimed: tuple[int, ...], replayed: tuple[int, ...]) -> int | None:
-    """The first place at which two answers differ, if they do."""
+    """The first position at which two answers differ; None if they are equal."""
     if claimed == replayed:
         return None
     pairs = zip(claimed, replayed, strict=False)
@@ -101,7 +101,7 @@ def _same_tokens(log: CheckLog, receipt: Receipt, found: Replay) -> frozenset[in
 
 
 def _same_prefix(receipt: Receipt, found: Replay, place: int) -> int:
-    """How many answer tokens before `place` lie in blocks of fingerprints whose bits are the same."""
+    """The number of answer tokens before `place` in fingerprint blocks whose bits are equal; 0 if any bits differ."""
     tokens = 0
     for claimed, own in zip(receipt.fingerprints, found.fingerprints, strict=False):
         whole = (place + 1) // claimed.block

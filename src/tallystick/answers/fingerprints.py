@@ -1,8 +1,8 @@
 """Judges the fingerprints of a receipt against the verifier's own pass over the tokens.
 
-Two limits hold for projections. The largest distance of any block and layer may not exceed a generous one: one block
-with unlucky rounding does not reject an answer. Where there are four or more full blocks, of all layers or of one,
-their median may not exceed a tighter one: a model that differs everywhere, if by little, is not excused by that.
+Projections have two limits. The distance of every block and layer must stay below a generous limit, so that one block
+with unlucky rounding does not reject an answer. The median of four or more full blocks, of all layers or of one layer,
+must stay below a tighter limit. It rejects a model that differs a little everywhere.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Rows: TypeAlias = npt.NDArray[np.floating[Any]]
 Hidden: TypeAlias = Mapping[int, Rows]
 
 MEDIAN_FROM: Final = 4
-"""How many blocks and layers it takes for a median to be judged."""
+"""The fewest blocks whose median is judged."""
 TOPLOC_LIMITS: Final[Mapping[Dtype, tuple[int, float, float]]] = {"BF16": (37, 10.0, 8.0), "F32": (7, 256.0, 128.0)}
-"""Exponents that may differ of 128 values, mean and median of mantissa errors, as published (Ong et al. 2025, §5).
+"""Limits of 128 values: differing exponents, mean and median of mantissa errors (Ong et al. 2025, §5).
 
-Values are written as bfloat16, whose mantissas never differ by more than 127: the last two hold for F32 always.
+Values are written as bfloat16, whose mantissas differ by at most 127: the last two limits never reject F32.
 """
 TOPLOC_VALUES: Final = 128
 
@@ -41,11 +41,11 @@ def judge_fingerprints(
 ) -> tuple[Finding, ...]:
     """Compare every fingerprint of a receipt with the verifier's rows [answer tokens, d] of its layers.
 
-    `dtype` is the precision that was promised. Fingerprints that `unjudged_fingerprints` names give no finding; those
-    of the methods in `advisory` decide nothing.
+    `dtype` is the promised precision. Fingerprints listed by `unjudged_fingerprints` give no finding. Findings for
+    methods in `advisory` decide nothing.
 
     Raises:
-        MalformedError: a fingerprint is of another number of tokens than the answer, or is no fingerprint.
+        MalformedError: a fingerprint has another number of tokens than the answer, or its bytes are malformed.
         UnavailableError: the verifier's own hidden states are not finite.
     """
     count = receipt.answer.tokens.count
@@ -62,7 +62,7 @@ def judge_fingerprints(
 def judge_fingerprint(
     fingerprint: Fingerprint, hidden: Hidden, rule: FingerprintRule, *, dtype: Dtype = "F32"
 ) -> tuple[Finding, ...]:
-    """Compare one fingerprint with the verifier's rows [tokens, d]; no finding where the rule has no limits for it.
+    """Compare one fingerprint with the verifier's rows [tokens, d]; no finding if the rule has no limits for it.
 
     Raises as `judge_fingerprints` does.
     """
@@ -78,7 +78,7 @@ def judge_fingerprint(
 
 
 def unjudged_fingerprints(receipt: Receipt, rule: FingerprintRule, *, dtype: Dtype = "F32") -> tuple[str, ...]:
-    """One line for each fingerprint for which the rule has no limits that mean anything, saying why."""
+    """One line with the reason for each fingerprint that the rule has no useful limits for."""
     lines = []
     for place, fingerprint in enumerate(receipt.fingerprints):
         if not _can_judge(fingerprint, rule, dtype):
@@ -90,7 +90,7 @@ def unjudged_fingerprints(receipt: Receipt, rule: FingerprintRule, *, dtype: Dty
 
 @dataclass(frozen=True)
 class Compared:
-    """A distance, and what is allowed for a block of so many tokens."""
+    """A distance of one block, and the limits for it."""
 
     found: Distance
     largest: float
@@ -98,7 +98,7 @@ class Compared:
 
     @property
     def excess(self) -> float:
-        """Larger than 1 where the distance is not allowed; infinite for NaN."""
+        """The distance divided by its limit: above 1 it is not allowed; infinite for NaN."""
         if self.found.distance <= self.largest:
             return self.found.distance / self.largest if self.largest else 0.0
         excess = self.found.distance / self.largest if self.largest else math.inf
@@ -108,7 +108,7 @@ class Compared:
 def compared_with(
     found: Sequence[Distance], limits_for: Callable[[Distance], DistanceLimits | None], margin: float
 ) -> list[Compared]:
-    """Each distance beside its limits times the margin; those without limits are left out."""
+    """Each distance with its limits times the margin; distances without limits are left out."""
     limits = [limits_for(each) for each in found]
     return [
         Compared(each, margin * limit.largest, margin * limit.typical)
@@ -118,7 +118,7 @@ def compared_with(
 
 
 def _can_judge(fingerprint: Fingerprint, rule: FingerprintRule, dtype: Dtype) -> bool:
-    """Whether there are limits for its blocks; a last one that is too short for any is left out."""
+    """Whether there are limits for its full blocks; a short last block may have none and is then left out."""
     if fingerprint.method == "toploc":
         return dtype in TOPLOC_LIMITS
     settings, longest = settings_of(fingerprint), max(1, min(fingerprint.block, fingerprint.tokens))
@@ -126,15 +126,15 @@ def _can_judge(fingerprint: Fingerprint, rule: FingerprintRule, dtype: Dtype) ->
 
 
 def largest(compared: Sequence[Compared], name: str, detail: str) -> Finding:
-    """The distance that exceeds what is allowed most; `name` says which check it was."""
+    """The finding on the distance with the largest excess; `name` is the check."""
     worst = max(compared, key=lambda each: each.excess)
     return Finding(worst.found.distance, worst.largest, name, _where(worst.found), detail)
 
 
 def typical(compared: Sequence[Compared], block: int, name: str) -> Iterator[Finding]:
-    """The median of the full blocks of each class of layers, and of each layer, that has enough of them.
+    """The median of the full blocks, for each class of layers and for each layer with at least `MEDIAN_FROM` blocks.
 
-    Of layers together alone, right ones that a receipt adds would cover for one that is not.
+    A median over all layers is not enough: a provider could add honest layers to hide a wrong one.
     """
     full = [each for each in compared if each.found.tokens == block]
     for allowed in sorted({each.typical for each in full}):

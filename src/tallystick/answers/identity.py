@@ -35,7 +35,7 @@ def check_signer(log: CheckLog, signed: SignedReceipt, body: bytes, policy: Rece
 def check_model(log: CheckLog, context: ReceiptContext, model: LanguageModel, policy: ReceiptPolicy) -> None:
     """Check that the receipt names the promised model, and an engine that the policy accepts.
 
-    Raises `UnavailableError` where the model that the verifier holds is not the one that the policy promises.
+    Raises `UnavailableError` if the verifier's model is not the one that the policy asks for.
     """
     card = model.card
     if policy.model not in (None, card.identity):

@@ -1,4 +1,4 @@
-"""The tokens that a verifier computes with: those that belong to the digests of a receipt."""
+"""The tokens that a verifier computes with: they match the digests in the receipt."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Ids = tuple[int, ...]
 
 @dataclass(frozen=True)
 class KnownTokens:
-    """The tokens of prompt and answer as far as they are known; both have the receipt's digests."""
+    """The tokens of prompt and answer, None if unknown; both match the receipt's digests."""
 
     prompt: Ids | None
     answer: Ids | None
 
 
 def known_tokens(log: CheckLog, response: Response, own_prompt: Ids | None) -> KnownTokens:
-    """The tokens to compute with, from receipt, response and request; tokens of another digest are ignored."""
+    """The tokens to compute with, from receipt, response and request; tokens with another digest are ignored."""
     receipt = response.receipt.receipt
     prompt = _matching(receipt.request.prompt, (response.prompt_token_ids, own_prompt))
     answer = _matching(receipt.answer.tokens, (response.choice.token_ids,))

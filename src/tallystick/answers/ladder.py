@@ -1,4 +1,4 @@
-"""The ladder of checks on a receipt: tokens, fingerprints, one layer, exact replay, as far as asked or needed."""
+"""The ladder of checks on a receipt: tokens, fingerprints, one layer, exact replay; up to a rung, or while in doubt."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from tallystick.transcripts.environment import Environment
 
 FREE: Final = 2
-"""The highest rung that needs no more than the one pass over prompt and answer."""
+"""The highest rung that needs only the one pass over prompt and answer."""
 
 
 @dataclass(frozen=True)
 class Tools:
-    """What the upper rungs need besides the model: layers as graphs, and a generator on this stack.
+    """What the upper rungs need in addition to the model: layers as graphs, and a generator on this stack.
 
-    `environment` is the provider's, `layer` the layer to judge where the verifier wants a certain one.
+    `environment` is the provider's. `layer` is the layer to judge, if the verifier chooses it.
     """
 
     layers: LayerSource | None = None
@@ -40,9 +40,9 @@ def climb(
     rung: int | None = None,
     tools: Tools | None = None,
 ) -> ReceiptReport:
-    """Judge a receipt up to `rung`; without it, go on as long as there is doubt and the material is there.
+    """Judge a receipt up to `rung`; without `rung`, climb while there is doubt and `tools` has what the rung needs.
 
-    Raises `UsageError` for a rung that the ladder does not have, and otherwise what `verify_receipt` raises.
+    Raises `UsageError` for a rung that does not exist, and what `verify_receipt` raises.
     """
     check_rung(rung)
     found = begin_verification(context, model, policy or ReceiptPolicy())
@@ -51,7 +51,7 @@ def climb(
 
 
 def climb_from(found: Verification, rung: int | None = None, tools: Tools | None = None) -> ReceiptReport:
-    """As `climb`, where the statements of the receipt are checked already."""
+    """As `climb`, for a receipt whose statements were checked already."""
     check_rung(rung)
     reached = 1 if rung == 1 else FREE
     compute(found, 1 if rung == 1 else FREE)

@@ -1,8 +1,8 @@
 """Rung 3: one layer is run on the provider's opened input and judged by the rounding error of its operators.
 
-The input is exact, so no error of earlier layers has to be forgiven: a layer that was skipped, quantised or exchanged
-stands out by orders of magnitude. Two limits are applied. The theorem: every element lies within the radius that error
-analysis carries through the whole layer. The calibration: every row lies within a share of its norm.
+The input is exact, so errors of earlier layers need no allowance. A layer that was skipped, quantised or replaced
+exceeds the limits by orders of magnitude. There are two limits. The proven one: every element lies within the radius
+that error analysis gives for the whole layer. The calibrated one: every row lies within a share of its norm.
 """
 
 from __future__ import annotations
@@ -33,37 +33,37 @@ from tallystick.workloads.hidden_states import Rows, check_states_opening
 
 INPUT: Final = "inputs.input_ids"
 RELATIVE: Final[Mapping[str, float]] = {"F32": 2e-5, "F16": 2e-3, "BF16": 2e-2}
-"""How far a row may lie from the exact one by default, relative to its norm: fifty times what one layer of a Llama
-was seen to differ by in F32 (3.8e-7), four times in F16 (5.4e-4) and BF16 (5.2e-3), with either attention."""
+"""The default limit on the distance of a row from the exact one, relative to its norm: 50 times the distance measured
+for one layer of a Llama in F32 (3.8e-7), 4 times in F16 (5.4e-4) and BF16 (5.2e-3), with either attention."""
 
 BALL_BYTES: Final = 8
-"""Bytes for each byte of a value: a centre and a radius in float64, where values are of two bytes."""
+"""Bytes of a ball per byte of a value, at most: a centre and a radius in float64 for a value of two bytes."""
 BALL_WORK: Final = 2
-"""Operations for each floating-point operation: products are of matrices, one for centres and some for radii."""
+"""Operations on balls per floating-point operation: matrix products for centres and for radii."""
 
 
 class LayerProgram(Protocol):
     """One layer of the promised model as a graph for a sequence of some length, captured by the verifier.
 
-    `given` is the reference of the layer's input, or None where that is the tokens themselves; `bindings` holds
+    `given` is the reference of the layer's input, or None if the layer reads the tokens themselves. `bindings` holds
     weights, buffers, constants and every other input.
     """
 
     @property
     def graph(self) -> Graph:
-        """The slice, whose only output is the layer's."""
+        """The slice; its only output is that of the layer."""
 
     @property
     def given(self) -> Ref | None:
-        """Where the hidden states [1, length, width] of the layer before go in."""
+        """The input for the hidden states [1, length, width] of the layer before."""
 
     @property
     def bindings(self) -> Mapping[Ref, Tensor]:
-        """Everything else that the slice reads."""
+        """All other values that the slice reads."""
 
 
 LayerSource = Callable[[tuple[int, ...], int], LayerProgram]
-"""The program of a layer for these tokens; raises `UnavailableError` where it cannot be captured."""
+"""Returns the program of a layer for given tokens; raises `UnavailableError` if it cannot be captured."""
 
 
 def judge_layer(
@@ -74,9 +74,9 @@ def judge_layer(
     source: LayerSource,
     layer: int | None = None,
 ) -> None:
-    """Judge `layer`, or one that the nonce chooses among those whose input and output are opened in full.
+    """Judge `layer`, or one that the nonce selects among those whose input and output are fully opened.
 
-    `tokens` are all that were fed. Raises `MalformedError` for an opening whose bytes are no rows.
+    `tokens` are all tokens that were fed. Raises `MalformedError` if the bytes of the opening are not rows.
     """
     statement, challenge = context.receipt.states, context.challenge
     if statement is None or challenge is None:
@@ -100,7 +100,7 @@ def judge_layer(
 
 
 def check_program(graph: Graph, policy: ReceiptPolicy) -> None:
-    """Raise `UnavailableError` where running the graph on balls takes more memory or work than the policy allows."""
+    """Raise `UnavailableError` if running the graph on balls takes more memory or work than the policy allows."""
     seen = Inspection(graph)
     for setting, needed in (("memory_max", BALL_BYTES * seen.peak_bytes), ("work_max", BALL_WORK * seen.flops)):
         if needed > (allowed := getattr(policy, setting)):
@@ -108,7 +108,7 @@ def check_program(graph: Graph, policy: ReceiptPolicy) -> None:
 
 
 def opened_layers(challenge: StatesChallenge, statement: StatesCommitment) -> dict[int, Rows]:
-    """The layers of which every row is opened, each [rows, width]; raises `ProofError` for a wrong opening."""
+    """The layers whose rows are all opened, each [rows, width]; raises `ProofError` for a wrong opening."""
     parts = check_states_opening(challenge.opening, statement, challenge.nonce, challenge.count)
     blocks = range(-(-statement.rows // statement.block))
     whole = [layer for layer in sorted(statement.layers) if all((block, layer) in parts for block in blocks)]
@@ -157,7 +157,7 @@ def _judge(
 
 
 def _bound(rows: Rows, statement: StatesCommitment, spec: TensorSpec) -> Tensor | None:
-    """The opened rows as the tensor that the slice reads; None where they are of another dtype or shape."""
+    """The opened rows as the tensor that the slice reads; None if they have another dtype or shape."""
     if spec.dtype != statement.dtype or spec.shape != (1, *rows.shape):
         return None
     if spec.dtype == "BF16":

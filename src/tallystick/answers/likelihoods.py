@@ -1,4 +1,4 @@
-"""What the probabilities of claimed tokens say about a sampler: evidence that needs no seed."""
+"""Evidence about a sampler from the probabilities of claimed tokens; it needs no seed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tallystick.answers.sampler import ClaimedAnswer, SamplerEvidence
 
 EXCLUDED: Final = ("temperature x0.7", "temperature x1.43")
-"""What likelihoods have to exclude before an answer without a known seed is accepted."""
+"""The alternatives that likelihoods must exclude before an answer without a known seed is accepted."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class SurprisalSums:
 
     @property
     def standard_errors(self) -> float:
-        """How far the sum lies above its expectation, in standard errors; 0 where nothing varies."""
+        """(surprisal − expectation) / √variance; 0 if the variance is 0."""
         return (self.claimed - self.expected) / math.sqrt(self.variance) if self.variance > 0 else 0.0
 
 
@@ -59,13 +59,13 @@ class TokenLikelihoods:
         return Finding(self.ratios.log_against(), -math.log(alpha / 2), "surprisal", self.ratios.closest, detail)
 
     def tokens_missing(self, beta: float) -> int | None:
-        """How many more tokens like these exclude other temperatures at error `beta`; None where none do."""
+        """How many more tokens like these exclude other temperatures at error `beta`; None if no number does."""
         found = [self.ratios.tokens_missing(name, beta) for name in EXCLUDED]
         return None if None in found else max(each for each in found if each is not None)
 
 
 def with_likelihoods(evidence: SamplerEvidence, view: ClaimedAnswer) -> SamplerEvidence:
-    """The evidence with what surprisals and likelihood ratios of the answer's tokens add to it."""
+    """The evidence, extended by surprisals and likelihood ratios of the answer's tokens."""
     seen = surprisals(view.logits, view.answer, view.sampler, view.histories, view.far)
     single = evidence.single or _impossible(np.flatnonzero(np.isinf(seen.least)), len(view.answer))
     ratios = log_ratios(view.logits, view.answer, view.sampler, view.histories, view.far, view.rule.far_rate)
@@ -78,7 +78,7 @@ def with_likelihoods(evidence: SamplerEvidence, view: ClaimedAnswer) -> SamplerE
 
 
 def _cost(view: ClaimedAnswer, alternative: str = "") -> float:
-    """What honest drift may add to a token's log probability: within the band, and with rate `honest` beyond it."""
+    """The most that honest drift adds to a token's log probability: inside the band, and at rate `honest` beyond it."""
     rule = view.rule
     factor = float(alternative.rpartition("x")[2]) if alternative.startswith("temperature") else 1.0
     temperature = view.sampler.temperature * factor

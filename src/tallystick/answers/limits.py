@@ -34,7 +34,7 @@ def check_sizes(
     """Check that the policy allows the work; `layers` are those whose hidden states are compared.
 
     Raises:
-        UnavailableError: more tokens, memory or work than the policy allows; or more tokens than the model has places.
+        UnavailableError: more tokens, memory or work than the policy allows; or more tokens than the model's context.
         MalformedError: a layer that the model does not have.
     """
     answer = receipt.answer.tokens.count
@@ -66,6 +66,6 @@ def check_vocabulary(tokens: KnownTokens, card: ModelCard) -> None:
 
 
 def context_length_of(model: LanguageModel) -> int | None:
-    """The most tokens that a model of transformers takes, if its configuration says so."""
+    """The context length of a model of transformers, if its configuration states one."""
     found = getattr(getattr(getattr(model, "model", None), "config", None), "max_position_embeddings", None)
     return found if isinstance(found, int) else None

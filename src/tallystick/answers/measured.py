@@ -1,6 +1,6 @@
-"""Whether limits were measured on models like the promised one; where they were not, distances decide nothing.
+"""Whether limits were measured on models like the promised one; otherwise distances decide nothing.
 
-What the promised model is comes from the verifier's own copy, never from a receipt.
+The promised model is described by the verifier's own copy, never by a receipt.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WAYS: Final[dict[Kind, str]] = {
 
 
 def unmeasured_limits(rule: FingerprintRule, kind: Kind, card: ModelCard) -> str:
-    """Why limits on distances do not hold for the model, and what to do; empty where they hold."""
+    """Why limits on distances do not hold for the model, and what to do; empty if they hold."""
     measured = rule.measured_for(kind)
     return "" if measured is None else _reason(measured, card, "no limits were", WAYS[kind])
 
@@ -33,7 +33,7 @@ def other_form(dtype: str, card: ModelCard) -> str:
 
 
 def unmeasured_band(rule: SamplerRule, card: ModelCard) -> str:
-    """Why the tie band does not hold for the model, and what to do; empty where it holds, or is the verifier's own."""
+    """Why the tie band does not hold for the model, and what to do; empty if it holds, or if the policy states one."""
     way = "state a measured one as `sampler.band` in the policy"
     return "" if rule.band is not None else _reason(BANDS_MEASURED, card, "no tie band was", way)
 

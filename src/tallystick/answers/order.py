@@ -23,8 +23,8 @@ SHOWN: Final = 3
 class ReceiptOrder:
     """Findings about the numbers of one key's receipts.
 
-    In a stream that has to be `complete`, a missing number and another order than that of the numbers are objections.
-    Otherwise they are to be expected: one customer sees only its own receipts, and may sort them as it likes.
+    In a stream that must be `complete`, a missing number or a wrong order is an objection. Otherwise both are normal: a
+    customer sees only its own receipts, and may give them in any order.
     """
 
     complete: bool = False
@@ -33,7 +33,7 @@ class ReceiptOrder:
 
 
 def check_order(receipts: Sequence[ReceiptContext], complete: bool = False) -> ReceiptOrder:
-    """Check the receipts of one key in the order in which they were given."""
+    """Check the receipts of one key, in the order in which they were received."""
     order = ReceiptOrder(complete)
     if not receipts:
         return order
@@ -49,7 +49,7 @@ def check_order(receipts: Sequence[ReceiptContext], complete: bool = False) -> R
 
 
 def _without_replays(order: ReceiptOrder, receipts: Sequence[ReceiptContext]) -> Iterator[ReceiptContext]:
-    """Receipts given twice are left out and objected to: one answer cannot serve two requests."""
+    """The receipts without repeated ones, which are objections: one answer cannot serve two requests."""
     seen: dict[Digest, int] = {}
     replays = 0
     for place, receipt in enumerate(receipts, 1):
@@ -77,7 +77,7 @@ def _check_numbers(order: ReceiptOrder, receipts: Sequence[ReceiptContext]) -> N
 
 
 def _check_names(order: ReceiptOrder, receipts: Sequence[ReceiptContext]) -> None:
-    """Check that no request id stands in two receipts."""
+    """Check that no two receipts have the same request id."""
     names = Counter(each.receipt.request.id for each in receipts)
     doubled = sorted(name for name, count in names.items() if count > 1)
     for name in doubled[:SHOWN]:
@@ -87,9 +87,10 @@ def _check_names(order: ReceiptOrder, receipts: Sequence[ReceiptContext]) -> Non
 
 
 def _check_nonces(order: ReceiptOrder, receipts: Sequence[ReceiptContext]) -> None:
-    """Check that a nonce belongs to one request. Where it does not, a customer used it twice or sent it again.
+    """Check that each nonce belongs to one request; otherwise a customer used it twice or repeated a request.
 
-    That is no fault of the provider: a receipt with a wrong nonce is found by comparing it with its own request.
+    That is not the provider's fault, so the finding is advisory. A receipt with a wrong nonce is found by comparing it
+    with its own request.
     """
     by_nonce: dict[str, list[ReceiptContext]] = defaultdict(list)
     for each in receipts:
@@ -106,14 +107,14 @@ def _check_nonces(order: ReceiptOrder, receipts: Sequence[ReceiptContext]) -> No
 
 
 def _is_one_request(receipts: Sequence[ReceiptContext]) -> bool:
-    """Whether receipts are the answers of one request: one name, numbered, and the seeds with it."""
+    """Whether receipts are the answers to one request: the same name with numbers, and seeds that count with them."""
     if len(receipts) == 1:
         return True
     return None not in (asked := {_asked(each) for each in receipts}) and len(asked) == 1
 
 
 def _asked(context: ReceiptContext) -> tuple[object, ...] | None:
-    """What the answers of one request share; None for a receipt whose name has no number."""
+    """The values that all answers to one request share; None for a receipt whose name has no number."""
     receipt = context.receipt
     base, number = split_name(receipt.request.id)
     if number is None:
@@ -144,7 +145,7 @@ def _check_gaps(order: ReceiptOrder, ascending: Sequence[ReceiptContext]) -> Non
 
 
 def _check_links(order: ReceiptOrder, ascending: Sequence[ReceiptContext]) -> None:
-    """Check that of two receipts with successive numbers the second names the first."""
+    """Check that each receipt names the one with the number before it."""
     held: dict[int, set[Digest]] = defaultdict(set)
     for each in ascending:
         held[each.receipt.sequence].add(each.identity)

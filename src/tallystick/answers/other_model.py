@@ -1,4 +1,4 @@
-"""Why a receipt names another model root than that of the model at hand."""
+"""Explains why a receipt names another model root than that of the verifier's model."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _precision(root: str, model: LanguageModel) -> Dtype | None:
 
 
 def _is_name(context: ReceiptContext) -> bool:
-    """Whether the root is that of the requested name, or, where no name is known, the receipt is a proxy's."""
+    """Whether the root is that of the requested name; or, if no name is known, whether a proxy made the receipt."""
     asked = None if context.request is None else context.request.model
     names = {name for name in (asked, context.response.model) if name is not None}
     if not names:

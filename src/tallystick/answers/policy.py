@@ -20,10 +20,10 @@ Dtype = Literal["F32", "BF16", "F16"]
 
 
 class FingerprintDemand(Document):
-    """Fingerprints that a receipt has to carry, at least: method, layers, tokens and numbers a block, bytes a token.
+    """The least fingerprints of a receipt: method, layers, tokens and numbers per block, bytes per token.
 
-    `final` is the layer behind everything else, the final norm. Without `required`, a receipt that lacks them is
-    checked without; with it, such a receipt stays inconclusive.
+    `final` demands the last layer, the final norm. A receipt without such fingerprints stays inconclusive if they are
+    `required`; otherwise it is checked without them.
     """
 
     method: Literal["projection", "toploc"] = "projection"
@@ -35,7 +35,7 @@ class FingerprintDemand(Document):
     required: bool = True
 
     def is_met(self, receipt: Receipt, final: int) -> bool:
-        """Whether one of the receipt's fingerprints is enough, of a model whose final norm is layer `final`."""
+        """Whether one of the receipt's fingerprints is enough; `final` is the layer number of the final norm."""
         wanted = {*(self.layers or ()), *([final] if self.final else [])}
         return any(self._is_enough(each, wanted) for each in receipt.fingerprints)
 
@@ -56,26 +56,26 @@ class FingerprintDemand(Document):
 
 
 STANDARD_DEMANDS: Final = (FingerprintDemand(final=True, block_max=32, bytes_min=0.25),)
-"""What is asked where a policy names no demands: half of what is made by default, or any other that sees as much.
+"""The demands of a policy that names none: half the bytes of the default fingerprints.
 
-Only the final norm lies behind every layer; a long block leaves no median to judge, and TOPLOC is blind to signs.
+Only the final norm comes after every layer. Blocks must be short because a median needs several of them. TOPLOC does
+not meet the demand: it is blind to signs.
 """
 
 
 class ReceiptPolicy(Document):
-    """Whom to trust, what has to be shown and how much work is done for one verifier.
+    """Whom one verifier trusts, what a receipt must show, and how much work may be done.
 
-    `keys` are the providers' keys that are trusted, and `unknown_key` what any other key leads to; without keys, nobody
-    in particular has to have signed. `model` is the promised model root; by default that of the model given. `dtypes`
-    and `quantizations` say in which precision the promised model may be; `kv_caches` which cache an engine may state.
-    `demands` are the fingerprints that have to be there: none if empty, and if absent, `STANDARD_DEMANDS` wherever
-    fingerprints are judged. `seed` says whether the randomness has to be the customer's, `layer` how far a layer's
-    output may lie from a replay of that layer, relative to its norm, `complete` whether a stream has to hold every
-    number. `audit_sample` is the share of a stream that is computed; `sampler.alpha` is the chance at which an honest
-    provider is accused over all.
+    `keys` are the trusted keys of providers; `unknown_key` is the outcome for any other key. Without `keys`, any key
+    may sign. `model` is the promised model root; by default that of the given model. `dtypes` and `quantizations` are
+    the accepted precisions of the promised model, `kv_caches` the accepted caches. `demands` are the required
+    fingerprints: none if empty; if absent, `STANDARD_DEMANDS` wherever fingerprints are judged. `seed` says whether the
+    seed must be the customer's. `layer` limits the distance of a layer's output from its replay, relative to its norm.
+    `complete` says whether a stream must hold every number. `audit_sample` is the share of a stream that is computed.
+    `sampler.alpha` is the probability of ever accusing an honest provider.
 
-    What one receipt may take is bounded before it is computed: tokens, bytes, and operations of about a nanosecond each
-    besides the pass (`work`).
+    The cost of one receipt is bounded before it is computed: tokens, bytes, and operations of about a nanosecond each
+    in addition to the pass (`work`).
     """
 
     keys: tuple[PublicKey, ...] = ()

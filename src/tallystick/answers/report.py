@@ -1,4 +1,4 @@
-"""The report on one receipt: every check with finding, bytes and time, and the answers to a customer's questions."""
+"""The report on one receipt: every check with findings, bytes and time, and answers to a customer's questions."""
 
 from __future__ import annotations
 
@@ -18,25 +18,29 @@ from tallystick.tolerances.tolerance import Finding
 Reply = Literal["yes", "no", "unknown"]
 RUNGS: Final = (1, 2, 3, 4)
 BITS: Final = "replayed bits"
-"""An exact replay of the hidden states that a receipt binds, where `replay` is one of the tokens."""
+"""The check of an exact replay of hidden states; the check `replay` compares tokens."""
 RUNG_OF: Final[Mapping[str, int]] = {
     **dict.fromkeys(("sampler", "surprisal", "evidence"), 1),
     **dict.fromkeys(("fingerprint", "states"), 2),
     "layer": 3,
     **dict.fromkeys(("replay", BITS), 4),
 }
-"""The rung of the ladder to which a check belongs; what compares statements alone stands before the first."""
+"""The rung of each check on the ladder; checks that compare only statements are on rung 0."""
 RUNG_NAMES: Final = {1: "token test", 2: "fingerprints", 3: "one layer by operators", 4: "exact replay"}
 STATED: Final = ("signature", "model")
 SEEN: Final = ("evidence", "fingerprint", "states", "replay")
-"""Checks of which each alone shows that the promised model computed."""
+"""Checks that each show that the promised model computed the answer."""
 EXACT: Final = ("fingerprint", "states", BITS)
-"""Those that show in which precision: tokens, replayed or not, seldom tell fewer bits from more."""
+"""Checks that show the precision; tokens, replayed or not, rarely differ between precisions."""
 
 
 @dataclass(frozen=True)
 class CustomerQuestion:
-    """A customer's question by names of checks: those that come first, that answer it, that only speak against."""
+    """A customer's question as names of checks.
+
+    No check in `first` may be missing for a yes, one of `answers` must agree, and any finding of these or of `against`
+    that disagrees gives a no.
+    """
 
     first: tuple[str, ...]
     answers: tuple[str, ...]
@@ -54,7 +58,7 @@ QUESTIONS: Final[Mapping[str, CustomerQuestion]] = {
 
 @dataclass(frozen=True)
 class Cost:
-    """What one check took: wall-clock seconds, and bytes of evidence read."""
+    """The cost of one check: wall-clock seconds, and bytes of evidence read."""
 
     check: str
     seconds: float
@@ -63,7 +67,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Missing:
-    """A check that could not be made, and why; `lasting` where the receipt itself lacks what the policy demands."""
+    """A check that could not be made, and why; `lasting` if the receipt itself lacks what the policy demands."""
 
     check: str
     reason: str
@@ -75,7 +79,7 @@ class Missing:
 
 @dataclass
 class CheckLog:
-    """What the checks of a verification gave so far: findings, what could not be checked, assumptions and costs."""
+    """The results of a verification so far: findings, what could not be checked, assumptions and costs."""
 
     findings: Findings = field(default_factory=Findings)
     missing: list[Missing] = field(default_factory=list)
@@ -85,7 +89,7 @@ class CheckLog:
 
     @contextmanager
     def timing(self, check: str, size: int = 0) -> Iterator[None]:
-        """Add what the block took to the cost of `check`."""
+        """Add the seconds of the `with` block, and `size` bytes, to the cost of `check`."""
         start = time.perf_counter()
         try:
             yield
@@ -97,15 +101,15 @@ class CheckLog:
         self.findings.note(finding)
 
     def agrees(self, name: str, where: str = "", detail: str = "") -> None:
-        """Add that two things that have to be equal are."""
+        """Add a finding of equality."""
         self.findings.note(AGREES, name, where, detail)
 
     def differs(self, name: str, where: str, detail: str) -> None:
-        """Add that two things that have to be equal are not."""
+        """Add a finding of inequality, which rejects the receipt."""
         self.findings.note(DIFFERS, name, where, detail)
 
     def compare(self, name: str, where: str, claimed: object, expected: object) -> None:
-        """Add whether what the receipt claims is what was expected."""
+        """Add whether the receipt's claim equals the expected value."""
         if claimed == expected:
             self.agrees(name, where)
         else:
@@ -118,9 +122,9 @@ class CheckLog:
 
 @dataclass(frozen=True)
 class ReceiptReport:
-    """The verdict on one receipt with everything behind it.
+    """The verdict on one receipt, with all findings and costs.
 
-    `rung` is the highest rung of the ladder that was climbed. `evidence` holds the numbers that add up over receipts.
+    `rung` is the highest rung that was climbed. `evidence` can be added up over receipts.
     """
 
     receipt: Digest
@@ -152,7 +156,7 @@ class ReceiptReport:
 
     @property
     def answers(self) -> dict[str, Reply]:
-        """To each question of a customer: yes, no, or unknown where there is not enough evidence."""
+        """The answer to each question of a customer: yes, no, or unknown if the evidence is not enough."""
         return {name: self._reply(question) for name, question in QUESTIONS.items()}
 
     @property
@@ -167,7 +171,7 @@ class ReceiptReport:
 
     @property
     def rung_costs(self) -> dict[int, Cost]:
-        """What each rung that was climbed took; the one pass over the tokens counts to the first."""
+        """The cost of each climbed rung; the pass over the tokens counts to rung 1."""
         found: dict[int, Cost] = {}
         for cost in self.costs:
             rung = 1 if cost.check == "prefill" else RUNG_OF.get(cost.check, 0)

@@ -1,6 +1,6 @@
-"""What a customer asked of a provider, as the customer kept it: the body of a request in OpenAI's form.
+"""The request of a customer, from the customer's own copy of its body in OpenAI's form.
 
-Nothing here comes from the provider. What a body leaves open was left to the provider, and is not compared.
+Nothing here comes from the provider. Settings that the body leaves out were left to the provider and are not compared.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ IDLE: Final = frozenset(
         *("safety_identifier", "prompt_cache_key", "logprobs", "top_logprobs", "extra_headers"),
     }
 )
-"""Fields of a request that have no say in which tokens come out."""
+"""Fields of a request that have no effect on the tokens."""
 NEUTRAL: Final[Mapping[str, tuple[Json, ...]]] = {
     **dict.fromkeys(("presence_penalty", "frequency_penalty"), (0, 0.0)),
     "best_of": (1,),
@@ -34,7 +34,7 @@ NEUTRAL: Final[Mapping[str, tuple[Json, ...]]] = {
     "response_format": ({"type": "text"},),
     "echo": (False,),
 }
-"""Fields that would have a say, and the values with which they have none."""
+"""Fields that could change the tokens, and their values that change nothing."""
 
 Ids = Annotated[tuple[Annotated[int, Field(ge=0, lt=1 << 31)], ...], Field(max_length=TOKENS_MAX)]
 Texts = Annotated[tuple[str, ...], Field(max_length=64)]
@@ -44,8 +44,8 @@ Message = dict[str, str]
 class ExpectedRequest(Document):
     """One request: a conversation or a prompt (text or tokens), limits, settings of the sampler, nonce.
 
-    `model` is the name under which it was asked, `n` how many answers were. `others` names fields that may have had a
-    say in the answer and that no check covers.
+    `model` is the requested name, `n` the number of requested answers. `others` names fields that may have changed the
+    answer and that no check covers.
     """
 
     model: Annotated[str, Field(max_length=256)] | None = None
@@ -81,12 +81,12 @@ class ExpectedRequest(Document):
         return cls.from_json({**known, "others": _others(fields, set(cls.model_fields))}, what)
 
     def settings_of(self, answer: int = 0) -> dict[str, float]:
-        """The settings of the sampler that were asked for; the seeds of several answers count upward."""
+        """The requested settings of the sampler; answer `answer` of several has seed + answer."""
         found = {name: value for name in SETTINGS if (value := getattr(self, name)) is not None}
         return found | {"seed": found["seed"] + answer} if "seed" in found else found
 
     def prompt_tokens(self, model: LanguageModel) -> tuple[int, ...] | None:
-        """The prompt by the verifier's own tokenizer and template; None where the body has none."""
+        """The tokens of the prompt by the verifier's own tokenizer and template; None if the body has no prompt."""
         if self.messages is not None:
             return tuple(model.encode_chat(self.messages))
         if isinstance(self.prompt, str):
@@ -100,7 +100,7 @@ def read_request(path: Path) -> ExpectedRequest:
 
 
 def _flattened(body: Mapping[str, Json], what: str) -> dict[str, Json]:
-    """The body with what clients send as `extra_body` in its place."""
+    """The body with the fields of `extra_body` moved to the top level."""
     extra = body.get("extra_body") or {}
     if not isinstance(extra, Mapping):
         raise MalformedError(f"{what}.extra_body: an object is needed")
@@ -113,7 +113,7 @@ def _others(fields: Mapping[str, Json], known: set[str]) -> list[Json]:
 
 
 def _message(message: Json, what: str) -> Json:
-    """A message whose parts of text are joined; other parts are refused."""
+    """A message with its text parts joined; raises `MalformedError` for other parts."""
     if not isinstance(message, dict) or not isinstance(parts := message.get("content"), list):
         return message
     texts = [part.get("text") for part in parts if isinstance(part, dict)]

@@ -1,6 +1,6 @@
-"""What a customer received: a receipt alone, or a whole response in OpenAI's form that carries one.
+"""What a customer received: a bare receipt, or a whole response in OpenAI's form with a receipt.
 
-All of it comes from the provider. The receipt is what the provider signed; the rest is compared with it.
+All of it comes from the provider. The provider signed the receipt; the rest is compared with it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tallystick.documents.document import Document
 from tallystick.transcripts.receipt import SignedReceipt, TokenCount, TokenIds
 
 REASONS: Final = {"end": "stop", "stop": "stop", "length": "length", "cancelled": "stop"}
-"""OpenAI's finish reason for each of a receipt's."""
+"""OpenAI's finish reason for each reason of a receipt."""
 
 
 NOT_DELIVERED: Final = "whether the text that was delivered is that of the tokens: give the response"
@@ -24,7 +24,7 @@ NUMBERED: Final = re.compile(r"(.+)-(0|[1-9][0-9]{0,6})")
 
 
 def split_name(request_id: str) -> tuple[str, int | None]:
-    """The name of a request, and the index of the answer where there are several: `name-0`, `name-1`, …."""
+    """The name of a request, and the index of the answer if it has one: `name-0`, `name-1`, …."""
     found = NUMBERED.fullmatch(request_id)
     return (request_id, None) if found is None else (found[1], int(found[2]))
 
@@ -36,14 +36,14 @@ class ResponsePart(Document):
 
 
 class Usage(ResponsePart):
-    """What is billed."""
+    """The billed token counts."""
 
     prompt_tokens: TokenCount
     completion_tokens: TokenCount
     total_tokens: TokenCount | None = None
 
     def without(self, others: int) -> Usage:
-        """The bill but for so many tokens of other answers."""
+        """The bill without `others`, the tokens of other answers."""
         total = None if self.total_tokens is None else self.total_tokens - others
         return self.model_copy(update={"completion_tokens": self.completion_tokens - others, "total_tokens": total})
 
@@ -71,14 +71,14 @@ class DeliveredChoice(ResponsePart):
 
     @property
     def content(self) -> str | None:
-        """The text, of either form."""
+        """The text, from `text` or `message.content`."""
         return self.text if self.message is None else self.message.content
 
 
 class Response(ResponsePart):
-    """A response with its receipt; a bare receipt is a response of which nothing else is known.
+    """A response with its receipt; for a bare receipt nothing else is known.
 
-    Of a response with several answers there is one of these for each, `number` from 0.
+    A response with several answers is split into one of these per answer, `number` from 0.
     """
 
     receipt: SignedReceipt
@@ -92,7 +92,7 @@ class Response(ResponsePart):
 
     @property
     def is_bare(self) -> bool:
-        """Whether nothing but the receipt is known."""
+        """Whether only the receipt is known."""
         return self.model_fields_set <= {"receipt"}
 
     @property
@@ -102,5 +102,5 @@ class Response(ResponsePart):
 
     @property
     def request_id(self) -> str | None:
-        """What the receipt has to name its request."""
+        """The request id that the receipt must state; None if the response has no id."""
         return self.id if self.id is None or self.answers == 1 else f"{self.id}-{self.number}"

@@ -1,7 +1,7 @@
-"""Whether the claimed sampler drew the tokens of an answer from the promised model's logits, and how sure one is.
+"""Tests whether the claimed sampler drew an answer's tokens from the promised model's logits.
 
-What adds up over the receipts of one provider is `SamplerEvidence`; the statement and its error rates are explained in
-`docs/evidence.md`.
+`SamplerEvidence` adds up over the receipts of one provider. `docs/evidence.md` explains the statement and its error
+rates.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ Rate = Annotated[float, Field(gt=0.0, lt=1.0)]
 Logits = Annotated[float, Field(gt=0.0, le=1e6)]
 
 BANDS: Final = {"F32": 2e-3, "F16": 6e-2, "BF16": 5e-1}
-"""Tie bands in logits where the verifier states none: about eight roundings of a logit of 32 to the model's dtype."""
+"""Default tie bands in logits: about eight roundings of a logit of 32 to the model's dtype."""
 BANDS_MEASURED: Final = (
     *TRIED,
     MeasuredModels(dtype="BF16", layers=6, width=128, models=("demo", "served"), answers=24),
     MeasuredModels(dtype="F16", layers=6, width=128, models=("demo", "served"), answers=24),
 )
-"""The models on which honest logits stayed within these bands: the cache in batches of twelve beside one pass, with
-either attention and one or two threads, 1,620 rows a pair. Differences of two logits reached 0.33 in BF16, 0.047 in F16
-and 2.0e-5 in F32."""
+"""The models on which honest logits stayed within these bands: decoding with a cache in batches of twelve against one
+pass, with either attention and one or two threads, 1,620 rows a pair. Differences of two logits reached 0.33 in BF16,
+0.047 in F16 and 2.0e-5 in F32."""
 LOST: Final = (
     "the receipt does not say how its seed was used (form unknown), so nothing shows how tokens were drawn; name the "
     "form that was promised as `sampler.form` in the policy, or have probabilities judged alone with `sampler.seed` "
@@ -51,17 +51,17 @@ SHOWN: Final = 8
 
 
 class SamplerRule(Document):
-    """What one verifier asks of sampled tokens.
+    """One verifier's requirements on sampled tokens.
 
-    `band` is the tie band: how far the differences of honest logits lie apart, in logits; absent, `BANDS` of the
-    model's dtype. `honest` bounds the probability that an honest token has a margin beyond it, `far_rate` that it has
-    one beyond `far` bands, for which a single token is refused. `dishonest` is the rate of such tokens that has to be
-    excluded with error `beta` before an answer is accepted; `alpha` is the probability of ever accusing an honest
-    provider on evidence that adds up. `rms` is the typical drift of one logit, where drift is random
-    (`likelihoods.discount`). `seed` says who chose it; with `unknown`, tokens are judged by their probability alone.
-    `form` names the one that was promised: a receipt that leaves it open is judged by it, and by nothing without.
-    `likelihoods` says when token probabilities are looked at besides margins, `reach` how unlikely a token may be and
-    still be looked at as a rival (`sampling.fast_path`).
+    `band` is the tie band: the largest change of a difference of two honest logits; by default `BANDS` of the model's
+    dtype. `honest` bounds the probability that an honest token has a margin beyond the band. `far_rate` bounds it for
+    `far` bands, beyond which a single token is refused. `dishonest` is the rate of tokens beyond the band that must be
+    excluded with error `beta` before an answer is accepted. `alpha` is the probability of ever accusing an honest
+    provider on accumulated evidence. `rms` is the typical drift of one logit, if drift is random
+    (`likelihoods.discount`). `seed` says who chose the seed; with `unknown`, tokens are judged by their probability
+    alone. `form` is the promised form: a receipt of unknown form is judged by it; without it, such a receipt is not
+    judged. `likelihoods` says when token probabilities are judged in addition to margins. `reach` says how unlikely a
+    token may be and still be compared with the claimed one (`sampling.fast_path`).
     """
 
     band: Logits | None = None
@@ -84,12 +84,12 @@ class SamplerRule(Document):
         return self
 
     def for_dtype(self, dtype: str) -> Self:
-        """This rule with the tie band of a model's dtype where it states none."""
+        """This rule, with the default tie band of `dtype` if it states none."""
         return self if self.band is not None else self.model_copy(update={"band": BANDS[dtype]})
 
     @property
     def test(self) -> MismatchTest:
-        """The test of how many tokens lie beyond the band."""
+        """The test on the number of tokens beyond the band."""
         return MismatchTest(self.honest, self.dishonest)
 
 
@@ -98,11 +98,11 @@ NO_TRIALS: Final = Trials()
 
 @dataclass(frozen=True)
 class SamplerEvidence:
-    """What the tokens of one answer, or of several added up, say about their sampler.
+    """Evidence about a sampler from the tokens of one answer, or of several answers added up.
 
-    `trials` counts tokens whose margin was taken, and those of them beyond the tie band; `tokens` all that were looked
-    at. `single` is the finding on the worst single token, `ends` on where the answers end. `undecided` says why nothing
-    follows from the tokens, if so: then they are shown, and neither accuse nor clear anybody.
+    `tokens` counts all tokens, `trials` those with a margin and those beyond the tie band. `single` is the finding on
+    the worst single token, `ends` are the findings on end tokens. If `undecided` gives a reason, the findings are shown
+    but decide nothing.
     """
 
     rule: SamplerRule
@@ -131,7 +131,7 @@ class SamplerEvidence:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """The worst single token, where answers end, and the evidence of all tokens together."""
+        """Findings on the worst single token, on all tokens together, and on end tokens."""
         found = [] if self.single is None else [self.single]
         if self.trials.tokens:
             found.append(self._mismatches())
@@ -141,7 +141,7 @@ class SamplerEvidence:
 
     @property
     def decision(self) -> Decision:
-        """Rejected if any finding disagrees, else accepted if the evidence for honesty is enough."""
+        """Rejected if any finding disagrees; else accepted if the evidence is enough, inconclusive if not."""
         if self._is_rejected:
             return "rejected"
         return "inconclusive" if self.unavailable else "accepted"
@@ -161,7 +161,7 @@ class SamplerEvidence:
 
     @property
     def tokens_missing(self) -> int | None:
-        """How many more tokens like these lead to a decision; None where none do."""
+        """How many more tokens like these lead to a decision; None if no number does."""
         if not self._is_unseeded:
             return self.rule.test.tokens_missing(self.trials, self.rule.beta)
         return None if self.likelihoods is None else self.likelihoods.tokens_missing(self.rule.beta)
@@ -172,7 +172,7 @@ class SamplerEvidence:
 
     @property
     def _is_unseeded(self) -> bool:
-        """Whether tokens were judged by their probability alone."""
+        """Whether some tokens were judged by their probability alone."""
         return self.trials.tokens < self.tokens
 
     def _mismatches(self) -> Finding:
@@ -194,20 +194,20 @@ def judge_sampler(
     end_tokens: frozenset[int] = frozenset(),
     undecided: str = "",
 ) -> SamplerEvidence:
-    """What the tokens of one answer say about `sampler`.
+    """The evidence about `sampler` from the tokens of one answer.
 
-    Of a draw that nobody can repeat they say nothing, unless the rule looks at probabilities alone.
+    If the draw cannot be repeated, there is none, unless the rule judges probabilities alone.
 
     Args:
-        logits: the verifier's own, F32[n, V], row i being that which answer token i was chosen from.
+        logits: the verifier's own, F32[n, V]; answer token i was chosen from row i.
         prompt: token ids, for the repetition penalty.
-        answer: the n token ids claimed.
-        sampler: the settings and seed claimed.
-        rule: the verifier's; without a tie band, that of F32.
-        end_tokens: none may stand before the last place.
-        undecided: why the findings decide nothing, if they do not.
+        answer: the n claimed token ids.
+        sampler: the claimed settings and seed.
+        rule: the verifier's; the default tie band is that of F32.
+        end_tokens: none of them may come before the last token.
+        undecided: why the findings decide nothing; empty if they decide.
 
-    Raises `MalformedError` for a token outside the vocabulary, and for logits that are none.
+    Raises `MalformedError` for a token outside the vocabulary.
     """
     _check_tokens(prompt, answer, logits)
     view = ClaimedAnswer(logits, answer, sampler, rule.for_dtype("F32"), _histories(prompt, answer, sampler))
@@ -232,13 +232,13 @@ def judge_sampler(
 
 
 def combine(evidence: Iterable[SamplerEvidence]) -> SamplerEvidence:
-    """The evidence of several answers of one provider, at least one, under the same rule."""
+    """The summed evidence of one or more answers of one provider, under the same rule."""
     return functools.reduce(operator.add, evidence)
 
 
 @dataclass(frozen=True)
 class ClaimedAnswer:
-    """One answer, the sampler that is claimed, and the verifier's logits and rule."""
+    """One answer with the claimed sampler and the verifier's logits and rule."""
 
     logits: Rows
     answer: Sequence[int]
@@ -254,7 +254,7 @@ class ClaimedAnswer:
 
     @property
     def far(self) -> float:
-        """The spread that an honest token does not leave."""
+        """The margin beyond which a single token is refused, in logits."""
         return self.band * self.rule.far
 
 
@@ -299,7 +299,7 @@ def _check_tokens(prompt: Sequence[int], answer: Sequence[int], logits: Rows) ->
 
 
 def _histories(prompt: Sequence[int], answer: Sequence[int], sampler: Sampler) -> Sequence[Any]:
-    """The tokens before each answer token; empty where the sampler does not look at them."""
+    """The tokens before each answer token; empty without a repetition penalty."""
     if sampler.repetition_penalty == 1.0:
         return [()] * len(answer)
     tokens = np.asarray([*prompt, *answer], np.int64)

@@ -1,4 +1,4 @@
-"""A response with several choices, as one response for each of its answers."""
+"""A response with several choices, split into one response per answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tallystick.transcripts.receipt import SignedReceipt, TokenIds
 
 
 class ChoicesResponse(ResponsePart):
-    """A response with an answer, and a receipt, for each of several choices."""
+    """A response with several choices and one receipt for each."""
 
     receipts: Annotated[tuple[SignedReceipt, ...], Field(min_length=2, max_length=ANSWERS_MAX)]
     id: Annotated[str, Field(max_length=256)] | None = None
@@ -22,7 +22,7 @@ class ChoicesResponse(ResponsePart):
     choices: Annotated[tuple[DeliveredChoice, ...], Field(max_length=ANSWERS_MAX)] = ()
 
     def each(self) -> tuple[Response, ...]:
-        """The answers one by one; what is billed beyond the other answers is billed to each."""
+        """One response per answer; each is billed for the total minus the tokens of the other answers."""
         if self.choices and len(self.choices) != len(self.receipts):
             raise MalformedError(f"choices: {len(self.choices)}, and there are {len(self.receipts)} receipts")
         return tuple(self._one(number) for number in range(len(self.receipts)))

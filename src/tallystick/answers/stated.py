@@ -1,4 +1,4 @@
-"""What a receipt states about the sampler, judged without knowing what was asked."""
+"""Checks of what a receipt states about the sampler that need no request."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     from tallystick.answers.request import ExpectedRequest
 
 STRETCH_MAX: Final = 2.0
-"""How many times the tie band may be widened by a repetition penalty that nobody is known to have asked for."""
+"""The largest factor by which a repetition penalty that is not in the request may widen the tie band."""
 
 
 def check_form(log: CheckLog, receipt: Receipt, policy: ReceiptPolicy) -> None:
-    """Where the policy was promised a form, the receipt states no other; one that states none is judged by it."""
+    """Check that the receipt does not state another form than the promised one; `unknown` is judged as promised."""
     stated, promised = receipt.sampler.form, policy.sampler.form
     if promised is not None and stated != "unknown" and not receipt.sampler.is_greedy:
         log.compare("settings", "form", stated, promised)
 
 
 def check_penalty(log: CheckLog, receipt: Receipt, asked: ExpectedRequest | None) -> None:
-    """What is stated widens the tie band little, unless the customer asked for it."""
+    """Check that the stated penalty widens the tie band by at most `STRETCH_MAX`, unless the customer asked for it."""
     penalty = receipt.sampler.repetition_penalty
     is_asked = asked is not None and asked.repetition_penalty is not None
     if stretch(receipt.sampler) > STRETCH_MAX and not is_asked:
@@ -33,7 +33,7 @@ def check_penalty(log: CheckLog, receipt: Receipt, asked: ExpectedRequest | None
 
 
 def note_missing_request(log: CheckLog, policy: ReceiptPolicy) -> None:
-    """Without a request nothing says what was asked for; what the policy demands of it stays open."""
+    """Log which checks are impossible without the request."""
     log.not_checked.append("whether prompt, settings and limit are those that were asked for: give the request")
     if policy.nonce == "required":
         log.unavailable("nonce", "the policy asks for a nonce of the customer's: give the request")

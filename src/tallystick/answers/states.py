@@ -1,4 +1,4 @@
-"""Judges the hidden states that a provider opened after a challenge against the verifier's own pass over the tokens."""
+"""Compares the hidden states that a provider opened after a challenge with the verifier's own pass over the tokens."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tallystick.transcripts.states_opening import StatesOpening
 from tallystick.workloads.hidden_states import Place, check_states_opening, direction_seed
 
 NONCE_WIDTH: Final = 16
-"""Fresh directions for each opened part."""
+"""The number of fresh directions for each opened part."""
 FRESH: Final = 2.0
-"""Under fresh directions a gap looks twice as large less than once in 10⁶: P(χ² > 64) = 1.1e-7 for 16 of them."""
+"""Under 16 fresh directions a gap looks twice as large less than once in 10⁶ times: P(χ² > 64) = 1.1e-7."""
 
 
 @dataclass(frozen=True)
 class StatesChallenge:
-    """What a verifier asked to be opened after it had the receipt, and the answer."""
+    """A challenge that the verifier drew after it had the receipt, and the provider's opening."""
 
     nonce: bytes
     count: int
@@ -38,7 +38,7 @@ class StatesChallenge:
 
     @property
     def size(self) -> int:
-        """The bytes of hidden states that are opened."""
+        """The size of the opened hidden states in bytes."""
         return sum(len(part.data) * 3 // 4 for part in self.opening.parts)
 
 
@@ -50,7 +50,7 @@ def judge_challenge(
     card: ModelCard,
     policy: ReceiptPolicy,
 ) -> None:
-    """Judge what was opened by the states of the verifier's own pass; raises as `judge_states`."""
+    """Compare the opening with the states of the verifier's own pass; raises as `judge_states`."""
     if statement is None:
         log.unavailable("states", "the receipt commits to no hidden states")
         return
@@ -87,12 +87,12 @@ def judge_states(
 ) -> tuple[Finding, ...]:
     """Compare opened hidden states with the verifier's rows [committed rows, d] of the committed layers.
 
-    The nonce has to select every opened part, `count` of them (`rule.parts` if not given). Each is compared with the
-    own rows directly, and under directions drawn from the nonce. With `advisory` distances decide nothing; an opening
-    that is none of the commitment always does.
+    The nonce must select every opened part, `count` of them (default `rule.parts`). Each part is compared with the own
+    rows directly, and under directions drawn from the nonce. With `advisory`, distances decide nothing; an opening that
+    does not match the commitment always rejects.
 
     Raises:
-        MalformedError: the bytes of a part are no rows, or of another width or number than the verifier's.
+        MalformedError: the bytes of a part are not rows, or have another width or number than the verifier's rows.
         UnavailableError: own rows are not finite, or there are no limits for `dtype`.
     """
     if any(rule.states_for(dtype, layer, 1) is None for layer in statement.layers):
@@ -102,7 +102,7 @@ def judge_states(
     except ProofError as error:
         return (Finding(1.0, 0.0, "states", detail=str(error)),)
     own = {place: _own_rows(place, rows, statement, hidden) for place, rows in parts.items()}
-    with np.errstate(invalid="ignore"):  # a NaN stays one, and is no distance that is allowed
+    with np.errstate(invalid="ignore"):  # NaN stays NaN, and a NaN distance is never allowed
         gaps = {place: rows - own[place] for place, rows in parts.items()}
     direct = [_part_distance(place, _relative(gaps[place], own[place]), statement) for place in parts]
     seed = direction_seed(nonce, statement)
@@ -144,7 +144,7 @@ def _relative(difference: Rows, own: Rows) -> float:
 
 
 def _projected(gap: Rows, layer: int, seed: str) -> Rows:
-    """The gap under fresh directions, scaled so that its norm is on average the gap's."""
+    """The gap under fresh directions, scaled so that the expected square of its norm is that of the gap."""
     settings = FingerprintSettings(layers=(layer,), block=BLOCK_MAX, width=NONCE_WIDTH, bits=32, seed=seed)
     with np.errstate(invalid="ignore"):
         return summarise(gap, layer, settings) / math.sqrt(NONCE_WIDTH)

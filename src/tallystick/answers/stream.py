@@ -1,4 +1,4 @@
-"""Many receipts of one provider: their order, a sample of them computed, and the evidence of all together."""
+"""Judges many receipts of one provider: their order, a computed sample, and the evidence of all together."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from tallystick.workloads.language_model import LanguageModel
 EVIDENCE: Final = "evidence"
 BAD_SHARES: Final = (0.01, 0.05, 0.1)
 Judge = Callable[[Verification], ReceiptReport]
-"""Carries a verification on whose statements are checked."""
+"""Continues a verification after its statements were checked."""
 Refused = (MalformedError, UnavailableError, UsageError)
 
 
 @dataclass(frozen=True)
 class StreamReport:
-    """The verdict on the receipts of one provider, or of several.
+    """The verdict on the receipts of one or several providers.
 
-    `reports` are of all receipts, those not in the sample judged by their statements alone; `evidence` is that of the
-    sampler over all that were computed, one for each rule.
+    `reports` covers all receipts that could be judged; those outside the sample are judged by their statements alone.
+    `evidence` sums the evidence about the sampler over all computed receipts, one entry per rule.
     """
 
     nonce: bytes
@@ -57,22 +57,22 @@ class StreamReport:
 
     @property
     def tokens(self) -> int:
-        """The answer tokens that were computed."""
+        """The number of computed answer tokens."""
         return sum(each.tokens for each in self.evidence)
 
     @property
     def detection(self) -> dict[str, float]:
-        """The chance that the sample holds a bad receipt, by the share of bad ones: 1 − (1 − s·p)ⁿ."""
+        """The probability that the sample holds a bad receipt, by the share p of bad ones: 1 − (1 − s·p)ⁿ."""
         return {f"{bad:g}": 1.0 - (1.0 - bad * self.share) ** self.receipts for bad in BAD_SHARES}
 
     @property
     def summary(self) -> str:
-        """What was looked at, in a line."""
+        """The numbers of receipts, computed receipts and tokens, in one line."""
         return f"{self.receipts} receipts, {self.computed} computed, {self.tokens} tokens"
 
     @property
     def lines(self) -> list[str]:
-        """The outcomes of single receipts, and what the sample can miss."""
+        """Lines on the outcomes of single receipts, the chance of detection, and the time."""
         outcomes = Counter(each.outcome for each in self.reports)
         chances = ", ".join(
             f"{100 * chance:.0f} % if {100 * float(bad):g} % were bad" for bad, chance in self.detection.items()
@@ -100,7 +100,7 @@ class StreamReport:
 
 @dataclass
 class StreamProgress:
-    """What a stream showed so far; receipts by key, those of one response together."""
+    """Results of a stream so far; receipts by key, grouped by response."""
 
     reports: list[ReceiptReport] = field(default_factory=list)
     computed: int = 0
@@ -108,7 +108,7 @@ class StreamProgress:
     refused: list[str] = field(default_factory=list)
 
     def add_signed(self, context: ReceiptContext) -> None:
-        """Take in a receipt whose signature holds."""
+        """Add a receipt with a valid signature."""
         held = self.signed[context.response.receipt.key]
         if context.response.number == 0 or not held:
             held.append([])
@@ -116,13 +116,13 @@ class StreamProgress:
 
 
 def is_sampled(nonce: bytes, receipt: Digest, share: float) -> bool:
-    """Whether a receipt belongs to the sample: uniform for whoever does not know the nonce, and repeatable."""
+    """Whether a receipt belongs to the sample; repeatable, and unpredictable without the nonce."""
     drawn = digest_bytes(digest("sample", encode({"nonce": nonce.hex(), "receipt": str(receipt)})))
     return int.from_bytes(drawn[:8], "big") < share * 2.0**64
 
 
 def two_rungs(found: Verification) -> ReceiptReport:
-    """Tokens and fingerprints, by one pass."""
+    """Judge tokens and fingerprints with one pass."""
     compute(found)
     return found.report(2)
 
@@ -135,15 +135,15 @@ def verify_stream(
     judge: Judge = two_rungs,
     progress: Callable[[int], None] = lambda done: None,
 ) -> StreamReport:
-    """Judge the receipts of a provider in the order in which they were handed over.
+    """Judge the receipts of a provider in the order in which they were received.
 
-    Statements and order are checked of all, `judge` is called for the share `policy.audit_sample` of them that `nonce`
-    selects; it has to be drawn after the receipts were fixed. A receipt that cannot be judged is no reason to accept.
+    Statements and order are checked for all. `judge` is called for the share `policy.audit_sample` that `nonce`
+    selects. Draw the nonce after the receipts are fixed. A stream with a receipt that cannot be judged is not accepted.
     """
     seen = StreamProgress()
     for done, context in enumerate(contexts, 1):
         found = begin_verification(context, model, policy)
-        if not found.log.findings.rejected:  # a receipt that cannot be judged counts too: it leaves no gap
+        if not found.log.findings.rejected:  # a signed receipt that cannot be judged still fills its number
             seen.add_signed(context)
         try:
             check_statements(found)
@@ -163,7 +163,8 @@ def _report(seen: StreamProgress, count: int, policy: ReceiptPolicy, nonce: byte
     findings, not_checked = _order_of(seen, policy)
     findings += _of_receipts(seen.reports)
     findings += [finding for each in evidence for finding in each.findings]
-    missing = [line for each in seen.reports for line in _open_points(each)]
+    # Too few tokens in one receipt are no open point: the evidence of all receipts counts.
+    missing = [str(line) for each in seen.reports for line in each.missing if line.check != EVIDENCE]
     missing += [line for each in evidence for line in each.unavailable]
     if not seen.computed:
         missing.append(f"{EVIDENCE}: no receipt was computed")
@@ -180,7 +181,7 @@ def _report(seen: StreamProgress, count: int, policy: ReceiptPolicy, nonce: byte
 
 
 def combined(evidence: Iterable[SamplerEvidence]) -> tuple[SamplerEvidence, ...]:
-    """The evidence of several answers together; only that under one rule adds up, and what decides something apart."""
+    """The evidence of several answers, summed per rule and per reason why it is undecided."""
     groups: dict[tuple[SamplerRule, str], list[SamplerEvidence]] = defaultdict(list)
     for each in evidence:
         groups[each.rule, each.undecided].append(each)
@@ -201,7 +202,7 @@ def _order_of(seen: StreamProgress, policy: ReceiptPolicy) -> tuple[list[Finding
 
 
 def _handed_over(responses: Sequence[Sequence[ReceiptContext]]) -> list[ReceiptContext]:
-    """The receipts in the order of their responses; several answers of one are numbered as they end, between others."""
+    """The receipts in order. If responses with several answers overlap in time, they are sorted by number."""
     receipts = [each for response in responses for each in response]
     firsts = [min(each.receipt.sequence for each in response) for response in responses]
     is_told_apart = len(receipts) == len(responses) or firsts != sorted(firsts)
@@ -209,7 +210,7 @@ def _handed_over(responses: Sequence[Sequence[ReceiptContext]]) -> list[ReceiptC
 
 
 def _of_receipts(reports: Sequence[ReceiptReport]) -> list[Finding]:
-    """Every objection under its receipt's number, and one line for each check that agreed throughout."""
+    """Every objection with its receipt's number, and one finding for each check that always agreed."""
     found: list[Finding] = []
     agreeing: Counter[str] = Counter()
     for report in reports:
@@ -223,11 +224,6 @@ def _of_receipts(reports: Sequence[ReceiptReport]) -> list[Finding]:
     return [*found, *(each for each in kept if each.name not in doubtful)]
 
 
-def _open_points(report: ReceiptReport) -> list[str]:
-    """What stays open of one receipt; too few tokens are a matter of the evidence of all."""
-    return [str(each) for each in report.missing if each.check != EVIDENCE]
-
-
 def _counted(lines: Sequence[str]) -> list[str]:
-    """Each line once, with how many receipts it is about."""
+    """Each line once, with the number of receipts that have it."""
     return [line if count == 1 else f"{line} ({count} receipts)" for line, count in Counter(lines).items()]

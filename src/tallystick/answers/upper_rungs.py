@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def climb_on(found: Verification, rung: int | None, tools: Tools) -> ReceiptReport:
-    """Carry a verification on up to `rung`; without it, as long as there is doubt and the material is there."""
+    """Continue a verification up to `rung`; without `rung`, climb while there is doubt and `tools` suffice."""
     reached, settled = 2, frozenset[int]()
     if rung == 3 or ((rung == 4 or found.is_doubtful) and _has_layers(found.context, tools)):
         reached = 3
@@ -33,7 +33,7 @@ def _has_layers(context: ReceiptContext, tools: Tools) -> bool:
 
 
 def _has_replayer(context: ReceiptContext, tools: Tools) -> bool:
-    """Whether an answer can be generated again at all: on this stack, alone in its batch."""
+    """Whether the answer can be generated again: same stack, and alone in its batch."""
     if tools.replayer is None:
         return False
     stated = tools.environment
@@ -76,9 +76,9 @@ def _judge_replay(found: Verification, tools: Tools) -> frozenset[int]:
 
 
 def _settled(report: ReceiptReport, rungs: frozenset[int]) -> ReceiptReport:
-    """The report after an exact replay agreed: what lower rungs doubted decides nothing any more.
+    """The report after an exact replay agreed: objections and doubts of `rungs` decide nothing any more.
 
-    What the policy demands of a receipt stays missing: equal tokens do not show in which precision they were computed.
+    What the policy demands of the receipt stays missing: equal tokens do not show the precision of the computation.
     """
     if not rungs:
         return report

@@ -1,4 +1,4 @@
-"""Responses, policies, requests and models in the forms in which somebody may hold them."""
+"""Converts responses, policies, requests and models from the forms that callers may pass."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RequestSource = ExpectedRequest | Mapping[str, Any] | Path | str | None
 
 
 def response_of(response: object) -> Response:
-    """A response in any of the forms in which it may be held; raises `MalformedError`."""
+    """A response from a `Response`, receipt, JSON text, mapping or client's object; raises `MalformedError`."""
     if isinstance(response, Response):
         return response
     if isinstance(response, SignedReceipt):
@@ -34,7 +34,7 @@ def response_of(response: object) -> Response:
 
 
 def json_of(response: object) -> Json:
-    """A response as JSON values: a mapping, or an object of the `openai` client; raises `MalformedError`."""
+    """The JSON values of a mapping or of an object of the `openai` client; raises `MalformedError` for others."""
     if isinstance(response, Mapping):
         return dict(response)
     dump = getattr(response, "model_dump", None)
@@ -45,21 +45,21 @@ def json_of(response: object) -> Json:
 
 
 def policy_of(policy: PolicySource) -> ReceiptPolicy:
-    """A policy, one from its file, or the one that asks least."""
+    """A policy, given as it is or as its file; without one, the default policy."""
     if policy is None:
         return ReceiptPolicy()
     return policy if isinstance(policy, ReceiptPolicy) else read_receipt_policy(Path(policy))
 
 
 def request_of(request: RequestSource) -> ExpectedRequest | None:
-    """What was asked, from the arguments of a call or from a file."""
+    """A request, given as it is, as the arguments of a call, or as its file."""
     if request is None or isinstance(request, ExpectedRequest):
         return request
     return ExpectedRequest.from_body(dict(request)) if isinstance(request, Mapping) else read_request(Path(request))
 
 
 def model_of(model: ModelSource) -> LanguageModel:
-    """A model, or the one in a directory, loaded once and held for the next response."""
+    """A model, or the one in a directory; the last `MODELS_HELD` directories stay loaded."""
     return _loaded(Path(model).resolve()) if isinstance(model, str | Path) else model
 
 

@@ -1,4 +1,4 @@
-"""Verifies one receipt: its statements, then one pass over prompt and answer, judged by sampler and fingerprints."""
+"""Verifies one receipt: its statements, then sampler and fingerprints from one pass over prompt and answer."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ FORGEABLE: Final = (
 
 @dataclass(frozen=True)
 class ReceiptContext:
-    """A receipt with everything that a verifier holds besides it.
+    """A receipt and everything else that the verifier has about the answer.
 
-    `context_length` is the most tokens of the model, `refusal` what the provider said instead of opening its states.
+    `context_length` is that of the model; `refusal` is the provider's reason for not opening its states.
     """
 
     response: Response
@@ -50,7 +50,7 @@ class ReceiptContext:
 
     @property
     def receipt(self) -> Receipt:
-        """What the provider states."""
+        """The receipt without its signature."""
         return self.response.receipt.receipt
 
     @cached_property
@@ -60,7 +60,7 @@ class ReceiptContext:
 
     @property
     def layers(self) -> set[int]:
-        """The layers whose hidden states are compared: those of fingerprints, and those that are opened."""
+        """The layers whose hidden states are compared: those with fingerprints and those that are opened."""
         receipt, found = self.receipt, {layer for each in self.receipt.fingerprints for layer in each.layers}
         if self.challenge is not None and receipt.states is not None:
             found |= {part.layer for part in self.challenge.opening.parts} & set(receipt.states.layers)
@@ -68,13 +68,13 @@ class ReceiptContext:
 
     @cached_property
     def identity(self) -> Digest:
-        """The receipt's name."""
+        """The digest that names the receipt."""
         return digest("receipt", self.body)
 
 
 @dataclass
 class Verification:
-    """One receipt under way: what was seen, and what is there to compute with."""
+    """The verification of one receipt in progress: its inputs, the log, and the tokens to compute with."""
 
     context: ReceiptContext
     model: LanguageModel
@@ -85,7 +85,7 @@ class Verification:
 
     @property
     def can_compute(self) -> bool:
-        """Whether tokens are known and nothing of the identity failed: a pass over another model says nothing."""
+        """Whether tokens are known and signature, model and prompt agree: a pass of another model shows nothing."""
         names = {each.name for each in self.log.findings.seen if not each.agrees and not each.advisory}
         is_known = bool(self.tokens.prompt and self.tokens.answer) and self.is_promised
         return is_known and not names & {"signature", "model", "prompt"}
@@ -98,11 +98,11 @@ class Verification:
 
     @property
     def is_promised(self) -> bool:
-        """Whether the receipt names the very model that is at hand."""
+        """Whether the receipt names the verifier's model."""
         return self.context.receipt.model == self.model.card.identity
 
     def report(self, rung: int) -> ReceiptReport:
-        """What is known by now."""
+        """The report on everything checked so far."""
         receipt, log = self.context.receipt, self.log
         return ReceiptReport(
             self.context.identity,
@@ -132,13 +132,12 @@ def verify_receipt(
 ) -> ReceiptReport:
     """Judge a receipt against the promised model, with one pass over its tokens.
 
-    `response` is what was delivered with the receipt, `context_length` the most tokens of the model. On rung 1 the
-    fingerprints are not checked.
+    `response` was delivered with the receipt; `context_length` is that of the model. Rung 1 skips the fingerprints.
 
     Raises:
-        MalformedError: the receipt holds a number, a token or a fingerprint that cannot be.
-        UnavailableError: verifying it takes more than the policy spends.
-        UsageError: the model is not of a precision that the policy accepts, or has no template for the request.
+        MalformedError: the receipt holds an impossible number, token or fingerprint.
+        UnavailableError: verifying it costs more than the policy allows, or the model is not one that it accepts.
+        UsageError: the model has no chat template for the request.
     """
     context = ReceiptContext(response or Response(receipt=signed), request, challenge, context_length)
     return verification_of(context, model, policy or ReceiptPolicy(), rung).report(rung)
@@ -147,7 +146,7 @@ def verify_receipt(
 def verification_of(
     context: ReceiptContext, model: LanguageModel, policy: ReceiptPolicy, rung: Rung = 2
 ) -> Verification:
-    """As `verify_receipt`; the verification can be carried on."""
+    """As `verify_receipt`, but returns the verification, which can be continued."""
     found = begin_verification(context, model, policy)
     check_statements(found)
     compute(found, rung)
@@ -155,7 +154,7 @@ def verification_of(
 
 
 def begin_verification(context: ReceiptContext, model: LanguageModel, policy: ReceiptPolicy) -> Verification:
-    """A verification in which the signature has been checked, and nothing else."""
+    """A verification in which only the signature was checked."""
     found = Verification(context, model, policy, CheckLog())
     with found.log.timing("signature", SIGNATURE_BYTES):
         check_signer(found.log, context.response.receipt, context.body, policy)
@@ -163,7 +162,7 @@ def begin_verification(context: ReceiptContext, model: LanguageModel, policy: Re
 
 
 def check_statements(found: Verification) -> None:
-    """What needs no pass: bounds, model root, request, delivery, end. Raises as `verify_receipt`."""
+    """Check what needs no pass: bounds, model root, request, delivery, end. Raises as `verify_receipt`."""
     context, model, policy, log = found.context, found.model, found.policy, found.log
     receipt = context.receipt
     check_consistency(receipt)
@@ -184,7 +183,7 @@ def check_statements(found: Verification) -> None:
 
 
 def _check_request(found: Verification) -> Ids | None:
-    """The receipt beside what was asked; returns the prompt by the verifier's own tokenizer."""
+    """Compare the receipt with the request; returns the prompt by the verifier's own tokenizer."""
     context = found.context
     if context.request is None:
         note_missing_request(found.log, found.policy)
@@ -204,7 +203,7 @@ def _check_delivery(log: CheckLog, response: Response) -> None:
 
 
 def compute(found: Verification, rung: Rung = 2) -> None:
-    """One pass with the layers that are needed, and everything that is judged by it; statements are checked before."""
+    """Make one pass with the needed layers and judge its results; call `check_statements` before."""
     if not found.can_compute:
         _not_computed(found)
         return
@@ -233,7 +232,7 @@ def compute(found: Verification, rung: Rung = 2) -> None:
 
 
 def error_rates(rule: SamplerRule) -> str:
-    """How often the judgement of the sampler is wrong, at most, in a line."""
+    """A line that states the largest error rates of the judgement of the sampler."""
     return (
         f"fewer than {rule.honest:g} of honest tokens lie beyond the tie band of {rule.band:g} logits; then an honest "
         f"provider is accused with probability {rule.alpha:g} at most over all its tokens, and one with "
@@ -242,9 +241,9 @@ def error_rates(rule: SamplerRule) -> str:
 
 
 def sampler_rule(found: Verification) -> SamplerRule:
-    """The policy's rule with the tie band of the model's dtype; it is the customer's seed if the request named it.
+    """The policy's rule with the tie band of the model's dtype; `seed` is `customer` if the request named a seed.
 
-    A policy that asks for the customer's randomness has the seed looked at.
+    If the policy requires the customer's seed, the seed is checked even where the rule says `unknown`.
     """
     rule, asked = found.policy.sampler.for_dtype(found.model.card.dtype), found.context.request
     if rule.seed == "unknown" and found.policy.seed == "customer":
@@ -254,13 +253,13 @@ def sampler_rule(found: Verification) -> SamplerRule:
 
 
 def promised_sampler(stated: Sampler, policy: ReceiptPolicy) -> Sampler:
-    """The sampler to judge by: where a receipt leaves the form open, it is the one that the policy was promised."""
+    """The sampler to judge by: the stated one; if its form is unknown, with the form that the policy was promised."""
     form = policy.sampler.form
     return stated if form is None or stated.form != "unknown" else stated.model_copy(update={"form": form})
 
 
 def _pass(found: Verification, tokens: Ids, rung: Rung) -> Prefill:
-    """One pass over all that was fed, with the rows and layers that are judged and no more."""
+    """One pass over all tokens that were fed; it returns only the rows and layers that are judged."""
     context = found.context
     layers = context.layers if rung > 1 else set()
     first, states = context.receipt.request.prompt.count - 1, context.receipt.states

@@ -1,8 +1,7 @@
-"""Upper limits on the work and memory that a receipt takes besides the one pass, from its counts alone.
+"""Upper limits on the work and memory of a receipt in addition to the one pass, from its counts alone.
 
-An *operation* is one look at one number, about a nanosecond of one core. Counts are upper limits: they are those of the
-answer that costs most, since who makes a receipt chooses its tokens. What they are measured against:
-`benchmarks/sampler_verify.py`.
+An *operation* is one access to one number, about a nanosecond of one core. The counts are those of the most expensive
+answer, because the maker of a receipt chooses its tokens. `benchmarks/sampler_verify.py` measures against them.
 """
 
 from __future__ import annotations
@@ -12,49 +11,45 @@ from typing import Final
 
 from tallystick.transcripts.model_card import ModelCard
 from tallystick.transcripts.receipt import Fingerprint, Receipt
-from tallystick.transcripts.sampler import Sampler
 
 FLOAT_BYTES: Final = 4
 GREEDY: Final = 8
-"""Looks at each logit of a row, where the largest is chosen."""
+"""Operations per logit of a row whose largest logit is chosen."""
 DRAWN: Final[Mapping[str, int]] = {"gumbel": 400, "cdf": 200, "unknown": 200}
-"""Looks at each logit of a row whose token is not plainly the choice: its noise, its order, its weights."""
+"""Operations per logit of a row whose token fails the fast path: noise, sorting, weights."""
 LIKELIHOODS: Final = 200
-"""Looks at each logit for probabilities besides margins."""
+"""Operations per logit for probabilities, in addition to margins."""
 REMEMBERED: Final = 4
-"""Looks at each token of a history, for the repetition penalty."""
+"""Operations per token of a history, for the repetition penalty."""
 SORTED: Final = 64
-"""Looks at each number of a block that is ordered by size."""
+"""Operations per number of a block that is sorted."""
 SIGNS: Final = 16
-"""Looks at each random sign."""
+"""Operations per random sign."""
 AT_ONCE: Final = 4
-"""Products of a matrix that take the time of one look."""
+"""Multiplications of a matrix product in the time of one operation."""
 
 
 def operations(receipt: Receipt, card: ModelCard) -> int:
-    """What the tokens and the fingerprints of a receipt take, besides the pass."""
-    rows, prompt = receipt.answer.tokens.count, receipt.request.prompt.count
-    found = rows * card.vocabulary * _looks(receipt.sampler)
-    if receipt.sampler.repetition_penalty != 1.0:
-        found += rows * (prompt + rows) * REMEMBERED
-    return found + sum(_summary(each, card.width) for each in receipt.fingerprints)
+    """The operations for the tokens and the fingerprints of a receipt, in addition to the pass."""
+    rows, prompt, sampler = receipt.answer.tokens.count, receipt.request.prompt.count, receipt.sampler
+    per_logit = GREEDY if sampler.is_greedy else DRAWN[sampler.form] + LIKELIHOODS
+    total = rows * card.vocabulary * per_logit
+    if sampler.repetition_penalty != 1.0:
+        total += rows * (prompt + rows) * REMEMBERED
+    return total + sum(_summary(each, card.width) for each in receipt.fingerprints)
 
 
 def memory(receipt: Receipt, card: ModelCard, layers: Collection[int]) -> int:
-    """The bytes of the logits of the answer, and of the hidden states of `layers`.
+    """The bytes of the answer's logits and of the hidden states of `layers`.
 
-    A layer is held for all that is fed, whichever rows are compared.
+    A layer is held for all tokens that are fed, whichever rows are compared.
     """
     rows, prompt = receipt.answer.tokens.count, receipt.request.prompt.count
     return FLOAT_BYTES * (rows * card.vocabulary + len(layers) * (prompt + rows) * card.width)
 
 
-def _looks(sampler: Sampler) -> int:
-    return GREEDY if sampler.is_greedy else DRAWN[sampler.form] + LIKELIHOODS
-
-
 def _summary(fingerprint: Fingerprint, width: int) -> int:
-    """The rows under their signs; or the largest of each block, and a polynomial at each of them."""
+    """Operations of one fingerprint: the product with signs; or, for TOPLOC, sorting and one polynomial per block."""
     rows, numbers = fingerprint.tokens, fingerprint.width
     if fingerprint.method == "projection":
         layer = rows * width * (1 + numbers // AT_ONCE) + SIGNS * numbers * (rows + width)

@@ -1,4 +1,4 @@
-"""The `tokenizers` library: it trains byte-pair encoders, and encodes as a twin of our own definition."""
+"""The `tokenizers` library: it trains byte-pair encoders, and encodes text exactly as this project's own encoder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAIR_TIMES_LEAST = 2
 
 
 def train_bpe(text: str, vocabulary: int) -> Tokenizer:
-    """Learn merges from `text` until there are `vocabulary` tokens, or no pair occurs twice any more.
+    """Learn merges from `text` until there are `vocabulary` tokens, or until no pair occurs twice.
 
     Raises:
         UsageError: when the vocabulary is smaller than the 256 bytes, or larger than the format allows.
@@ -42,7 +42,7 @@ def train_bpe(text: str, vocabulary: int) -> Tokenizer:
 
 
 def encode_with_library(tokenizer: Tokenizer, text: str) -> NDArray[np.uint32]:
-    """The tokens of `text` as the library makes them, uint32[count]; the twin of `encode_text`."""
+    """The tokens of `text` by the library, uint32[count]; equal to those of `encode_text`."""
     names = [_name(token) for token in tokenizer.tokens]
     merges = [(names[left], names[right]) for left, right in tokenizer.merges]
     vocabulary = {name: number for number, name in enumerate(names)}
@@ -53,7 +53,7 @@ def encode_with_library(tokenizer: Tokenizer, text: str) -> NDArray[np.uint32]:
 
 
 def to_pipeline(tokenizer: Tokenizer) -> Any:
-    """The tokenizer as the library runs and saves it: text goes in whole, and comes out of tokens again."""
+    """The tokenizer as a pipeline of the library, which encodes whole texts, decodes tokens and can be saved."""
     names = [_name(token) for token in tokenizer.tokens]
     merges = [(names[left], names[right]) for left, right in tokenizer.merges]
     pipeline = Pipeline(models.BPE(vocab={name: number for number, name in enumerate(names)}, merges=merges))
@@ -64,7 +64,7 @@ def to_pipeline(tokenizer: Tokenizer) -> Any:
 
 
 def _read_merges(pipeline: Any) -> tuple[Merge, ...]:
-    """The learned merges as pairs of our token numbers: bytes first, then tokens as merges make them."""
+    """The learned merges as pairs of this project's token numbers: bytes first, then tokens in the order of merges."""
     model = json.loads(pipeline.to_str())["model"]
     numbers = {CHARACTERS[byte]: byte for byte in range(BYTE_TOKENS)}
     merges = []
@@ -79,7 +79,7 @@ def _name(token: bytes) -> str:
 
 
 def _byte_characters() -> list[str]:
-    """The character by which the library writes each byte: itself if it prints, else one from U+0100 on."""
+    """The character with which the library writes each byte: itself if printable, else one from U+0100 on."""
     printing = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return [chr(byte if byte in printing else next(others)) for byte in range(BYTE_TOKENS)]

@@ -1,4 +1,4 @@
-"""Bodies of requests: bounded in size and time before anything else is done with them."""
+"""Request bodies, read with a limit on size and time before anything else looks at them."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ async def read_body(request: Request, bytes_max: int, seconds_max: float) -> byt
 
 
 async def spool_body(request: Request, size: int, seconds_behind: float) -> IO[bytes]:
-    """A body of exactly `size` bytes in a file without a name; raises `Problem` for another size, or too slow.
+    """A body of exactly `size` bytes in an unnamed temporary file; raises `Problem` for another size or a slow body.
 
-    Too slow is a body that is ever more than `seconds_behind` later than at `BYTES_PER_SECOND_MIN` from the beginning.
+    A body is too slow if it falls more than `seconds_behind` behind a constant rate of `BYTES_PER_SECOND_MIN`.
     """
-    file = tempfile.TemporaryFile()  # noqa: SIM115  handed on
+    file = tempfile.TemporaryFile()  # noqa: SIM115  the caller closes it
     try:
         async for part in _parts(request, size, seconds_behind, 1 / BYTES_PER_SECOND_MIN):
             file.write(part)
@@ -46,7 +46,7 @@ async def spool_body(request: Request, size: int, seconds_behind: float) -> IO[b
 
 
 def declared_size(request: Request, bytes_max: int) -> int | None:
-    """What the header says, if it says anything; raises `Problem` if that is too large or no number."""
+    """The size in the Content-Length header, or `None`; raises `Problem` if it is too large or not a number."""
     declared = request.headers.get("content-length")
     if declared is None:
         return None
@@ -58,7 +58,7 @@ def declared_size(request: Request, bytes_max: int) -> int | None:
 
 
 async def until_left(request: Request) -> None:
-    """Return when the client has gone; to be called after the body was read."""
+    """Return when the client has disconnected; call it after the body was read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -66,7 +66,7 @@ async def until_left(request: Request) -> None:
 async def _parts(
     request: Request, bytes_max: int, seconds_max: float, seconds_per_byte: float = 0.0
 ) -> AsyncIterator[bytes]:
-    """The body as it comes; every byte that came leaves it more time."""
+    """The body in parts as they arrive; each received byte extends the deadline by `seconds_per_byte`."""
     size, end = 0, asyncio.get_running_loop().time() + seconds_max
     try:
         async with asyncio.timeout_at(end) as limit:

@@ -1,4 +1,4 @@
-"""An HTTP client whose requests end in time whatever the server does, and are repeated with the same bytes."""
+"""An HTTP client: each request has a time limit whatever the server does, and is retried with the same bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RETRIED: Final = frozenset({408, 429, 500, 502, 503, 504})
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """How long one request may take, more for large bodies, and how often it is made before giving up."""
+    """Limits of one request: seconds, plus time for the body at `bytes_per_second`; attempts, and the first pause."""
 
     seconds: float = 20.0
     attempts: int = 4
@@ -29,7 +29,7 @@ class RequestLimits:
 
 @dataclass(frozen=True)
 class HttpAnswer:
-    """Status and body of a response; `length` is what its header says of the body, also where none is sent."""
+    """Status and body of a response; `length` is its Content-Length header, which a response to HEAD has too."""
 
     status: int
     body: bytes
@@ -37,7 +37,7 @@ class HttpAnswer:
 
 
 class HttpClient:
-    """One HTTP client over one base URL, for any number of threads, which take turns."""
+    """An HTTP client for one base URL. Any number of threads may use it; requests run one at a time."""
 
     def __init__(self, url: str, effort: RequestLimits | None = None) -> None:
         if not url.startswith(("http://", "https://")):
@@ -61,7 +61,7 @@ class HttpClient:
         content: bytes = b"",
         headers: Mapping[str, str] | None = None,
     ) -> HttpAnswer:
-        """The response, once there is one that stays; raises `UnavailableError` after the last attempt."""
+        """The first response whose status is not in `RETRIED`; raises `UnavailableError` after the last attempt."""
         reason = ""
         for attempt in range(self._effort.attempts):
             if attempt:
@@ -92,7 +92,7 @@ class HttpClient:
         self, method: str, path: str, bytes_max: int, content: bytes, headers: Mapping[str, str]
     ) -> HttpAnswer:
         if self._client is None:
-            is_safe = self.url.startswith("https://")  # reading the system's certificates takes a while
+            is_safe = self.url.startswith("https://")  # loading the system's certificates is slow; plain HTTP skips it
             headers_always = {"Accept-Encoding": "identity"}
             self._client = httpx.AsyncClient(
                 timeout=self._effort.seconds, headers=headers_always, verify=is_safe, trust_env=True

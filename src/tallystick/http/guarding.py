@@ -1,4 +1,4 @@
-"""Limits on HTTP connections: how many there are, how many of one address, and how long one may be idle."""
+"""Limits on HTTP connections: how many in all, how many from one address, and how long one may be idle."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, Final
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HOST_BITS: Final = 64
-"""Of an IPv6 address; a host has all addresses that share them."""
+"""Bits of an IPv6 network: one host usually owns all addresses of its network."""
 
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """How many connections there are at once and with one address elsewhere, and the seconds for a request's head.
+    """Limits on concurrent connections, in all and per remote address, and the seconds for a request's head.
 
-    Those of this machine are limited by the whole alone: they may come from a proxy that speaks for everybody.
+    Connections from this machine have no limit per address: they may come from a proxy that serves many clients.
     """
 
     connections: int = 2048
@@ -26,15 +26,15 @@ class ConnectionLimits:
     head_s: float = 10.0
 
     def affordable(self) -> ConnectionLimits:
-        """These limits, with at most half as many connections as this process may open files."""
+        """These limits, with at most half as many connections as this process may have open files."""
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return self if files == resource.RLIM_INFINITY else replace(self, connections=min(self.connections, files // 2))
 
 
 class GuardedProtocol(H11Protocol):
-    """A connection that is closed if its address has too many, or if the head of a request does not come in time.
+    """A connection that is closed if its address has too many, or if the head of a request does not arrive in time.
 
-    Where there are too many in all, that one gives way whose request has been waited for longest.
+    If there are too many connections in all, the one that has waited longest for a request is closed.
     """
 
     def __init__(self, limits: ConnectionLimits, *args: Any, **named: Any) -> None:
@@ -44,14 +44,14 @@ class GuardedProtocol(H11Protocol):
         self._limits = limits
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the timer of the connection, and close one where there are too many."""
+        """Start the timer of this connection; close a connection if there are too many."""
         super().connection_made(transport)
         self.origin = origin_of(self.client)
         self._wait()
         self._make_room()
 
     def data_received(self, data: bytes) -> None:
-        """Stop waiting once there is something to answer; wait anew where a request has begun, and is not whole."""
+        """Stop the timer once a request's head is complete; start it again for the next request."""
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop_waiting()
@@ -59,7 +59,7 @@ class GuardedProtocol(H11Protocol):
             self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop waiting."""
+        """Stop the timer."""
         self._stop_waiting()
         super().connection_lost(exc)
 
@@ -80,16 +80,16 @@ class GuardedProtocol(H11Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody has begun to close it."""
+        """Whether the connection is not being closed."""
         return not self.transport.is_closing()
 
     def until(self) -> float:
-        """Until when a request is waited for; for ever where there is one to answer."""
+        """When the timer ends, in loop time; infinite while a request is being answered."""
         return float("inf") if self.waiting is None else self.waiting.when()
 
 
 def origin_of(client: tuple[str, int] | None) -> str | None:
-    """Whose connections are counted together: an IPv4 address, or an IPv6 network; `None` for those of this machine."""
+    """The group in which connections are counted: IPv4 address or IPv6 network; `None` for this machine."""
     address = ip_address(client[0].partition("%")[0]) if client else None
     if isinstance(address, IPv6Address):
         address = address.ipv4_mapped or address

@@ -20,9 +20,10 @@ START_SECONDS: Final = 60.0
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that listens; port 0 takes a free one. Raises `UnavailableError` if the address is not to be had."""
+    """A listening socket; port 0 means any free port. Raises `UnavailableError` if the address cannot be used."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio sends at once if it sees TCP
+    # With IPPROTO_TCP, asyncio sets TCP_NODELAY, so that small writes are sent at once.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
@@ -59,7 +60,7 @@ def http_server(app: Any, limits: ConnectionLimits | None = None) -> uvicorn.Ser
 
 @contextmanager
 def served(app: Any, host: str = "127.0.0.1", limits: ConnectionLimits | None = None) -> Iterator[str]:
-    """Serve on a free port from a thread, and give the URL; raises `UnavailableError` if it does not come up."""
+    """Serve on a free port from a thread and yield the URL; raises `UnavailableError` if the server does not start."""
     server, listening = http_server(app, limits), bind(host, 0)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="http")
     thread.start()

@@ -1,4 +1,4 @@
-"""Requests that are refused: what the server raises, how it answers (RFC 9457), and what a client makes of it."""
+"""Refused requests: what the server raises, what it answers (RFC 9457), and which error a client raises from it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MEDIA_TYPE: Final = "application/problem+json"
 
 @dataclass(eq=False)
 class Problem(Exception):  # noqa: N818  RFC 9457's noun
-    """A refused request: status, code for programs, a line for people, and the parameter at fault if there is one."""
+    """A refused request: HTTP status, code for programs, one line for people, and the wrong parameter if any."""
 
     status: int
     code: str | None
@@ -46,13 +46,13 @@ def answer_errors(
     form: Callable[[Problem], Response],
     problems: Mapping[type[Exception], Callable[[Request, Any], Problem]],
 ) -> None:
-    """Answer problems in one form, and so every other error that has an entry in `problems`."""
+    """Answer every `Problem` as `form` writes it, and every error type in `problems` likewise."""
     for kind, problem_of_kind in ({Problem: lambda _, problem: problem} | dict(problems)).items():
         app.add_exception_handler(kind, _handler(form, problem_of_kind))
 
 
 def problem_of(error: TallyError) -> Problem:
-    """How an error is told to a client."""
+    """The problem with which a server answers an error: 409, 401, 503, 413 or 400 by its type."""
     if isinstance(error, RuleError):
         return Problem(409, error.code, str(error))
     if isinstance(error, ProofError):
@@ -63,7 +63,7 @@ def problem_of(error: TallyError) -> Problem:
 
 
 def error_of(status: int, body: bytes, where: str) -> TallyError:
-    """The error that a client raises for a refusal; one in no known form is `UnavailableError`."""
+    """The error that a client raises for a refusal; `UnavailableError` if the body has no known form."""
     try:
         problem = decode(body, "problem")
     except MalformedError:

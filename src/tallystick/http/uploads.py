@@ -1,4 +1,4 @@
-"""A limit on concurrent uploads: of all clients together, of each owner, and of owners with a smaller share."""
+"""Limits on concurrent uploads: in all, per owner, and for owners who may use only a share of all places."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OF_ONE_OWNER: Final = 2
 
 
 class Uploads:
-    """Counts the uploads of one server; for use from one thread."""
+    """Counts the uploads of one server; not thread-safe."""
 
     def __init__(self) -> None:
         self._owners = Counter[str]()
@@ -24,7 +24,7 @@ class Uploads:
     def one(self, owner: str, share: Fraction) -> Iterator[None]:
         """Count one upload while the block runs.
 
-        Raises `Problem` with status 429 where the owner has too many, or all together fill `share` of the places.
+        Raises `Problem` with status 429 if the owner has too many, or if `share` of all places are taken.
         """
         if self._owners[owner] >= OF_ONE_OWNER or self._owners.total() >= AT_ONCE * share:
             raise Problem(429, "busy", "too many uploads at once; come back", headers={"Retry-After": "1"})

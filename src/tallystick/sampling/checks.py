@@ -1,4 +1,4 @@
-"""Rows that a token can be chosen from: logits, positions and histories that fit together, a sampler with a form."""
+"""Checks before a token is chosen: logits, positions and histories fit together, and the sampler has a known form."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check_form(sampler: Sampler) -> None:
 
 
 def check_rows(logits: Logits, positions: Sequence[int], histories: Sequence[Sequence[int]]) -> None:
-    """Raise `MalformedError` unless these are rows that can be chosen from."""
+    """Raise `MalformedError` unless logits are F32[rows, vocabulary] and positions and histories fit them."""
     if logits.dtype != np.float32 or logits.ndim != 2:
         raise MalformedError(f"logits: {logits.dtype}{list(logits.shape)}, not float32[rows, vocabulary]")
     check_places(logits.shape, positions, histories)

@@ -29,8 +29,8 @@ def choose(
     Args:
         logits: F32[rows, V], V at most 2²⁰; NaN counts as −∞, +∞ as the largest F32.
         sampler: settings and seed.
-        positions: each row's place in its answer, from 0.
-        histories: each row's tokens so far, prompt and answer; used by the repetition penalty alone.
+        positions: the position of each row in its answer, from 0.
+        histories: the tokens before each row, prompt and answer; only the repetition penalty uses them.
 
     Raises `MalformedError` for logits, positions or tokens outside their range, and for a row where no token is left;
     `UsageError` for a sampler of unknown form.
@@ -47,10 +47,10 @@ def choose(
 def scores(
     logits: Logits, sampler: Sampler, positions: Sequence[int], histories: Sequence[Sequence[int]]
 ) -> npt.NDArray[np.int64]:
-    """Keys of kept tokens with their noise, I64[rows, V]: the first largest of a row is the token chosen.
+    """Keys of kept tokens plus noise, I64[rows, V]; the chosen token is the first with the largest score of its row.
 
-    `MASKED` for tokens that are out; greedy choice has no noise. Raises as `choose`, and `UsageError` for the form
-    `cdf`, which chooses by sums.
+    The score is `MASKED` for tokens that are filtered out. Greedy choice has no noise. Raises as `choose`, and
+    `UsageError` for the form `cdf`, which chooses by sums.
     """
     if sampler.form == "cdf" and not sampler.is_greedy:
         raise UsageError("a sampler of the form cdf has no scores: it chooses by sums of weights")
@@ -66,14 +66,14 @@ def scores(
 def weights(
     logits: Logits, sampler: Sampler, positions: Sequence[int], histories: Sequence[Sequence[int]]
 ) -> npt.NDArray[np.int64]:
-    """Weights of kept tokens, I64[rows, V] of scale 2⁴⁰, 0 for those that are out; raises as `choose`."""
+    """Weights of kept tokens, I64[rows, V] of scale 2⁴⁰; 0 for tokens that are filtered out. Raises as `choose`."""
     return fixed.exp2(ARRAYS, keys(logits, sampler, positions, histories))
 
 
 def kept(
     logits: Logits, sampler: Sampler, positions: Sequence[int], histories: Sequence[Sequence[int]]
 ) -> npt.NDArray[np.bool_]:
-    """The tokens that the filters leave, BOOL[rows, V]; raises as `choose`."""
+    """Which tokens the filters keep, BOOL[rows, V]; raises as `choose`."""
     return np.asarray(keys(logits, sampler, positions, histories) != MASKED, np.bool_)
 
 

@@ -18,7 +18,7 @@ EXPONENT_BIAS: Final = 1023
 SIGNIFICAND_BITS: Final = 52
 FAR_BELOW: Final = -900 * fixed.ONE
 ALLOWANCE: Final = 1 + 2.0**-20
-"""Far more than float64 rounds, and than a noise key differs from the real number it stands for."""
+"""A factor far above the rounding of float64 and the error of a noise key."""
 SCALARS_MAX: Final = 8
 
 
@@ -31,8 +31,9 @@ def draw_largest(keys: Keys) -> int:
 def draw_gumbel(keys: Keys, words: Keys) -> int:
     """The token of the largest key + `fixed.gumbel(word)`, −1 where all are masked.
 
-    For t = v / 2⁵³ the noise is at most log₂(ln 2 / t), so that a token reaches a score s only if
-    t ≤ 2^(key − s)·ln 2: few do that reach the score of a token with nearly the best t / 2^key.
+    For t = v / 2⁵³ the noise is at most log₂(ln 2 / t). So a token reaches a score s only if t ≤ 2^(key − s)·ln 2.
+    The exact noise is computed for those tokens only. They are few where s is the score of a token whose t / 2^key is
+    nearly the smallest.
     """
     tokens = np.flatnonzero(keys != MASKED)
     if not len(tokens):
@@ -61,12 +62,12 @@ def threshold(word: int, total: int) -> int:
 
 
 def reach(score: int) -> float:
-    """The largest v / 2^key of a token that reaches a score."""
+    """The largest v / 2^key with which a token can reach `score`."""
     return math.exp2(fixed.UNIFORM_BITS - score / fixed.ONE) * math.log(2) * ALLOWANCE
 
 
 def noisy(keys: Keys, words: Keys) -> Keys:
-    """Keys with their noise; what is masked stays so."""
+    """Keys plus noise; masked keys stay masked."""
     return np.where(keys == MASKED, keys, keys + fixed.gumbel(ARRAYS, words))
 
 
@@ -77,5 +78,5 @@ def _scores(keys: Keys, words: Keys) -> Keys:
 
 
 def at_least_exp2(keys: Any) -> Any:
-    """The bits of a float64 of at least 2^key and at most 1.07 times as much: 2ⁿ·(1 + f) for n + f, key ≥ −900."""
+    """The bits of a float64 from 2^key to 1.07·2^key, for keys of at least −900: 2ⁿ·(1 + f) where key = n + f."""
     return (keys + EXPONENT_BIAS * fixed.ONE) << (SIGNIFICAND_BITS - fixed.KEY_BITS)

@@ -1,11 +1,11 @@
-"""What filters keep of logits that are known only within a spread.
+"""The tokens that filters keep when logits are known only within a spread.
 
-Two logits are known *within a spread m* when their difference is known up to m: each may be off by m/2. Then a token
-is *possibly* kept if some such logits keep it, and *surely* kept if all do. Both are decided from the safe side: one
-said not to be possible is impossible, one said to be sure is sure. At m = 0 both are what the filters keep, up to
-the rounding of fixed-point numbers.
+Logits are known *within a spread m* when each may be off by m/2, so that each difference is known up to m. A token is
+*possibly* kept if some such logits keep it, and *surely* kept if all of them do. Both answers are conservative: a token
+that is not `possible` is never kept, a token that is `sure` is always kept. At m = 0 both sets are what the filters
+keep, up to the rounding of fixed-point numbers.
 
-Either keeps the tokens of the largest logits, down to some rank: what is asked is that rank, found by halving.
+Each set holds the tokens of the largest logits down to some rank. A binary search finds that rank.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tallystick.sampling.ranks import Ranks, Reals
 from tallystick.transcripts.sampler import Sampler
 
 RELATIVE: Final = 2.0**-26
-"""More than a fixed-point weight differs from the real one, relative to it (measured: 2⁻³⁰), and float64 sums round."""
+"""Bounds the relative error of a fixed-point weight (measured: 2⁻³⁰) and of a sum in float64."""
 ABSOLUTE: Final = 2.0 ** (2 - WEIGHT_BITS)
-"""More than a fixed-point weight is rounded by, relative to the heaviest."""
+"""Bounds the rounding of a fixed-point weight, relative to the heaviest weight."""
 SWING_MAX: Final = 700.0
-"""The largest exponent whose power is a float64."""
+"""The largest exponent whose power of e is a finite float64."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class FilterEdges:
 
     @cached_property
     def temperature(self) -> float:
-        """The temperature, at least that at which keys no longer grow."""
+        """The temperature, but not below the one at which keys reach their largest scale."""
         return KEYS_PER_LOGIT / logit_scale(self.sampler.temperature)
 
     @cached_property
@@ -56,26 +56,27 @@ class FilterEdges:
 
     @cached_property
     def sums(self) -> Reals:
-        """Entry i: the weight of the i heaviest, F64[V + 1]."""
+        """Entry i: the total weight of the i heaviest tokens, F64[V + 1]."""
         return np.concatenate([[0.0], np.cumsum(self.weights)])
 
     def weight(self, x: float) -> float:
-        """exp(x / T) of a logit."""
+        """The weight of logit `x`: exp(x / T)."""
         return math.exp(x / self.temperature)
 
     def possible(self, x: float, spread: float) -> bool:
-        """Whether some logits within `spread` keep a token whose logit is x here."""
+        """Whether some logits within `spread` keep a token whose logit in `ranks` is `x`."""
         spread += self._rounding
-        is_near = x >= self._at_k - spread and x >= self._least - spread
+        least_of_top_k = self.ranks.at(self._k - 1)
+        is_near = x >= least_of_top_k - spread and x >= self._least - spread
         return x > -math.inf and is_near and self._possibly_in_p(x, spread)
 
     def sure(self, x: float, spread: float) -> bool:
-        """Whether all logits within `spread` keep a token whose logit is x here."""
+        """Whether all logits within `spread` keep a token whose logit in `ranks` is `x`."""
         spread += self._rounding
         if x == -math.inf or not (self._k == len(self.ranks) or x > self._after_k + spread):
             return False
-        others = self._second if x == 0.0 else 0.0
-        return x - spread > others + self._least and self._surely_in_p(x, others, spread)
+        largest_other = (self.ranks.at(1) if len(self.ranks) > 1 else -math.inf) if x == 0.0 else 0.0
+        return x - spread > largest_other + self._least and self._surely_in_p(x, largest_other, spread)
 
     def count_possible(self, spread: float) -> int:
         """How many tokens are possibly kept."""
@@ -86,11 +87,11 @@ class FilterEdges:
         return self._count(lambda x: self.sure(x, spread))
 
     def _count(self, is_kept: Callable[[float], bool]) -> int:
-        """How many of the largest logits are kept, where none is that is smaller than one that is not."""
+        """How many tokens `is_kept` accepts; if it accepts a logit, it accepts every larger one."""
         return bisect_left(range(len(self.ranks)), True, key=lambda rank: not is_kept(self.ranks.at(rank)))
 
     def _possibly_in_p(self, x: float, spread: float) -> bool:
-        """Heavier tokens are those above x by more than the spread; they weigh least, all others most."""
+        """Most favourable case: heavier tokens (above x by more than the spread) weigh least, all others most."""
         heavier = self.ranks.above(x + spread) if self._share < 1.0 else 0
         if heavier == 0:
             return True
@@ -99,9 +100,9 @@ class FilterEdges:
         slack = RELATIVE * (above + others) + ABSOLUTE * len(self.ranks)
         return self._share > 0.0 and above * (1.0 - self._share) < self._share * others + slack
 
-    def _surely_in_p(self, x: float, others: float, spread: float) -> bool:
-        """Heavier tokens are all those not surely lighter; they weigh most, all others least."""
-        if self._share >= 1.0 or x - spread > others:
+    def _surely_in_p(self, x: float, largest_other: float, spread: float) -> bool:
+        """Least favourable case: all tokens that are not surely lighter weigh most, all others weigh least."""
+        if self._share >= 1.0 or x - spread > largest_other:
             return True
         heavier, own = min(self.ranks.at_least(x - spread), self._k), self.weight(x)
         surely_in = self.ranks.above(self._after_k + spread) if self._k < len(self.ranks) else self._k
@@ -119,12 +120,15 @@ class FilterEdges:
 
     @cached_property
     def _rest(self) -> Reals:
-        """Entry i: the weight of what top-k keeps but the i heaviest, F64[k + 1]; a difference would lose the light."""
+        """Entry i: the weight of what top-k keeps without the i heaviest, F64[k + 1].
+
+        Summed from the light end: a difference of two large sums would round small weights away.
+        """
         return np.concatenate([np.cumsum(self.weights[: self._k][::-1])[::-1], [0.0]])
 
     @cached_property
     def _without_first(self) -> Reals:
-        """Entry i: the weight of the i heaviest but the first of them, F64[V + 1]."""
+        """Entry i: the weight of the i heaviest tokens without the first, F64[V + 1]."""
         return np.concatenate([[0.0, 0.0], np.cumsum(self.weights[1:])])
 
     @cached_property
@@ -132,18 +136,9 @@ class FilterEdges:
         return min(self.sampler.top_k or len(self.ranks), len(self.ranks))
 
     @cached_property
-    def _at_k(self) -> float:
-        """The least logit that top-k keeps."""
-        return self.ranks.at(self._k - 1)
-
-    @cached_property
     def _after_k(self) -> float:
         """The largest logit that top-k leaves out."""
         return self.ranks.at(self._k) if self._k < len(self.ranks) else -math.inf
-
-    @cached_property
-    def _second(self) -> float:
-        return self.ranks.at(1) if len(self.ranks) > 1 else -math.inf
 
     @cached_property
     def _share(self) -> float:
@@ -159,6 +154,6 @@ class FilterEdges:
 
     @cached_property
     def _rounding(self) -> float:
-        """More than the rounding of keys and weights moves a token against an edge, in logits."""
+        """Bounds how far the rounding of keys and weights moves a token relative to a filter's edge, in logits."""
         at_least = ABSOLUTE * math.exp(-self._least / self.temperature) if self._least > -math.inf else 0.0
         return self.temperature * (RELATIVE + at_least)

@@ -1,9 +1,10 @@
-"""Which claimed tokens are plainly the sampler's choice, found in about one pass over the logits.
+"""A fast test that claimed tokens are the sampler's choice, in about one pass over the logits.
 
-The score l_c + T·g_c of the claimed token needs one word. Another token j is ahead only if its noise makes up for
-l_j < l_c, so that noise is drawn for the few tokens whose logit lies less than T·`reach` below that score. One left out
-is ahead with probability exp((l_j − score)/T) < e^−reach at most; from `EVERY_TOKEN` on none is left out. A token that
-is not the choice for that reason alone passes, and no other: where filters or a tie leave a doubt, the answer is no.
+The score l_c + T·g_c of the claimed token needs one random word. Another token j with l_j < l_c has a higher score only
+if its noise is large enough. So noise is drawn only for tokens whose logit is less than T·`reach` below that score. A
+skipped token has a higher score with probability at most exp((l_j − score)/T) < e^−reach. With a `reach` of
+`EVERY_TOKEN` or more no token is skipped. Skipping is the only way in which a wrong token can pass: where filters or a
+tie leave a doubt, the answer is no.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ EVERY_TOKEN: Final = 37.0
 """More than the largest noise, −ln(2⁻⁵³) in nats."""
 USUAL_REACH: Final = 7.0
 NEAR: Final = 2.0**-20
-"""A tie, in units of T: far more than keys and noise are rounded by."""
+"""Scores this close count as a tie, in units of T; far above the rounding of keys and noise."""
 INEXACT: Final = 2.0**-13
-"""More than a sum of float32 weights is off by, relative to it."""
+"""Bounds the relative error of a sum of float32 weights."""
 CANDIDATES_MAX: Final = 4096
 
 
@@ -50,34 +51,34 @@ class Rows:
 
     @cached_property
     def temperature(self) -> float:
-        """0 for a greedy sampler."""
+        """T in units of logits; 0 for a greedy sampler."""
         return 0.0 if self.sampler.is_greedy else KEYS_PER_LOGIT / logit_scale(self.sampler.temperature)
 
     @cached_property
     def penalty(self) -> float:
-        """1 where no token was seen before."""
+        """The repetition penalty; 1 if all histories are empty."""
         return self.sampler.repetition_penalty if any(len(history) for history in self.histories) else 1.0
 
     @cached_property
     def is_filtering(self) -> bool:
-        """Whether filters can take tokens away."""
+        """Whether filters can remove tokens."""
         return not self.sampler.is_greedy and (
             0 < self.sampler.top_k < self.logits.shape[1] or self.top_p < 1.0 or self.min_p > 0.0
         )
 
     @cached_property
     def top_k(self) -> int:
-        """The number of tokens that top-k leaves."""
+        """The number of tokens that top-k keeps."""
         return self.sampler.top_k or self.logits.shape[1]
 
     @cached_property
     def top_p(self) -> float:
-        """Rounded to 30 bits."""
+        """The share of top-p, rounded to 30 bits."""
         return share_of(self.sampler.top_p, "top_p") / (1 << SHARE_BITS)
 
     @cached_property
     def min_p(self) -> float:
-        """Rounded to 30 bits."""
+        """The share of min-p, rounded to 30 bits."""
         return share_of(self.sampler.min_p, "min_p") / (1 << SHARE_BITS)
 
     def penalised(self, rows: Integers, tokens: Integers) -> Reals:
@@ -90,7 +91,7 @@ class Rows:
 
     @cached_property
     def seen(self) -> Flags:
-        """The tokens of each row's history, BOOL[rows, V]; a lookup takes constant time however long a prompt is."""
+        """The tokens of each row's history, BOOL[rows, V]: a lookup takes constant time for any length of prompt."""
         seen = np.zeros(self.logits.shape, np.bool_)
         for row, history in zip(seen, self.histories, strict=True):
             row[np.asarray(history, np.int64)] = True
@@ -107,7 +108,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Tokens that might be ahead of the claimed one, of all rows in sequence, the claimed ones among them."""
+    """Tokens that might score higher than the claimed token, and the claimed tokens; all rows, one after the other."""
 
     rows: Integers
     tokens: Integers
@@ -123,9 +124,9 @@ def plainly_chosen(
     histories: Sequence[Sequence[int]],
     reach: float = USUAL_REACH,
 ) -> Flags:
-    """Whether each row's token is surely the choice, BOOL[rows]; always no for the form `cdf`, which has no scores.
+    """Whether each row's token is surely the choice, BOOL[rows]; always false for the form `cdf`, which has no scores.
 
-    Arguments as for `choose`, which has checked them.
+    Arguments as for `choose`; the caller has checked them.
     """
     if not len(tokens) or (sampler.form == "cdf" and not sampler.is_greedy):
         return np.zeros(len(tokens), np.bool_)
@@ -144,7 +145,7 @@ def plainly_chosen(
 
 
 def _candidates(rows: Rows, scores: Reals, cuts: Reals) -> tuple[Candidates, Flags]:
-    """The tokens at or above the cuts, and which rows have too many of them or some that are no numbers."""
+    """The tokens at or above the cuts; and the rows that have too many of them, or logits that are not finite."""
     least = np.nextafter(cuts.astype(np.float32), np.float32(-np.inf))
     hits = np.empty(rows.logits.shape[1], np.bool_)
     found = [np.flatnonzero(np.greater_equal(row, cut, out=hits)) for row, cut in zip(rows.logits, least, strict=True)]
@@ -168,7 +169,7 @@ def _raised(rows: Rows, row: int, cut: float) -> Integers:
 
 
 def _survives_filters(rows: Rows, found: Candidates, own: Reals, doubtful: Flags) -> Flags:
-    """Whether the claimed token is surely kept, and whatever is ahead of it surely not."""
+    """Whether the filters surely keep the claimed token and surely remove every token that scores higher."""
     count = len(own)
     above = (found.logits >= own[found.rows]) & (found.tokens != rows.claimed[found.rows])
     is_open = _any(above | found.is_ahead, found.rows, count) & ~doubtful
@@ -181,7 +182,7 @@ def _survives_filters(rows: Rows, found: Candidates, own: Reals, doubtful: Flags
 
 
 def _survives(rows: Rows, row: int, x: Reals, is_ahead: Flags, own: float) -> bool:
-    """One row, whose tokens of at least `own` and those ahead are all among `x`."""
+    """`_survives_filters` for one row; `x` holds all logits of at least `own` and of all tokens that score higher."""
     temperature, near = rows.temperature, rows.temperature * NEAR
     ahead, x = x[is_ahead], np.sort(x)
     least = float(x[-1]) + temperature * math.log(rows.min_p) if rows.min_p > 0 else -math.inf
@@ -197,7 +198,11 @@ def _survives(rows: Rows, row: int, x: Reals, is_ahead: Flags, own: float) -> bo
 
 
 def _survives_top_p(rows: Rows, row: int, x: Reals, lighter: Integers, heavier: int, own: float) -> bool:
-    """`x` ascends; `lighter` of it are not heavier than each token ahead, and the last `heavier` are own or more."""
+    """Whether top-p keeps the claimed token and removes each token ahead.
+
+    `x` is ascending. `lighter` counts for each token ahead the logits that are not larger. The last `heavier` logits of
+    `x` are at least `own`.
+    """
     weights = np.exp((x - x[-1]) / rows.temperature)
     others = float(weights[-heavier:].sum()) - math.exp((own - float(x[-1])) / rows.temperature)
     before = 0.0 if heavier == 1 else others * (1 + INEXACT)
@@ -211,9 +216,10 @@ def _survives_top_p(rows: Rows, row: int, x: Reals, lighter: Integers, heavier: 
 
 
 def _total(rows: Rows, row: int, weights: Reals, largest: float) -> tuple[float, float]:
-    """What all tokens that top-k leaves weigh at least and at most, where top-k leaves more than are here.
+    """Least and greatest weight of all tokens that top-k keeps, where it keeps more than `weights` holds.
 
-    A penalty above 1 makes some tokens lighter than their logits; those that one below 1 makes heavier are here.
+    The sum over all logits ignores the penalty. A penalty above 1 makes seen tokens lighter, so the sum is an upper
+    bound. A penalty below 1 makes them heavier, but every token that it raises above the cut is in `weights`.
     """
     seen, every = float(weights.sum()), rows.logits[row]
     if rows.top_k < len(every):

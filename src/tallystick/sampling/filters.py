@@ -1,6 +1,6 @@
-"""Keys of one row of logits, and those that the filters keep: `operators.tally.sampling` in plain NumPy.
+"""Keys of one row of logits and the filters on them: `operators.tally.sampling` in plain NumPy.
 
-Results are those of the operators, bit for bit; a test holds them to it.
+Results equal those of the operators bit for bit; a test compares them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Reals = npt.NDArray[np.float64]
 
 
 def relative_logits(logits: Logits, sampler: Sampler, history: Sequence[int]) -> Reals:
-    """F32[V] logits after the penalty relative to the largest, F64[V], −∞ for what is out; `history` as for keys."""
+    """Logits after the penalty minus the largest, F64[V]; −∞ for NaN and −∞. `history` holds token ids below V."""
     x = _penalized(_plain_logits(logits), sampler.repetition_penalty, history)
     largest = x.max()
     return x if largest == -math.inf else x - largest
@@ -50,7 +50,7 @@ def keys_of(logits: Logits, sampler: Sampler, history: Sequence[int]) -> Keys:
 
 
 def filtered(keys: Keys, sampler: Sampler) -> Keys:
-    """Keys with those masked that top-k, top-p and min-p take away, in this order; greedy choice takes none away."""
+    """Keys after top-k, top-p and min-p, in this order; removed tokens are `MASKED`. Greedy choice removes none."""
     if sampler.is_greedy:
         return keys
     keys = _keep_top_k(keys, sampler.top_k)
@@ -83,12 +83,12 @@ def _keep_top_k(keys: Keys, k: int) -> Keys:
 
 
 def _keep_top_p(keys: Keys, share: int) -> Keys:
-    """Tokens so light that all of them together are outside need no sorting."""
     if share == 1 << SHARE_BITS:
         return keys
     weights = fixed.exp2(ARRAYS, keys)
     total = int(weights.sum())
     target = max(_part_of(total, share), 1)
+    # All tokens lighter than this weigh less than total − target together: top-p removes them, so skip sorting them.
     heavy = np.sort(weights[weights >= (total - target) // len(keys)])[::-1]
     if not total:
         return keys

@@ -1,13 +1,14 @@
-"""How far logits would have to move apart for a sampler to choose a claimed token.
+"""How much logits must change for a sampler to choose a claimed token.
 
-The *margin* of a token is the least spread m such that logits that differ from the given ones by m/2 at most could make
-the sampler choose it: 0 for the token it does choose, infinite for one that is out. Where honest logits differ by ε at
-most, every honest token has a margin of 2ε at most: the *tie band*. A token beyond it was not chosen from such logits.
+The *margin* of a token is the least spread m such that the sampler could choose it from logits that differ from the
+given ones by at most m/2. It is 0 for the token that the sampler chooses, and infinite where no spread is enough.
+If honest logits differ by at most ε, every honest token has a margin of at most 2ε: the *tie band*. A token beyond the
+tie band was not chosen from such logits.
 
-Gumbel form: the claimed token has to be possibly kept, and every token whose score l + T·g is larger by more than m has
-to be possibly filtered out. Without filters that is DiFR's margin, max(l + T·g) − (l_c + T·g_c) (arXiv 2511.20621, §3).
-By sums: the threshold u has to lie between the running sums before and after the token, whose odds a spread m moves by
-exp(±m/T) at most. Greedy: max l − l_c. Each condition is necessary, so that a margin is never overstated.
+Gumbel form: the claimed token must be possibly kept, and every token whose score l + T·g is larger by more than m must
+be possibly filtered out. Without filters that is DiFR's margin, max(l + T·g) − (l_c + T·g_c) (arXiv 2511.20621, §3).
+Form by sums: the threshold u must lie between the running sums before and after the token; a spread m changes the odds
+of these sums by at most exp(±m/T). Greedy: max l − l_c. Each condition is necessary, so a margin is never too large.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from tallystick.sampling.stream import position_words
 from tallystick.transcripts.sampler import Sampler
 
 ROUNDED: Final = 4
-"""More than a difference of two keys is rounded by."""
+"""Bounds the rounding of a difference of two keys."""
 HALVINGS: Final = 30
 LEAST_SPREAD: Final = 2.0**-20
-"""A spread in units of T of which no smaller one is told from 0."""
+"""The smallest spread that is searched for, in units of T."""
 DOUBLINGS: Final = 256
-"""From the least spread of the lowest temperature to beyond the largest difference of logits."""
+"""Enough to go from the least spread of the lowest temperature to beyond the largest difference of logits."""
 AT_ONCE: Final = 256
-"""Rows that are looked at together, so that memory does not grow with an answer."""
+"""Rows per batch, so that memory does not grow with the length of an answer."""
 
 
 def margins(
@@ -55,7 +56,7 @@ def margins(
 ) -> Reals:
     """The margin of each row's claimed token in logits, F64[rows]; arguments otherwise as for `choose`.
 
-    Rows whose token is the choice are told apart by the fast path (`plainly_chosen`); `reach` says how thoroughly.
+    The fast path (`plainly_chosen`) finds rows whose token is the choice; `reach` says how thorough it is.
     Raises `MalformedError` for rows that cannot be chosen from and for a token outside the vocabulary. Of histories
     only their number is checked.
     """
@@ -72,7 +73,7 @@ def margins(
 
 
 def margin(logits: Logits, token: int, sampler: Sampler, position: int, history: Sequence[int]) -> float:
-    """The margin of one row's token, without checks and short cuts."""
+    """The margin of one row's token, in logits, without checks and without the fast path."""
     x = relative_logits(logits, sampler, history)
     if x[token] == -math.inf:
         return math.inf
@@ -91,9 +92,10 @@ def _drawn(x: Reals, token: int, sampler: Sampler, position: int) -> float:
 
 
 def _largest_score(x: Reals, token: int, sampler: Sampler, words: Keys) -> float:
-    """By logits, not by keys: those end at a lowest key, where the temperature is low.
+    """The margin in the Gumbel form, before the penalty's stretch.
 
-    Of the tokens ahead by more than a spread all have to be possibly out: the heaviest of them stands for all.
+    It is computed from logits, not from keys: at a low temperature the lowest key cuts off differences. Every token
+    ahead by more than a spread must be possibly filtered out. It is enough to check the heaviest of them.
     """
     scores = x + (fixed.gumbel(ARRAYS, words) - ROUNDED) / logit_scale(sampler.temperature)
     leads = scores - scores[token] - ROUNDED / logit_scale(sampler.temperature)
@@ -113,7 +115,7 @@ def _largest_score(x: Reals, token: int, sampler: Sampler, words: Keys) -> float
 
 @dataclass(frozen=True)
 class RunningSums:
-    """A claimed token between running sums: `x` as of `Ranks`, and the word that was drawn."""
+    """A claimed token in the form by sums: `x` as in `Ranks.logits`, and the random word of its position."""
 
     x: Reals
     token: int
@@ -122,7 +124,7 @@ class RunningSums:
 
     @cached_property
     def edges(self) -> FilterEdges:
-        """The filters."""
+        """The filters of `sampler` over `x`."""
         return FilterEdges(Ranks(self.x), self.sampler)
 
     @cached_property
@@ -133,12 +135,12 @@ class RunningSums:
 
     @cached_property
     def until(self) -> WeightSums:
-        """The token and those before it."""
+        """The sums over the token and those before it in the vocabulary."""
         return self._weight_sums(np.arange(len(self.x)) <= self.token)
 
     @cached_property
     def since(self) -> WeightSums:
-        """The token and those after it."""
+        """The sums over the token and those after it in the vocabulary."""
         return self._weight_sums(np.arange(len(self.x)) >= self.token)
 
     def _weight_sums(self, are: npt.NDArray[np.bool_]) -> WeightSums:
@@ -151,9 +153,10 @@ class RunningSums:
 
 @dataclass(frozen=True)
 class WeightSums:
-    """Weights of some tokens relative to the heaviest of them, whose own is exp(`largest`): none is lost as too small.
+    """Weights of some tokens, stored relative to the heaviest so that none underflows; the heaviest is exp(`largest`).
 
-    `own` is that of the claimed token, entry i of `others` that of those of the i largest logits besides, F64[V + 1].
+    `own` is the weight of the claimed token. Entry i of `others`, F64[V + 1], sums the weights of the tokens among the
+    i largest logits, without the claimed token.
     """
 
     largest: float
@@ -161,16 +164,19 @@ class WeightSums:
     others: Reals
 
     def without_own(self, count: int) -> float:
-        """What those of the `count` largest logits weigh but the claimed token."""
+        """The weight of those among the `count` largest logits, without the claimed token."""
         return float(self.others[count]) * math.exp(self.largest)
 
     def raised(self, count: int, by: float) -> float:
-        """What those of the `count` largest logits and the claimed token weigh, times exp(`by`)."""
+        """The weight of those among the `count` largest logits and of the claimed token, times exp(`by`)."""
         return (float(self.others[count]) + self.own) * math.exp(min(self.largest + by, SWING_MAX))
 
 
 def _between_sums(sums: RunningSums) -> float:
-    """The odds of the sum before the token may be lower, those of the sum up to it higher, by exp(m/T)."""
+    """The margin in the form by sums.
+
+    A spread m can lower the odds of the sum before the token by exp(m/T), and raise those of the sum up to it as much.
+    """
     edges, leading, own = sums.edges, sums.leading, float(sums.x[sums.token])
     until, since = sums.until, sums.since
 
@@ -187,9 +193,9 @@ def _between_sums(sums: RunningSums) -> float:
 
 
 def _least(is_explained: Callable[[float], bool], scale: float) -> float:
-    """The least spread that explains, to a part in 2³⁰ of the octave it lies in; infinite where none does.
+    """The least spread for which `is_explained`, to a part in 2³⁰ of its octave; infinite if there is none.
 
-    What a spread explains, a larger one explains, so that the octave is found by halving too.
+    If a spread explains the token, every larger one does. So a binary search finds the octave too.
     """
     octave = bisect_left(range(DOUBLINGS), True, key=lambda each: is_explained(scale * LEAST_SPREAD * 2.0**each))
     if octave == DOUBLINGS:
@@ -203,5 +209,5 @@ def _least(is_explained: Callable[[float], bool], scale: float) -> float:
 
 
 def stretch(sampler: Sampler) -> float:
-    """How much the repetition penalty can stretch a difference of logits, and a tie band with it."""
+    """The largest factor by which the repetition penalty stretches a difference of logits, and so the tie band."""
     return max(1.0, *penalty_factors(sampler.repetition_penalty))

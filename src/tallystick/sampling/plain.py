@@ -19,7 +19,7 @@ _COMPARISONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
 
 @dataclass(frozen=True)
 class Plain:
-    """`Integers` by the operators of Python; `choice` is `where` for what is computed on."""
+    """`Integers` by the operators of Python; `choice` implements `where` for the kind of number in use."""
 
     choice: Callable[[Any, Any, Any], Any]
 
@@ -36,7 +36,7 @@ class Plain:
         return x * y
 
     def shift_right(self, x: Any, y: Any) -> Any:
-        """Arithmetic."""
+        """Arithmetic shift, I64."""
         return x >> y
 
     def compare(self, x: Any, y: Any, how: Comparison) -> Any:

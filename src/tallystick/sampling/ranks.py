@@ -1,4 +1,4 @@
-"""The logits of one row in descending order, by which filters are decided."""
+"""The logits of one row in descending order; filters are decided by rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Reals = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Ranks:
-    """Logits relative to the largest, F64[V], −∞ for what is out, of which some are not. Rank 0 is the largest."""
+    """Logits minus the largest, F64[V]; −∞ for NaN and −∞, but not all are −∞. Rank 0 is the largest."""
 
     logits: Reals
 
@@ -45,6 +45,6 @@ class Ranks:
 
     @cached_property
     def _rising(self) -> list[float]:
-        """A list, whose elements are read ten times faster than those of an array."""
+        """Ascending logits as a list: reading an element is ten times faster than from an array."""
         rising: list[float] = self.falling[::-1].tolist()
         return rising

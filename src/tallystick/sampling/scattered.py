@@ -1,6 +1,6 @@
-"""Words of a Philox stream at scattered places, many at once.
+"""Words of a Philox stream at scattered counters, many at once.
 
-The words are those of `commitments.words`, which draws a whole stretch; a test holds one to the other.
+They equal the words of `commitments.words`, which draws consecutive words; a test compares both.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tallystick.sampling.stream import seed_words
 Words = npt.NDArray[np.uint64]
 
 AT_ONCE: Final = 8192
-"""How many blocks stay near a processor."""
+"""Words per batch, so that the arrays stay in the processor's cache."""
 HALF: Final = np.uint64(32)
 LOWER: Final = np.uint64(0xFFFFFFFF)
 
@@ -50,7 +50,7 @@ def _philox(counter: Words, key: Words) -> tuple[Words, Words, Words, Words]:
 
 
 def _wide_product(x: Words, factor: int) -> tuple[Words, Words]:
-    """The upper and the lower 64 bits of the product, out of 32-bit halves."""
+    """The upper and the lower 64 bits of x · factor, computed from 32-bit halves."""
     high, low = np.uint64(factor >> 32), np.uint64(factor & 0xFFFFFFFF)
     x_high, x_low = x >> HALF, x & LOWER
     one, other = x_high * low, x_low * high

@@ -1,7 +1,7 @@
 """The random words of a choice: one per seed, position and vocabulary index.
 
-The Philox key is the first 16 bytes of digest("sampler", [seed]); vocabulary index v takes word position·2²⁰ + v of its
-stream. The form `cdf` takes the word of index 0.
+The Philox key is the first 16 bytes of digest("sampler", [seed]). Vocabulary index v uses word position·2²⁰ + v of the
+stream. The form `cdf` uses the word of index 0.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The surprisal of claimed tokens under the claimed sampler, at the verifier's logits.
+"""The surprisal of claimed tokens under the claimed sampler, from the verifier's logits.
 
 A token's *surprisal* is −ln p(token) under penalty, temperature and filters; its expectation is the entropy of the row.
-No seed is needed. A token at a filter's edge may be out here and in on another numerical stack: its `ceiling`, the
-most that honest logits could give it, is above 0 then, and it is not impossible.
+No seed is needed. A token at a filter's edge may be removed here and kept on another numerical stack. Then its
+*ceiling*, the largest probability that honest logits could give it, is above 0, and the token is not impossible.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tallystick.transcripts.sampler import Sampler
 
 UNFILTERED: Final = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
 EDGE: Final = 2.0**-10
-"""The share of an alternative's probability that lies outside its filters, for honest tokens at their edges."""
+"""The share of an alternative's probability outside its filters: honest tokens at the edges must not be impossible."""
 TEMPERATURES: Final = (0.5, 0.7, 0.85, 1.2, 1.43, 2.0)
 FOREIGN: Final = (0.1, 0.5)
 NONE_LEFT: Final = "logits: a row leaves no token to choose"
@@ -34,9 +34,9 @@ NONE_LEFT: Final = "logits: a row leaves no token to choose"
 
 @dataclass(frozen=True)
 class Surprisals:
-    """Per row, F64: of the claimed token in nats, its expectation and variance, and −ln of the token's ceiling.
+    """F64 per row, in nats: surprisal of the claimed token, its expectation and variance, and −ln of its ceiling.
 
-    `claimed` is infinite where the token is filtered out here, `least` where no honest logits would keep it.
+    `claimed` is infinite if the verifier's logits filter the token out, `least` if no honest logits would keep it.
     """
 
     claimed: Reals
@@ -46,7 +46,7 @@ class Surprisals:
 
 
 def probabilities(logits: Logits, sampler: Sampler, histories: Sequence[Sequence[int]]) -> Reals:
-    """What each token is drawn with, F64[rows, V]; all on one token for a greedy sampler. Raises as `choose`."""
+    """The probability of each token, F64[rows, V]; 1 for the chosen token of a greedy sampler. Raises as `choose`."""
     left = keys(logits, sampler, [0] * len(logits), histories)
     if sampler.is_greedy:
         return np.asarray(np.arange(logits.shape[1]) == left.argmax(axis=1)[:, None], np.float64)
@@ -61,7 +61,7 @@ def surprisals(
     histories: Sequence[Sequence[int]],
     spread: float = 0.0,
 ) -> Surprisals:
-    """The surprisal of each row's claimed token; honest logits differ within `spread`, and the sampler draws.
+    """The surprisal of each row's claimed token; honest logits differ within `spread`; no greedy sampler.
 
     Raises `MalformedError` for rows that cannot be chosen from and for a token outside the vocabulary.
     """
@@ -79,12 +79,12 @@ def log_ratios(
     spread: float = 0.0,
     outside: float = 0.0,
 ) -> Mapping[str, tuple[Reals, Reals]]:
-    """Each alternative's ln q(c)/p̄(c), and ln p(c)/q̄(c), per row and before any discount for moved weights.
+    """Per alternative, F64[rows] each: ln q(c)/p̄(c) and ln p(c)/q̄(c), before any discount for changed weights.
 
-    q and p are distributions over all tokens; p̄ and q̄ ceilings of the claimed sampler and of the alternative, so that
-    both ratios have mean 1 at most under what they are against (`tolerances.likelihoods`). `outside` is the
-    probability with which honest logits may lie outside `spread`. Alternatives are other temperatures, no filters, and
-    part of the tokens from somewhere else, anywhere in the vocabulary alike.
+    p is the distribution of the claimed sampler and q that of the alternative, both over all tokens; p̄ and q̄ are their
+    ceilings. So the mean of each ratio is at most 1 under the hypothesis that it argues against
+    (`tolerances.likelihoods`). `outside` is the probability that honest logits lie outside `spread`. Alternatives are
+    other temperatures, no filters, and a share of tokens drawn uniformly from the vocabulary.
     """
     rows = [_ratios(*each, sampler, spread, outside) for each in zip(logits, tokens, histories, strict=True)]
     return {name: _both([row[name] for row in rows]) for name in rows[0]} if rows else {}
@@ -131,7 +131,7 @@ def _alternatives(sampler: Sampler) -> Iterator[tuple[str, Sampler]]:
 
 
 def _of(edges: FilterEdges, x: float, spread: float) -> tuple[float, float]:
-    """The probability of the token of logit x, a little of which lies outside the filters, and its ceiling inside."""
+    """The probability of the token of logit x, with a share of `EDGE` outside the filters; and its ceiling inside."""
     own, sums = edges.weight(x), edges.sums
     everywhere = own / float(sums[-1])
     if not edges.is_filtering:
@@ -141,7 +141,7 @@ def _of(edges: FilterEdges, x: float, spread: float) -> tuple[float, float]:
 
 
 def _ceiling(edges: FilterEdges, x: float, spread: float) -> float:
-    """The share of the token of logit x in what is surely kept, with it; 0 where it is surely out."""
+    """The weight of the token of logit x divided by that of all surely kept tokens and itself; 0 if surely removed."""
     own = edges.weight(x)
     if not edges.is_filtering:
         return own / float(edges.sums[-1])

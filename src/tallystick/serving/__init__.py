@@ -1,1 +1,1 @@
-"""A language model served over HTTP with a receipt in every answer; the parts are imported from their modules."""
+"""A language model served over HTTP, with a receipt in every answer."""

@@ -1,4 +1,4 @@
-"""The text of an answer while its tokens arrive: what can be given out, what is held back, and where it stops."""
+"""The text of an answer while its tokens arrive: what can be sent, what is held back, and where it stops."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Final
 
 Decode = Callable[[Sequence[int]], str]
 UNFINISHED: Final = "\ufffd"
-"""What a decoder gives for bytes that are not yet a whole character."""
+"""What a decoder returns for the first bytes of an incomplete character."""
 
 
 class AnswerText:
-    """Turns tokens into text piece by piece; the pieces joined are the text, streamed or not.
+    """Decodes tokens into text piece by piece; the joined pieces are the answer's text, streamed or not.
 
-    A piece is held back while its last character is incomplete, or while its end could begin a stop text. At a stop
-    text the answer ends, and the stop text itself is left out.
+    A piece is held back while its last character is incomplete, or while its end could be the start of a stop text. The
+    answer ends before the first stop text.
     """
 
     def __init__(self, decode: Decode, stops: Sequence[str] = ()) -> None:
@@ -25,7 +25,7 @@ class AnswerText:
         self.is_stopped = False
 
     def add(self, token: int) -> str:
-        """The text that may be given out after one more token."""
+        """The text that can be sent after one more token."""
         self._ids.append(token)
         new = self._decoded_since()
         if not new or new.endswith(UNFINISHED):
@@ -34,7 +34,7 @@ class AnswerText:
         return self._release(new)
 
     def close(self) -> str:
-        """The rest: what was held back, when no token follows."""
+        """The text that was held back; call it after the last token."""
         if self.is_stopped:
             return ""
         text = self._release(self._decoded_since())
@@ -42,22 +42,22 @@ class AnswerText:
         return text if self.is_stopped else text + rest
 
     def _decoded_since(self) -> str:
-        """What the tokens not yet given add to the text, decoded behind the ones before them."""
+        """The text of the tokens not sent yet, decoded after the tokens before them: decoding depends on context."""
         before = self._decode(self._ids[self._context : self._given])
         return self._decode(self._ids[self._context :])[len(before) :]
 
     def _release(self, new: str) -> str:
         text = self._held + new
-        found = [place for place in (text.find(stop) for stop in self._stops) if place >= 0]
-        if found:
+        starts = [start for start in (text.find(stop) for stop in self._stops) if start >= 0]
+        if starts:
             self.is_stopped, self._held = True, ""
-            return text[: min(found)]
+            return text[: min(starts)]
         held = self._beginning_of_a_stop(text)
         self._held = text[len(text) - held :]
         return text[: len(text) - held]
 
     def _beginning_of_a_stop(self, text: str) -> int:
-        """How many characters at the end of `text` begin a stop text."""
+        """How many characters at the end of `text` are the start of a stop text."""
         longest = max((len(stop) for stop in self._stops), default=1) - 1
         for length in range(min(longest, len(text)), 0, -1):
             if any(stop.startswith(text[-length:]) for stop in self._stops):

@@ -39,13 +39,13 @@ from tallystick.serving.service import Answering, GenerationRequest, ModelServic
 from tallystick.serving.streaming import stream_events
 
 TEXT_TOKENS: Final = 16
-"""How many tokens a text completion has if the client does not say, as in the API followed."""
+"""The default limit of a text completion, as in the OpenAI API."""
 SEEDS: Final = 1 << 52
 Asks = TypeVar("Asks", bound=CompletionRequest)
 
 
 def create_app(service: ModelService, options: ServerOptions, clock: Callable[[], float] = time.time) -> FastAPI:
-    """The application; the service starts and stops with it."""
+    """The FastAPI application; it starts and stops the service."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -141,7 +141,7 @@ def _add_challenges(app: FastAPI, service: ModelService, options: ServerOptions)
 
 
 async def _whole(request: Request, answering: Answering, form: ResponseForm) -> Response:
-    """A response in one piece; a client that leaves ends the generation."""
+    """A response without streaming; if the client disconnects, generation stops."""
     collecting = asyncio.ensure_future(_collect(answering))
     leaving = asyncio.ensure_future(until_left(request))
     try:
@@ -195,7 +195,7 @@ def _order(asked: CompletionRequest, prompt: tuple[int, ...], form: str, service
 
 
 def _limit(asked: CompletionRequest, prompt: int, default: int | None, context: int | None, field: str) -> int:
-    """How many tokens the answer may have; raises `Problem` if prompt and answer do not fit the context."""
+    """The limit of tokens of the answer; raises `Problem` if prompt and answer do not fit the context."""
     room = (1 << 16) if context is None else context - prompt
     wanted = asked.limit or (default if default is not None and default < room else max(1, room))
     if wanted > room:

@@ -1,4 +1,4 @@
-"""What every application of this package answers alike: errors, receipts, keys."""
+"""What the model server and the proxy share: errors, receipts, keys."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tallystick.serving.receipts import ReceiptBook
 from tallystick.transcripts.receipt import SignedReceipt
 
 CLIENT_GONE: Final = 499
-"""Nobody reads it."""
+"""The status in logs when the client has disconnected; it reaches nobody."""
 
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """What the operator decides. `keys` are those of customers, `auditors` those of who may list all receipts."""
+    """Settings of the operator: `keys` admit customers; `auditors` are the keys that may list all receipts."""
 
     name: str
     keys: frozenset[str] = frozenset()
@@ -35,7 +35,7 @@ class ServerOptions:
 
 
 def answer_errors_alike(app: FastAPI) -> None:
-    """Give every error the form of the OpenAI API."""
+    """Answer every error in the form of the OpenAI API."""
     answer_errors(
         app,
         error_response,
@@ -48,7 +48,7 @@ def answer_errors_alike(app: FastAPI) -> None:
 
 
 def add_receipts(app: FastAPI, book: ReceiptBook, options: ServerOptions) -> None:
-    """Let customers have single receipts, and auditors all of them."""
+    """Add the routes for receipts: customers fetch one by its request, auditors list all."""
 
     @app.get("/v1/receipts")
     async def receipts(request: Request, after: str = "0") -> Response:
@@ -70,12 +70,12 @@ def add_receipts(app: FastAPI, book: ReceiptBook, options: ServerOptions) -> Non
 
 
 def receipt_headers(request_id: str, receipts: Sequence[SignedReceipt]) -> dict[str, str]:
-    """The request's name, and the identities of its receipts."""
+    """Response headers: the request's id and the identities of its receipts."""
     return {"X-Request-Id": request_id, "Tally-Receipt": ", ".join(each.receipt.identity for each in receipts)}
 
 
 def check_customer(request: Request, options: ServerOptions) -> None:
-    """Raise `Problem` unless the request carries a key, where keys are asked for."""
+    """Raise `Problem` if this server requires keys and the request carries none of them."""
     if options.keys:
         check_key(request, options.keys | options.auditors)
 

@@ -1,4 +1,4 @@
-"""A served model put together from its parts."""
+"""Builds a served model from its parts."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def model_service(
     graph: Digest | None = None,
     held_bytes_max: int = HELD_BYTES_MAX,
 ) -> ModelService:
-    """A service with at most `rows` answers at once and `queue` waiting, whose receipts also go to `journal`.
+    """A service with at most `rows` answers at once and `queue` waiting; receipts are also written to `journal`.
 
     `graph` is the root of the decode graph that receipts name; `held_bytes_max` bounds the committed states in memory.
 
     Raises:
-        UsageError: the journal is another key's, or another process writes to it.
-        MalformedError: the journal is none, or the model has no such layer.
+        UsageError: the journal belongs to another key, or another process writes to it.
+        MalformedError: the file is not a journal, or the model lacks a layer of `settings`.
     """
     issuer = ReceiptIssuer(language_model, key, settings, journal, graph=graph, held_bytes_max=held_bytes_max)
     layers, keeps_prompts = issuer.settings.layers, issuer.settings.prompt
@@ -42,7 +42,7 @@ def model_service(
 
 
 class ModelTokenizer:
-    """The tokenizer of a model, for a proxy that makes tokens of what passes."""
+    """The tokenizer of a model, for a proxy that encodes the prompts that it forwards."""
 
     def __init__(self, language_model: TorchLanguageModel) -> None:
         self._model, self._turn = language_model, Lock()
@@ -53,6 +53,6 @@ class ModelTokenizer:
             return self._model.encode_text(text)
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """The tokens of messages in the chat template; raises `UsageError` where there is none or it refuses."""
+        """The tokens of messages in the chat template; raises `UsageError` if there is none or it refuses them."""
         with self._turn:
             return self._model.encode_chat(messages)

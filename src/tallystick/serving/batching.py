@@ -1,7 +1,7 @@
 """Continuous batching: answers join and leave a running batch between two decode steps.
 
 A prompt is prefilled alone; then its keys and values join the batch, padded on the left. Every step feeds each row its
-last token, chooses the next by the row's own sampler, and lets go of the rows that are finished.
+last token, chooses the next token by the row's own sampler, and removes the rows that are finished.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ STOPPING: Final = "the server is stopping"
 
 
 class BatchingEngine:
-    """Generates answers on a thread of its own, at most `rows` at once, with at most `queue` waiting.
+    """Generates answers on its own thread, at most `rows` at once, with at most `queue` waiting.
 
-    `layers` are those whose hidden rows are handed over with an answer, with `keeps_prompts` the prompt's too.
+    Hidden rows of `layers` are delivered with each answer; with `keeps_prompts`, those of the prompt too.
 
-    A failing request is told so and leaves the others alone; a failing step ends its requests, and never the engine.
+    A failing request ends with `Failed`; the others go on. A failing step ends its requests, but not the engine.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class BatchingEngine:
         self._thread = threading.Thread(target=self._run, name="batching", daemon=True)
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Finish the step under way, tell every request that the server stops, and end the thread."""
+        """Finish the current step, end every request with `Failed`, and end the thread."""
         with self._changed:
             self._is_stopping = True
             self._changed.notify()
@@ -68,16 +68,16 @@ class BatchingEngine:
 
     @property
     def is_alive(self) -> bool:
-        """Whether requests are still answered."""
+        """Whether the engine still answers requests."""
         return self._thread.is_alive() and not self._is_stopping
 
     @property
     def load(self) -> tuple[int, int]:
-        """How many requests are in the batch, and how many wait."""
+        """The number of requests in the batch, and of those that wait."""
         return len(self._active), len(self._waiting)
 
     def submit(self, jobs: Sequence[Job]) -> list[Slot]:
-        """Queue jobs together, or none; raises `BusyError` if there is no room and `UnavailableError` when stopped."""
+        """Queue all jobs or none; raises `BusyError` if the queue is full and `UnavailableError` after the stop."""
         slots = [Slot(job, self._language_model) for job in jobs]
         with self._changed:
             if not self.is_alive:
@@ -89,7 +89,7 @@ class BatchingEngine:
         return slots
 
     def cancel(self, slots: Sequence[Slot]) -> None:
-        """Cancel requests: those that wait at once, those in the batch before the next step."""
+        """Cancel requests: waiting ones now, those in the batch before the next step."""
         with self._changed:
             for slot in slots:
                 slot.is_cancelled = True
@@ -107,7 +107,7 @@ class BatchingEngine:
                 slot.tell(Failed(STOPPING))
 
     def _turn(self) -> None:
-        """Take in, one step, let go; whatever fails ends the requests of the batch and no others."""
+        """Add waiting requests, do one step, remove finished ones; a failure ends the requests of this batch only."""
         try:
             self._take_in()
             self._step()
@@ -119,13 +119,13 @@ class BatchingEngine:
                 slot.fail(error)
 
     def _wait(self) -> bool:
-        """Sleep until there is something to do; whether to go on."""
+        """Sleep until there is work; returns false when the engine stops."""
         with self._changed:
             self._changed.wait_for(lambda: self._active or self._waiting or self._is_stopping)
         return not self._is_stopping
 
     def _take_in(self) -> None:
-        """Prefill waiting requests until the batch is full, then join them to it together."""
+        """Prefill waiting requests until the batch is full, then add them to the cache together."""
         joined: list[tuple[Slot, Any]] = []
         while len(self._active) + len(joined) < self._rows and (slot := self._next()):
             try:
@@ -147,7 +147,7 @@ class BatchingEngine:
             return self._waiting.popleft() if self._waiting else None
 
     def _prefill(self, slot: Slot) -> Any:
-        """The keys and values of a prompt, whose first token is chosen on the way."""
+        """The keys and values of a prompt; also chooses the first token of the answer."""
         cache = DynamicCache()
         ids = torch.tensor([slot.job.prompt], device=self._language_model.device)
         output = self._language_model.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
@@ -160,17 +160,17 @@ class BatchingEngine:
         return cache
 
     def _step(self) -> None:
-        """One token more for every row."""
+        """Generate one token for every row."""
         if not self._active:
             return
         logits, hidden = self._decode()
-        company = tuple(slot.job.id for slot in self._active)
+        batched = tuple(slot.job.id for slot in self._active)
         for row, (slot, token) in enumerate(zip(self._active, self._choose_apart(logits), strict=True)):
             if token is not None:
-                slot.add(token, {layer: states[row, -1] for layer, states in hidden.items()}, company)
+                slot.add(token, {layer: states[row, -1] for layer, states in hidden.items()}, batched)
 
     def _decode(self) -> tuple[torch.Tensor, Mapping[int, torch.Tensor]]:
-        """The logits [rows, vocabulary] behind the last token of every row, and the hidden states [rows, 1, width]."""
+        """The logits [rows, vocabulary] after the last token of every row, and the hidden states [rows, 1, width]."""
         device = self._language_model.device
         output = self._language_model.model(
             input_ids=torch.tensor([slot.history[-1:] for slot in self._active], device=device),
@@ -186,7 +186,7 @@ class BatchingEngine:
         return self._tap.take() if self._tap.layers else {}
 
     def _choose_apart(self, logits: torch.Tensor) -> list[int | None]:
-        """A token for every row, none for a row without one; such a row fails alone."""
+        """A token for every row; `None` for a row whose sampler fails, which ends only that request."""
         try:
             return [*self._choose(self._active, logits)]
         except FAILURES:
@@ -206,7 +206,7 @@ class BatchingEngine:
         return chosen
 
     def _let_go(self) -> None:
-        """Hand over the answers that are finished or no longer wanted, and give their rows up."""
+        """Deliver the answers that are finished or cancelled, and remove their rows."""
         leaving = [slot for slot in self._active if slot.is_cancelled or slot.is_over or slot.finish]
         if not leaving:
             return

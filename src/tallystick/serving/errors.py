@@ -1,4 +1,4 @@
-"""Errors as the OpenAI API words them: `{"error": {"message", "type", "param", "code"}}` under a 4xx or 5xx status."""
+"""Errors in the form of the OpenAI API: `{"error": {"message", "type", "param", "code"}}` with status 4xx or 5xx."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tallystick.http.problems import Problem
 
 MESSAGE_MAX: Final = 500
 CODES: Final = {"malformed": None, "size": "request_too_large", "slow": "timeout"}
-"""The codes of refused bodies (`http.bodies`) in the words of the API."""
+"""The API's codes for those of `http.bodies`."""
 
 
 def error_response(problem: Problem) -> JSONResponse:
-    """The whole response."""
+    """The HTTP response to a problem."""
     return JSONResponse(error_object(problem), problem.status, problem.headers)
 
 
 def error_object(problem: Problem) -> Json:
-    """The error object."""
+    """The JSON body for a problem; its message is cut to `MESSAGE_MAX` characters."""
     return {
         "error": {
             "message": problem.detail[:MESSAGE_MAX],
@@ -32,7 +32,7 @@ def error_object(problem: Problem) -> Json:
 
 
 def invalid(message: str, field: str | None = None, code: str | None = None) -> Problem:
-    """What the client asked makes no sense, or is not offered."""
+    """A problem with status 400: the request is wrong, or asks for something that is not offered."""
     return Problem(400, code, message, field)
 
 

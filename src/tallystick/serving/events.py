@@ -1,4 +1,4 @@
-"""Server-sent events, and streams that are closed when nobody listens any more."""
+"""Server-sent events, and streams that are closed when the client disconnects."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ EVENT_HEADERS: Final = {
     "Cache-Control": "no-cache",
     "X-Accel-Buffering": "no",
 }
-"""The last one asks proxies not to gather events."""
+"""`X-Accel-Buffering` asks proxies not to buffer events."""
 
 
 class ClosingStream(StreamingResponse):
-    """A stream whose source is closed when it ends, however it ends; then `close` is called."""
+    """A streamed response that always closes its source at the end and then calls `close`, also after an error."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class ClosingStream(StreamingResponse):
         self._parts, self._close = parts, close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the stream."""
+        """Send the stream, then close it."""
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -41,5 +41,5 @@ class ClosingStream(StreamingResponse):
 
 
 def event_of(value: Any) -> bytes:
-    """One server-sent event."""
+    """One server-sent event with `value` as JSON."""
     return b"data: " + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"

@@ -1,9 +1,9 @@
-"""One request and its answer as they passed through a proxy, and what may be said of them in a receipt.
+"""One request and its answer as a proxy saw them, and the contents of their receipts.
 
-A proxy sees text, and token ids only if the server behind it tells them. Otherwise it binds the answer's text by its
-digest, as a blob, for a text does not tell which tokens it was generated as. A prompt is made of tokens again if the
-proxy has the model's tokenizer and template; if not, its digest is that of the prompt or messages as canonical JSON.
-`engine.version` says which of the three was done. A proxy does not see what the server computed.
+A proxy sees text; it sees token ids only if the server sends them. Without them, the receipt binds the answer by the
+digest of its text, as a blob: text alone does not determine the generated tokens. The proxy encodes the prompt itself
+if it has the model's tokenizer and template; if not, the receipt binds the digest of the prompt or messages as
+canonical JSON. `engine.version` says which of the three was done. A proxy does not see what the server computed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FINISHES: Final[Mapping[Any, Literal["end", "stop", "length"]]] = {"stop": "end"
 
 
 class Tokenizes(Protocol):
-    """What makes tokens of text as the served model does."""
+    """Encodes text as the served model does."""
 
     def encode_text(self, text: str) -> list[int]:
         """The tokens of a prompt."""
@@ -45,7 +45,7 @@ class Tokenizes(Protocol):
 
 @dataclass
 class SeenChoice:
-    """One answer as far as it has passed."""
+    """One answer as far as it has arrived."""
 
     text: str = ""
     ids: list[int] | None = None
@@ -53,7 +53,7 @@ class SeenChoice:
     is_text: bool = True
 
     def add(self, part: Mapping[str, Any]) -> None:
-        """Take in a choice of a response, or of a chunk of a stream."""
+        """Add a choice of a response, or of one chunk of a stream."""
         said = part.get("message") or part.get("delta")
         text = said.get("content") if isinstance(said, Mapping) else part.get("text")
         self.text += text if isinstance(text, str) else ""
@@ -67,7 +67,7 @@ class SeenChoice:
 
 @dataclass
 class Exchange:
-    """What was asked (`body`) and what has come back."""
+    """A request (`body`) and the part of its response that has arrived."""
 
     body: Mapping[str, Any]
     nonce: str | None
@@ -78,7 +78,7 @@ class Exchange:
     choices: dict[int, SeenChoice] = field(default_factory=dict)
 
     def add(self, part: Mapping[str, Any]) -> None:
-        """Take in a response, or one chunk of a stream."""
+        """Add a response, or one chunk of a stream."""
         if self.id is None and isinstance(part.get("id"), str) and IDENTIFIER.fullmatch(part["id"]):
             self.id = part["id"]
         if isinstance(part.get("usage"), Mapping):
@@ -93,21 +93,21 @@ class Exchange:
 
     @property
     def prompt(self) -> Json:
-        """What was asked, besides settings."""
+        """The fields of the request that hold the prompt."""
         return {name: self.body[name] for name in ("messages", "prompt") if name in self.body}
 
     @property
     def is_finished(self) -> bool:
-        """Whether some choice has said why it ended."""
+        """Whether some choice has a finish reason."""
         return any(choice.finish for choice in self.choices.values())
 
     def close(self, *, is_whole: bool) -> list[ReceiptContents]:
-        """What may be said of each choice; nothing of answers that are not text, or of which nothing has come.
+        """The receipt contents of each choice; none for answers that are not text, or of which nothing arrived.
 
-        A second call gives nothing.
+        A second call returns an empty list.
         """
-        said, self.choices = self._statements(is_whole), {}
-        return said
+        statements, self.choices = self._statements(is_whole), {}
+        return statements
 
     def _statements(self, is_whole: bool) -> list[ReceiptContents]:
         name = self.id or f"proxied-{secrets.token_hex(16)}"
@@ -166,16 +166,16 @@ class Exchange:
         return "stop" if finish == "end" and self.body.get("stop") else finish
 
     def _limit(self, finish: str, answer: int) -> int:
-        """The limit asked for; where none was, the answer's length if it ended there, or else the largest."""
+        """The requested limit. Without one: the answer's length if it ended by length, else the largest limit."""
         asked = self.body.get("max_completion_tokens") or self.body.get("max_tokens")
         if isinstance(asked, int) and 1 <= asked <= TOKENS_MAX:
             return asked
         return answer if finish == "length" else TOKENS_MAX
 
     def sampler(self, number: int) -> Sampler:
-        """The settings asked for; the draw is the server's own. A seed that was not asked for, or is no count, is 0.
+        """The requested settings; the form is `unknown`, because the proxy does not know how the server draws.
 
-        The seeds of several answers count upward.
+        The seed is 0 if none was requested or it is not a count. Answer `number` of several has seed + number.
         """
         fields = {name: self.body[name] for name in SETTINGS if self.body.get(name) is not None}
         seed = fields.get("seed", 0)
@@ -184,14 +184,14 @@ class Exchange:
         return Sampler.from_json(settings, "request")
 
     def _billed(self, name: str) -> int:
-        """What the server billed for the only choice, or 0 if it does not say."""
-        found = self.usage.get(name)
-        is_count = isinstance(found, int) and 0 <= found <= TOKENS_MAX
-        return found if is_count and len(self.choices) == 1 else 0  # type: ignore[return-value]
+        """The count in `usage` if there is only one choice; 0 if there are several or the server states none."""
+        count = self.usage.get(name)
+        is_count = isinstance(count, int) and 0 <= count <= TOKENS_MAX
+        return count if is_count and len(self.choices) == 1 else 0  # type: ignore[return-value]
 
 
 def begin_exchange(body: Mapping[str, Any], tokenizer: Tokenizes | None) -> tuple[Exchange, dict[str, Any]]:
-    """An exchange, and the body to send on without the field that is ours; raises `Problem` for fields of no sense."""
+    """An exchange, and the body to forward without `tally_nonce`; raises `Problem` for invalid fields."""
     sent = {name: value for name, value in body.items() if name != "tally_nonce"}
     nonce = body.get("tally_nonce")
     if nonce is not None and not (isinstance(nonce, str) and NONCE.fullmatch(nonce)):
@@ -206,7 +206,7 @@ def begin_exchange(body: Mapping[str, Any], tokenizer: Tokenizes | None) -> tupl
 
 
 def engine_behind(source: Source) -> EngineStatement:
-    """What a proxy can say of the engine: nothing, but where its tokens are from."""
+    """The engine statement of a proxy: everything is unknown except where the tokens come from."""
     return EngineStatement(
         name=PROXY,
         version=source,
@@ -218,7 +218,7 @@ def engine_behind(source: Source) -> EngineStatement:
 
 
 def is_token_ids(value: Any) -> bool:
-    """Whether JSON is a list of token ids of bearable length."""
+    """Whether a JSON value is a list of at most `TOKENS_MAX` token ids."""
     return (
         isinstance(value, list)
         and len(value) <= TOKENS_MAX

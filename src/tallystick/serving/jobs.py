@@ -1,4 +1,4 @@
-"""What the batching engine is asked, and what it tells while and after it answers."""
+"""The batching engine's input (jobs) and output (events)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tallystick.transcripts.sampler import Sampler
 
 Finish = Literal["end", "stop", "length", "cancelled"]
 Run = tuple[int, tuple[str, ...]]
-"""Steps in a row with the same requests in the batch: how many steps, and the requests in the order of its rows."""
+"""Consecutive steps with the same batch: the number of steps, and the ids of the requests in the order of rows."""
 
 
 class BusyError(UnavailableError):
@@ -24,7 +24,7 @@ class BusyError(UnavailableError):
 
 @dataclass(frozen=True)
 class Job:
-    """One answer to generate. `id` names it in its receipt; `deliver` is called on the engine's thread."""
+    """One answer to generate. `id` is the id in its receipt; the engine's thread calls `deliver` with each event."""
 
     id: str
     prompt: tuple[int, ...]
@@ -36,7 +36,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Piece:
-    """Tokens and the text they add; either may be empty."""
+    """New tokens and the text that they add; either may be empty."""
 
     ids: tuple[int, ...]
     text: str
@@ -44,9 +44,10 @@ class Piece:
 
 @dataclass(frozen=True)
 class JobResult:
-    """A finished answer: its tokens, the hidden rows F [tokens, width] of each recorded layer, and its company.
+    """A finished answer: its tokens, the hidden rows F [tokens, width] of each recorded layer, and its batches.
 
-    `prompt_rows` are F [P − 1, width], of the prompt's tokens but the last, where prompts are recorded too.
+    `prompt_rows` are F [P − 1, width], for all tokens of the prompt but the last, if prompts are recorded. `runs` lists
+    which requests shared the batch in each step.
     """
 
     job: Job
@@ -58,13 +59,13 @@ class JobResult:
 
     @property
     def batch(self) -> BatchStatement:
-        """The largest batch it was in, and the digest of the runs."""
+        """The size of the largest batch, and the digest of `runs`."""
         return BatchStatement(largest=max(len(ids) for _, ids in self.runs), composition=batch_composition(self.runs))
 
 
 @dataclass(frozen=True)
 class Failed:
-    """No answer, and why."""
+    """The request failed; `reason` says why."""
 
     reason: str
 

@@ -16,10 +16,10 @@ Layer = tuple[torch.Tensor, torch.Tensor]
 
 
 class PaddedCache:
-    """A batch of sequences that grows, loses rows and takes in new ones between passes.
+    """The KV cache of a batch; between forward passes, rows can be removed and added.
 
-    `lengths` counts the tokens held of each sequence. `cache` is what a model of transformers reads and extends: per
-    layer, keys and values [rows, heads, longest, head width], each sequence at the end of its row.
+    `lengths` counts the tokens of each sequence. `cache` is what a model of transformers reads and extends: per layer,
+    keys and values [rows, heads, longest, head width], each sequence at the end of its row.
     """
 
     def __init__(self) -> None:
@@ -27,14 +27,14 @@ class PaddedCache:
         self.lengths: list[int] = []
 
     def join(self, prefilled: Sequence[Any], lengths: Sequence[int]) -> None:
-        """Take in sequences, each from a cache of its own with one row, as the last rows."""
+        """Append sequences as the last rows; each comes from its own cache with one row."""
         parts = [*([_layers(self.cache)] if self.lengths else []), *(_layers(each) for each in prefilled)]
         self.lengths += lengths
         longest = max(self.lengths)
         self.cache = DynamicCache([_stacked(same_layer, longest) for same_layer in zip(*parts, strict=True)])
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Keep `rows`, in that order, and drop the others and the padding that no row needs any more."""
+        """Keep `rows` in that order; drop the other rows and the padding that no row needs any more."""
         before = max(self.lengths, default=0)
         self.lengths = [self.lengths[row] for row in rows]
         if not rows:
@@ -46,16 +46,16 @@ class PaddedCache:
         )
 
     def next_positions(self, device: str) -> torch.Tensor:
-        """The place of each sequence's next token: I64 [rows, 1]."""
+        """The position of each sequence's next token: I64 [rows, 1]."""
         return torch.tensor(self.lengths, device=device)[:, None]
 
     def next_mask(self, device: str) -> torch.Tensor:
-        """Which places are no padding once every sequence has one token more: I64 [rows, longest + 1]."""
+        """The attention mask of the next pass, 1 where there is a token and 0 for padding: I64 [rows, longest + 1]."""
         longest = max(self.lengths)
         return (torch.arange(longest + 1, device=device) >= longest - self.next_positions(device)).long()
 
     def grow(self) -> None:
-        """Note that a pass has added one token to every sequence."""
+        """Count the token that a forward pass has added to every sequence."""
         self.lengths = [length + 1 for length in self.lengths]
 
 
@@ -71,9 +71,7 @@ def _layers(cache: Any) -> list[Layer]:
 
 
 def _stacked(parts: Sequence[Layer], longest: int) -> Layer:
-    keys, values = (torch.cat([_padded(part[which], longest) for part in parts]) for which in (0, 1))
+    keys, values = (
+        torch.cat([pad(part[which], (0, 0, longest - part[which].shape[-2], 0)) for part in parts]) for which in (0, 1)
+    )
     return keys, values
-
-
-def _padded(states: torch.Tensor, longest: int) -> torch.Tensor:
-    return pad(states, (0, 0, longest - states.shape[-2], 0))

@@ -1,6 +1,7 @@
-"""A reverse proxy in front of a server of the OpenAI API, which adds receipts to what passes.
+"""A reverse proxy in front of a server of the OpenAI API; it adds receipts to the responses.
 
-Its receipts bind who answered what, when in the order and to which nonce; there is nothing in them of the computation.
+Its receipts bind the answer, its place in the order of receipts, the key and the nonce. They say nothing about the
+computation.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ HOP_BY_HOP: Final = frozenset(
         *("te", "trailer", "transfer-encoding", "upgrade"),
     }
 )
-"""RFC 9110 §7.6.1: what concerns one connection alone."""
+"""Headers that concern one connection only (RFC 9110 §7.6.1)."""
 REWRITTEN: Final = frozenset({"host", "content-length", "accept-encoding", "content-encoding"})
 ANSWER_BYTES_MAX: Final = 64 << 20
 
 
 @dataclass(frozen=True)
 class Upstream:
-    """The server behind: its address, the card of the model it promises if one is known, and that model's tokenizer."""
+    """The server behind the proxy: its address; the promised model's card and tokenizer, if they are known."""
 
     url: str
     card: ModelCard | None = None
@@ -50,7 +51,7 @@ class Upstream:
 
     @property
     def base(self) -> httpx.URL:
-        """The address without the `/v1` that every path begins with."""
+        """The address without a trailing `/v1`, because every forwarded path begins with it."""
         return httpx.URL(self.url.rstrip("/").removesuffix("/v1"))
 
 
@@ -95,7 +96,7 @@ def create_proxy(upstream: Upstream, chain: ReceiptChain, options: ServerOptions
 
 
 def _begin(body: bytes, tokenizer: Tokenizes | None) -> tuple[Exchange, bytes]:
-    """The exchange that a request opens, and the body to send on; raises `Problem`."""
+    """The exchange of a request, and the body to forward; raises `Problem` if the body is not valid."""
     try:
         asked = _parsed(body)
     except ValueError:
@@ -122,14 +123,14 @@ async def _send(client: httpx.AsyncClient, base: httpx.URL, request: Request, bo
 
 
 def _kept(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """The headers that travel on."""
+    """The headers that are forwarded."""
     pairs = [(name.lower(), value) for name, value in headers]
     named = {part.strip().lower() for name, value in pairs if name == "connection" for part in value.split(",")}
     return {name: value for name, value in pairs if name not in HOP_BY_HOP | REWRITTEN | named}
 
 
 def _passed_on(answer: httpx.Response) -> Response:
-    """An answer as it is."""
+    """The response unchanged, without receipts."""
 
     async def parts() -> AsyncGenerator[bytes, None]:
         try:
@@ -142,17 +143,17 @@ def _passed_on(answer: httpx.Response) -> Response:
 
 
 async def _witnessed(answer: httpx.Response, exchange: Exchange, chain: ReceiptChain) -> Response:
-    """The answer with its receipts, and with those of the server behind under another name."""
-    told = await _read_object(answer)
-    exchange.add(told)
+    """The response with receipts added; a receipt of the server itself becomes `upstream_receipt`."""
+    body = await _read_object(answer)
+    exchange.add(body)
     issued = [chain.issue(each) for each in exchange.close(is_whole=True)]
     headers = {} if not issued else receipt_headers(issued[0].receipt.request.id, issued)
     kept = _kept(answer.headers.multi_items())
-    return Response(json.dumps(told | closing(told, issued)), headers=kept | headers)
+    return Response(json.dumps(body | closing(body, issued)), headers=kept | headers)
 
 
 def closing(told: Mapping[str, Any], issued: list[SignedReceipt]) -> dict[str, Any]:
-    """The receipts as fields of a response or of the last chunk; what was in their place becomes `upstream_receipt`."""
+    """The receipts as fields of a response or of the last chunk; the `receipt` of `told` becomes `upstream_receipt`."""
     fields: dict[str, Any] = {"upstream_receipt": told["receipt"]} if "receipt" in told else {}
     receipts = [each.to_json() for each in issued]
     return fields | ({"receipt": receipts[0]} if receipts else {}) | ({"receipts": receipts} if receipts[1:] else {})
@@ -165,22 +166,22 @@ async def _read_object(answer: httpx.Response) -> dict[str, Any]:
             body += part
             if len(body) > ANSWER_BYTES_MAX:
                 raise Problem(502, "upstream_malformed", "the server behind answers at too great a length")
-        told = _parsed(bytes(body))
+        value = _parsed(bytes(body))
     except httpx.HTTPError:
         raise Problem(502, "upstream_unreachable", "the server behind broke off") from None
     except ValueError:
         raise Problem(502, "upstream_malformed", "the server behind answers with what is no JSON") from None
     finally:
         await answer.aclose()
-    if not isinstance(told, dict):
+    if not isinstance(value, dict):
         raise Problem(502, "upstream_malformed", "the server behind answers with what is no object")
-    return told
+    return value
 
 
 async def _witnessed_events(
     answer: httpx.Response, exchange: Exchange, chain: ReceiptChain
 ) -> AsyncGenerator[bytes, None]:
-    """The events as they come; from the first end of a choice on, one waits: the last takes the receipts along."""
+    """The events as they arrive. Once a choice has ended, an event waits for the next: the last gets the receipts."""
     waiting: dict[str, Any] | None = None
     is_whole = False
     try:
@@ -209,7 +210,7 @@ async def _witnessed_events(
 
 
 def _read_chunk(data: bytes) -> dict[str, Any]:
-    """One chunk of a stream; raises `ValueError` if it is no object."""
+    """One chunk of a stream; raises `ValueError` if it is not an object."""
     chunk = _parsed(data)
     if not isinstance(chunk, dict):
         raise ValueError("no object")
@@ -224,7 +225,7 @@ def _parsed(data: bytes) -> Any:
 
 
 async def _events(answer: httpx.Response) -> AsyncIterator[bytes]:
-    """The data of server-sent events, one line each; comments and other fields are left out."""
+    """The data lines of server-sent events; comments and other fields are skipped."""
     rest, length = b"", 0
     async for part in answer.aiter_bytes():
         length += len(part)

@@ -1,4 +1,4 @@
-"""Receipts without hidden states: statements numbered, linked and signed by one key, whatever computed the answers."""
+"""Receipts without hidden states: numbered, linked and signed by one key; any engine may have computed the answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tallystick.transcripts.sampler import Sampler
 
 @dataclass(frozen=True)
 class ReceiptContents:
-    """What the receipt of one answer states."""
+    """The contents of one receipt, before it is numbered and signed."""
 
     request: Request
     answer: Answer
@@ -27,9 +27,9 @@ class ReceiptContents:
 
 
 class ReceiptChain:
-    """Signs statements about the model `model` in the order in which they come; several threads may call it.
+    """Signs receipts for the model `model` in the order of the calls; thread-safe.
 
-    Raises `UsageError` if another process writes to the journal, or it is another key's.
+    Raises `UsageError` if another process writes to the journal, or if the journal belongs to another key.
     """
 
     def __init__(self, model: Digest, key: SigningKey, journal: Path | None = None, *, private: bool = False) -> None:
@@ -43,7 +43,7 @@ class ReceiptChain:
         self._lock = Lock()
 
     def issue(self, statement: ReceiptContents) -> SignedReceipt:
-        """The signed receipt of a statement, in the journal before it is returned; raises `OSError` if it cannot be."""
+        """Sign a receipt and write it to the journal, then return it; raises `OSError` if it cannot be written."""
         with self._lock:
             receipt = Receipt(
                 model=self.model,
@@ -63,13 +63,14 @@ class ReceiptChain:
         if self._log is not None:
             self._log.close()
 
-    def _shown(self, said: ReceiptContents) -> dict[str, Any]:
-        prompt, tokens = self._tokens(said.request.prompt), self._tokens(said.answer.tokens)
+    def _shown(self, statement: ReceiptContents) -> dict[str, Any]:
+        """The fields of the receipt; a private chain states digests and counts of tokens, not the ids."""
+        prompt, tokens = self._tokens(statement.request.prompt), self._tokens(statement.answer.tokens)
         return {
-            "request": said.request.model_copy(update={"prompt": prompt}),
-            "answer": said.answer.model_copy(update={"tokens": tokens}),
-            "sampler": said.sampler,
-            "engine": said.engine,
+            "request": statement.request.model_copy(update={"prompt": prompt}),
+            "answer": statement.answer.model_copy(update={"tokens": tokens}),
+            "sampler": statement.sampler,
+            "engine": statement.engine,
         }
 
     def _tokens(self, tokens: Tokens) -> Tokens:

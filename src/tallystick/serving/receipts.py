@@ -1,4 +1,4 @@
-"""The receipts that a server has issued: signed in the order of their numbers, kept for whoever asks for them."""
+"""The receipts that a server has issued, in the order of their numbers, for customers and auditors."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tallystick.transcripts.receipt import RECEIPT_BYTES_MAX, SignedReceipt
 KEPT_MAX: Final = 4096
 KEPT_BYTES_MAX: Final = 256 << 20
 PAGE: Final = 1000
-"""How many receipts one listing gives at most."""
+"""The most receipts in one listing."""
 
 
 class ReceiptBook:
-    """Receipts by request and by number: the latest in memory, all of them where there is a journal."""
+    """Receipts by request and by number. The latest are in memory; the journal, if there is one, has all."""
 
     def __init__(self, journal: Path | None = None) -> None:
         self._journal = journal
@@ -32,7 +32,7 @@ class ReceiptBook:
                 self.add(SignedReceipt.from_bytes(line, journal.name))
 
     def add(self, signed: SignedReceipt) -> None:
-        """Keep a receipt; the oldest ones leave memory."""
+        """Add a receipt; the oldest ones are dropped from memory."""
         line = signed.to_bytes()
         with self._lock:
             self._latest = signed.receipt.sequence
@@ -49,13 +49,13 @@ class ReceiptBook:
             return self._kept[request_id][1]
 
     def after(self, sequence: int) -> list[bytes]:
-        """The receipts with greater numbers, in order, a page at most."""
+        """The receipts with numbers above `sequence`, in order, at most `PAGE`."""
         if self._journal is not None and self._journal.exists():
             return list(islice(self._journalled(sequence), PAGE))
         with self._lock:
             return [line for number, line in self._kept.values() if number > sequence][:PAGE]
 
     def _journalled(self, sequence: int) -> Iterator[bytes]:
-        """Line k of a journal is receipt number k; the line being written is not looked at."""
+        """Line k of a journal is receipt number k; a line that is still being written is skipped."""
         assert self._journal is not None
         return islice(read_lines(self._journal, RECEIPT_BYTES_MAX), sequence, max(sequence, self._latest))

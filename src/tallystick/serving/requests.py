@@ -1,7 +1,7 @@
-"""What clients may ask: requests of the OpenAI API, read strictly, with the few fields that this project adds.
+"""Requests of the OpenAI API, read strictly, with the few fields that this project adds.
 
-A field that would change the answer and is not offered is refused unless it holds the value that changes nothing, and
-an unknown field is refused. Fields that only label a request (`user`, `metadata`, …) are accepted and have no effect.
+An unknown field is refused. A field that would change the answer but is not offered is refused, unless its value has no
+effect. Fields that only label a request (`user`, `metadata`, …) are accepted and have no effect.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class TextPart(RequestBody):
 
 
 class Message(RequestBody):
-    """One message. The empty fields are those that clients send back from an answer."""
+    """One message. Fields that must be empty are those that clients copy from an earlier answer."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | Annotated[list[TextPart], Field(min_length=1, max_length=PARTS_MAX)]
@@ -58,12 +58,12 @@ class Message(RequestBody):
 
     @property
     def text(self) -> str:
-        """The content; parts are joined with nothing between them."""
+        """The content; parts are joined without a separator."""
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
 
 
 class StreamOptions(RequestBody):
-    """What a stream carries besides text."""
+    """What a stream carries in addition to text."""
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
@@ -100,12 +100,12 @@ class CompletionRequest(RequestBody):
 
     @property
     def limit(self) -> int | None:
-        """How many tokens the answer may have, if the client says so."""
+        """The requested limit of tokens of the answer."""
         return self.max_tokens
 
     @property
     def choices(self) -> int:
-        """How many answers are wanted."""
+        """The number of requested answers."""
         return self.n or 1
 
     @property
@@ -114,7 +114,7 @@ class CompletionRequest(RequestBody):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
     def sampler(self, seed: int) -> Sampler:
-        """How tokens are chosen, with `seed` where the client names none; a `top_k` of −1 is one of 0."""
+        """The sampler settings, with `seed` if the request has none; a `top_k` of −1 counts as 0."""
         return Sampler(
             temperature=1.0 if self.temperature is None else self.temperature,
             top_p=1.0 if self.top_p is None else self.top_p,
@@ -152,7 +152,7 @@ class ChatRequest(CompletionRequest):
 
     @property
     def limit(self) -> int | None:
-        """`max_completion_tokens`, or its older name."""
+        """`max_completion_tokens`, or its older name `max_tokens`."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     @model_validator(mode="after")
@@ -163,7 +163,7 @@ class ChatRequest(CompletionRequest):
 
 
 class TextRequest(CompletionRequest):
-    """A request to `/v1/completions`, of one prompt: text, or token ids."""
+    """A request to `/v1/completions` with one prompt: text, or token ids."""
 
     prompt: str | TokenIds | Annotated[list[str], Field(max_length=1)] | Annotated[list[TokenIds], Field(max_length=1)]
 
@@ -174,7 +174,7 @@ class TextRequest(CompletionRequest):
 
     @property
     def only_prompt(self) -> str | tuple[int, ...]:
-        """The prompt as text or token ids; a list of one is that one."""
+        """The prompt as text or token ids; a list with one prompt is unpacked."""
         if isinstance(self.prompt, str):
             return self.prompt
         first = self.prompt[0] if self.prompt else ()
@@ -189,7 +189,7 @@ class ChallengeBody(RequestBody):
 
 
 def read_request(kind: type[Kind], body: bytes) -> Kind:
-    """A request from JSON; raises `Problem` naming the field."""
+    """A request from JSON; raises `Problem` that names the wrong field."""
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:

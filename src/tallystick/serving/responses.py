@@ -1,4 +1,4 @@
-"""Answers in the form of the OpenAI API, with the receipt and the token ids that it speaks of."""
+"""Answers in the form of the OpenAI API, with the receipt and the token ids that it binds."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ Object = dict[str, Any]
 
 @dataclass
 class ChoiceSoFar:
-    """One answer as far as it has come."""
+    """One answer as far as it has been generated."""
 
     text: str = ""
     ids: list[int] = field(default_factory=list)
     answered: FinishedAnswer | None = None
 
     def add(self, piece: Piece) -> None:
-        """Take in more."""
+        """Append a piece."""
         self.text += piece.text
         self.ids += piece.ids
 
 
 @dataclass(frozen=True)
 class ResponseForm:
-    """How chat and text completions are written."""
+    """Writes chat and text completions as JSON objects; `root` is the model root."""
 
     kind: Literal["chat", "text"]
     model: str
@@ -39,7 +39,7 @@ class ResponseForm:
     order: GenerationRequest
 
     def whole(self, choices: Sequence[ChoiceSoFar]) -> Object:
-        """A whole response."""
+        """A response without streaming."""
         body = self._frame(is_chunk=False)
         body["choices"] = [self._choice(number, choice) for number, choice in enumerate(choices)]
         body["prompt_token_ids"] = list(self.order.prompt)
@@ -54,19 +54,19 @@ class ResponseForm:
         return body | ({"receipts": receipts} if len(choices) > 1 else {})
 
     def first_chunk(self, number: int) -> Object:
-        """The chunk that opens a choice of a chat, and tells the prompt's tokens."""
+        """The first chunk of a choice, with the prompt's token ids."""
         content = {"delta": {"role": "assistant", "content": ""}} if self.kind == "chat" else {"text": ""}
         return self._chunk(number, content, None, []) | {"prompt_token_ids": list(self.order.prompt)}
 
     def piece_chunk(self, number: int, text: str, ids: Sequence[int], finish: str | None) -> Object:
-        """A chunk with more of a choice."""
+        """A chunk with the next piece of a choice."""
         content: Object = {"text": text}
         if self.kind == "chat":
             content = {"delta": {"content": text} if text or finish is None else {}}
         return self._chunk(number, content, finish and FINISH[finish], ids)
 
     def last_chunk(self) -> Object:
-        """A chunk without choices, to carry usage and receipts."""
+        """A chunk without choices; the caller adds usage and receipts."""
         return self._frame(is_chunk=True) | {"choices": []}
 
     def _chunk(self, number: int, content: Object, finish: str | None, ids: Sequence[int]) -> Object:
@@ -92,7 +92,7 @@ class ResponseForm:
 
 
 def usage_of(order: GenerationRequest, choices: Sequence[ChoiceSoFar]) -> Object:
-    """How many tokens were fed and generated; the prompt counts once."""
+    """The `usage` object; the prompt counts once for all choices."""
     answer = sum(len(choice.ids) for choice in choices)
     return {
         "prompt_tokens": len(order.prompt),

@@ -1,4 +1,4 @@
-"""One served model: prompts in, answers with their receipts out, one event after the other."""
+"""One served model: it takes prompts and returns answers with receipts, as a sequence of events."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tallystick.transcripts.receipt import Answer, Request, SignedReceipt, Token
 from tallystick.transcripts.sampler import Sampler
 
 UNISSUED_MAX: Final = 64
-"""Finished answers whose receipts are not made yet: with as many, the next waits with the rows it holds."""
+"""The most finished answers that wait for their receipts; the next one blocks the engine, so that memory is bounded."""
 RETRY_SECONDS: Final = "1"
 LOG: Final = logging.getLogger("tallystick.serving")
 
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """What one HTTP request asks of the model: a prompt, and a sampler for each choice."""
+    """One HTTP request to the model: a prompt, and a sampler for each choice."""
 
     id: str
     prompt: tuple[int, ...]
@@ -43,7 +43,7 @@ class GenerationRequest:
     nonce: str | None = None
 
     def choice_id(self, choice: int) -> str:
-        """The id in the receipt of a choice: that of the HTTP request, with a number where there are several."""
+        """The id in the receipt of a choice: the id of the HTTP request, with a number if there are several choices."""
         return self.id if len(self.samplers) == 1 else f"{self.id}-{choice}"
 
 
@@ -57,11 +57,11 @@ class FinishedAnswer:
 
 
 Told: TypeAlias = tuple[int, Piece | FinishedAnswer | Failed]
-"""An event, and which choice it belongs to."""
+"""The number of a choice, and one of its events."""
 
 
 class ModelService:
-    """Answers orders through a batching engine; receipts are made on a thread of their own, in order."""
+    """Answers orders through a batching engine; a separate thread issues receipts, in order."""
 
     def __init__(
         self, language_model: TorchLanguageModel, engine: BatchingEngine, issuer: ReceiptIssuer, book: ReceiptBook
@@ -72,40 +72,40 @@ class ModelService:
         self._tokenizing = threading.Lock()
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Start the engine."""
         self.engine.start()
 
     def stop(self) -> None:
-        """End every answer, and issue the receipts that are due."""
+        """Stop the engine, then issue the receipts that still wait."""
         self.engine.stop()
         self._scribe.shutdown()
         self.issuer.close()
 
     @property
     def context(self) -> int | None:
-        """How many tokens prompt and answer may have together."""
-        found = getattr(self.language_model.model.config, "max_position_embeddings", None)
-        return found if isinstance(found, int) else None
+        """The context length in tokens, if the model's configuration states one."""
+        length = getattr(self.language_model.model.config, "max_position_embeddings", None)
+        return length if isinstance(length, int) else None
 
     async def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
-        """The prompt of messages; raises `Problem` if the template refuses them."""
+        """The tokens of messages in the chat template; raises `Problem` if the template refuses them."""
         return await asyncio.to_thread(self._encode, "messages", lambda: self.language_model.encode_chat(messages))
 
     async def encode_text(self, text: str) -> tuple[int, ...]:
-        """The prompt of a text."""
+        """The tokens of a text; raises `Problem` if the tokenizer refuses it."""
         return await asyncio.to_thread(self._encode, "prompt", lambda: self.language_model.encode_text(text))
 
     def order(self, order: GenerationRequest) -> Answering:
-        """Begin to answer; raises `Problem` with status 429 if the queue is full, 503 if the engine has stopped."""
+        """Submit an order; raises `Problem` with status 429 if the queue is full, 503 if the engine has stopped."""
         return Answering(self, order)
 
     async def challenge(self, request_id: str, nonce: bytes, count: int) -> bytes:
-        """The opening of committed states as canonical JSON; raises `UnavailableError` if they are not held."""
+        """The opening of committed states as canonical JSON; raises `UnavailableError` if they are not in memory."""
         opening = await asyncio.to_thread(self.issuer.challenge, request_id, nonce, count)
         return opening.to_bytes()
 
     def has_committed(self, request_id: str) -> bool:
-        """Whether a receipt of this request, as far as receipts are in memory, commits to states."""
+        """Whether the receipt of this request is in memory and commits to hidden states."""
         try:
             line = self.book.of(request_id)
         except UnavailableError:
@@ -113,7 +113,7 @@ class ModelService:
         return SignedReceipt.from_bytes(line, "receipt").receipt.states is not None
 
     def issue(self, order: GenerationRequest, choice: int, generated: JobResult) -> SignedReceipt:
-        """Sign and keep the receipt of one choice."""
+        """Sign and store the receipt of one choice."""
         request = Request(
             id=order.choice_id(choice),
             prompt=Tokens.of(order.prompt),
@@ -127,7 +127,7 @@ class ModelService:
         return issued.signed
 
     def write_receipt(self, write: partial[None]) -> None:
-        """Run `write` after the receipts before it; waits while too many are due."""
+        """Run `write` on the receipt thread, after earlier ones; blocks while `UNISSUED_MAX` are waiting."""
         self._unissued.acquire()
         self._scribe.submit(write).add_done_callback(lambda _: self._unissued.release())
 
@@ -143,7 +143,7 @@ class ModelService:
 
 
 class Answering:
-    """One order being answered. Close it when nobody listens any more: its rows go to others."""
+    """One order while it is answered. Close it when the client disconnects: that frees its rows of the batch."""
 
     def __init__(self, service: ModelService, order: GenerationRequest) -> None:
         self.order = order
@@ -159,7 +159,7 @@ class Answering:
             raise Problem(503, "unavailable", str(error)) from None
 
     async def events(self) -> AsyncIterator[Told]:
-        """Pieces and finished answers as they come; ends after the last choice, or after a failure."""
+        """Pieces and finished answers as they arrive; ends after the last choice, or after a failure."""
         open_choices = len(self._slots)
         while open_choices:
             choice, event = await self._told.get()
@@ -167,7 +167,7 @@ class Answering:
             yield choice, event
 
     def close(self) -> None:
-        """Stop generating; a second call, or one after the end, does nothing."""
+        """Stop generating; does nothing after the end or on a second call."""
         self._service.engine.cancel(self._slots)
 
     def _job(self, choice: int, sampler: Sampler) -> Job:
@@ -191,5 +191,5 @@ class Answering:
             self._tell(choice, FinishedAnswer(generated.ids, generated.finish, signed))
 
     def _tell(self, choice: int, event: Piece | FinishedAnswer | Failed) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody listens
+        with suppress(RuntimeError):  # the event loop is closed: nobody reads the events
             self._loop.call_soon_threadsafe(self._told.put_nowait, (choice, event))

@@ -1,4 +1,4 @@
-"""One answer being generated: its tokens, text, hidden rows and the requests batched with it so far."""
+"""One answer while it is generated: its tokens, text, hidden rows, and the requests in its batches so far."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
 
 FOLD: Final = 32
-"""Tokens after which rows move into a tensor of their own: a row of a pass keeps those of the whole batch alive."""
+"""Tokens after which rows are copied into one tensor: a view of one row keeps the rows of the whole batch in memory."""
 LOG: Final = logging.getLogger("tallystick.serving")
 
 
 class Slot:
-    """A row of the batch while one job is in it. `is_cancelled` may be set from any thread."""
+    """The state of one job while it has a row of the batch. `is_cancelled` may be set from any thread."""
 
     def __init__(self, job: Job, language_model: TorchLanguageModel) -> None:
         self.job = job
@@ -37,40 +37,40 @@ class Slot:
 
     @property
     def ids(self) -> list[int]:
-        """The answer so far."""
+        """The answer's tokens so far."""
         return self.history[len(self.job.prompt) :]
 
     @property
     def length(self) -> int:
-        """How many tokens the answer has."""
+        """The number of tokens of the answer so far."""
         return len(self.history) - len(self.job.prompt)
 
-    def add(self, token: int, rows: Mapping[int, torch.Tensor], company: tuple[str, ...]) -> None:
-        """Take in the token chosen from hidden rows [width] by layer, in a step with the requests `company`."""
+    def add(self, token: int, rows: Mapping[int, torch.Tensor], batched: tuple[str, ...]) -> None:
+        """Add a token, the hidden rows [width] by layer it was chosen from, and the requests in the batch."""
         self.history.append(token)
         self._rows.append(rows)
         if len(self._rows) == FOLD:
             self._fold()
-        self._note(company)
+        self._note(batched)
         is_end = token in self._end_tokens
         text = "" if is_end else self._text.add(token)
         self.finish = self._finish(is_end)
         self.tell(Piece((token,), text + (self._text.close() if self.finish else "")))
 
     def hand_over(self) -> None:
-        """Tell the finished answer, or what there is of a cancelled one; after a failure, nothing."""
+        """Deliver the answer, which is incomplete if cancelled; does nothing after a failure."""
         if self.is_over:
             return
         finish, runs = self.finish or "cancelled", tuple(self._runs)
         self.tell(JobResult(self.job, tuple(self.ids), finish, *self._let_go(), runs))
 
     def fail(self, error: BaseException) -> None:
-        """Tell that there will be no answer."""
+        """Log the error and deliver `Failed`."""
         LOG.error("request %s", self.job.id, exc_info=error)
         self.tell(Failed(f"generation failed: {type(error).__name__}"))
 
     def tell(self, event: Event) -> None:
-        """Deliver an event; after the last one, nothing."""
+        """Deliver an event; does nothing after the last one."""
         if not self.is_over:
             self.is_over = not isinstance(event, Piece)
             self.job.deliver(event)
@@ -80,7 +80,7 @@ class Slot:
         self._rows = []
 
     def _let_go(self) -> tuple[Mapping[int, torch.Tensor], Mapping[int, torch.Tensor]]:
-        """The rows of the answer and of the prompt, which this slot holds no longer."""
+        """The rows of the answer and of the prompt; this slot drops its references to them."""
         if self._rows:
             self._fold()
         folded, prompt_rows, self._folded, self.prompt_rows = self._folded, self.prompt_rows, [], {}
@@ -93,9 +93,9 @@ class Slot:
             return "stop"
         return "length" if self.length >= self.job.max_tokens else None
 
-    def _note(self, company: tuple[str, ...]) -> None:
-        """Count one step more with the same requests, or begin a new run."""
-        if self._runs and self._runs[-1][1] == company:
-            self._runs[-1] = (self._runs[-1][0] + 1, company)
+    def _note(self, batched: tuple[str, ...]) -> None:
+        """Count one more step with the same requests, or begin a new run."""
+        if self._runs and self._runs[-1][1] == batched:
+            self._runs[-1] = (self._runs[-1][0] + 1, batched)
         else:
-            self._runs.append((1, company))
+            self._runs.append((1, batched))

@@ -13,10 +13,10 @@ from tallystick.serving.service import Answering
 
 
 async def stream_events(answering: Answering, form: ResponseForm, has_usage: bool) -> AsyncGenerator[bytes, None]:
-    """The chunks of an answer.
+    """The chunks of an answer, one event each.
 
-    Receipts come in the last chunk: the one with `usage` and no choices if the client asked for usage, and otherwise
-    the one with the last `finish_reason`, since clients that did not ask do not expect a chunk without choices.
+    The last chunk carries the receipts. If the client asked for usage, that is the chunk with `usage` and no choices.
+    Otherwise it is the chunk with the last `finish_reason`: other clients do not expect a chunk without choices.
     """
     choices = [ChoiceSoFar() for _ in answering.order.samplers]
     no_usage = {"usage": None} if has_usage else {}

@@ -1,4 +1,4 @@
-"""IREE as an engine: StableHLO nodes compiled as they are, other operators by the definitions that JAX traces."""
+"""IREE as an engine: it compiles StableHLO nodes directly, and other operators from definitions traced by JAX."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import State, Tensor
 
 BY_DEFINITION: Final = frozenset({"stablehlo.scatter", "stablehlo.select_and_scatter", "stablehlo.sort"})
-"""What IREE 3.13 gets wrong: it writes outside of the tensor, takes the last of equal maxima, and sorts unstably."""
+"""Operators that IREE 3.13 gets wrong: it writes outside the tensor, takes the last of equal maxima, sorts unstably."""
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """A buffer on IREE's device, and what its elements are."""
+    """A buffer on IREE's device, with its dtype and shape."""
 
     view: Any
     spec: TensorSpec
@@ -59,7 +59,7 @@ class IreeEngine:
             self._add(missing)
 
     def prepare(self, node: Node) -> Callable[[Arguments], tuple[Any, ...]]:
-        """A function that compiles the node for the operands it is given, unless that has been done."""
+        """A function that runs the node; it compiles it first if operands like these are new."""
 
         def run(arguments: Arguments) -> tuple[Any, ...]:
             buffers = flat(arguments, node)
@@ -74,7 +74,7 @@ class IreeEngine:
         return run
 
     def run(self, graph: Graph, bindings: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The outputs of a StableHLO graph, compiled as one program: IREE is free to fuse."""
+        """The outputs of a StableHLO graph, compiled as one program; IREE may fuse operators."""
         tensors, specs = bound(graph, bindings), graph.specs()
         [function] = self._runtime.functions(compiled(_whole(graph), "the graph"), ["main"])
         views = function([self._runtime.load(each) for each in tensors], len(graph.outputs))
@@ -84,7 +84,7 @@ class IreeEngine:
         }
 
     def _add(self, signatures: Sequence[Signature], by_definition: bool = False) -> None:
-        """Compile in one module; where that fails in halves, and what then fails alone by its definition."""
+        """Compile in one module; if that fails, compile halves; a single node that fails runs by its definition."""
         names = [f"op{place}" for place in range(len(signatures))]
         write = _defined if by_definition else _function
         try:
@@ -104,7 +104,7 @@ class IreeEngine:
 
 
 def _whole(graph: Graph) -> str:
-    """A graph as one module, in which the nodes that run by their definitions are functions of their own."""
+    """A graph as one module; nodes that run by their definitions are separate functions."""
     specs = graph.specs()
     apart = {node.number: node for node in graph.nodes if node.operator in BY_DEFINITION}
     called = {number: f"node{number}" for number in apart}
@@ -128,6 +128,6 @@ def _defined(signature: Signature, name: str) -> str:
 
 
 def run_compiled(graph: Graph, bindings: State, engine: IreeEngine) -> dict[str, Tensor]:
-    """The outputs of `graph`, all of whose nodes are compiled at once; several times faster than one by one."""
+    """The outputs of `graph`; all nodes are compiled at once, which is several times faster than one by one."""
     engine.compile(graph)
     return execute(graph, bindings, engine)

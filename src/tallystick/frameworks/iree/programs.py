@@ -29,11 +29,11 @@ ELEMENTS: Final = {
 }
 
 _compiled: Final[dict[bytes, bytes]] = {}
-"""Compiled modules by text, flags and version: IREE gives the same bytes for the same three."""
+"""Compiled modules by the hash of text, flags and version, which determine the bytes."""
 
 
 def compiled(text: str, what: str) -> bytes:
-    """A module compiled, or taken from memory; raises `UnavailableError` naming `what` where IREE refuses it."""
+    """The byte code of a module, cached; raises `UnavailableError` naming `what` if IREE refuses it."""
     key = sha256("\0".join([text, TARGET, *FLAGS, version()]).encode()).digest()
     if key not in _compiled:
         try:
@@ -51,7 +51,7 @@ def version() -> str:
 
 
 class Runtime:
-    """IREE's device and modules that were loaded on it."""
+    """IREE's device, and functions of modules loaded on it."""
 
     @cached_property
     def _config(self) -> Any:
@@ -105,6 +105,6 @@ class _Function:
 
 
 def _reason(error: Exception) -> str:
-    """The first line of the compiler that says what is wrong."""
+    """The compiler's first error line, at most 200 characters."""
     lines = [line.strip() for line in str(error).splitlines() if "error:" in line]
     return (lines[0].partition("error:")[2].strip() if lines else str(error).partition("\n")[0])[:200]

@@ -1,4 +1,4 @@
-"""JAX as an array library, in which definitions of operators are read."""
+"""JAX as an array library that evaluates the definitions of operators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tallystick.tensors.dtypes import numpy_dtype
 
 @dataclass(frozen=True)
 class _Jax:
-    """JAX, inside a trace or outside; 64-bit dtypes need `jax.enable_x64`, which whoever calls has to set."""
+    """JAX, inside or outside a trace; for 64-bit dtypes the caller must set `jax.enable_x64`."""
 
     name = "jax"
 

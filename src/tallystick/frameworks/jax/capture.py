@@ -1,4 +1,4 @@
-"""Capture of JAX functions: what `jax.export` gives, as a graph."""
+"""Captures JAX functions as graphs, through `jax.export`."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ ROLES: Final = {
     "schedule": Role.SCHEDULE,
     "rng": Role.RNG,
 }
-"""What an input is, by the first word of its name; any other is given anew at each step."""
+"""The role of an input by the first word of its name; any other is `Role.INPUT`, given at each step."""
 
 
 @dataclass(frozen=True)
 class CapturedFunction:
-    """A graph, the bytes of its constants, and what the example arguments were, all by name."""
+    """A graph, the bytes of its constants by name, and the example arguments by name."""
 
     graph: Graph
     constants: Mapping[str, Tensor]
@@ -71,7 +71,7 @@ def capture(
 
 def to_tensor(value: Any, spec: TensorSpec) -> Tensor:
     """An array of JAX, or a number, as a tensor of `spec`."""
-    array = np.asarray(jax.numpy.asarray(value, _jax_dtype(spec.dtype)))
+    array = np.asarray(jax.numpy.asarray(value, JAX.dtype(spec.dtype)))
     return Tensor.of(array.view("<u2"), "BF16") if spec.dtype == "BF16" else Tensor.of(array)
 
 
@@ -87,19 +87,12 @@ def dtype_name(dtype: Any) -> str:
         raise UnavailableError(f"{dtype!s:.40} has no place in a graph") from None
 
 
-def _jax_dtype(dtype: str) -> Any:
-    return JAX.dtype(dtype)
-
-
 def _exported(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
     try:
         return jax.export.export(jax.jit(function, keep_unused=True))(*arguments)
     except jax.errors.ConcretizationTypeError as error:
-        raise UnavailableError(f"cannot be captured: its control flow depends on data: {_first_line(error)}") from None
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0][:200]
+        reason = str(error).partition("\n")[0][:200]
+        raise UnavailableError(f"cannot be captured: its control flow depends on data: {reason}") from None
 
 
 def _input(name: str, aval: Any) -> Input:

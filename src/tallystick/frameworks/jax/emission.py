@@ -1,7 +1,7 @@
 """A StableHLO graph as MLIR text, in MLIR's generic form.
 
-Every word of the text comes from the tables of this file; names of values are numbered anew, and attributes are
-printed as numbers. Nothing that a prover wrote is passed on as text.
+Every word of the text comes from the tables of this file. Values get new numbers as names, and attributes are printed
+as numbers. No text from a prover reaches the compiler.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FLOAT_FORMS: Final = {"F16": ("<e", "<H"), "F32": ("<f", "<I"), "F64": ("<d", "<
 
 @dataclass(frozen=True)
 class Signature:
-    """A node without its place in a graph: what it takes, and what it is told."""
+    """A node outside of a graph: operator, attributes and the specs of its operands."""
 
     node: Node
     operands: tuple[TensorSpec, ...]
@@ -53,7 +53,7 @@ def module_text(functions: Iterable[str]) -> str:
 def graph_function(graph: Graph, name: str = "main", called: Mapping[int, str] = MappingProxyType({})) -> str:
     """A whole graph as one function of its inputs and constants, in their order; the results are its outputs.
 
-    A node whose number is in `called` becomes a call of that function, which the module has to hold.
+    A node whose number is in `called` becomes a call of that function, which the module must hold.
     Raises `UnavailableError` for an operator that is not StableHLO.
     """
     specs = graph.specs()
@@ -65,7 +65,7 @@ def graph_function(graph: Graph, name: str = "main", called: Mapping[int, str] =
 
 
 def node_function(signature: Signature, name: str = "main") -> str:
-    """One node as a function of its operands, in the order of its parameters and as often as they occur."""
+    """One node as a function of its operands, in the order of its parameters; a repeated operand is repeated."""
     node, place = signature.node, 0
     specs: dict[Ref, TensorSpec] = {}
     operands: dict[str, Any] = {}
@@ -83,7 +83,7 @@ def node_function(signature: Signature, name: str = "main") -> str:
 
 
 def type_text(spec: TensorSpec) -> str:
-    """`tensor<2x3xf32>`."""
+    """The MLIR type of a tensor, such as `tensor<2x3xf32>`; raises `UnavailableError` for other dtypes."""
     if spec.dtype not in ELEMENTS:
         raise UnavailableError(f"StableHLO has no {spec.dtype}")
     return f"tensor<{''.join(f'{side}x' for side in spec.shape)}{ELEMENTS[spec.dtype]}>"
@@ -109,7 +109,7 @@ def _function(
 
 
 def _names(sources: Sequence[Ref], nodes: Sequence[Node]) -> dict[Ref, str]:
-    """`%v7`, or `%v7#1` for a result beside others."""
+    """The name of each value: `%v7`, or `%v7#1` for one of several results."""
     names = {ref: f"%v{place}" for place, ref in enumerate(sources)}
     for place, node in enumerate(nodes, len(sources)):
         results = [ref for ref in node.outputs if ref is not None]
@@ -187,7 +187,7 @@ def _padding(low: Attribute, high: Attribute) -> str:
 
 
 def _splat(value: Attribute, spec: TensorSpec) -> str:
-    """One number, floats by their bits."""
+    """A constant filled with one number; floats are printed as bits."""
     assert isinstance(value, bool | int | float)
     if spec.dtype == "BOOL":
         shown = _bool(value)
@@ -223,7 +223,7 @@ LOGICAL_BODIES: Final = {"add": "or", "maximum": "or", "or": "or", "multiply": "
 
 
 def _combining(reducer: Attribute, spec: TensorSpec) -> str:
-    """The body of a reduction: one operator of two elements, or the second element."""
+    """The body of a reduction: one operator on two elements; for `assign`, the second element."""
     element = type_text(TensorSpec(spec.dtype))
     if reducer == "assign":
         return f'    ^bb0(%x: {element}, %y: {element}):\n      "stablehlo.return"(%y) : ({element}) -> ()\n    '
@@ -246,7 +246,7 @@ def _comparing(direction: Attribute, spec: TensorSpec) -> str:
 
 
 def _choosing(reducer: Attribute, values: TensorSpec, indices: TensorSpec) -> str:
-    """The body of argmax and argmin: NaN before all, and the lowest index of those that are alike."""
+    """The body of argmax and argmin: NaN wins, and among equal values the lowest index wins."""
     word = {"argmax": "GT", "argmin": "LT"}[str(reducer)]
     value, index = type_text(TensorSpec(values.dtype)), type_text(TensorSpec(indices.dtype))
     lines = [
@@ -266,7 +266,7 @@ def _choosing(reducer: Attribute, values: TensorSpec, indices: TensorSpec) -> st
 
 
 def _ordering(comparator: Attribute, specs: Sequence[TensorSpec]) -> str:
-    """The body of a sort by the first tensor: zeros are alike, NaN are alike and larger than all numbers."""
+    """The body of a sort by the first tensor: all zeros are equal; all NaN are equal and above every number."""
     word = {"LT": "LT", "GT": "GT"}[str(comparator)]
     elements = [type_text(TensorSpec(spec.dtype)) for spec in specs]
     arguments = ", ".join(f"%x{i}: {element}, %y{i}: {element}" for i, element in enumerate(elements))
@@ -316,7 +316,7 @@ _PLAIN: Final = (
 )
 RENAMED: Final = {"stablehlo.erf": "chlo.erf"}
 LOGICAL: Final = {"stablehlo.add": "stablehlo.or", "stablehlo.multiply": "stablehlo.and"}
-"""The same for BOOL, where IREE 3.13 adds modulo 2."""
+"""Replacements for BOOL that mean the same: IREE 3.13 adds BOOL modulo 2."""
 
 
 def _plain(attributes: Attributes, operands: Sequence[TensorSpec]) -> Properties:

@@ -1,4 +1,4 @@
-"""JAX as an engine: StableHLO nodes as XLA runs them, the operators of other dialects by their definitions."""
+"""JAX as an engine: XLA runs StableHLO nodes; operators of other dialects run by their definitions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tallystick.tensors.tensor import Tensor
 
 
 class JaxEngine:
-    """XLA on one device. Each distinct node is compiled once, when it first runs."""
+    """XLA on one device. Each distinct node is compiled when it first runs."""
 
     name: Final = "jax"
 
@@ -41,7 +41,7 @@ class JaxEngine:
         return Tensor.of(ALGEBRA.library.storage(array), dtype)
 
     def prepare(self, node: Node) -> Callable[[Arguments], tuple[Any, ...]]:
-        """A function that compiles the node for the operands it is given, unless that has been done."""
+        """A function that runs the node; it compiles it first if operands like these are new."""
 
         def run(arguments: Arguments) -> tuple[Any, ...]:
             arrays = flat(arguments, node)
@@ -51,7 +51,7 @@ class JaxEngine:
         return run
 
     def run(self, graph: Graph, bindings: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The outputs of a StableHLO graph, compiled as one program: XLA is free to fuse."""
+        """The outputs of a StableHLO graph, compiled as one program; XLA may fuse operators."""
         arrays = [self.load(tensor) for tensor in bound(graph, bindings)]
         program = compiled(module_text([graph_function(graph)]), "the graph", self._device)
         results, specs = program(arrays), graph.specs()

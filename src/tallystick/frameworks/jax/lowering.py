@@ -1,7 +1,7 @@
-"""A StableHLO module becomes a graph of this project: calls inlined, attributes as numbers, no source paths.
+"""Converts a StableHLO module to a graph: calls are inlined, attributes are numbers, source paths are dropped.
 
-A constant of one number is a node; a constant of several is a constant of the graph. Composites that this project
-knows stay one operator; others are replaced by the decomposition that they bring along.
+A constant of one number becomes a node; a constant of several becomes a constant of the graph. Known composites stay
+one operator; others are replaced by their own decomposition.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class LoweredModule:
 
 @dataclass
 class ModuleLowering:
-    """What has been read of a module so far."""
+    """The nodes, constants and specs read from a module so far."""
 
     functions: Mapping[str, Any]
     nodes: list[Node] = field(default_factory=list)
@@ -56,7 +56,7 @@ class ModuleLowering:
     derive: Deriver = field(default_factory=Deriver)
 
     def read_body(self, function: Any, arguments: Sequence[Ref], depth: int = 0) -> list[Ref]:
-        """The results of a function given what its arguments are; raises `UnavailableError` naming the operator."""
+        """The results of a function called with `arguments`; raises `UnavailableError` naming the operator."""
         if depth > CALL_DEPTH_MAX:
             raise UnavailableError(f"functions call each other more than {CALL_DEPTH_MAX} deep")
         block = function.regions[0].blocks[0]
@@ -125,8 +125,8 @@ def lower(
     """The graph of the public function of a module.
 
     Args:
-        text: MLIR text, as `jax.export` gives it.
-        inputs: what each argument of the function stands for.
+        text: MLIR text from `jax.export`.
+        inputs: the input of the graph for each argument of the function.
         outputs: the names of its results.
         form: what the graph is for.
 
@@ -134,17 +134,14 @@ def lower(
         UnavailableError: something in the program cannot be captured; the line names the operator.
     """
     with make_ir_context():
-        module = ir.Module.parse(text)  # owns what is read below
-        functions = {each.name.value: each for each in module.body.operations if _is_function(each)}
+        module = ir.Module.parse(text)  # keep it alive: it owns the operations below
+        operations = module.body.operations
+        functions = {each.name.value: each for each in operations if each.operation.name == "func.func"}
         main = functions["main"]
         _check_arguments(main, inputs)
         reading = ModuleLowering(functions, specs={each.name: each.spec for each in inputs})
         results = reading.read_body(main, [each.name for each in inputs])
     return _finished(reading, inputs, dict(zip(outputs, results, strict=True)), form)
-
-
-def _is_function(operation: Any) -> bool:
-    return bool(operation.operation.name == "func.func")
 
 
 def _check_arguments(main: Any, inputs: Sequence[Input]) -> None:
@@ -153,7 +150,7 @@ def _check_arguments(main: Any, inputs: Sequence[Input]) -> None:
 
 
 def _named(operator: Operator, operands: Sequence[Ref]) -> dict[str, Operand]:
-    """The operands by parameter: lists share what the single parameters leave, evenly."""
+    """The operands by parameter: list parameters share evenly what the single parameters leave."""
     parameters = [each for each in operator.parameters if each.is_operand]
     lists = [each for each in parameters if each.kind == "Tensor[]"]
     left = len(operands) - (len(parameters) - len(lists))
@@ -192,7 +189,10 @@ def _finished(
         constants=tuple(
             Constant(renamed[name], TensorSpec.of(tensor), tensor_digest(tensor)) for name, tensor in constants.items()
         ),
-        nodes=tuple(_moved(number, node, renamed) for number, node in enumerate(nodes)),
+        nodes=tuple(
+            Node(number, node.operator, _mapped(node.operands, renamed), node.attributes, node.results)
+            for number, node in enumerate(nodes)
+        ),
         outputs=tuple(Output(name, renamed.get(ref, ref)) for name, ref in sorted(outputs.items())),
     )
     return LoweredModule(graph, {renamed[name]: tensor for name, tensor in constants.items()})
@@ -214,10 +214,6 @@ def _renumbered(nodes: Sequence[Node], constants: Iterable[Ref]) -> dict[Ref, Re
         for index, ref in enumerate(node.outputs):
             renamed |= {} if ref is None else {ref: result_ref(number, index)}
     return renamed
-
-
-def _moved(number: int, node: Node, renamed: Mapping[Ref, Ref]) -> Node:
-    return Node(number, node.operator, _mapped(node.operands, renamed), node.attributes, node.results)
 
 
 def _mapped(operands: Mapping[str, Operand], renamed: Mapping[Ref, Ref]) -> dict[str, Operand]:

@@ -16,7 +16,6 @@ from tallystick.frameworks.jax.emission import Signature
 from tallystick.frameworks.jax.signatures import unflat
 from tallystick.operators.registry import operator
 from tallystick.operators.values import Value, Values
-from tallystick.tensors.spec import TensorSpec
 
 Program: TypeAlias = Callable[[Sequence[Any]], list[Any]]
 ALGEBRA: Final = Values(JAX)
@@ -24,7 +23,7 @@ FAILURES: Final = (RuntimeError, ValueError, TypeError, NotImplementedError)
 
 
 def compiled(text: str, what: str, device: Any) -> Program:
-    """A module as a function from arrays to arrays; raises `UnavailableError` naming `what` where XLA refuses it."""
+    """A module as a function from arrays to arrays; raises `UnavailableError` naming `what` if XLA refuses it."""
     client = device.client
     try:
         with jax.enable_x64(True):
@@ -40,7 +39,7 @@ def compiled(text: str, what: str, device: Any) -> Program:
 
 
 def defined(signature: Signature, device: Any) -> Program:
-    """The definition of an operator on JAX arrays, in the dtypes that it states, compiled by `jax.jit`."""
+    """The definition of an operator on JAX arrays, in the stated dtypes, compiled by `jax.jit`."""
     jitted = jax.jit(computation(signature))
 
     def run(arrays: Sequence[Any]) -> list[Any]:
@@ -55,7 +54,8 @@ def defined(signature: Signature, device: Any) -> Program:
 
 def lowered_function(signature: Signature, name: str) -> str:
     """The definition of an operator as one MLIR function, all calls inlined."""
-    arguments = [_shaped(spec) for spec in signature.operands]
+    dtype = ALGEBRA.library.dtype
+    arguments = [jax.ShapeDtypeStruct(spec.shape, dtype(spec.dtype)) for spec in signature.operands]
     with jax.enable_x64(True):
         try:
             exported = jax.export.export(jax.jit(computation(signature), keep_unused=True))(*arguments)
@@ -87,16 +87,12 @@ def computation(signature: Signature) -> Callable[..., tuple[Any, ...]]:
 
 
 def first_line(error: Exception) -> str:
-    """What an error says first, in at most 200 characters."""
+    """The first line of an error, at most 200 characters."""
     return str(error).strip().partition("\n")[0][:200]
 
 
-def _shaped(spec: TensorSpec) -> Any:
-    return jax.ShapeDtypeStruct(spec.shape, ALGEBRA.library.dtype(spec.dtype))
-
-
 def _inline(main: Any, functions: Any) -> None:
-    """Every call in `main` gives way to the body of what it calls, and every composite to its decomposition."""
+    """Replace every call in `main` by the called body, and every composite by its decomposition."""
     block = main.regions[0].blocks[0]
     while calls := [each.operation for each in block.operations if each.operation.name in CALLS]:
         for call in calls:
@@ -122,7 +118,7 @@ def _inline_one(call: Any, body: Any) -> None:
 
 
 def _rewire(operation: Any, values: Any) -> None:
-    """The operands of an operator, and of all operators in its regions, by what stands for them now."""
+    """Replace operands by their new values, also in all operators of the regions."""
     for place, operand in enumerate(operation.operands):
         if operand in values:
             operation.operands[place] = values[operand]

@@ -1,4 +1,4 @@
-"""What MLIR's Python bindings say of StableHLO operators: types, attributes, and the bodies of reductions."""
+"""Reads StableHLO operators through MLIR's Python bindings: types, attributes, and the bodies of reductions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ORDERS: Final = {
 
 
 def spec_of(value: ir.Value) -> TensorSpec:
-    """Dtype and shape; raises `UnavailableError` for what no tensor of a graph can be."""
+    """Dtype and shape; raises `UnavailableError` for a type that no tensor of a graph can have."""
     kind = value.type
     if not isinstance(kind, ir.RankedTensorType):
         raise UnavailableError(f"{str(kind)[:40]} is no tensor")
@@ -53,7 +53,7 @@ def spec_of(value: ir.Value) -> TensorSpec:
 
 
 def number_of(operation: Any) -> bool | int | float | None:
-    """The one number of a constant, `None` where it has several or one that an attribute cannot hold."""
+    """The number of a constant, `None` if it has several or one that an attribute cannot hold."""
     attribute, spec = operation.attributes["value"], spec_of(operation.results[0])
     if spec.size == 0:
         return False if spec.dtype == "BOOL" else 0.0 if spec.is_float else 0
@@ -78,22 +78,19 @@ def tensor_of(operation: Any) -> Tensor:
 
 
 def _elements(attribute: Any, spec: TensorSpec) -> Any:
-    """As NumPy holds them; the bindings give bfloat16 one by one."""
+    """The elements as a NumPy array; the bindings give bfloat16 values one by one."""
     if spec.dtype == "BF16":
         return np.array([float(value) for value in attribute], np.float32).reshape(spec.shape)
     return np.array(attribute)
 
 
 def attributes_of(operation: Any) -> Attributes:
-    """The attributes of an operator of the allow-list; raises `UnavailableError` naming what it cannot have."""
-    return READERS.get(operation.name, _none)(operation)
+    """The attributes of an allowed operator; raises `UnavailableError` that names an unsupported one."""
+    read = READERS.get(operation.name)
+    return {} if read is None else read(operation)
 
 
 # ---- attributes
-
-
-def _none(operation: Any) -> Attributes:
-    return {}
 
 
 def _integers(operation: Any, name: str, default: Iterable[int] = ()) -> Sides:
@@ -159,25 +156,13 @@ def _broadcast(operation: Any) -> Attributes:
     return {"broadcast_dimensions": _integers(operation, "broadcast_dimensions"), "shape": shape}
 
 
-def _shape(operation: Any) -> Attributes:
-    return {"shape": _result(operation).shape}
-
-
 def _iota(operation: Any) -> Attributes:
     spec = _result(operation)
     return {"iota_dimension": _integer(operation, "iota_dimension", 0), "shape": spec.shape, "dtype": spec.dtype}
 
 
-def _convert(operation: Any) -> Attributes:
-    return {"dtype": _result(operation).dtype}
-
-
 def _lists(*names: str) -> Callable[[Any], Attributes]:
     return lambda operation: {name: _integers(operation, name) for name in names}
-
-
-def _concatenate(operation: Any) -> Attributes:
-    return {"dimension": _integer(operation, "dimension", 0)}
 
 
 def _dot(operation: Any) -> Attributes:
@@ -290,9 +275,9 @@ def _sort(operation: Any) -> Attributes:
 
 
 def reducer_of(region: Any, known: Mapping[str, str]) -> str:
-    """The name of a body among those that are `known`; raises `UnavailableError` for any other.
+    """The name of a body by its formula in `known`; raises `UnavailableError` for any other.
 
-    A body is known by its formula: arguments are numbers, and `add` stands for an operator of the two arguments.
+    In a formula, arguments are numbers; a bare operator such as `add` is applied to the two arguments.
     """
     block = region.blocks[0]
     formulas = {argument: str(place) for place, argument in enumerate(block.arguments)}
@@ -314,7 +299,7 @@ def reducer_of(region: Any, known: Mapping[str, str]) -> str:
 
 
 def _formula(value: Any, formulas: Mapping[Any, str]) -> str:
-    """A value of the body; constants are taken from outside of it too."""
+    """The formula of a value; constants may be defined outside of the body; `?` for anything else."""
     if value in formulas:
         return formulas[value]
     owner = value.owner
@@ -326,12 +311,12 @@ def _formula(value: Any, formulas: Mapping[Any, str]) -> str:
 READERS: Final[Mapping[str, Callable[[Any], Attributes]]] = {
     "stablehlo.compare": _compare,
     "stablehlo.broadcast_in_dim": _broadcast,
-    "stablehlo.reshape": _shape,
+    "stablehlo.reshape": lambda operation: {"shape": _result(operation).shape},
     "stablehlo.iota": _iota,
-    "stablehlo.convert": _convert,
+    "stablehlo.convert": lambda operation: {"dtype": _result(operation).dtype},
     "stablehlo.transpose": _lists("permutation"),
     "stablehlo.slice": _lists("start_indices", "limit_indices", "strides"),
-    "stablehlo.concatenate": _concatenate,
+    "stablehlo.concatenate": lambda operation: {"dimension": _integer(operation, "dimension", 0)},
     "stablehlo.reverse": _lists("dimensions"),
     "stablehlo.pad": _lists("edge_padding_low", "edge_padding_high", "interior_padding"),
     "stablehlo.dynamic_slice": _lists("slice_sizes"),

@@ -1,4 +1,4 @@
-"""Nodes that compute the same: same operator, same attributes, operands of the same dtypes and shapes."""
+"""Signatures of nodes: nodes with equal operator, attributes and operand specs share one compiled program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Key: TypeAlias = "tuple[Any, ...]"
 
 
 def key_of(signature: Signature) -> Key:
-    """What two signatures have in common exactly when the same program computes both."""
+    """A key that is equal for two signatures exactly if the same program computes both."""
     node = signature.node
     layout = tuple((name, _layout(operand)) for name, operand in node.operands.items())
     attributes = tuple((name, repr(attribute)) for name, attribute in node.attributes.items())
@@ -34,7 +34,7 @@ def signatures_of(graph: Graph) -> list[Signature]:
 
 
 def flat(arguments: Arguments, node: Node) -> list[Any]:
-    """The arrays of a node's operands, in the order of its parameters and as often as they occur."""
+    """The arrays of a node's operands in the order of its parameters; absent operands are skipped."""
     found: list[Any] = []
     for name in node.operands:
         operand = arguments[name]
@@ -43,7 +43,7 @@ def flat(arguments: Arguments, node: Node) -> list[Any]:
 
 
 def unflat(arrays: Sequence[Any], node: Node) -> dict[str, Any]:
-    """The operands by parameter, from their arrays in that order."""
+    """The operands by parameter, from their arrays in the order of `flat`."""
     left = iter(arrays)
 
     def take(operand: Any) -> Any:
@@ -55,13 +55,13 @@ def unflat(arrays: Sequence[Any], node: Node) -> dict[str, Any]:
 
 
 def spread(arrays: Iterable[Any], results: Sequence[TensorSpec | None]) -> tuple[Any, ...]:
-    """The results of a node, with `None` where it has none."""
+    """The results of a node, with `None` for results that it does not have."""
     left = iter(arrays)
     return tuple(None if spec is None else next(left) for spec in results)
 
 
 def bound(graph: Graph, bindings: Mapping[str, Tensor]) -> list[Tensor]:
-    """The tensors of the inputs and constants, in their order; raises `MalformedError` for one that does not fit."""
+    """The tensors of the inputs, then of the constants; raises `MalformedError` if one is missing or does not fit."""
     found = []
     sources: list[Input | Constant] = [*graph.inputs, *graph.constants]
     for source in sources:
@@ -75,5 +75,5 @@ def bound(graph: Graph, bindings: Mapping[str, Tensor]) -> list[Tensor]:
 
 
 def _layout(operand: Any) -> Any:
-    """Whether an operand is a tensor, absent, or a list of such."""
+    """True for a tensor, False for an absent operand, a tuple of these for a list."""
     return tuple(ref is not None for ref in operand) if isinstance(operand, tuple) else operand is not None

@@ -1,4 +1,4 @@
-"""PyTorch as an array library, in which definitions of operators are read."""
+"""PyTorch as an array library that evaluates the definitions of operators."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _NAMES: Final = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """The name of a dtype; raises `UnavailableError` for one that graphs do not have, complex numbers for example."""
+    """The name of a dtype; raises `UnavailableError` for one that graphs do not have, for example complex numbers."""
     name = _NAMES.get(dtype)
     if name is None:
         raise UnavailableError(f"{dtype} has no place in a graph")
@@ -36,12 +36,12 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def spec_of(value: torch.Tensor) -> TensorSpec:
-    """Dtype and shape; raises `UnavailableError` for a side that depends on data."""
+    """Dtype and shape; raises `UnavailableError` if a size depends on data."""
     return TensorSpec(dtype_name(value.dtype), tuple(whole(side) for side in value.shape))
 
 
 def whole(number: int | torch.SymInt) -> int:
-    """A number of the program; raises `UnavailableError` for one that depends on data."""
+    """The value of a size, also of a symbolic one; raises `UnavailableError` if it depends on data."""
     if isinstance(number, torch.SymInt):
         if not number.node.has_hint() or number.node.expr.free_symbols:
             raise UnavailableError(f"a size depends on data: {number}")

@@ -24,7 +24,7 @@ from tallystick.tensors.tensor import Tensor
 class TorchEngine:
     """PyTorch in eager mode on one device; implements `graphs.Engine`.
 
-    Raises `UnavailableError` where the device is not there, or a kernel does not run.
+    Raises `UnavailableError` if the device is missing or a kernel does not run.
     """
 
     def __init__(self, device: str = "cpu") -> None:
@@ -34,7 +34,7 @@ class TorchEngine:
 
     @property
     def name(self) -> str:
-        """`torch-nnpack` where NNPACK may take convolutions over, by transforms of tiles: on CPUs without oneDNN."""
+        """`torch-nnpack` on CPUs without oneDNN, where NNPACK may compute convolutions by transforms of tiles."""
         has_nnpack = torch.backends.nnpack.is_available()  # type: ignore[no-untyped-call]
         transforms = has_nnpack and torch._C._get_nnpack_enabled() and not torch.backends.mkldnn.enabled
         return "torch-nnpack" if self.device == "cpu" and transforms else "torch"
@@ -63,5 +63,5 @@ class TorchEngine:
         return run
 
     def compile(self, graph: Graph, consumed: Collection[Ref] = ()) -> PreparedGraph:
-        """`graph` as prepared calls; the tensors of the inputs `consumed` may be written over while it runs."""
+        """`graph` as prepared calls; a run may overwrite the tensors of the inputs `consumed`."""
         return PreparedGraph.of(graph, self.device, consumed)

@@ -1,4 +1,4 @@
-"""The environment of this process, as far as it can be determined."""
+"""Describes the environment of this process, as far as it can be determined."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SWITCHES = (
 
 
 def describe_environment(device: Literal["cpu", "cuda"]) -> Environment:
-    """The stack of this process on `device`, thread count included; names no host, person or path."""
+    """The stack of this process on `device`, with the number of threads; it names no host, person or path."""
     return Environment(
         python=platform.python_version(),
         system=platform.system(),

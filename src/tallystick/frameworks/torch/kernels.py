@@ -1,4 +1,4 @@
-"""A node as a call of the kernel that PyTorch has for its operator."""
+"""Turns a node into a call of PyTorch's kernel for its operator."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from tallystick.operators.definition import Operator
 from tallystick.operators.registry import operator
 
 CRASHES: Final = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
-"""What a kernel raises for operands that it does not take."""
+"""The errors that a kernel raises for unsupported operands."""
 ZEROS: Final = {
     "aten.empty.memory_format": "aten.zeros.default",
     "aten.empty_like.default": "aten.zeros_like.default",
     "aten.new_empty.default": "aten.new_zeros.default",
 }
-"""Memory that nobody has written holds zeros: the definitions of graphs have no undefined values."""
+"""Uninitialised memory is zero, because the definitions of graphs have no undefined values."""
 DRAWS: Final = {"tally.philox_uniform": philox_uniform, "tally.dropout_mask": dropout_mask}
-"""Operators that PyTorch has through this project, faster than from their definitions; a test holds them to those."""
+"""Operators that this project adds to PyTorch, faster than their definitions; a test compares both."""
 VIEWS: Final = frozenset({"aten.view.default", "aten._unsafe_view.default"})
 
 
 def prepared(node: Node, device: str, in_place: bool = False) -> Callable[..., Any]:
-    """A call from the operands, in the order of the parameters, to what the kernel returns."""
+    """A function from the operands, in the order of the parameters, to the kernel's return value."""
     described = operator(node.operator)
     if described.dialect != "aten":
         if node.operator in DRAWS:
@@ -43,7 +43,7 @@ def prepared(node: Node, device: str, in_place: bool = False) -> Callable[..., A
 
 
 def overload_of(name: str) -> torch._ops.OpOverload:
-    """The overload of a name that stands on the allow-list."""
+    """The ATen overload of an allowed operator name."""
     _, packet, overload = name.split(".")
     return getattr(getattr(torch.ops.aten, packet), overload)  # type: ignore[no-any-return]
 
@@ -55,7 +55,7 @@ def results_of(node: Node, returned: Any) -> tuple[Any, ...]:
 
 
 def refusal(node: Node | None, error: BaseException) -> UnavailableError:
-    """What is said of a kernel that raised `error`."""
+    """The error that names the node whose kernel raised `error`."""
     assert node is not None
     reason = (str(error).strip().splitlines() or [""])[0]
     return UnavailableError(f"{node.operator} (node {node.number}) does not run here: {reason[:200]}")
@@ -68,7 +68,7 @@ def _drawn(described: Operator, node: Node) -> Callable[..., Any]:
 
 
 def _bound(overload: torch._ops.OpOverload, described: Operator, node: Node, device: str) -> Callable[..., Any]:
-    """The kernel with its attributes filled in; an argument that has its default anyway is left out."""
+    """The kernel with its attributes filled in; arguments that equal their default are left out."""
     operands = [parameter.name for parameter in described.parameters if parameter.is_operand]
     constants = {name: _constant(described, name, value) for name, value in node.attributes.items()}
     constants |= _placement(overload, operands, device)
@@ -96,7 +96,7 @@ def _filled(
 def _scattered(
     kernel: Callable[..., Any], places: Sequence[int], template: Sequence[Any], named: Mapping[str, Any]
 ) -> Callable[..., Any]:
-    """Operands that stand between attributes."""
+    """A call for a kernel whose operands come between attributes: `places` are their positions in `template`."""
 
     def call(*given: Any) -> Any:
         arguments = list(template)
@@ -126,7 +126,7 @@ def _constant(described: Operator, name: str, value: Any) -> Any:
 
 
 def _placement(overload: torch._ops.OpOverload, operands: Sequence[str], device: str) -> dict[str, Any]:
-    """Where results lie: those made from nothing, and those that are moved, on the device of the engine."""
+    """Arguments of memory placement: new and moved tensors go to the engine's device; clones are contiguous."""
     arguments = {argument.name: argument for argument in overload._schema.arguments}
     if str(overload) == "aten.clone.default":
         return {"memory_format": torch.contiguous_format}
@@ -136,7 +136,7 @@ def _placement(overload: torch._ops.OpOverload, operands: Sequence[str], device:
 
 
 def _viewing(call: Callable[..., Any], node: Node) -> Callable[..., Any]:
-    """A view where strides allow one, else a copy: a slice of a graph may be given other strides."""
+    """A view if strides allow one, else a copy: inputs of a slice of a graph may have other strides."""
     size: Any = node.attributes["size"]
 
     def view(x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Models built from a recipe with the verifier's own libraries; nothing is fetched, no weights are loaded."""
+"""Builds models from a recipe with the verifier's own libraries; it downloads nothing and loads no weights."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def build_model(recipe: Recipe, vocabulary: int, parameters_max: int = PARAMETER
     """The untrained model of a recipe, initialised from the global generators.
 
     Raises:
-        MalformedError: the architecture or its configuration is not one that can be built.
+        MalformedError: the architecture or its configuration cannot be built.
         UnavailableError: the model has more than `parameters_max` parameters.
     """
     with torch.device("meta"), _few_modules():
@@ -61,7 +61,7 @@ def build_model(recipe: Recipe, vocabulary: int, parameters_max: int = PARAMETER
 
 @contextmanager
 def _few_modules() -> Iterator[None]:
-    """Building gives up with `MalformedError` at a number of modules that no model has (a million experts, say)."""
+    """Raise `MalformedError` inside the block after `MODULES_MAX` modules, more than any real model has."""
     built = itertools.count(1)
 
     def register(_module: nn.Module, _name: str, _part: nn.Module | None) -> None:
@@ -130,6 +130,6 @@ def _language_model(recipe: Recipe, vocabulary: int) -> nn.Module:
 
 
 def _without_special_tokens(settings: dict[str, Any], architecture: str) -> dict[str, Any]:
-    """Small vocabularies do not hold the default special tokens; a model trained on plain text needs none."""
+    """Settings without special tokens: small vocabularies lack the default ones, and plain text needs none."""
     none: dict[str, Any] = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
     return none | settings

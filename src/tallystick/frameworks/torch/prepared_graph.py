@@ -1,6 +1,6 @@
-"""A graph as a list of prepared calls, which is how a whole training step is replayed.
+"""A graph as a list of prepared calls; a whole training step is replayed this way.
 
-Values live in numbered slots, are let go after their last reader, and elementwise operators write into an operand that
+Values are kept in numbered slots and freed after their last reader. Elementwise operators write into an operand that
 nothing reads any more, as `torch.optim` does.
 """
 
@@ -19,7 +19,7 @@ from tallystick.graphs.costs import last_readers
 from tallystick.graphs.graph import Graph, Node, Operand, Ref, Role
 
 Run: TypeAlias = Callable[[list[Any]], None]
-"""One prepared call: reads operands from their slots, writes results into theirs, and empties those read last."""
+"""One prepared call: reads operands from slots, writes results into slots, and empties slots read for the last time."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class PreparedGraph:
 
     @classmethod
     def of(cls, graph: Graph, device: str, consumed: Collection[Ref]) -> PreparedGraph:
-        """Prepare every node."""
+        """Prepare every node for `device`; a run may overwrite the inputs `consumed`."""
         slots = {name: index for index, name in enumerate(graph.specs())}
         last, written = last_readers(graph), in_place_nodes(graph, consumed)
         steps = []
@@ -46,10 +46,10 @@ class PreparedGraph:
     def __call__(self, values: Mapping[Ref, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The outputs by name; `values` gives every input and constant.
 
-        Weights require gradients, as those of a module do: PyTorch's matrix products look at that when they choose
-        between one product and many, which on some processors round differently.
+        Weights require gradients, as those of a module do: PyTorch's matrix products use this to choose between one
+        product and many, which round differently on some processors.
 
-        Raises `UnavailableError` where a kernel refuses its operands, `MalformedError` where a value is missing.
+        Raises `UnavailableError` if a kernel refuses its operands, `MalformedError` if a value is missing.
         """
         held: list[Any] = [None] * (len(self.slots) + 1)  # the last slot stands for an absent operand
         for name in [value.name for value in self.graph.inputs] + [value.name for value in self.graph.constants]:

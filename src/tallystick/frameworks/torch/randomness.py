@@ -1,10 +1,10 @@
-"""Dropout whose random numbers are a pure function of a seed, in eager loops and in captured graphs alike.
+"""Dropout whose random numbers are a pure function of a seed, both in eager loops and in captured graphs.
 
     with explicit_randomness(seed):
         loss(model, batch).backward()
 
-Under it PyTorch's own dropout takes its draws from the Philox stream of `seed` instead of a generator. A step captured
-with `seeded=True` holds the same draws as operators of the seed, `rng.seed`, and gives the same bits.
+Inside this context, PyTorch's own dropout draws from the Philox stream of `seed` instead of a generator. A step
+captured with `seeded=True` makes the same draws with operators on the input `rng.seed`, and gives the same bits.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def seed_tensor(seed: bytes) -> torch.Tensor:
 
 
 def explicit_randomness(seed: bytes | torch.Tensor) -> TorchDispatchMode:
-    """A context in which dropout draws from the stream of `seed`, one draw behind the other.
+    """A context in which dropout draws from the stream of `seed`; each draw continues after the one before.
 
-    Whatever else draws random numbers inside raises `UnavailableError`. A new context begins the stream anew: give
-    every step a seed of its own.
+    Any other operator that draws random numbers raises `UnavailableError`. A new context starts the stream again: give
+    every step its own seed.
     """
     return _Explicit(seed if isinstance(seed, torch.Tensor) else seed_tensor(seed))
 
@@ -77,7 +77,7 @@ def _bernoulli(mode: _Explicit, x: torch.Tensor, p: float = 0.5, generator: None
 def _native_dropout(
     mode: _Explicit, x: torch.Tensor, p: float, train: bool | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What CUDA calls for dropout: the result and the BOOL mask."""
+    """The operator that CUDA uses for dropout: returns the result and the BOOL mask."""
     if train is False or p == 0:
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
     mask = mode.mask(x, 1 - p)
@@ -97,7 +97,7 @@ _DRAWS: Final[Mapping[str, Callable[..., Any]]] = {
     schema="(Tensor seed, int offset, SymInt[] size, ScalarType dtype) -> Tensor",
 )
 def philox_uniform(seed: torch.Tensor, offset: int, size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """The operator `tally.philox_uniform` on the words that NumPy draws."""
+    """The operator `tally.philox_uniform`, on words drawn by NumPy."""
     bits = _LEADING[dtype]
     return _fractions(seed, offset, size, bits).to(seed.device, dtype)
 
@@ -108,7 +108,7 @@ def philox_uniform(seed: torch.Tensor, offset: int, size: Sequence[int], dtype: 
     schema="(Tensor seed, int offset, SymInt[] size, float keep, ScalarType dtype) -> Tensor",
 )
 def dropout_mask(seed: torch.Tensor, offset: int, size: Sequence[int], keep: float, dtype: torch.dtype) -> torch.Tensor:
-    """The operator `tally.dropout_mask` on the words that NumPy draws."""
+    """The operator `tally.dropout_mask`, on words drawn by NumPy."""
     return (_fractions(seed, offset, size, 53) < keep).to(seed.device, dtype)
 
 
@@ -123,7 +123,7 @@ def _fake_mask(seed: torch.Tensor, offset: int, size: Sequence[int], keep: float
 
 
 def _fractions(seed: torch.Tensor, offset: int, size: Sequence[int], bits: int) -> torch.Tensor:
-    """The leading bits of each word over 2 to their number, float64 on the CPU."""
+    """The leading `bits` of each word divided by 2^bits, float64 on the CPU."""
     drawn = words(seed.cpu().numpy().tobytes(), math.prod(size), offset)
     leading = (drawn >> np.uint64(64 - bits)).astype(np.float64)
     return torch.from_numpy(leading).mul_(2.0**-bits).reshape(tuple(size))

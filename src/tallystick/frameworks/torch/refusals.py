@@ -1,4 +1,4 @@
-"""How libraries refuse what a stranger's file asks of them."""
+"""The errors with which libraries refuse a file from somebody else."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ REFUSALS: Final = (
     TypeError,
     ValueError,
 )
-"""How the classes of transformers refuse a configuration, besides their own error."""
+"""The errors that classes of transformers raise for a configuration, in addition to their own error."""

@@ -1,8 +1,8 @@
-"""Which operators may write their result over their first operand, without anyone seeing a difference.
+"""Decides which operators may write their result over their first operand without changing any result.
 
-Sound where three things hold: nothing reads the operand's memory afterwards, the operand has that memory to itself, and
-the result has the operand's dtype and shape. Values are put into one group where they might share memory; only
-operators that are known to allocate their result begin a new group.
+Three conditions must hold: nothing reads the operand's memory afterwards, no other value shares that memory, and the
+result has the operand's dtype and shape. Values that might share memory are in one group. Only operators that are known
+to allocate their result start a new group.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ ALLOCATING: Final = frozenset(IN_PLACE) | {
     "aten.sum.dim_IntList",
     "aten.threshold_backward.default",
 }
-"""Operators whose results are memory of their own."""
+"""Operators whose results have newly allocated memory."""
 
 
 def in_place_nodes(graph: Graph, consumed: Collection[Ref] = ()) -> frozenset[int]:
     """The numbers of the nodes that may write over their first operand.
 
-    `consumed` are inputs whose tensors the caller gives away; each has to have memory of its own.
+    `consumed` are inputs whose tensors may be overwritten; each must have memory that nothing else uses.
     """
     groups, specs = _groups(graph), graph.specs()
     last_read = _last_reads(graph, groups)
@@ -79,12 +79,12 @@ def in_place_nodes(graph: Graph, consumed: Collection[Ref] = ()) -> frozenset[in
 
 
 def _is_alone(node: Node, first: Ref, groups: dict[Ref, int]) -> bool:
-    """Whether no other operand shares memory with the one that is written over."""
+    """Whether no other operand shares memory with the operand that is overwritten."""
     return all(groups[ref] != groups[first] or ref == first for ref in node.refs)
 
 
 def _groups(graph: Graph) -> dict[Ref, int]:
-    """A number for each value; values that might share memory have the same one."""
+    """A group number for each value; values that might share memory have the same number."""
     parent: dict[Ref, Ref] = {name: name for name in graph.specs()}
 
     def root(ref: Ref) -> Ref:
@@ -106,7 +106,7 @@ def _perhaps_shared(graph: Graph) -> Iterator[tuple[Ref, Ref]]:
 
 
 def _last_reads(graph: Graph, groups: dict[Ref, int]) -> dict[int, int]:
-    """The last node that reads anything of each group; an output is read after all nodes."""
+    """The number of the last node that reads a value of each group; outputs are read after all nodes."""
     found: dict[int, int] = {}
     for node in graph.nodes:
         found |= {groups[ref]: node.number for ref in node.refs}

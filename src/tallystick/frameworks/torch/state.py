@@ -1,4 +1,4 @@
-"""The full state of a training run as named tensors, out of live objects and back into them.
+"""Converts the full state of a training run between live objects and named tensors.
 
     weights.<name>  buffers.<name>  optimizer.<name>.<slot>  rng.<generator>  position.<counter>
 
@@ -41,7 +41,7 @@ def _optimizer_slots(
 
 
 def generator_state(device: str, foreign: bool = False) -> dict[str, Tensor]:
-    """The states of the generators in use; with `foreign`, also those of Python and NumPy (somebody's own loop)."""
+    """The states of PyTorch's generators; with `foreign`, also of Python's and NumPy's, for a custom training loop."""
     states = {"rng.torch_cpu": Tensor.of(torch.get_rng_state().numpy())}
     if device == "cuda":
         states |= {
@@ -60,7 +60,7 @@ def _numpy_generator() -> np.ndarray:
 
 
 def restore_generators(state: Mapping[str, Tensor], device: str) -> None:
-    """Put the generators of PyTorch back; raises `MalformedError` where the bytes are no generator's state."""
+    """Restore the generators of PyTorch; raises `MalformedError` if the bytes are not a generator's state."""
     try:
         torch.set_rng_state(from_tensor(state["rng.torch_cpu"]))
         if device == "cuda":
@@ -71,9 +71,9 @@ def restore_generators(state: Mapping[str, Tensor], device: str) -> None:
 
 
 def check_names(expected: Set[str], found: Set[str]) -> None:
-    """Raise `MalformedError` unless exactly the expected tensors are there.
+    """Raise `MalformedError` unless exactly the expected tensors are present.
 
-    The generators of CUDA devices belong to the machine: a replay on another one has more, fewer or none of them.
+    Generators of CUDA devices are ignored: another machine has another number of them.
     """
     differing = {name for name in expected ^ found if not name.startswith(CUDA_GENERATORS)}
     missing, unknown = sorted(differing & expected), sorted(differing & found)
@@ -83,7 +83,7 @@ def check_names(expected: Set[str], found: Set[str]) -> None:
 
 @torch.no_grad()
 def restore_tensors(live: Mapping[str, torch.Tensor], state: Mapping[str, Tensor]) -> None:
-    """Copy `state` into `live`; raises `MalformedError` unless shapes and dtypes are exactly those."""
+    """Copy `state` into `live`; raises `MalformedError` if shapes or dtypes differ."""
     for name, target in live.items():
         source = from_tensor(state[name])
         if source.shape != target.shape or source.dtype != target.dtype:

@@ -1,4 +1,4 @@
-"""Tensors of PyTorch as tensors of canonical bytes, and back."""
+"""Converts tensors of PyTorch to tensors of canonical bytes, and back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tallystick.tensors.tensor import Tensor
 
 
 def to_tensor(value: torch.Tensor) -> Tensor:
-    """A tensor of canonical bytes; shares memory with `value` where it lies contiguous on the CPU."""
+    """A tensor of canonical bytes; shares memory with `value` if that is contiguous on the CPU."""
     held = value.detach().cpu().contiguous()
     if held.dtype == torch.bfloat16:
         return Tensor.of(held.view(torch.int16).numpy().view("<u2"), "BF16")

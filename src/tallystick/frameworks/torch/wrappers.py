@@ -1,4 +1,4 @@
-"""What libraries put around models and optimizers, and what is inside."""
+"""Unwraps models and optimizers that libraries have wrapped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tallystick.errors import UnavailableError
 
 
 def inner_model(model: nn.Module) -> nn.Module:
-    """The model inside `torch.compile`, `DistributedDataParallel` or `DataParallel`: it has the plain names."""
+    """The model inside `torch.compile`, `DistributedDataParallel` or `DataParallel`; its tensors have no prefixes."""
     while True:
         if isinstance(model, DistributedDataParallel | DataParallel):
             model = model.module
@@ -23,12 +23,12 @@ def inner_model(model: nn.Module) -> nn.Module:
 
 
 def is_compiled_wrapper(model: nn.Module) -> bool:
-    """Whether this is what `torch.compile` returns; its class is not imported, because that takes seconds."""
+    """Whether `torch.compile` returned this; its class is not imported, because that takes seconds."""
     return type(model).__name__ == "OptimizedModule" and "_orig_mod" in model._modules
 
 
 def is_compiled(model: nn.Module) -> bool:
-    """Whether calling the model runs compiled kernels, as far as the model shows."""
+    """Whether calling the model runs compiled kernels, as far as its attributes show."""
     found = model
     while isinstance(found, DistributedDataParallel | DataParallel):
         found = found.module
@@ -36,9 +36,9 @@ def is_compiled(model: nn.Module) -> bool:
 
 
 def inner_optimizer(optimizer: Any) -> torch.optim.Optimizer:
-    """The optimizer of PyTorch inside wrappers such as those of `accelerate`.
+    """The PyTorch optimizer inside wrappers such as those of `accelerate`.
 
-    Raises `UnavailableError` where there is none.
+    Raises `UnavailableError` if there is none.
     """
     found = optimizer
     while not isinstance(found, torch.optim.Optimizer) or hasattr(found, "optimizer"):
@@ -49,9 +49,9 @@ def inner_optimizer(optimizer: Any) -> torch.optim.Optimizer:
 
 
 def sharding_of(model: nn.Module) -> str:
-    """What says that a process holds parts of tensors only, as FSDP and other sharding do; nothing for whole ones."""
+    """Why a model is sharded, that is, this process holds only parts of its tensors (FSDP); empty if it is whole."""
     for name, value in (*model.named_parameters(), *model.named_buffers()):
-        if hasattr(value, "to_local"):  # a DTensor; its class is not imported for this question
+        if hasattr(value, "to_local"):  # a DTensor; importing its class only for this check would be slow
             return f"{name} is sharded over processes (FSDP)"
     if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
         return "the model is sharded over processes (FSDP)"

@@ -1,4 +1,4 @@
 """EXPERIMENTAL: sampler evidence and hidden rows from vLLM, written against its documented interfaces.
 
-It has been tested against a stub of those interfaces, and has not run on vLLM. See `docs/serving.md`.
+It was tested against a stub of those interfaces and never on vLLM itself. See `docs/serving.md`.
 """

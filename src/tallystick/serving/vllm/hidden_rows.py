@@ -1,8 +1,8 @@
-"""Hidden rows of requests in vLLM: what the tokens of each request were chosen from, layer by layer.
+"""Hidden rows of requests in vLLM: the rows from which each token was chosen, layer by layer.
 
-vLLM passes the positions of all requests in one tensor [positions, width], and computes logits from the last position
-of each. Blocks return their output in two parts, to be added. Forward hooks see nothing inside a compiled or captured
-graph: layers but the last need `enforce_eager`.
+vLLM computes the positions of all requests in one tensor [positions, width], and logits from the last position of each
+request. Blocks return their output in two parts that must be added. Forward hooks see nothing inside a compiled or
+captured graph, so all layers except the last need `enforce_eager`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from tallystick.errors import MalformedError, UnavailableError
 from tallystick.serving.vllm.interface import query_starts
 
 HELD_MAX: Final = 4096
-"""How many requests' rows are held; the oldest go first."""
+"""The most requests whose rows are held; the oldest are dropped first."""
 
 
 class HiddenRows:
     """Watches a model of vLLM (`model_runner.model`), and keeps the rows of each request until they are taken.
 
-    Every pass gives each request in it one row, from its last position. A prompt that is fed in several passes gives
-    rows that nothing is chosen from, before those of the answer: the last n rows are those of an answer of n tokens.
-    `UnavailableError` if the model is not built of `model.layers` and `model.norm`, `MalformedError` for another layer.
+    Every pass gives one row per request, from its last position. A prompt that is fed in several passes gives extra
+    rows first, from which no token is chosen. So an answer of n tokens has the last n rows. Raises `UnavailableError`
+    if the model has no `model.layers` and `model.norm`, `MalformedError` for a layer that does not exist.
     """
 
     def __init__(self, model: Any, layers: Collection[int]) -> None:
@@ -40,20 +40,20 @@ class HiddenRows:
                 blocks[layer].register_forward_hook(self._hook(layer))
 
     def end_of_pass(self, requests: Iterable[str], final: torch.Tensor) -> None:
-        """Take in the rows of a pass: `final` is what `compute_logits` is given, one row for each of `requests`."""
-        found = self._inner | ({self._final: final} if self._final in self.layers else {})
+        """Add the rows of a pass: `final` is the argument of `compute_logits`, one row for each of `requests`."""
+        rows_of_pass = self._inner | ({self._final: final} if self._final in self.layers else {})
         for place, request in enumerate(requests):
             held = self._rows.setdefault(request, {layer: [] for layer in self.layers})
-            for layer, rows in found.items():
+            for layer, rows in rows_of_pass.items():
                 held[layer].append(rows[place].clone())
         self._inner = {}
         while len(self._rows) > HELD_MAX:
             del self._rows[next(iter(self._rows))]
 
     def take(self, request: str, tokens: int) -> Mapping[int, torch.Tensor]:
-        """The rows [tokens, width] by layer of a finished request; raises `UnavailableError` if they were not all seen.
+        """The rows [tokens, width] by layer of a finished request; raises `UnavailableError` if some are missing.
 
-        vLLM may append to the name under which a request was submitted.
+        vLLM may append a suffix to the id under which a request was submitted.
         """
         names = [name for name in self._rows if name == request or name.startswith(f"{request}-")]
         if len(names) != 1:
@@ -72,7 +72,7 @@ class HiddenRows:
 
 
 class TallyWorkerExtension:
-    """Methods for `LLM.collective_rpc` (`worker_extension_cls`); `model_runner` is the worker's."""
+    """Methods for `LLM.collective_rpc` (`worker_extension_cls`); the worker provides `model_runner`."""
 
     model_runner: Any
 

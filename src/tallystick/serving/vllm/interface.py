@@ -1,4 +1,4 @@
-"""The parts of vLLM that the plugin stands on: `vllm.v1.sample.logits_processor` and `vllm.forward_context`."""
+"""The parts of vLLM that the plugin uses: `vllm.v1.sample.logits_processor` and `vllm.forward_context`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from vllm.v1.sample.logits_processor import (  # type: ignore[import-not-found]
 
 
 def query_starts() -> Any:
-    """Where each request's positions begin in the pass under way, and where the last ends: I[requests + 1].
+    """The first position of each request in the current pass, and the end of the last one: I[requests + 1].
 
-    The metadata of attention, where vLLM keeps them, is one object or one for each layer.
+    vLLM keeps them in the attention metadata, which is one object or one per layer.
     """
     metadata = get_forward_context().attn_metadata
     if isinstance(metadata, dict):

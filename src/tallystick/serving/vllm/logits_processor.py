@@ -1,7 +1,7 @@
-"""Canonical sampling in vLLM: for requests that ask for it, every logit but that of the canonical choice becomes −∞.
+"""Canonical sampling in vLLM: for requests that ask for it, every logit except that of the canonical choice becomes −∞.
 
-vLLM's own steps behind a logits processor (penalties, temperature, top-k, top-p, min-p, draw) then have one token to
-choose from. A request asks with `vllm_xargs: {"tally": 1}` and a seed; the sampler is the one of its own settings.
+vLLM's own steps after a logits processor (penalties, temperature, top-k, top-p, min-p, draw) can then choose only that
+token. A request asks with `vllm_xargs: {"tally": 1}` and a seed; the sampler has the settings of the request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ASKS: Final = "tally"
 
 @dataclass(frozen=True)
 class Row:
-    """A request in the batch; `answer` is vLLM's own list, which grows."""
+    """A request in the batch; `answer` is vLLM's own list, which grows with every token."""
 
     sampler: Sampler
     prompt: Sequence[int] | None
@@ -31,7 +31,7 @@ class Row:
 
     @property
     def history(self) -> list[int]:
-        """Prompt and answer so far, where a repetition penalty needs them; `UnavailableError` if they are unknown."""
+        """Prompt and answer so far, empty without a repetition penalty; `UnavailableError` if they are unknown."""
         if self.sampler.repetition_penalty == 1.0:
             return []
         if self.prompt is None or any(token < 0 for token in self.answer):
@@ -44,18 +44,18 @@ class CanonicalLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
 
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
-        """Raise `ValueError` for a request that asks for canonical sampling with settings that it does not have."""
+        """Raise `ValueError` for a request of canonical sampling whose settings are not supported."""
         sampler_of(sampling_params)
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
         self._rows: dict[int, Row] = {}
 
     def is_argmax_invariant(self) -> bool:
-        """False: greedy choices are made here too, with ties decided."""
+        """False: this processor also makes greedy choices, and decides ties."""
         return False
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
-        """Follow the batch: rows removed, then added, then moved."""
+        """Apply changes of the batch in vLLM's order: rows removed, added, moved."""
         if batch_update is None:
             return
         for index in batch_update.removed:
@@ -69,7 +69,7 @@ class CanonicalLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
             self._move(source, target, direction == MoveDirectionality.SWAP)
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        """Logits F[requests, V] with −∞ everywhere but at the canonical choice, in the rows that asked."""
+        """Logits F[requests, V]; in rows that ask for it, −∞ everywhere except at the canonical choice."""
         if not self._rows:
             return logits
         indices = sorted(self._rows)
@@ -88,7 +88,7 @@ class CanonicalLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
 
 
 def sampler_of(params: Any) -> Sampler | None:
-    """The sampler of a request's `SamplingParams`, none if it does not ask; `ValueError` where there is no such one."""
+    """The sampler of a request's `SamplingParams`, `None` if it does not ask; `ValueError` for wrong settings."""
     if not (params.extra_args or {}).get(ASKS):
         return None
     if params.seed is None:

@@ -1,4 +1,4 @@
-"""What vLLM calls in each of its processes (entry point `vllm.general_plugins`); calling it again does nothing more."""
+"""The plugin that vLLM loads in each of its processes (entry point `vllm.general_plugins`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ METHODS: Final = ("apply", "is_argmax_invariant", "update_state", "validate_para
 
 @cache
 def register() -> bool:
-    """Say that the plugin is there, and whether this vLLM has the interface it was written for."""
+    """Log that the plugin is loaded; return whether this vLLM has the interface it needs. Later calls do nothing."""
     is_known = has_interface()
     state = "requests ask for it with vllm_xargs {'tally': 1}" if is_known else "this vLLM is unknown to it"
     LOG.warning("tallystick's plugin is experimental; %s", state)
@@ -20,7 +20,7 @@ def register() -> bool:
 
 
 def has_interface() -> bool:
-    """Whether vLLM has the logits processors that the plugin knows."""
+    """Whether vLLM has a `LogitsProcessor` with all of `METHODS`."""
     try:
         from tallystick.serving.vllm.interface import LogitsProcessor
     except ImportError:

@@ -1,4 +1,4 @@
-"""Receipts for what `LLM.generate` of vLLM returned."""
+"""Receipts for the outputs of vLLM's `LLM.generate`."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from tallystick.serving.vllm.logits_processor import sampler_of
 from tallystick.transcripts.receipt import Answer, EngineStatement, Request, Tokens
 
 EXTENSION: Final = "tallystick.serving.vllm.hidden_rows.TallyWorkerExtension"
-"""What to give `LLM(worker_extension_cls=…)`."""
+"""The value for `LLM(worker_extension_cls=…)`."""
 
 
 def issue_receipts(
     llm: Any, outputs: Sequence[Any], params: Sequence[Any], issuer: ReceiptIssuer, nonce: str | None = None
 ) -> list[Issued]:
-    """A receipt for each `RequestOutput`, of which only the first answer counts, and its `SamplingParams`.
+    """One receipt for the first answer of each `RequestOutput`; `params` are the `SamplingParams` of the requests.
 
-    `llm.collective_rpc("tally_watch", args=(issuer.settings.layers,))` has to come before generating. Raises
-    `UsageError` for a request that did not ask for canonical sampling, `UnavailableError` if its rows were not seen.
+    Call `llm.collective_rpc("tally_watch", args=(issuer.settings.layers,))` before generating. Raises `UsageError` for
+    a request that did not ask for canonical sampling, `UnavailableError` if some of its rows are missing.
     """
     return [_issue(llm, output, asked, issuer, nonce) for output, asked in zip(outputs, params, strict=True)]
 
 
 def describe_vllm(version: str, device: str, attention: str, environment: Digest) -> EngineStatement:
-    """What an issuer's `engine` has to say of vLLM: its version, device, attention backend and the stack's digest.
+    """The `engine` of an issuer for vLLM: version, device, attention backend and the digest of the environment.
 
-    For a KV cache in the model's own precision; set `kv_cache` where vLLM runs with another `kv_cache_dtype`.
+    It states a KV cache in the model's own precision. Set `kv_cache` if vLLM runs with another `kv_cache_dtype`.
     """
     return EngineStatement(name="vllm", version=version, device=device, attention=attention, environment=environment)
 
@@ -48,7 +48,7 @@ def _issue(llm: Any, output: Any, params: Any, issuer: ReceiptIssuer, nonce: str
 
 
 def _finish(answer: Any) -> Literal["end", "stop", "length"]:
-    """VLLM's `stop_reason` is the stop text, or none at the end token."""
+    """The finish reason; vLLM's `stop_reason` is the stop text, or `None` at the end token."""
     if answer.finish_reason == "length":
         return "length"
     return "stop" if isinstance(answer.stop_reason, str) else "end"

@@ -1,4 +1,4 @@
-"""The arguments of a traced call, parted into operands and attributes of a node."""
+"""Splits the arguments of a traced call into operands and attributes of a node."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ RefOf: TypeAlias = Callable[[fx.Node], Ref]
 def parted(
     operator: Operator, given: Mapping[str, Any], ref_of: RefOf
 ) -> tuple[dict[str, Operand], dict[str, Attribute]]:
-    """Operands and attributes, every parameter of `operator` in one of them.
+    """Operands and attributes; every parameter of `operator` is in one of them.
 
-    Raises `UnavailableError` for an argument that it does not have, and for one that depends on data;
-    `MalformedError` for an attribute of another kind.
+    Raises `UnavailableError` for an argument that is not a parameter, and for one that depends on data;
+    `MalformedError` for an attribute of the wrong kind.
     """
     unknown = given.keys() - {parameter.name for parameter in operator.parameters}
     if unknown:

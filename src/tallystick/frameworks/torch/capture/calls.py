@@ -1,7 +1,7 @@
-"""What a traced ATen call says: its operator by the name that graphs have, and its arguments by parameter.
+"""Reads a traced ATen call: the operator's name in graphs, and its arguments by parameter.
 
-What only says where or how bytes lie (device, layout, memory format, pinning) is dropped, and with it the operators
-that do nothing else.
+Arguments that only place bytes (device, layout, memory format, pinning) are dropped, and so are operators that do
+nothing else.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ IDENTITIES: Final = frozenset(
 DROPOUT: Final = "aten.dropout.default"
 CLONE: Final = "aten.clone.default"
 SCALAR_OVERLOADS: Final = {"Tensor": "Scalar", "self": "ScalarOther", "Tensor_mode": "Scalar_mode"}
-"""Overloads that take a Python number where the traced one took a tensor."""
+"""Overloads that take a Python number in place of the tensor of the traced overload."""
 USUAL_FORMATS: Final = (None, 0, 1, torch.contiguous_format, torch.preserve_format)
-"""A schema's defaults are numbers, as PyTorch has them in `c10::MemoryFormat`: contiguous 0, preserve 1."""
+"""Memory formats that are dropped. Schemas state defaults as in `c10::MemoryFormat`: contiguous 0, preserve 1."""
 TO_THE_END: Final = 2**63 - 1
 
 
 def bound_arguments(node: fx.Node) -> dict[str, Any]:
     """The arguments of an ATen call by parameter, defaults included.
 
-    A memory format is dropped where it is the usual one; any other raises `UnavailableError`, as a generator does.
+    A usual memory format is dropped; any other raises `UnavailableError`, and so does a generator.
     """
     schema = node.target._schema  # type: ignore[union-attr]
     given = {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()}
@@ -51,7 +51,7 @@ def bound_arguments(node: fx.Node) -> dict[str, Any]:
 
 
 def only_moves_bytes(node: fx.Node) -> bool:
-    """Whether the result has the values of the operand, and strides that any later kernel would see likewise."""
+    """Whether the result has the values and strides of the operand, so that no later kernel can differ."""
     if str(node.target) == DROPOUT:
         given = bound_arguments(node)
         return not given["train"] or given["p"] == 0
@@ -62,7 +62,7 @@ def only_moves_bytes(node: fx.Node) -> bool:
 
 
 def operator_name(target: torch._ops.OpOverload, given: Mapping[str, Any]) -> str:
-    """The operator's name here; the overload for a Python number where the traced one's schema has a tensor."""
+    """The operator's name in graphs; if a Python number was given for a tensor, the overload for numbers."""
     name = str(target)
     if target.namespace == "tally":
         return name.removesuffix(".default")
@@ -74,12 +74,12 @@ def operator_name(target: torch._ops.OpOverload, given: Mapping[str, Any]) -> st
 
 
 def why_not(target: torch._ops.OpOverload) -> str:
-    """Why a graph has no such operator."""
+    """The reason why graphs do not have an operator."""
     if torch.Tag.nondeterministic_seeded in target.tags:
         return "it draws random numbers, which have to be explicit (dropout: turn it off, or give it a seed)"
     return "it is not on the allow-list of operators"
 
 
 def _last(given: Mapping[str, Any]) -> int | None:
-    """How graphs write an end that is none: absent, or the side where it may not be absent (`slice_backward`)."""
+    """How graphs write a slice to the end: no end, or the size of the axis if it is required (`slice_backward`)."""
     return given["input_sizes"][given["dim"]] if "input_sizes" in given else None

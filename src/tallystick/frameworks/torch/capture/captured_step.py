@@ -1,4 +1,4 @@
-"""A captured training step: its graph, the bytes of its constants, and what it has to be given at each step."""
+"""A captured training step: its graph, the bytes of its constants, and the inputs that each step needs."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class CapturedStep:
 
     @property
     def state(self) -> tuple[str, ...]:
-        """The names of the tensors that go from step to step."""
+        """The names of the tensors that one step passes to the next."""
         inputs = {value.name for value in self.graph.inputs}
         return tuple(output.name for output in self.graph.outputs if output.name in inputs)
 
     def state_of(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-        """The state to go on from: copies of the live tensors, and zeros for what the optimizer has not allocated.
+        """The state to continue from: copies of the live tensors, and zeros for slots that are not allocated yet.
 
         The position, which only counts steps, is 0.
         """
@@ -41,15 +41,15 @@ class CapturedStep:
         return self.empty_slots() | {name: to_tensor(live[name]).copy() for name in self.state if name in live}
 
     def empty_slots(self) -> dict[str, Tensor]:
-        """Zeros for what the optimizer keeps and for the position: the state before the first step, less the model."""
+        """Zeros for the optimizer's slots and for the position: the state before the first step, without the model."""
         specs = {value.name: value.spec for value in self.graph.inputs}
         names = [name for name in self.state if name.startswith(("optimizer.", "position."))]
         return {name: Tensor(specs[name].dtype, specs[name].shape, bytes(specs[name].nbytes)) for name in names}
 
     def schedule(self, step: int, *learning_rates: float) -> dict[str, Tensor]:
-        """The scalars of step `step` (1-based) as the graph names them; one learning rate for each parameter group.
+        """The scalars of step `step` (1-based) by their names in the graph; one learning rate per parameter group.
 
-        Raises `UsageError` for another number of learning rates, and for a step before the first.
+        Raises `UsageError` for a wrong number of learning rates, and for a step before the first.
         """
         if len(learning_rates) != len(self.rules):
             raise UsageError(f"{len(self.rules)} learning rates are needed, one for each group of parameters")

@@ -1,4 +1,4 @@
-"""Models exported by `torch.export`, and what is said when that fails."""
+"""Exports models with `torch.export`, and turns its failures into one-line errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REFUSALS: Final = (
     TypeError,
     ValueError,
 )
-"""What tracing raises besides the errors of its own, which are `RuntimeError`s."""
+"""The errors that tracing raises; its own errors are `RuntimeError`s."""
 
 
 def exported_program(
@@ -30,7 +30,7 @@ def exported_program(
 ) -> torch.export.ExportedProgram:
     """The program of `model` for these arguments, not decomposed.
 
-    Raises `UnavailableError` naming the operator or the control flow that depends on data.
+    Raises `UnavailableError` that names the operator or the control flow that depends on data.
     """
     with tracing_errors(), torch.no_grad():
         return torch.export.export(model, args, dict(kwargs), dynamic_shapes=dynamic_shapes, strict=False)
@@ -43,7 +43,7 @@ def exported_module(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str
 
 @contextmanager
 def tracing_errors() -> Iterator[None]:
-    """Whatever tracing raises is an `UnavailableError` of one line; its warnings about itself are not shown."""
+    """Turn errors of tracing into an `UnavailableError` of one line, and hide its warnings."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -1,8 +1,8 @@
-"""The calls of a model inside a loss: exported one by one first, and then replayed in their places.
+"""The calls of a model inside a loss: each call is exported first, and replayed during tracing.
 
-A loss may call the model several times, or with values that it computes. It is given something that stands where the
-model is: the first time to export the model for the arguments of each call, then to run what was exported on tensors
-that are traced.
+A loss may call the model several times, or with computed values. So it is run twice with a stand-in for the model. The
+first stand-in exports the model for the arguments of each call. The second runs the exported programs on traced
+tensors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tallystick.frameworks.torch.capture.step import Batch, TrainingStep
 
 
 def exported_calls(step: TrainingStep, examples: Batch) -> Sequence[nn.Module]:
-    """The model exported once for each time that the objective calls it."""
+    """The model, exported once for each call that the objective makes."""
     exporting = _Exporting(step.model)
     with torch.random.fork_rng(devices=[]), torch.no_grad(), step.precision():
         step.objective(exporting, {name: value.clone() for name, value in examples.items()})
@@ -27,7 +27,7 @@ def exported_calls(step: TrainingStep, examples: Batch) -> Sequence[nn.Module]:
 
 
 class _Called:
-    """Stands where the model is called; whatever else is asked of the model is answered by the model."""
+    """A stand-in for the model; attributes are those of the model."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -37,7 +37,7 @@ class _Called:
 
 
 class _Exporting(_Called):
-    """Exports the model for the arguments it is called with, and answers without changing its buffers."""
+    """Exports the model for the arguments of each call, and runs it on copies of its buffers."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
@@ -50,14 +50,14 @@ class _Exporting(_Called):
 
 
 class Replaying(_Called):
-    """Runs the exported model on tensors that are given by their names in the model."""
+    """Runs the exported programs on `tensors`, given by their names in the model."""
 
     def __init__(self, model: nn.Module, calls: Iterator[nn.Module], tensors: Mapping[str, torch.Tensor]) -> None:
         super().__init__(model)
         self._calls, self._tensors = calls, tensors
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the next exported call returns for these arguments."""
+        """Run the next exported program on these arguments."""
         module = next(self._calls)
         held = dict(_all_names(module, self._model, self._tensors))
         return functional_call(module, held, args, kwargs, tie_weights=False)

@@ -1,7 +1,7 @@
-"""Whether a captured step gives the bits of the eager one: both are run once on the same values and compared.
+"""Checks that a captured step gives the bits of the eager step: both run once on the same values.
 
-A model can behave differently while it is exported (libraries branch on it), and then the graph is of another program
-than the one that trains. The first gradient is enough to see it: the optimizer's arithmetic is this project's own.
+A model can behave differently during export, because libraries branch on it. Then the graph is another program than the
+one that trains. Comparing loss and gradients is enough, because the optimizer's arithmetic is this project's own.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ SEED_OF_CHECK = bytes(range(16))
 def check_bits(
     captured: CapturedStep, step: TrainingStep, batches: Sequence[Batch], given: Mapping[str, torch.Tensor]
 ) -> None:
-    """Raise `UnavailableError` unless the graph gives the loss, norm and gradients that the eager model gives.
+    """Raise `UnavailableError` unless graph and eager model give the same loss, norm and gradients, bit by bit.
 
     Args:
-        captured: what was captured of `step`.
-        step: its model is left as it is; a copy takes the step.
+        captured: the captured graph of `step`.
+        step: the eager step; a copy of its model takes it.
         batches: the micro-batches.
-        given: the inputs of the graph; those of the model's own names are replaced by the model's tensors.
+        given: the inputs of the graph; weights and buffers are replaced by the model's tensors.
     """
     replayed = _replayed(captured, step.model, given)
     with torch.random.fork_rng(devices=[]):
@@ -55,7 +55,7 @@ def _replayed(
 
 
 def _eager(model: nn.Module, step: TrainingStep, batches: Sequence[Batch]) -> dict[str, torch.Tensor]:
-    """Loss, gradient norm and gradients of the native loop over micro-batches, by the names of the graph's outputs."""
+    """Loss, gradient norm and gradients of the eager loop over micro-batches, by the names of the graph's outputs."""
     losses = []
     model.zero_grad(set_to_none=True)
     with explicit_randomness(seed_tensor(SEED_OF_CHECK)) if step.seeded else nullcontext():

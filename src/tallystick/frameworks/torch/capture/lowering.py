@@ -1,7 +1,7 @@
-"""A program traced by PyTorch becomes a graph of this project: canonical, functional, data only.
+"""Converts a program traced by PyTorch to a graph: canonical, functional, only data.
 
-Every parameter of every operator is written out. Nodes that no output needs are left out, and the rest is numbered in
-the order of execution.
+Every parameter of every operator is written out. Nodes that no output needs are dropped; the others are numbered in the
+order of execution.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def lower(
 
     Args:
         traced: nodes with their example values in `meta["val"]`.
-        inputs: what each placeholder stands for, by its name in `traced`.
-        lifted: the placeholders that stand for constants.
+        inputs: the input of the graph for each placeholder, by its name in `traced`.
+        lifted: the constants by the names of their placeholders.
         outputs: the named results.
-        attributes: finds a tensor of the traced module by its dotted name.
+        attributes: returns a tensor of the traced module by its dotted name.
         form: what the graph is for.
 
     Raises:
@@ -68,7 +68,7 @@ def lower(
 
 
 def live_nodes(traced: fx.Graph, wanted: Iterable[fx.Node]) -> list[fx.Node]:
-    """The nodes that the wanted ones need, in the order of execution."""
+    """The nodes that `wanted` depends on, in the order of execution."""
     needed, waiting = set[fx.Node](), list(wanted)
     while waiting:
         node = waiting.pop()
@@ -80,7 +80,7 @@ def live_nodes(traced: fx.Graph, wanted: Iterable[fx.Node]) -> list[fx.Node]:
 
 @dataclass
 class TraceLowering:
-    """What has been read of a traced program so far."""
+    """The nodes, constants and values read from a traced program so far."""
 
     sources: Mapping[str, Ref | torch.Tensor]
     attributes: Callable[[str], torch.Tensor]
@@ -91,11 +91,11 @@ class TraceLowering:
     specs: dict[Ref, TensorSpec] = field(default_factory=dict)
 
     def read(self, node: fx.Node) -> None:
-        """Take up one node of the traced program."""
+        """Read one node of the traced program."""
         self.values[node] = _READERS[node.op](self, node)
 
     def ref(self, node: fx.Node) -> Ref:
-        """The reference to a node that stands for one tensor."""
+        """The reference to the one tensor of a traced node."""
         value = self.values[node]
         assert isinstance(value, str)
         return value

@@ -1,7 +1,7 @@
-"""A model captured as a graph: what `torch.export` records, before any decomposition, as data.
+"""Captures a model as a graph: the program of `torch.export` before any decomposition, as data.
 
-Operators stay as the model calls them (a fused attention is one node), because decomposing changes bits. The program is
-made functional where it writes in place.
+Operators stay as the model calls them (a fused attention is one node), because decomposition changes bits. A program
+that writes in place is made functional.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OUTPUTS: Final = {OutputKind.USER_OUTPUT, OutputKind.BUFFER_MUTATION}
 class CapturedModel:
     """A graph, the bytes of its constants, and the weights and buffers that it reads, by their names in the graph.
 
-    `weights` share memory with the model where they lie contiguous on the CPU: who trains it on, copies them before.
+    `weights` share memory with the model if they are contiguous on the CPU: copy them before training goes on.
     """
 
     graph: Graph
@@ -45,7 +45,7 @@ class CapturedModel:
 
     @property
     def bindings(self) -> dict[str, Tensor]:
-        """Everything but the inputs."""
+        """All sources of the graph except the inputs `inputs.…`."""
         return {**self.constants, **self.weights}
 
 
@@ -57,12 +57,12 @@ def capture(
 ) -> CapturedModel:
     """The graph of `model` for inputs of these shapes and dtypes.
 
-    Its inputs are `weights.<name>`, `buffers.<name>` and `inputs.<name>`, tied weights once; its outputs
-    `outputs.<name>` after the fields of what the model returns (`outputs.0` for a plain tensor).
+    Its inputs are `weights.<name>`, `buffers.<name>` and `inputs.<name>`; tied weights appear once. Its outputs are
+    `outputs.<name>` by the fields of the model's return value (`outputs.0` for a plain tensor).
 
     Args:
-        model: in the mode in which it is to run; dropout has to be off.
-        example_inputs: positional arguments; only shapes and dtypes of tensors count, other values become constants.
+        model: in the mode in which it will run; dropout must be off.
+        example_inputs: positional arguments; only shapes and dtypes of tensors matter, other values become constants.
         kwargs: arguments by name.
         form: what the graph is for.
 
@@ -74,7 +74,7 @@ def capture(
 
 
 def captured_program(model: nn.Module, program: torch.export.ExportedProgram, form: GraphForm) -> CapturedModel:
-    """The graph of an exported program that writes nothing in place."""
+    """The graph of an exported program, which must be functional."""
     outputs = list(_outputs(program))
     needed = {node.name for node in live_nodes(program.graph, [node for _, node in outputs])}
     nodes = {node.name: node for node in program.graph.nodes}
@@ -105,7 +105,7 @@ def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedP
 
 
 def _writes(node: fx.Node) -> bool:
-    """Whether a node writes into an operand, declared or not."""
+    """Whether a node writes into an operand, whether its schema declares it or not."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
     hidden = str(node.target) == "aten.batch_norm.default" and bool(bound_arguments(node)["training"])
@@ -123,7 +123,7 @@ def _prefix(spec: InputSpec) -> tuple[str, Role]:
 
 
 def _held(program: torch.export.ExportedProgram, spec: InputSpec) -> Any:
-    """The tensor that stands behind a weight, buffer or constant; `None` for an input."""
+    """The tensor of a weight, buffer or constant; `None` for an input."""
     if not _is_held(spec):
         return None
     assert spec.target is not None
@@ -131,7 +131,7 @@ def _held(program: torch.export.ExportedProgram, spec: InputSpec) -> Any:
 
 
 def _outputs(program: torch.export.ExportedProgram) -> Iterator[tuple[str, fx.Node]]:
-    """The results by name; buffers that the program writes bear their own names."""
+    """The results by name; a buffer that the program writes keeps its own name."""
     nodes = {node.name: node for node in program.graph.nodes}
     names = iter(_result_names(program))
     for spec in program.graph_signature.output_specs:
@@ -143,7 +143,7 @@ def _outputs(program: torch.export.ExportedProgram) -> Iterator[tuple[str, fx.No
 
 
 def _result_names(program: torch.export.ExportedProgram) -> list[str]:
-    """The path of every result in what the model returns: field names, keys and positions, joined by dots."""
+    """The path of every result in the model's return value: field names, keys and positions, joined by dots."""
     tree = program.call_spec.out_spec
     assert tree is not None
     numbered = list(range(tree.num_leaves))
@@ -153,7 +153,7 @@ def _result_names(program: torch.export.ExportedProgram) -> list[str]:
 
 
 def _paths(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The leaves of what a model returns, each with the fields, keys and positions that lead to it."""
+    """The leaves of a model's return value, each with its path of fields, keys and positions."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _paths(item, (*path, str(key)))

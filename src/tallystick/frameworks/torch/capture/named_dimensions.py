@@ -1,8 +1,8 @@
-"""A model captured for a range of sizes: a template whose sizes are polynomials of named dimensions.
+"""Captures a model for a range of sizes: a template whose sizes are polynomials of named dimensions.
 
-The model is captured at neighbouring sizes of every dimension. Where the graphs have different integers, those are
-polynomials of at most the first degree in each dimension, and follow from the differences; two further captures, far
-from the others, have to agree. Anything else that depends on a size is refused.
+The model is captured at neighbouring sizes of every dimension. Integers that differ between these graphs become
+polynomials of at most first degree in each dimension, computed from the differences. Two further captures at other
+sizes must agree. Anything else that depends on a size is refused.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def capture_template(
     Args:
         model: as for `capture`.
         kwargs: example inputs by name.
-        dynamic: for inputs by name, which axes bear which dimension: `{"input_ids": {0: "batch", 1: "length"}}`.
+        dynamic: the dimension of each dynamic axis, by input: `{"input_ids": {0: "batch", 1: "length"}}`.
         ranges: the smallest and the largest size of each dimension; at least 4 sizes apart.
 
     Raises:
@@ -50,7 +50,7 @@ def capture_template(
     def document(sizes: Sizes) -> Json:
         return decode(graph_bytes(capture(model, (), _resized(kwargs, dynamic, sizes)).graph), "graph")
 
-    low = {name: max(ranges[name][0], 2) for name in names}  # PyTorch makes an exception of sizes 0 and 1
+    low = {name: max(ranges[name][0], 2) for name in names}  # PyTorch captures other graphs for sizes 0 and 1
     corners = list(itertools.product((0, 1), repeat=len(names)))
     seen = [document({name: low[name] + step for name, step in zip(names, corner, strict=True)}) for corner in corners]
     fitted = _merged(seen, lambda values: _polynomial(values, corners, names, [low[name] for name in names]))
@@ -89,7 +89,7 @@ def _resized(kwargs: Mapping[str, Any], dynamic: Mapping[str, Mapping[int, str]]
 
 
 def _merged(values: Sequence[Json], fit: Callable[[Sequence[int]], str]) -> Json:
-    """One document out of several that differ in integers only, with what `fit` says in their places."""
+    """One document from several that differ only in integers; `fit` gives the formula for each such place."""
     first = values[0]
     if all(value == first for value in values):
         return first
@@ -105,7 +105,7 @@ def _merged(values: Sequence[Json], fit: Callable[[Sequence[int]], str]) -> Json
 
 
 def _polynomial(values: Sequence[int], corners: Sequence[Corner], names: Sequence[str], low: Sequence[int]) -> str:
-    """The polynomial of first degree in each name that has `values` at the corners of the cube at `low`."""
+    """The polynomial, of first degree in each name, that takes `values` at the corners of the cube at `low`."""
     held = dict(zip(corners, values, strict=True))
     terms: dict[Corner, int] = dict.fromkeys(corners, 0)
     for corner in corners:

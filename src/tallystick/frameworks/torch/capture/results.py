@@ -1,4 +1,4 @@
-"""Dtypes and shapes of the results of a traced call: those of the operator's own definition have to be PyTorch's."""
+"""Checks dtypes and shapes of a traced call's results: the operator's definition must agree with PyTorch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def checked_results(
 ) -> Results:
     """The specs of the results; `specs` are those of the operands.
 
-    Raises `UnavailableError` where definition and PyTorch disagree, and what the definition raises for the arguments.
+    Raises `UnavailableError` if definition and PyTorch disagree, and what the definition raises for the arguments.
     """
     given = {name: _specs(specs, operand) for name, operand in operands.items()}
     derived = operator.read(Types(), {**given, **attributes})
@@ -40,7 +40,7 @@ def checked_results(
 
 
 def _of_zeros(node: fx.Node) -> Any:
-    """What the kernel itself returns: shape functions of PyTorch are wrong for some mixed dtypes (batch norm)."""
+    """The result of the kernel itself: PyTorch's shape functions are wrong for some mixed dtypes (batch norm)."""
 
     def zeros(operand: fx.Node) -> torch.Tensor:
         value = operand.meta["val"]

@@ -1,4 +1,4 @@
-"""What one training step is, before it is captured: a model, a loss, an optimizer, and how they are put together."""
+"""The parts of a training step before capture: model, loss, optimizer, and settings."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from tallystick.workloads.optimizer import UpdateRule
 
 Batch: TypeAlias = Mapping[str, torch.Tensor]
 Loss: TypeAlias = Callable[[Any, Batch], torch.Tensor]
-"""From something that is called as the model is, and a batch, to one number."""
+"""Takes the model, or a stand-in that is called like it, and a batch; returns a scalar."""
 Objective: TypeAlias = Callable[[Any, Batch], tuple[torch.Tensor, torch.Tensor | None]]
-"""A loss, and what is watched besides it."""
+"""Returns a loss, and a tensor to observe if there is one."""
 Precision: TypeAlias = Callable[[], AbstractContextManager[object]]
-"""Begins the context in which the model runs forward, `torch.autocast` for example."""
+"""Returns the context of the forward pass, for example `torch.autocast`."""
 
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """Everything of a step but its tensors."""
+    """The definition of a step without its tensors."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -38,17 +38,17 @@ class TrainingStep:
 
     @cached_property
     def rules(self) -> tuple[UpdateRule, ...]:
-        """The rule of each parameter group; raises `UnavailableError` for an optimizer that is not known here."""
+        """The rule of each parameter group; raises `UnavailableError` for an unsupported optimizer."""
         return tuple(rule_of(self.optimizer, group) for group in self.optimizer.param_groups)
 
     @property
     def trained(self) -> list[str]:
-        """The names of the parameters that ask for a gradient."""
+        """The names of the parameters that require a gradient."""
         return [name for name, parameter in self.model.named_parameters() if parameter.requires_grad]
 
     @property
     def groups(self) -> list[list[str]]:
-        """The names of the parameters of each group; raises `UnavailableError` for one that is not the model's."""
+        """The names of the parameters of each group; raises `UnavailableError` for one that the model does not have."""
         names = {parameter: name for name, parameter in self.model.named_parameters()}
         groups = [list(group["params"]) for group in self.optimizer.param_groups]
         if not all(parameter in names for group in groups for parameter in group):

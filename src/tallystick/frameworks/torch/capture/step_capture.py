@@ -1,4 +1,4 @@
-"""A step becomes a graph: exported, traced, lowered, and compared with the eager step bit by bit."""
+"""Captures a step as a graph: export, trace, lower, and compare with the eager step bit by bit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tallystick.graphs.graph import GraphForm, Input
 def captured_step(step: TrainingStep, batch: Batch) -> CapturedStep:
     """The graph of `step` for batches like this one.
 
-    Raises `UnavailableError` where the step cannot be captured, or its graph has not the bits of the eager step.
+    Raises `UnavailableError` if the step cannot be captured, or if its graph does not give the eager step's bits.
     """
     inputs = step_inputs(step, batch)
     program = StepFunction(step, exported_calls(step, batch), tuple(inputs.examples), inputs.unallocated)
@@ -44,21 +44,17 @@ def captured_step(step: TrainingStep, batch: Batch) -> CapturedStep:
 
 
 def _declared(inputs: StepInputs, found: Traced) -> dict[str, Input]:
-    """The inputs of the graph: all but the slots of parameters that get no gradient."""
+    """The inputs of the graph: all except slots of parameters that get no gradient."""
     wanted = (name for name in inputs.examples if name not in inputs.unallocated or name in found.names)
     return {name: Input(name, role_of(name), spec_of(inputs.examples[name])) for name in wanted}
 
 
 def _check(captured: CapturedStep, step: TrainingStep, batch: Batch, inputs: Mapping[str, torch.Tensor]) -> None:
-    """Compare with the eager step; every micro-batch is another order of the elements of `batch`."""
+    """Compare with the eager step; each micro-batch has the elements of `batch` in another order."""
     count = step.accumulation
-    batches = [{name: _rolled(value, index) for name, value in batch.items()} for index in range(count)]
+    batches = [{name: v.roll(index, 0) if v.dim() else v for name, v in batch.items()} for index in range(count)]
     given = {name: torch.zeros_like(value) for name, value in inputs.items()}
     for index, each in enumerate(batches):
         given |= {batch_prefix(index, count) + name: value for name, value in each.items()}
     given |= {SEED: seed_tensor(SEED_OF_CHECK)} if step.seeded else {}
     check_bits(captured, step, batches, given)
-
-
-def _rolled(value: torch.Tensor, places: int) -> torch.Tensor:
-    return value.roll(places, 0) if value.dim() else value

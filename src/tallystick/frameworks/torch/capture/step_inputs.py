@@ -1,6 +1,6 @@
-"""An example of every tensor that a step reads: only shapes and dtypes count.
+"""An example of every tensor that a step reads; only shapes and dtypes matter.
 
-Each one is an object of its own, because tracing takes one object for one value.
+Each example is a separate object, because tracing treats one object as one value.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class StepInputs:
 
 
 def step_inputs(step: TrainingStep, batch: Batch) -> StepInputs:
-    """What `step` reads for batches like this one."""
+    """The examples for `step` and batches like this one."""
     held = _state(step)
     unallocated = {name: value for name, value in _slots(step).items() if name not in held}
     examples = held | unallocated | _fed(step, batch)
@@ -40,7 +40,7 @@ def _state(step: TrainingStep) -> dict[str, torch.Tensor]:
 
 
 def _slots(step: TrainingStep) -> dict[str, torch.Tensor]:
-    """The slots of every parameter, allocated or not: of one that never gets a gradient they stay unread."""
+    """The slots of every parameter, allocated or not; those of a parameter without a gradient are never read."""
     parameters = dict(step.model.named_parameters())
     return {
         f"optimizer.{name}.{slot}": torch.zeros(()) if slot == "step" else torch.empty_like(parameters[name].detach())
@@ -51,7 +51,7 @@ def _slots(step: TrainingStep) -> dict[str, torch.Tensor]:
 
 
 def _fed(step: TrainingStep, batch: Batch) -> dict[str, torch.Tensor]:
-    """What is given anew at each step."""
+    """The inputs that change at each step: batches, scalars of the schedule, seed."""
     prefixes = [batch_prefix(index, step.accumulation) for index in range(step.accumulation)]
     found = {f"{prefix}{name}": torch.empty_like(value) for prefix in prefixes for name, value in batch.items()}
     scalars = named_scalars(step.rules, [0.0] * len(step.rules), 1)

@@ -1,4 +1,4 @@
-"""How a captured step names what it reads: as states, batches and schedules of a run are named elsewhere."""
+"""The names of a captured step's inputs: those of a run's states, batches and schedules."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ ROLES: Final = {
     "rng": Role.RNG,
     "inputs": Role.INPUT,
 }
-"""What an input is, by the first word of its name."""
+"""The role of an input by the first word of its name."""
 
 
 def role_of(name: str) -> Role:
-    """What the input `name` is."""
+    """The role of the input `name`."""
     return ROLES[name.partition(".")[0]]
 
 
 def is_state(name: str) -> bool:
-    """Whether the tensor goes on to the next step."""
+    """Whether the tensor is part of the state that the next step reads."""
     return name.startswith(("weights.", "buffers.", "optimizer.", "position."))
 
 
 def batch_prefix(index: int, accumulation: int) -> str:
-    """What the names of micro-batch `index` begin with."""
+    """The prefix of the names of micro-batch `index`."""
     return "inputs." if accumulation == 1 else f"inputs.{index}."
 
 
 def batch_of(tensors: Mapping[str, torch.Tensor], index: int, accumulation: int) -> dict[str, torch.Tensor]:
-    """Micro-batch `index` by the names that the loss knows."""
+    """Micro-batch `index`, by the names that the loss uses."""
     prefix = batch_prefix(index, accumulation)
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def group_suffix(index: int, count: int) -> str:
-    """What the names of scalars end with: nothing where there is one group of parameters, else its place."""
+    """The suffix of the names of scalars: empty for a single group of parameters, else the group's index."""
     return "" if count == 1 else f".{index}"
 
 

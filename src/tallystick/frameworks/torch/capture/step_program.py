@@ -1,7 +1,7 @@
-"""The step as a function from named tensors to named tensors: what is traced.
+"""The step as a function from named tensors to named tensors, which is traced.
 
-It differentiates the exported model with `torch.autograd.grad`, whose sums have the order of `backward()`, and then
-applies the optimizer's own arithmetic.
+It differentiates the exported model with `torch.autograd.grad`, which sums in the order of `backward()`, and then
+applies the optimizer's arithmetic.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tallystick.workloads.optimizer import UpdateRule, schedule_scalars
 
 @dataclass(frozen=True)
 class StepFunction:
-    """One step, called with its tensors in the order of `names`; `unallocated` are slots that it need not have."""
+    """One step, called with its tensors in the order of `names`; `unallocated` are slots that may stay unused."""
 
     step: TrainingStep
     calls: Sequence[nn.Module]
@@ -45,7 +45,7 @@ class StepFunction:
         return {**kept, **shown, **seen, "gradient_norm": norm}
 
     def _gradients(self, tensors: Tensors) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], Tensors]:
-        """Gradients and buffers after all micro-batches, and what is observed."""
+        """Gradients and buffers after all micro-batches, and the observed values."""
         model, count = self.step.model, self.step.accumulation
         leaves = {name: tensors[f"weights.{name}"].detach() for name, _ in model.named_parameters()}
         trained = {name: leaves[name].requires_grad_() for name in self.step.trained}
@@ -62,7 +62,7 @@ class StepFunction:
         return total, state, {"loss": _mean(losses)} | _moments(watched)
 
     def _updated(self, tensors: Tensors, gradients: Tensors) -> dict[str, torch.Tensor]:
-        """The weights that have a gradient, and their slots, after the optimizer."""
+        """The weights with a gradient, and their slots, after the optimizer's update."""
         changed: dict[str, torch.Tensor] = {}
         rules, groups = self.step.rules, self.step.groups
         for index, (rule, names) in enumerate(zip(rules, groups, strict=True)):
@@ -77,7 +77,7 @@ class StepFunction:
 
 
 class _Scalars:
-    """The schedule of one parameter group, each scalar rounded once to the dtype that it meets."""
+    """The schedule of one parameter group; each scalar is rounded once to the dtype of the weight."""
 
     def __init__(self, rule: UpdateRule, tensors: Tensors, suffix: str) -> None:
         self._named = {name: tensors[f"schedule.{name}{suffix}"] for name in schedule_scalars(rule, 0.0, 1)}
@@ -91,7 +91,7 @@ class _Scalars:
 
 
 def _accumulate(total: dict[str, torch.Tensor], trained: Tensors, loss: torch.Tensor) -> None:
-    """Add what one backward pass gives, laid out as its parameter, which is how `backward()` keeps a gradient."""
+    """Add the gradients of one backward pass, each with the strides of its parameter, as `backward()` stores them."""
     found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
     for (name, parameter), gradient in zip(trained.items(), found, strict=True):
         if gradient is not None:

@@ -1,4 +1,4 @@
-"""A step traced by `make_fx` into one flat program in which nothing is written in place."""
+"""Traces a step with `make_fx` into one flat program that writes nothing in place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Traced:
 
     @property
     def placeholders(self) -> list[fx.Node]:
-        """The nodes that stand for the inputs, in their order."""
+        """The nodes of the inputs, in order."""
         return [node for node in self.module.graph.nodes if node.op == "placeholder"]
 
     @property
@@ -48,7 +48,7 @@ class Traced:
 def traced(program: Program, inputs: Mapping[str, torch.Tensor]) -> Traced:
     """The program for inputs like these; raises `UnavailableError` for what cannot be traced.
 
-    Traced twice, gradients first and mutations then: `requires_grad_` is refused while functionalising.
+    It traces twice: first to differentiate, then to remove mutations. `functionalize` refuses `requires_grad_`.
     """
     names: list[str] = []
 
@@ -81,4 +81,4 @@ def _batch_norm(
 
 
 DECLARED: Final[dict[Any, Callable[..., Any]]] = {torch.ops.aten.native_batch_norm.default: _batch_norm}
-"""Operators whose schema hides that they write in place, and what says so."""
+"""Replacements for operators whose schema does not declare that they write in place."""

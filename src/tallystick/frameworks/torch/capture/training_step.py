@@ -1,6 +1,6 @@
-"""Forward, backward and optimizer of one training step, captured as one functional graph.
+"""Captures forward, backward and optimizer of one training step as one functional graph.
 
-Replaying the graph with the kernels of the stack it was captured on gives the bits of the native loop.
+Replaying the graph with the kernels of the same stack gives the bits of the native loop.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ def capture_training_step(
     """One step of `model` as a graph: `loss(model, batch)`, its gradients, clipping, the optimizer.
 
     Inputs are the state by its usual names, `inputs.<name>` (`inputs.<k>.<name>` for micro-batch k of several) and
-    `schedule.<name>`. Outputs are the state, `loss`, `gradient_norm` and `gradients.<parameter>` as the optimizer gets
-    them. A parameter without a gradient is skipped, as `torch.optim` does.
+    `schedule.<name>`. Outputs are the state, `loss`, `gradient_norm`, and `gradients.<parameter>` as the optimizer
+    receives them. A parameter without a gradient is skipped, as in `torch.optim`.
 
     Args:
-        model: in the mode it is trained in; it is neither changed nor moved.
+        model: in training mode; it is neither changed nor moved.
         loss: calls the model it is given on a batch, and returns one number.
         optimizer: AdamW, Adam or SGD over parameters of `model`.
-        batch: example tensors by name; shapes and dtypes count. All micro-batches have them.
-        clip_norm: as `clip_grad_norm_` is called before the optimizer steps.
+        batch: example tensors by name; only shapes and dtypes matter, and all micro-batches share them.
+        clip_norm: the limit for `clip_grad_norm_` before the optimizer's step.
         accumulation: the number of micro-batches; each loss is divided by it.
         seeded: dropout draws from the input `rng.seed`, see `explicit_randomness`.
 
     Raises:
         UnavailableError: something in the step cannot be captured, and the line names the operator or the control flow;
-            or the graph has not the bits of the eager step on `batch`.
-        UsageError: `batch` holds something else than tensors by name.
+            or the graph does not give the bits of the eager step on `batch`.
+        UsageError: `batch` is not a mapping from names to tensors.
     """
 
     def objective(called: Any, examples: Batch) -> tuple[torch.Tensor, None]:

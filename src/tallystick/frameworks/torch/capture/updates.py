@@ -1,8 +1,8 @@
-"""The arithmetic of `torch.optim`, parameter by parameter and without writing in place.
+"""The arithmetic of `torch.optim`, for one parameter at a time and without writing in place.
 
-Each operation is the one that PyTorch's single-tensor code applies, in its order, so that the results have its bits.
-What depends on the step number is a 0-dimensional tensor. `addcmul` and `addcdiv` stand where PyTorch adds a multiple
-by a Python number: they round and fuse as `add` with `alpha` does.
+Each operation is the one of PyTorch's single-tensor code, in the same order, so the results have the same bits. Values
+that depend on the step number are 0-dimensional tensors. `addcmul` and `addcdiv` replace the addition of a multiple by
+a Python number: they round and fuse as `add` with `alpha` does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ UNSUPPORTED: Final = ("amsgrad", "capturable", "differentiable", "fused")
 
 
 def rule_of(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> UpdateRule:
-    """The rule of one parameter group; raises `UnavailableError` where its arithmetic is not known here."""
+    """The rule of one parameter group; raises `UnavailableError` if its arithmetic is not supported."""
     refused = [name for name in UNSUPPORTED if group.get(name)]
     if refused or group.get("dampening"):
         raise UnavailableError(f"{type(optimizer).__name__} with {(refused or ['dampening'])[0]} cannot be captured")
@@ -44,8 +44,8 @@ def update(
         rule: the settings of its group.
         parameter: any shape, a float dtype.
         gradient: of the parameter's shape and dtype.
-        slots: what `rule.slots` names.
-        scalars: what `schedule_scalars` names, 0-dimensional and of the parameter's dtype.
+        slots: the tensors that `rule.slots` names.
+        scalars: the tensors that `schedule_scalars` names, 0-dimensional and of the parameter's dtype.
     """
     signed = -gradient if rule.maximize else gradient
     return _UPDATES[rule.kind](rule, parameter, signed, slots, scalars)

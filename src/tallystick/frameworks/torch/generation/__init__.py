@@ -1,1 +1,1 @@
-"""Language models that generate, and what is kept of their hidden states."""
+"""Language models that generate, and the records of their hidden states."""

@@ -1,4 +1,4 @@
-"""One layer of a language model as a graph of its own, for whoever holds the hidden states before it."""
+"""One layer of a language model as a separate graph, which reads the hidden states of the layer before."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POSITIONS = "inputs.position_ids"
 
 @dataclass(frozen=True)
 class LayerSlice:
-    """A layer for a sequence of some length; `given` is where the states of the layer before go in, if there is one."""
+    """A layer for one sequence length; `given` is the reference of its input states, None for layer 0."""
 
     graph: Graph
     given: Ref | None
@@ -28,9 +28,9 @@ class LayerSlice:
 
 
 def capture_layer(model: TorchLanguageModel, tokens: Sequence[int], layer: int) -> LayerSlice:
-    """The slice of the pass over `tokens` between two layers; layer 0 begins at the tokens themselves.
+    """The slice of the pass over `tokens` between two layers; layer 0 starts from the tokens.
 
-    Raises `UnavailableError` where the model cannot be captured, or the layer's output is its input.
+    Raises `UnavailableError` if the model cannot be captured, or if the layer's output is its input.
     """
     layers = (layer,) if layer == 0 else (layer - 1, layer)
     captured = capture_prefill(model.model, len(tokens), layers=layers)

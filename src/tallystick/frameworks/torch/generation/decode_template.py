@@ -1,7 +1,7 @@
 """A decode graph with named lengths: decoding binds length 1, verification the whole sequence with an empty cache.
 
-PyTorch makes an exception of sizes 0 and 1, so a template is fitted to larger ones. What it gives for one token and for
-nothing in the cache is then compared with what the model itself gives there.
+PyTorch captures other graphs for sizes 0 and 1, so the template is fitted to larger sizes. Its results for one token
+and for an empty cache are then compared with those of the model itself.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from tallystick.tensors.tensor import Tensor
 AXES: Final = {"input_ids": {1: "length"}, "position_ids": {1: "length"}}
 CACHE_AXES: Final = {2: "past"}
 SAMPLES: Final = 4
-"""How many places and tokens are compared with the model where the ranges allow that many."""
+"""The number of positions and tokens in comparisons with the model, if the ranges allow that many."""
 NEAR: Final = {torch.float32: 2.0**-12, torch.float64: 2.0**-30}
 ROUGH: Final = 2.0**-4
-"""Shares of the largest element by which another kernel for another shape may be off: more is another program."""
+"""Allowed differences relative to the largest element: other shapes use other kernels; more is another program."""
 
 
 def capture_decode_template(
@@ -59,12 +59,12 @@ def capture_decode_template(
 
 
 def verification_binding(template: Template, length: int) -> Graph:
-    """The pass over a whole sequence: nothing in the cache; raises `UsageError` for a length outside the range."""
+    """The pass over a whole sequence with an empty cache; raises `UsageError` for a length outside the range."""
     return template.bind(length=length, past=0)
 
 
 class _FlatStep(DecodeModule):
-    """A step whose cache is given as arguments `cache_<layer>_key` and `cache_<layer>_value`."""
+    """A step whose cache comes as arguments `cache_<layer>_key` and `cache_<layer>_value`."""
 
     def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor, **cache: torch.Tensor) -> dict[str, Any]:  # type: ignore[override]
         layers = range(len(cache) // 2)
@@ -78,7 +78,7 @@ def _flat(example: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 
 
 def _edges(ranges: Mapping[str, tuple[int, int]]) -> Iterator[Sizes]:
-    """The sizes that PyTorch makes an exception of, where they are in range, beside sizes that it does not."""
+    """Sizes to check: each special size (0 or 1) that is in range, with ordinary sizes for the other dimension."""
     sizes = {name: min(SAMPLES, largest) for name, (_, largest) in ranges.items()}
     exceptions = [("length", 1), ("past", 0), ("past", 1)]
     allowed = [(name, size) for name, size in exceptions if ranges[name][0] <= size]

@@ -1,6 +1,6 @@
-"""One step of generation as a graph: tokens and a cache of keys and values in, logits and the longer cache out.
+"""One decode step as a graph: it reads tokens and a KV cache, and returns logits and the extended cache.
 
-With nothing in the cache and a whole sequence, the same step is the pass that a verifier makes over an answer.
+With an empty cache and a whole sequence, the same step is the verifier's pass over an answer.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from tallystick.tensors.tensor import Tensor
 Cache: TypeAlias = Mapping[str, Mapping[str, torch.Tensor]]
 Document: TypeAlias = Mapping[str, Any]
 WRAPPER: Final = "model."
-"""What stands before the name of every weight because a step holds the model."""
+"""The prefix of every weight's name, because `DecodeModule` holds the model as an attribute."""
 
 
 class DecodeModule(nn.Module):
-    """A causal language model of transformers as a function of tokens, places and cache, with nothing hidden.
+    """A causal language model of transformers as a pure function of tokens, positions and cache.
 
     The cache holds, by the number of the layer, a `key` and a `value` [B, heads, past, head width].
     """
@@ -46,7 +46,7 @@ class DecodeModule(nn.Module):
         self.layers = tuple(layers)
 
     def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor, cache: Cache) -> dict[str, Any]:
-        """`logits` [B, length, V], the `cache` of past + length places, and `hidden` states by layer."""
+        """Returns `logits` [B, length, V], the `cache` of past + length positions, and `hidden` states by layer."""
         held = _dynamic_cache(cache, self.model.config.num_hidden_layers)
         hidden: dict[str, torch.Tensor] = {}
         with watching_layers(self.model, self.layers, lambda layer, states: hidden.update({str(layer): states})):
@@ -58,13 +58,13 @@ class DecodeModule(nn.Module):
 def capture_decode(
     model: nn.Module, cache: int, batch: int = 1, length: int = 1, layers: Collection[int] = ()
 ) -> CapturedModel:
-    """The step that feeds `length` tokens to each of `batch` sequences that have `cache` tokens behind them.
+    """The step that feeds `length` tokens to each of `batch` sequences with `cache` tokens in the cache.
 
     Inputs and outputs are those of `graphs.decode_interface`, and `outputs.hidden.<layer>` [B, length, width] for
-    `layers`, counted as in `hidden_states`. Weights bear the names that the model gives them.
+    `layers`, counted as in `hidden_states`. Weights have their names in the model.
 
     Raises:
-        UsageError: a size that makes no step.
+        UsageError: an impossible size.
         UnavailableError: something cannot be captured; the line names the operator or the control flow.
     """
     if cache < 0 or batch < 1 or length < 1:
@@ -73,9 +73,9 @@ def capture_decode(
 
 
 def commit_decoding(model: nn.Module, path: Path) -> Digest:
-    """Keep the graph of one decode step at `path`, and return its root; raises as `capture_decode`.
+    """Save the graph of one decode step at `path` and return its root; raises as `capture_decode`.
 
-    The cache is as long as no other size of the model, so that its places cannot be taken for something else.
+    The length of the cache differs from every other size of the model, so that it can be recognised in the graph.
     """
     captured = capture_decode(model, distinct_cache(model))
     save_program(path, captured.graph, captured.constants)
@@ -83,7 +83,7 @@ def commit_decoding(model: nn.Module, path: Path) -> Digest:
 
 
 def distinct_cache(model: Any) -> int:
-    """The first prime from 11 on such that neither it nor the next number is a size in the model's configuration."""
+    """The first prime from 11 on such that neither it nor its successor is a size in the model's configuration."""
     config = model.config.to_dict()
     sizes = {value for value in config.values() if isinstance(value, int)}
     sizes |= {model.config.hidden_size // model.config.num_attention_heads}
@@ -92,7 +92,7 @@ def distinct_cache(model: Any) -> int:
 
 
 def capture_prefill(model: nn.Module, length: int, batch: int = 1, layers: Collection[int] = ()) -> CapturedModel:
-    """The pass over `batch` whole sequences of `length` tokens, with no cache among its inputs; else as a step.
+    """The pass over `batch` whole sequences of `length` tokens: a step without cache inputs.
 
     Raises what `capture_decode` raises.
     """
@@ -103,7 +103,7 @@ def capture_prefill(model: nn.Module, length: int, batch: int = 1, layers: Colle
 
 
 def decode_example(model: nn.Module, cache: int, batch: int, length: int) -> dict[str, Any]:
-    """Arguments of a step with the shapes and dtypes of these sizes; tokens and cache are zero."""
+    """Example arguments of a step with these sizes; tokens and cache are zero."""
     weight = next(model.parameters())
 
     def empty(heads: int, width: int) -> torch.Tensor:
@@ -115,14 +115,14 @@ def decode_example(model: nn.Module, cache: int, batch: int, length: int) -> dic
 
 
 def model_state(model: nn.Module) -> dict[str, Tensor]:
-    """Weights and buffers by their names in a graph; they share memory with the model where it lies on the CPU."""
+    """Weights and buffers by their names in a graph; they share memory with a model on the CPU."""
     weights = {f"weights.{name}": value for name, value in model.named_parameters()}
     buffers = {f"buffers.{name}": value for name, value in model.named_buffers()}
     return {name: to_tensor(value) for name, value in (weights | buffers).items()}
 
 
 def renamed(document: Document) -> dict[str, Json]:
-    """The document of a graph captured of a step, with the names of the decode graph's interface."""
+    """The document of a captured step's graph, with the names of the decode graph's interface."""
     names = {each["name"]: interface_name(each["name"]) for each in document["inputs"]}
     inputs = [{**each, "name": names[each["name"]]} for each in document["inputs"]]
     return {
@@ -134,7 +134,7 @@ def renamed(document: Document) -> dict[str, Json]:
 
 
 def interface_name(name: str) -> str:
-    """`inputs.cache_0_key` is `inputs.cache.0.key`; a weight loses the name of the step that holds the model."""
+    """The interface's name: `inputs.cache_0_key` becomes `inputs.cache.0.key`; weights lose the prefix `WRAPPER`."""
     stem, _, rest = name.partition(".")
     if stem == "inputs" and rest.startswith("cache_"):
         return f"{stem}.{rest.replace('_', '.')}"
@@ -158,7 +158,7 @@ def _translated(operands: Any, names: Mapping[str, str]) -> Any:
 
 
 def _dynamic_cache(cache: Cache, layers: int) -> Any:
-    """A cache of transformers that holds these tensors themselves; without any, the first pass fills it."""
+    """A cache of transformers that holds these tensors without a copy; layers without tensors start empty."""
     from transformers.cache_utils import DynamicCache
 
     found = DynamicCache()
@@ -170,7 +170,7 @@ def _layer(held: Mapping[str, torch.Tensor] | None) -> Any:
     from transformers.cache_utils import DynamicLayer
 
     class Layer(DynamicLayer):  # type: ignore[misc]
-        """Keys and values as they come: transformers appends the first ones to an empty tensor."""
+        """Stores the first keys and values directly; transformers would append them to an empty tensor."""
 
         is_initialized: bool
 
@@ -188,9 +188,9 @@ def _layer(held: Mapping[str, torch.Tensor] | None) -> Any:
 
 
 def _cache_sides(model: Any) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """For every layer heads and head width of keys and of values, as a pass over one token gives them.
+    """Heads and head width of keys and of values for every layer, from a pass over one token.
 
-    Raises `UnavailableError` where a layer keeps something else than keys and values of the whole sequence.
+    Raises `UnavailableError` if a layer does not keep keys and values of the whole sequence.
     """
     from transformers.cache_utils import DynamicCache, DynamicLayer
 

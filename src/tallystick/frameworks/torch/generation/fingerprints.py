@@ -1,7 +1,7 @@
 """Fingerprints of hidden states, and commitments to them, from tensors on any device.
 
-A projection is one product with a cached matrix of signs per layer and one transfer for all of them; only the few
-numbers of the result leave the device.
+A projection takes one product with a cached matrix of signs per layer. One transfer moves the results of all layers to
+the host; hidden states stay on the device.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tallystick.workloads.hidden_states import CommittedStates
 
 States = Mapping[int, torch.Tensor]
 POSITIONS_AT_LEAST = 256
-"""Signs of positions are drawn for a power of two of tokens, so that answers of all lengths share a few matrices."""
+"""Signs of positions are drawn for a power of two of tokens, so that all lengths of answers share a few matrices."""
 
 
 @torch.inference_mode()
@@ -33,7 +33,7 @@ def make_fingerprint(rows: States, settings: FingerprintSettings) -> Fingerprint
     """The fingerprint of answer tokens, from the hidden states [tokens, d] they were chosen from, by layer.
 
     Raises:
-        MalformedError: a layer is not there, or their numbers of tokens differ.
+        MalformedError: a layer is missing, or the layers have different numbers of tokens.
         UnavailableError: a hidden state is not finite or too large.
     """
     held = _rows_of(rows, settings.layers)
@@ -48,9 +48,9 @@ def make_fingerprint(rows: States, settings: FingerprintSettings) -> Fingerprint
 
 
 def commit_states(rows: States, layers: Sequence[int], block: int, *, prompt: bool = False) -> CommittedStates:
-    """The commitment to hidden states [rows, d] of `layers`, in the dtype they have, copied to host memory.
+    """The commitment to hidden states [rows, d] of `layers`, in their own dtype, copied to host memory.
 
-    `prompt` says that the rows are those of all tokens fed, and not of the answer alone.
+    `prompt` says that the rows cover all fed tokens, not only the answer.
     """
     held = _rows_of(rows, tuple(layers))
     tensors = {layer: to_tensor(each).copy() for layer, each in zip(layers, held, strict=True)}
@@ -68,7 +68,7 @@ def _rows_of(rows: States, layers: tuple[int, ...]) -> list[torch.Tensor]:
 
 
 def _summarise(rows: torch.Tensor, layer: int, settings: FingerprintSettings) -> torch.Tensor:
-    """The numbers of every block and the square of its norm, [blocks, width + 1] in float32."""
+    """The projected numbers of every block and its squared norm, float32[blocks, width + 1]."""
     tokens, size = rows.shape
     assert settings.seed is not None
     signs = _directions(settings.seed, layer, settings.width, size, str(rows.device))

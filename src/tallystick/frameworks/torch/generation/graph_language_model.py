@@ -1,7 +1,7 @@
-"""A language model that is a graph: a receipt is verified on whatever engine runs the verifier's own capture.
+"""A language model that runs as a graph: a receipt can be verified on any engine.
 
-The graph of a pass is captured from the verifier's own model; the engine then sees tensors and operators, and nothing
-of the framework that they were captured with.
+The graph of a pass is captured from the verifier's own model. The engine then needs only tensors and operators, and not
+the framework that captured them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tallystick.workloads.language_model import LanguageModel, Prefill, Rows
 
 Layers: TypeAlias = tuple[int, ...]
 Passes: TypeAlias = Callable[[int, Layers], tuple[Graph, State]]
-"""The graph of a pass over so many tokens that gives the hidden states of these layers, and all that it reads."""
+"""Returns the graph of a pass over a number of tokens, with hidden states of the given layers; and its bindings."""
 KEPT: Final = 8
 
 
@@ -35,8 +35,8 @@ KEPT: Final = 8
 class GraphLanguageModel:
     """A language model on any engine; implements `LanguageModel`.
 
-    `source` says what the model is and turns text into tokens, `passes` gives the graphs, and `run` executes one on
-    `engine`: node by node, or whole where the engine compiles.
+    `source` gives the card and the tokenizer, `passes` the graphs. `run` executes a graph on `engine`, node by node or
+    compiled as a whole.
     """
 
     source: LanguageModel
@@ -46,12 +46,12 @@ class GraphLanguageModel:
 
     @property
     def card(self) -> ModelCard:
-        """What the model is."""
+        """The card of the source model."""
         return self.source.card
 
     @property
     def end_tokens(self) -> frozenset[int]:
-        """The tokens after which an answer is over."""
+        """The tokens that end an answer."""
         return self.source.end_tokens
 
     def encode_text(self, text: str) -> list[int]:
@@ -66,8 +66,8 @@ class GraphLanguageModel:
         """One pass over `tokens`.
 
         Raises:
-            MalformedError: a token is outside the vocabulary, or there is no such layer.
-            UnavailableError: there is no graph of this pass, or the engine does not run it.
+            MalformedError: a token is outside the vocabulary, or a layer does not exist.
+            UnavailableError: there is no graph for this pass, or the engine cannot run it.
         """
         check_tokens(tokens, self.card.vocabulary)
         wanted = tuple(sorted(set(layers)))
@@ -79,7 +79,7 @@ class GraphLanguageModel:
 
 
 def captured_passes(source: TorchLanguageModel) -> Passes:
-    """Each pass captured from the model when it is first asked for; the last few are kept."""
+    """Passes captured from the model on first use; the last `KEPT` stay in memory."""
 
     @lru_cache(KEPT)
     def passes(length: int, layers: Layers) -> tuple[Graph, State]:
@@ -90,7 +90,7 @@ def captured_passes(source: TorchLanguageModel) -> Passes:
 
 
 def bound_passes(template: Template, bindings: State) -> Passes:
-    """Each pass bound from a decode template, with what all of its bindings read."""
+    """Passes bound from a decode template; `bindings` holds the weights, buffers and constants of all of them."""
 
     @lru_cache(KEPT)
     def passes(length: int, layers: Layers) -> tuple[Graph, State]:
@@ -106,7 +106,7 @@ def bound_passes(template: Template, bindings: State) -> Passes:
 
 
 def _without_cache(graph: Graph) -> Graph:
-    """The graph without the outputs that the next step would read: a pass has none."""
+    """The graph without the cache outputs, which only a next step would read."""
     return replace(graph, outputs=tuple(each for each in graph.outputs if not each.name.startswith("outputs.cache.")))
 
 

@@ -1,4 +1,4 @@
-"""Where the hidden states of a language model of transformers come out: its blocks, and its final norm."""
+"""Finds the modules that output hidden states in a language model of transformers: blocks and final norm."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Watch = Callable[[int, torch.Tensor], None]
 
 
 def decoder_blocks(model: Any) -> list[nn.Module]:
-    """The blocks in order; raises `UnavailableError` where the model is not built of a list of them."""
+    """The blocks in order; raises `UnavailableError` if the model does not have exactly one list of them."""
     count = model.config.num_hidden_layers
     lists = [part for part in _backbone(model).children() if isinstance(part, nn.ModuleList) and len(part) == count]
     if len(lists) != 1:
@@ -25,7 +25,7 @@ def decoder_blocks(model: Any) -> list[nn.Module]:
 
 
 def final_norm(model: nn.Module) -> nn.Module:
-    """The norm behind the last block; raises `UnavailableError` where there is none of a known name."""
+    """The norm after the last block; raises `UnavailableError` if none has a known name."""
     for name, part in _backbone(model).named_children():
         if name in NORM_NAMES:
             return part
@@ -34,10 +34,10 @@ def final_norm(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def watching_layers(model: nn.Module, layers: Collection[int], watch: Watch) -> Iterator[None]:
-    """Call `watch` with layer number and hidden states [batch, rows, width] at every pass inside the block.
+    """In every pass inside the block, call `watch` with layer number and hidden states [batch, rows, width].
 
-    Layers count from 0, the output of the first block; the number of blocks stands for the final norm. Raises
-    `MalformedError` for another layer.
+    Layer 0 is the output of the first block; the last layer, numbered like the count of blocks, is the final norm.
+    Raises `MalformedError` for another layer.
     """
     places = [*decoder_blocks(model), final_norm(model)]
     wrong = [layer for layer in layers if not 0 <= layer < len(places)]

@@ -1,6 +1,6 @@
 """A language model from a directory in the form of transformers, and one pass over a whole sequence.
 
-Only data is read: configuration, safetensors, tokenizer and template. No code that lies in the directory runs.
+Only data is read: configuration, safetensors, tokenizer and template. No code from the directory runs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tallystick.workloads.language_model import Prefill
 
 DTYPES: Final[dict[Dtype, torch.dtype]] = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 VOLATILE: Final = frozenset({"_name_or_path", "dtype", "torch_dtype", "transformers_version", "use_cache"})
-"""Settings that say where a model came from or how it is run, and nothing about what it is."""
+"""Settings on the origin of a model or how it is run; they are not part of its identity."""
 TOKENIZER_BYTES_MAX: Final = 256 << 20
 
 
@@ -54,7 +54,7 @@ class TorchLanguageModel:
         return list(self.tokenizer.encode(text))
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """The tokens of messages in the chat template; raises `UsageError` where there is none or it refuses."""
+        """The tokens of messages in the chat template; raises `UsageError` if there is none or it refuses them."""
         from jinja2 import TemplateError
 
         if self.tokenizer.chat_template is None:
@@ -66,14 +66,14 @@ class TorchLanguageModel:
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of an answer, special tokens left out."""
+        """The text of an answer without special tokens."""
         text: str = self.tokenizer.decode(list(ids), skip_special_tokens=True)
         return text
 
     def card_in(self, dtype: Dtype) -> ModelCard | None:
-        """What the same directory is in another precision; None for a model that was not read from one.
+        """The card of the same directory in another precision; None for a model without a directory.
 
-        Weights are read and converted anew, since what was rounded once cannot be told from what was not.
+        Weights are read from the directory again, because weights that were already rounded cannot be converted back.
         """
         return None if self.directory is None else _card_in(self.directory, dtype)
 
@@ -103,8 +103,8 @@ def load_language_model(
     """The model in the directory `path`, its weights converted to `dtype`.
 
     Raises:
-        UnavailableError: there is no model, or not a whole one: weights that lack would be drawn at random.
-        MalformedError: a file is not what it should be, or asks for code.
+        UnavailableError: there is no model, or weights are missing, which transformers would draw at random.
+        MalformedError: a file is malformed, or asks for code to be run.
     """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     from safetensors import SafetensorError
@@ -138,7 +138,7 @@ def _card_in(path: Path, dtype: Dtype) -> ModelCard:
 
 
 def check_directory(path: Path) -> None:
-    """Raise unless `path` holds configuration, tokenizer and weights as data; code in it is not looked at."""
+    """Raise unless `path` holds configuration, tokenizer and weights as data; code in it is ignored."""
     for name in ("config.json", "tokenizer.json"):
         if not (path / name).is_file():
             raise UnavailableError(f"{path}: no model directory: {name} is not there")
@@ -156,7 +156,7 @@ def _object(path: Path) -> dict[str, Json]:
 
 
 def describe_model(model: Any, path: Path, dtype: Dtype) -> ModelCard:
-    """The card of a loaded model whose tokenizer and template lie in `path`."""
+    """The card of a loaded model whose tokenizer and template are in `path`."""
     config = {name: value for name, value in model.config.to_dict().items() if name not in VOLATILE}
     template = path / "chat_template.jinja"
     weights = {name: to_tensor(value) for name, value in model.state_dict().items()}
@@ -174,7 +174,7 @@ def describe_model(model: Any, path: Path, dtype: Dtype) -> ModelCard:
 
 
 def _plain(value: Any) -> Any:
-    """Settings as JSON; what is no JSON value stands as its name."""
+    """Settings as JSON values; other values become strings."""
     if isinstance(value, Mapping):
         return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,6 +1,7 @@
-"""Hidden states of a language model while it generates: references during the passes, rows of each answer afterwards.
+"""Records hidden states of a language model while it generates, and returns the rows of each answer afterwards.
 
-A hook appends what a block returned to a list; nothing is copied, moved or launched before rows are asked for.
+A hook appends the output of a block to a list. Nothing is copied or moved, and no kernel is launched, before rows are
+requested.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ AXIS: Final = 1
 
 
 class LayerTap:
-    """Keeps what the chosen layers return in every pass inside the block.
+    """Keeps the outputs of the chosen layers in every pass inside the `with` block.
 
-    Layers count from 0, the output of the first block; the number of blocks stands for the final norm. A pass is fed
-    one position or several and gives as many rows; a token is chosen from the last row of a pass.
+    Layer 0 is the output of the first block; the last layer, numbered like the count of blocks, is the final norm. A
+    pass over n positions gives n rows; a token is chosen from the last row of a pass.
 
-    With `fold`, the last rows of every `fold` passes move to host memory together, and the states of a long prompt are
-    let go; `prompt` says that its rows will be asked for too, so that they are kept.
+    With `fold`, the last rows of every `fold` passes are moved to host memory together, and the states of a long prompt
+    are dropped. With `prompt`, the rows of the prompt are kept too.
 
     Raises:
-        MalformedError: the model has no such layer.
-        UnavailableError: the model is not built of blocks and a final norm.
+        MalformedError: a layer does not exist.
+        UnavailableError: the model does not consist of blocks and a final norm.
     """
 
     def __init__(self, model: nn.Module, layers: Collection[int], *, prompt: bool = False, fold: int = 0) -> None:
@@ -59,19 +60,20 @@ class LayerTap:
 
     @property
     def passes(self) -> int:
-        """How many passes were seen."""
+        """The number of recorded passes."""
         return len(self._lengths())
 
     def clear(self) -> None:
-        """Forget everything seen."""
+        """Drop all recorded states."""
         for held in (*self._seen.values(), *self._folded.values(), self._folded_lengths):
             held.clear()
         self._joined.clear()
 
     def take(self) -> Mapping[int, torch.Tensor]:
-        """The states [batch, positions, width] of the last pass by layer; everything seen is forgotten.
+        """The states [batch, positions, width] of the last pass by layer; drops all recorded states.
 
-        For a loop of one's own, in which the rows of a batch change. Raises `UnavailableError` if no pass was seen.
+        For a custom generation loop in which the rows of the batch change. Raises `UnavailableError` if no pass was
+        recorded.
         """
         self._check_whole()
         if self.layers and not self.passes:
@@ -83,8 +85,8 @@ class LayerTap:
     def rows(self, batch_row: int, count: int, fed: int | None = None) -> Mapping[int, torch.Tensor]:
         """The rows [count, width] by layer from which the `count` tokens of an answer were chosen.
 
-        `fed` is how many positions of the (padded) prompt were fed, in one pass or several; by default those of the
-        first pass. Raises `UnavailableError` where not as many passes were seen.
+        `fed` is the number of positions of the (padded) prompt, in one pass or several; by default those of the first
+        pass. Raises `UnavailableError` if too few passes were recorded.
         """
         if not self.layers:
             return {}
@@ -95,9 +97,9 @@ class LayerTap:
         return {layer: states[batch_row, :count] for layer, states in self._join(start, lengths).items()}
 
     def prompt_rows(self, batch_row: int, tokens: int, fed: int | None = None) -> Mapping[int, torch.Tensor]:
-        """The rows [tokens − 1, width] by layer of a prompt of `tokens` tokens but its last, padded on the left.
+        """The rows [tokens − 1, width] by layer of a prompt of `tokens` tokens without the last; left-padded.
 
-        Raises `UnavailableError` unless the tap keeps prompts and all of this one was fed.
+        Raises `UnavailableError` unless the tap keeps prompts and the whole prompt was fed.
         """
         if not self.layers:
             return {}
@@ -110,7 +112,7 @@ class LayerTap:
         return {layer: states[total - tokens : total - 1] for layer, states in whole.items()}
 
     def _join(self, start: int, lengths: list[int]) -> Mapping[int, torch.Tensor]:
-        """The last rows [batch, passes, width] of the passes from `start` on."""
+        """The last row of each pass from `start` on, [batch, passes, width] by layer; cached."""
         key = start, len(lengths)
         if key not in self._joined:
             self._check_whole()
@@ -119,7 +121,7 @@ class LayerTap:
         return self._joined[key]
 
     def _lengths(self) -> list[int]:
-        """How many positions each pass was fed."""
+        """The number of positions of each pass."""
         first = self._seen[self.layers[0]] if self.layers else []
         return [*self._folded_lengths, *(_states(each).shape[AXIS] for each in first)]
 
@@ -156,13 +158,13 @@ class LayerTap:
 
 
 def _to_host(passes: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The same passes in host memory, moved as one tensor that holds nothing else."""
+    """The passes in host memory, moved as one tensor."""
     lengths = [each.shape[AXIS] for each in passes]
     return list(torch.split(torch.cat(passes, AXIS).cpu(), lengths, AXIS))
 
 
 def _prompt_passes(lengths: list[int], fed: int | None) -> int:
-    """How many passes, fed so many positions each, a prompt of `fed` positions took."""
+    """The number of passes, with `lengths` positions each, that a prompt of `fed` positions took."""
     if not lengths:
         raise UnavailableError("no pass was seen")
     seen = 0
@@ -174,7 +176,7 @@ def _prompt_passes(lengths: list[int], fed: int | None) -> int:
 
 
 def _last_rows(passes: list[torch.Tensor], long: list[int]) -> torch.Tensor:
-    """The last row of every pass, of which those at the places `long` have several."""
+    """The last row of every pass; the passes with indices `long` have several rows."""
     for place in long:
         passes[place] = passes[place][:, -1:]
     return torch.cat(passes, AXIS).detach()

@@ -1,7 +1,7 @@
-"""Whether a prover's decode graph is the step of a model that the verifier has of its own.
+"""Checks that a prover's decode graph is the decode step of the verifier's own model.
 
-The verifier captures the step of its model at the same sizes. Equal roots are the same program. Otherwise both programs
-run on the same inputs: with the committed weights, and with random ones under which every formula shows.
+The verifier captures the step of its model at the same sizes. Equal roots mean the same program. Otherwise both
+programs run on the same inputs: with the committed weights, and with random weights, which reveal other formulas.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ DEFAULT_PLACES: Final = 1024
 
 @dataclass(frozen=True)
 class DecodeProgram:
-    """What a prover committed: a decode graph, its constants, and weights and buffers by their names in the graph.
+    """A prover's commitment: a decode graph, its constants, and weights and buffers by their names in the graph.
 
-    `state` may be empty: the verifier's own then stand in for it. A `template` with the dimensions `length` and `past`
-    has the graph among its bindings.
+    If `state` is empty, the verifier's own weights are used. The graph is one binding of `template`, which has the
+    dimensions `length` and `past`.
     """
 
     graph: Graph
@@ -46,14 +46,14 @@ class DecodeProgram:
 
     @property
     def bindings(self) -> State:
-        """Everything but tokens, places and cache."""
+        """All values that the graph reads, except tokens, positions and cache."""
         return {**self.constants, **self.state}
 
 
 def without_sampler(graph: Graph) -> Graph:
-    """The step that gives logits, where the graph goes on to choose a token (`graphs.transforms.with_sampler`).
+    """The step up to the logits, without the choice of a token that `graphs.transforms.with_sampler` adds.
 
-    A choice is checked from the logits; nothing of it belongs to a pass over a whole sequence.
+    The choice is checked from the logits; it is not part of a pass over a whole sequence.
     """
     outputs = tuple(each for each in graph.outputs if each.name not in {TOKEN, SEEN})
     givers = givers_of(graph)
@@ -67,7 +67,7 @@ def without_sampler(graph: Graph) -> Graph:
 
 
 def hidden_layers(graph: Graph) -> tuple[int, ...]:
-    """The layers whose hidden states a graph gives."""
+    """The layers whose hidden states are outputs of a graph."""
     matches = (HIDDEN.fullmatch(output.name) for output in graph.outputs)
     return tuple(sorted(int(match[1]) for match in matches if match))
 
@@ -76,9 +76,9 @@ def judge_own_capture(program: DecodeProgram, model: Any, generator: np.random.G
     """Compare a committed decode graph with the step of `model`, which holds the promised weights.
 
     Raises:
-        MalformedError: what was committed is no decode graph.
+        MalformedError: the committed graph is not a decode graph.
         ProofError: a weight has another shape or dtype than the model's.
-        UnavailableError: the model cannot be captured, or the graph reads or gives something that its step does not.
+        UnavailableError: the model cannot be captured, or the graph has inputs or outputs that its step lacks.
     """
     sizes = decode_sizes(program.graph)
     own = capture_decode(model, sizes.past, sizes.batch, sizes.length, hidden_layers(program.graph))
@@ -107,7 +107,7 @@ def _check_interface(committed: Graph, own: Graph) -> None:
 
 
 def _state_findings(committed: State, own: State) -> list[Finding]:
-    """Weights have to be equal, buffers to hold the same numbers up to rounding."""
+    """Findings on the state: weights must be equal; buffers must be equal up to rounding."""
     weights = [name for name in committed if name in own and name.startswith("weights.")]
     buffers = [name for name in committed if name in own and name.startswith("buffers.")]
     other = [name for name in weights if committed[name] != own[name]]

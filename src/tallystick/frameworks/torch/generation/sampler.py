@@ -1,7 +1,8 @@
-"""The canonical choice of tokens for rows of logits in PyTorch: the same tokens as `sampling.choose`.
+"""Chooses tokens for rows of logits in PyTorch: the same tokens as `sampling.choose`.
 
-On a CPU rows go through `sampling.choose` itself. On another device keys and filters run there, from the definitions of
-the operators, while the host draws the random words; a few candidates per row come back and are decided exactly.
+On a CPU, each row is chosen by the NumPy code of `sampling.choose`. On another device, keys and filters are computed
+there from the operators' definitions, while the host draws the random words. A few candidates per row come back to the
+host, which decides exactly.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class TorchSampler:
 
     @torch.inference_mode()
     def choose(self, logits: torch.Tensor, positions: Sequence[int], histories: Histories) -> torch.Tensor:
-        """I64[rows] on the device of `logits`, floats[rows, V].
+        """The chosen token of each row, I64[rows] on the device of `logits`, which are floats[rows, V].
 
         Raises as `sampling.choose`, and `UsageError` unless there is one sampler for each row.
         """
@@ -56,9 +57,9 @@ class TorchSampler:
 
 
 class CanonicalSampling:
-    """A logits processor that leaves −∞ everywhere but at the chosen token, for `generate(do_sample=False)`.
+    """A logits processor for `generate(do_sample=False)`: every logit becomes −∞ except that of the chosen token.
 
-    `prompts` are the token ids of each row without padding; `width` is that of the padded input of `generate`.
+    `prompts` are the token ids of each row without padding; `width` is the width of `generate`'s padded input.
     """
 
     def __init__(self, samplers: Sequence[Sampler], prompts: Histories, width: int | None = None) -> None:
@@ -67,7 +68,7 @@ class CanonicalSampling:
         self.width = max(map(len, self.prompts), default=0) if width is None else width
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Scores F32[rows, V] of the next tokens behind `input_ids`, I64[rows, length]."""
+        """Scores F32[rows, V] of the tokens after `input_ids`, I64[rows, length]: 0 for the chosen token, else −∞."""
         answers = input_ids[:, self.width :].tolist()
         histories = [prompt + answer for prompt, answer in zip(self.prompts, answers, strict=True)]
         tokens = self.sampler.choose(scores, [len(answer) for answer in answers], histories)
@@ -77,7 +78,7 @@ class CanonicalSampling:
 def choose_on_host(
     logits: torch.Tensor, samplers: Sequence[Sampler], positions: Sequence[int], histories: Histories
 ) -> list[int]:
-    """Row by row in NumPy; −1 where no token is left."""
+    """Choose row by row in NumPy; −1 where no token is left."""
     rows = zip(logits.numpy(), samplers, positions, histories, strict=True)
     return [choose_one(*row) for row in rows]
 
@@ -85,7 +86,7 @@ def choose_on_host(
 def choose_on_device(
     logits: torch.Tensor, samplers: Sequence[Sampler], positions: Sequence[int], histories: Histories
 ) -> list[int]:
-    """Rows of equal settings together, on the device of `logits`; −1 where no token is left."""
+    """Choose on the device of `logits`, rows with equal settings together; −1 where no token is left."""
     tokens = [NONE_LEFT] * len(logits)
     for settings, rows in _alike(samplers).items():
         places, pasts = [positions[row] for row in rows], [histories[row] for row in rows]
@@ -97,7 +98,7 @@ def choose_on_device(
 
 
 def _alike(samplers: Sequence[Sampler]) -> Mapping[Sampler, list[int]]:
-    """The rows of each setting, seeds aside."""
+    """The rows with equal settings, ignoring seeds."""
     found: dict[Sampler, list[int]] = {}
     for row, sampler in enumerate(samplers):
         found.setdefault(sampler.model_copy(update={"seed": 0}), []).append(row)
@@ -141,7 +142,7 @@ def _by_sums(keys: torch.Tensor, words: Sequence[int]) -> list[int]:
 
 
 def _by_noise(keys: torch.Tensor, words: Any) -> list[int]:
-    """As `draw_gumbel`: the least v / 2^key of each row, decided on the host."""
+    """As `draw_gumbel`: the device finds the smallest v / 2^key of each row, the host decides among them."""
     held = torch.from_numpy(words).to(keys.device, non_blocking=True)
     bits = at_least_exp2(torch.clamp(keys, min=FAR_BELOW))
     ratios = fixed.uniform(TENSORS, held) / bits.view(torch.float64)
@@ -152,7 +153,7 @@ def _by_noise(keys: torch.Tensor, words: Any) -> list[int]:
 
 
 def _decided(row: int, candidates: Sequence[Sequence[int]], keys: torch.Tensor, words: Any) -> int:
-    """The largest score among the candidates [token, key, word, ratio], the least ratio first."""
+    """The token with the largest score among candidates [token, key, word, ratio], sorted by ratio, ascending."""
     ratios = np.array([ratio for *_, ratio in candidates]).view(np.float64)
     if ratios[0] == math.inf:
         return NONE_LEFT

@@ -1,7 +1,7 @@
-"""From a committed decode graph to the graph with which a verifier checks a whole answer in one pass.
+"""Derives, from a committed decode graph, the graph that checks a whole answer in one pass.
 
 Three routes are tried in this order: the verifier's own capture of the promised model, the committed template bound to
-the whole sequence, and the committed graph transformed. What was passed over, and why, is part of the result.
+the whole sequence, and the committed graph transformed. The result states why earlier routes were not taken.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from tallystick.tolerances.tolerance import Finding
 
 Route: TypeAlias = Literal["own capture", "symbolic length", "teacher forcing"]
 STEPS: Final = 4
-"""So many tokens are fed one by one where there is a decode graph for every size."""
+"""The number of tokens that are fed one by one to check a template."""
 
 
 @dataclass(frozen=True)
 class Pass:
-    """A graph over a whole sequence, and what it reads that is part of the program: constants and an empty cache.
+    """A graph over a whole sequence, and its constants.
 
-    `state` holds weights and buffers where the route gives its own.
+    `state` holds weights and buffers, if the route has its own.
     """
 
     graph: Graph
@@ -50,15 +50,15 @@ class Pass:
 
     @property
     def bindings(self) -> State:
-        """Everything but tokens and places, and but the weights where the route has none."""
+        """All values that the graph reads, with an empty cache; without tokens and positions."""
         return {**self.state, **self.constants, **empty_cache(self.graph)}
 
 
 @dataclass(frozen=True)
 class VerificationGraph:
-    """The pass to be made, the route that led to it, and for each earlier route why it was not taken.
+    """The pass to make, the route that led to it, and why each earlier route was not taken.
 
-    `findings` says what was compared with the committed decode graph; all of it agrees.
+    `findings` are the comparisons with the committed decode graph; all of them agree.
     """
 
     whole: Pass
@@ -74,7 +74,7 @@ class VerificationGraph:
 
 @dataclass(frozen=True)
 class GraphRequest:
-    """What a verification graph is wanted for: the committed program, and the model and draws to check it."""
+    """The input of the routes: the committed program, the length, and the model and generator to check with."""
 
     program: DecodeProgram
     length: int
@@ -83,7 +83,7 @@ class GraphRequest:
 
     @cached_property
     def own_state(self) -> State:
-        """Weights and buffers of the model, where there is one."""
+        """Weights and buffers of the model; empty without a model."""
         return {} if self.model is None else model_state(self.model)
 
 
@@ -94,25 +94,25 @@ def verification_graph(
     routes: Collection[Route] = ("own capture", "symbolic length", "teacher forcing"),
     seed: int | None = None,
 ) -> VerificationGraph:
-    """The graph that feeds `length` tokens at once and gives what the committed decode graph gives one by one.
+    """The graph that feeds `length` tokens at once, with the results that the committed graph gives one by one.
 
-    Only the first route shows that the graph is the promised model's; the others show that the pass is what the
-    committed graph decodes. Programs are compared on the reference, whose float64 tells another formula from another
-    order of rounding.
+    Only the first route shows that the graph belongs to the promised model. The others show that the pass computes what
+    the committed graph decodes. Programs are compared on the reference engine: its float64 separates another formula
+    from another order of rounding.
 
     Args:
-        program: what the prover committed.
-        length: the tokens of prompt and answer that are fed.
-        model: the promised model as the verifier has it, built by its own library from architecture, configuration and
-            weights as data; without one the first route is not open.
-        routes: those that are good enough.
-        seed: of the random inputs, to repeat a comparison; without one a prover cannot know them.
+        program: the prover's commitment.
+        length: the number of fed tokens of prompt and answer.
+        model: the verifier's own copy of the promised model, built by its own library from architecture, configuration
+            and weights as data; without it the first route is not possible.
+        routes: the accepted routes.
+        seed: the seed of the random inputs, to repeat a comparison; by default a prover cannot predict them.
 
     Raises:
-        UsageError: no token is to be fed.
-        MalformedError: what was committed is no decode graph.
+        UsageError: `length` is below 1.
+        MalformedError: the committed graph is not a decode graph.
         ProofError: the committed graph is another function than the step of the model, or than its own template.
-        UnavailableError: no route is open; the line gives every reason.
+        UnavailableError: no route is possible; the message gives every reason.
     """
     if length < 1:
         raise UsageError("a pass feeds at least one token")
@@ -134,9 +134,9 @@ def verification_graph(
 
 
 def check_equivalence(question: GraphRequest, decode: Pass, whole: Pass) -> tuple[Finding, ...]:
-    """Compare the last of the tokens fed to `whole` with the same token fed to `decode`, behind the same cache.
+    """Compare the last token of the pass `whole` with the same token fed to `decode` after the same cache.
 
-    Once with the weights that there are, once with random ones.
+    Once with the known weights, if there are any, and once with random ones.
     """
     found = []
     for state, what in _states(question, decode):
@@ -219,7 +219,7 @@ def _committed(program: DecodeProgram) -> Pass:
 
 
 def _states(question: GraphRequest, decode: Pass) -> Iterator[tuple[State, str]]:
-    """Weights and buffers to compare under; what nobody has is random."""
+    """Weights and buffers for comparisons: the known weights, then random ones; unknown buffers are random."""
     weights, buffers = (draw_state(decode.graph, question.generator, role) for role in (Role.WEIGHT, Role.BUFFER))
     held = {**buffers, **question.own_state, **question.program.state}
     if weights.keys() <= held.keys():

@@ -1,1 +1,1 @@
-"""Training from a recipe, for the prover who trains and the verifier who replays."""
+"""Training from a recipe, for provers who train and verifiers who replay."""

@@ -1,4 +1,4 @@
-"""Replays a run from its step graph: no line of the prover's code, and none that builds a model."""
+"""Replays a run from its step graph; it runs no code of the prover and builds no model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from tallystick.commitments.digests import Digest, digest
+from tallystick.commitments.digests import digest
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.frameworks.torch.dtypes import DTYPES
 from tallystick.frameworks.torch.engine import TorchEngine
@@ -27,7 +27,7 @@ from tallystick.workloads.replayer import ReplayedStep
 
 OBSERVED = frozenset({"loss", "gradient_norm", "activation.mean", "activation.rms"})
 CARRIED = ("rng.",)
-"""What a state may hold beside the graph's tensors: generators that no step of the graph draws from."""
+"""Prefixes of tensors that a state may hold in addition to the graph's: generators that no step uses."""
 
 
 class GraphReplayer:
@@ -42,16 +42,21 @@ class GraphReplayer:
         _check_size(self._inputs, parameters_max)
         engine = TorchEngine(device)
         self._run = engine.compile(without_gradients(program.graph), consumed=program.state_names)
-        self._constants = {name: engine.load(program.constants[name]) for name in _constant_names(program.graph)}
-        self._live = {name: _empty(each, device) for name, each in self._inputs.items()}
+        self._constants = {each.name: engine.load(program.constants[each.name]) for each in program.graph.constants}
+        self._live = {
+            name: torch.zeros(each.spec.shape, dtype=DTYPES[each.spec.dtype], device=device)
+            for name, each in self._inputs.items()
+        }
         self._carried: dict[str, Tensor] = {}
         weights = {name: value for name, value in self._live.items() if name.startswith("weights.")}
-        self._summariser = Summariser(spec.recorded, projection_seed(spec), weights, self.state, _name_blob)
+        self._summariser = Summariser(
+            spec.recorded, projection_seed(spec), weights, self.state, lambda data: digest("blob", data)
+        )
 
     def initial_state(self) -> Mapping[str, Tensor]:
-        """The seeded state before the first step, drawn anew with the verifier's own libraries.
+        """The seeded state before the first step, drawn with the verifier's own libraries.
 
-        Raises `UnavailableError` for a run without a recipe: nothing says where its first state came from.
+        Raises `UnavailableError` for a run without a recipe: its first state cannot be derived.
         """
         recipe = self._spec.recipe
         if recipe is None:
@@ -59,7 +64,7 @@ class GraphReplayer:
         return Trainer(recipe, classes(self._spec), self._device, self._parameters_max).state()
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from `state`; raises `MalformedError` when it is not a state of this graph."""
+        """Continue from `state`; raises `MalformedError` if it is not a state of this graph."""
         self._carried = {name: tensor.copy() for name, tensor in state.items() if name.startswith(CARRIED)}
         check_names(expected=self._inputs.keys(), found=state.keys() - self._carried.keys())
         for name, each in self._inputs.items():
@@ -68,7 +73,7 @@ class GraphReplayer:
         self._take({name: from_tensor(state[name]) for name in self._inputs})
 
     def step(self, index: int) -> ReplayedStep:
-        """Take step `index`; raises `UnavailableError` where its batch does not fit the graph or a kernel refuses."""
+        """Take step `index`; raises `UnavailableError` if its batch does not fit the graph or a kernel fails."""
         assert index == int(self._live[POSITION]) + 1
         results = self._run(self._values(index))
         observed = {name: float(results[name]) for name in OBSERVED & results.keys()}
@@ -83,14 +88,14 @@ class GraphReplayer:
         return self._carried
 
     def bindings(self, index: int) -> dict[str, Tensor]:
-        """Everything that step `index` reads, the state now included; raises what `step` raises."""
+        """All tensors that step `index` reads, with the current state; raises what `step` raises."""
         try:
             return self._program.bindings(self._graph_state(), index)
         except MalformedError as error:
             raise UnavailableError(str(error)) from None
 
     def state(self) -> Mapping[str, Tensor]:
-        """The full state now; shares memory with the live tensors."""
+        """The full current state; shares memory with the live tensors."""
         return self._graph_state() | self._carried
 
     def _graph_state(self) -> dict[str, Tensor]:
@@ -115,23 +120,11 @@ def _check_size(inputs: Mapping[str, Input], parameters_max: int) -> None:
 
 
 def without_gradients(graph: Graph) -> Graph:
-    """The same graph; what only a reader of single gradients needs is let go as soon as possible."""
+    """The graph without the outputs `gradients.…`, so that gradients are freed after their last use."""
     return replace(graph, outputs=tuple(each for each in graph.outputs if not each.name.startswith("gradients.")))
-
-
-def _constant_names(graph: Graph) -> list[str]:
-    return [each.name for each in graph.constants]
-
-
-def _empty(each: Input, device: str) -> torch.Tensor:
-    return torch.zeros(each.spec.shape, dtype=DTYPES[each.spec.dtype], device=device)
 
 
 def _activation(observed: Mapping[str, float]) -> tuple[float, float] | None:
     if "activation.mean" not in observed:
         return None
     return observed["activation.mean"], observed["activation.rms"]
-
-
-def _name_blob(data: bytes) -> Digest:
-    return digest("blob", data)

@@ -1,6 +1,6 @@
 """PyTorch's own optimizers, with their state allocated before the first step.
 
-An anchor of the untrained state then holds the same tensors as every later one, and nothing is created lazily.
+So an anchor of the untrained state holds the same tensors as every later anchor.
 """
 
 from __future__ import annotations

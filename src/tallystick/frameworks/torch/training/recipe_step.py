@@ -1,4 +1,4 @@
-"""The step that the trainer takes on a recipe, captured as one graph."""
+"""Captures the trainer's step on a recipe as one graph."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tallystick.transcripts.recipe import Recipe
 
 
 def capture_recipe_step(recipe: Recipe, vocabulary: int) -> CapturedStep:
-    """The step that `Trainer` takes on a recipe; also gives `activation.mean` and `activation.rms` where recorded.
+    """The step of `Trainer` on a recipe; with outputs `activation.mean` and `activation.rms` if they are recorded.
 
-    Raises `UnavailableError` where the step cannot be captured: a recipe with dropout, for example, whose random
-    numbers come from a generator.
+    Raises `UnavailableError` if the step cannot be captured, for example with dropout, whose random numbers come from a
+    generator.
     """
     trainer, settings = Trainer(recipe, vocabulary, "cpu"), recipe.training
 
@@ -40,7 +40,7 @@ def capture_recipe_step(recipe: Recipe, vocabulary: int) -> CapturedStep:
 
 
 def _example_batch(recipe: Recipe, vocabulary: int) -> dict[str, torch.Tensor]:
-    """A batch of the recipe's shapes with values that differ."""
+    """A batch with the recipe's shapes and random values."""
     settings, draw = recipe.training, torch.Generator().manual_seed(0)
     if recipe.data.kind == "digits":
         images = torch.rand(settings.batch, 1, 8, 8, generator=draw)

@@ -1,10 +1,10 @@
-"""The verifier's trainer, rebuilt from the spec and fed from the committed data."""
+"""The verifier's trainer, rebuilt from the spec; it reads the committed data."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tallystick.commitments.digests import Digest, digest
+from tallystick.commitments.digests import digest
 from tallystick.datasets.order import BatchPlan
 from tallystick.datasets.samples import Dataset
 from tallystick.errors import UnavailableError
@@ -34,7 +34,11 @@ class TorchReplayer:
         self._trainer = Trainer(recipe, classes(spec), device, parameters_max)
         self._initial = {name: tensor.copy() for name, tensor in self._trainer.state().items()}
         self._summariser = Summariser(
-            recipe.record, projection_seed(spec), self._trainer.weights(), self._trainer.state, _name_blob
+            recipe.record,
+            projection_seed(spec),
+            self._trainer.weights(),
+            self._trainer.state,
+            lambda data: digest("blob", data),
         )
 
     def initial_state(self) -> Mapping[str, Tensor]:
@@ -46,7 +50,7 @@ class TorchReplayer:
         self._trainer.restore(state)
 
     def step(self, index: int) -> ReplayedStep:
-        """Take step `index`; raises `UnavailableError` when the model of the spec does not run."""
+        """Take step `index`; raises `UnavailableError` if the model of the spec does not run."""
         assert index == self._trainer.index + 1
         try:
             seen = self._trainer.step(micro_batches(self._recipe, self._dataset, self._plan.indices(index)))
@@ -55,9 +59,5 @@ class TorchReplayer:
         return ReplayedStep(seen.loss, seen.gradient_norm, seen.activation, self._summariser.after_step(index))
 
     def state(self) -> Mapping[str, Tensor]:
-        """The full state now; shares memory with the live tensors."""
+        """The full current state; shares memory with the live tensors."""
         return self._trainer.state()
-
-
-def _name_blob(data: bytes) -> Digest:
-    return digest("blob", data)

@@ -1,8 +1,8 @@
-"""Summaries of a live model, taken without leaving its device more often than once.
+"""Sketches of a live model, with one transfer from its device.
 
 The sketch is the `Projection` of DESIGN §6, summed in float64: matrix–vector products over blocks of a weight tensor,
-one read of the weights. In float64 it depends on none of the settings under which a loop computes (TF32, autocast,
-reduced precision), and its rounding does not grow with the model.
+reading the weights once. In float64 the settings of the training loop (TF32, autocast, reduced precision) have no
+effect, and rounding does not grow with the model.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from tallystick.transcripts.summary import encode_sketch
 
 BLOCK = {"cpu": 1 << 20}
 BLOCK_ELSEWHERE = 1 << 24
-"""Elements converted at a time: what a cache of the CPU holds; on a GPU, what keeps it busy."""
+"""Elements converted at a time: as many as fit the CPU's cache; on a GPU, enough to keep it busy."""
 
 
 class Sketcher:
-    """Projects the weights of one model again and again; the signs are drawn once."""
+    """Projects the weights of one model repeatedly; the signs are drawn once."""
 
     def __init__(self, projection: Projection, weights: Mapping[str, torch.Tensor]) -> None:
         self._width = projection.width
@@ -39,7 +39,7 @@ class Sketcher:
 
 
 class _SketchedTensor:
-    """One weight tensor seen as rows of `width`, and the signs of the rows, a byte each."""
+    """One weight tensor viewed as rows of `width`, and one sign per row, a byte each."""
 
     def __init__(self, projection: Projection, name: str, weight: torch.Tensor) -> None:
         self._weight, self._width = weight, projection.width

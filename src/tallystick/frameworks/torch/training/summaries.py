@@ -1,4 +1,4 @@
-"""What the recipe asks to be recorded of a state, computed from a live model."""
+"""The summaries of a state that a recipe asks for, computed from a live model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tallystick.frameworks.torch.training.sketch import Sketcher
 
 Keep = Callable[[bytes], Digest]
-"""Where boundary hints go: bytes in, the digest that names them out."""
+"""Stores boundary hints and returns their digest."""
 
 
 class Summariser:
@@ -58,12 +58,12 @@ class Summariser:
         )
 
     def at_anchor(self) -> StateSummary:
-        """The summaries kept beside an anchor: always its buckets, and the projection where steps record it."""
+        """The summaries stored with an anchor: always its buckets, and the projection if steps record one."""
         sketch, buckets = self.projection(), self._buckets()
         return StateSummary(projection=sketch, fp16_rne=buckets.get("fp16_rne"), grid=buckets.get("grid"))
 
     def projection(self) -> str | None:
-        """The sketch of the weights as they are now, where steps record one."""
+        """The sketch of the current weights; None if the recipe records none."""
         return None if self._sketcher is None else self._sketcher.sketch()
 
     def _buckets(self) -> dict[str, BucketSummary]:
@@ -76,5 +76,5 @@ class Summariser:
 
 
 def buckets_of(recorded: RecordRecipe) -> dict[str, Bucket]:
-    """The bucket tolerances of a recipe by their mode."""
+    """The bucket tolerances of a recipe, by mode."""
     return {mode: Bucket(mode, recorded.grid_eps, recorded.hint_margin) for mode in recorded.bucket_modes}

@@ -36,12 +36,12 @@ CRASHES = (
     TypeError,
     ValueError,
 )
-"""What a model raises whose configuration builds and does not run."""
+"""The errors of a model whose configuration can be built but does not run."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What one step showed: mean loss in nats, gradient norm before clipping, mean and RMS of the last logits."""
+    """Values of one step: mean loss in nats, gradient norm before clipping, mean and RMS of the last logits."""
 
     loss: float
     gradient_norm: float
@@ -52,7 +52,7 @@ class Observation:
 class Trainer:
     """Holds one model, its optimizer and its generators, and takes steps.
 
-    Raises `UnavailableError` when the recipe asks for a device that is not there.
+    Raises `UnavailableError` if the recipe asks for a device that is missing.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Trainer:
         return state
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from `state`; raises `MalformedError` when it is not a state of this recipe."""
+        """Continue from `state`; raises `MalformedError` if it is not a state of this recipe."""
         check_names(expected=self.state().keys(), found=state.keys())
         index = _position(state)
         restore_tensors(self._live(), state)
@@ -139,6 +139,6 @@ def _moments(logits: torch.Tensor) -> tuple[float, float]:
 
 
 def first_line(error: BaseException) -> str:
-    """The kind of an error and the first line of what it says."""
+    """The type of an error and the first line of its message, at most 200 characters."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__

@@ -1,4 +1,4 @@
-"""A verifier's stack with PyTorch on this machine. What replays a step graph is loaded when one is replayed."""
+"""A verifier's stack with PyTorch on this machine. The replayer of step graphs is loaded on first use."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _captured: dict[tuple[bytes, int], Digest] = {}
 def torch_verifier_stack(
     stated: Environment, device: str | None = None, parameters_max: int = PARAMETERS_MAX
 ) -> VerifierStack:
-    """PyTorch on `device`, by default the one of the `stated` environment where it is there.
+    """PyTorch on `device`; by default the device of the `stated` environment if it is present.
 
-    Sets this process to as many threads as the run states, 256 at most: sums of floats are split by threads, so
+    Sets the number of threads of this process to that of the run, at most 256: sums of floats are split by threads, so
     another number gives other last bits.
     """
     on = device or (stated.device if torch.cuda.is_available() else "cpu")
@@ -51,8 +51,8 @@ def torch_verifier_stack(
 def recipe_graph_root(spec: Spec) -> Digest:
     """The root of the step graph that these libraries capture from the recipe of `spec`.
 
-    Captured once in a process, whose libraries do not change. Raises `UnavailableError` where the step cannot be
-    captured.
+    It is captured once per process, because the libraries do not change. Raises `UnavailableError` if the step cannot
+    be captured.
     """
     from tallystick.frameworks.torch.training.recipe_step import capture_recipe_step
     from tallystick.graphs.root import graph_root
