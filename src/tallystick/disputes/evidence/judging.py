@@ -194,11 +194,11 @@ class DisputeJudge:
         try:
             own = own_results(node, values, engine)
         except UnavailableError as error:
-            return Fault.PROVER, f"{ruling.reason}; nor does a kernel of one's own: {error}"
+            return Fault.PROVER, f"{ruling.reason}; the member's own kernel refuses them too: {error}"
         leeway = Leeway.of([node], {ref: TensorSpec.of(value) for ref, value in values.items()})
         if any(deviation(values[ref], result, leeway, ref) > 1.0 for ref, result in own.items()):
-            return Fault.PROVER, f"{ruling.reason}; and a kernel of one's own that does gives another result"
-        return None, f"{ruling.reason}; a kernel of one's own does, and gives what is claimed"
+            return Fault.PROVER, f"{ruling.reason}; the member's own kernel takes them, and gives another result"
+        return None, f"{ruling.reason}; the member's own kernel takes them, and gives the claimed result"
 
     def _record(self, answered: DisputeView) -> Ruled:
         """Rule on a record that the prover revealed without opening operators below it."""

@@ -39,8 +39,8 @@ def within_own(node: Node, values: Mapping[Ref, Tensor], engine: Engine, precisi
     leeway = Leeway.of([node], {ref: TensorSpec.of(value) for ref, value in values.items()})
     for ref, limit in zip(node.outputs, bounds, strict=True):
         if ref is not None and limit is not None and not _holds(ref, values[ref], own[ref], limit, leeway):
-            return False, f"{ref} ({node.operator}) is further off than {SAFETY:g} times a kernel of one's own"
-    return True, f"node {node.number} ({node.operator}) is what a kernel of one's own gives"
+            return False, f"{ref} ({node.operator}) is further off than {SAFETY:g} times the member's own kernel"
+    return True, f"node {node.number} ({node.operator}) is what the member's own kernel gives"
 
 
 def own_results(node: Node, values: Mapping[Ref, Tensor], engine: Engine) -> dict[Ref, Tensor]:
