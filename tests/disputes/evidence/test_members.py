@@ -43,7 +43,7 @@ def test_what_the_same_kernel_gives_holds(layer: tuple[Node, Values]) -> None:
     assert bytes(own_results(node, values, torch_engine())[ref].data) == bytes(values[ref].data)
     assert within_own(node, values, torch_engine(), PLAIN) == (
         True,
-        f"node {node.number} ({node.operator}) is what a kernel of one's own gives",
+        f"node {node.number} ({node.operator}) is what the member's own kernel gives",
     )
 
 

@@ -36,19 +36,19 @@ def play(folder: Path, reaper: Reaper, who: str, case: str, patch: pytest.Monkey
     named = (0, 7) if "named" in more else None
     referee = REFEREE if ruling == "referee" else None
     agreed = rules(referee=referee, appeals=0, committee=1, members=MEMBERS[:1])
-    seats = InMemoryGame(folder, InMemoryCoordinator(agreed, finality=40 if "late" in more else 0))
+    game = InMemoryGame(folder, InMemoryCoordinator(agreed, finality=40 if "late" in more else 0))
     starts: dict[str, Callable[..., Player]] = {
-        "prover": partial(seats.prover, COUNTING[side]),
-        "challenger": partial(seats.challenger, Accuser(), naming=lambda _: named),
-        ruling: partial(seats.referee, waits=bool(named)) if referee else partial(seats.member, MEMBERS[0]),
+        "prover": partial(game.prover, COUNTING[side]),
+        "challenger": partial(game.challenger, Accuser(), naming=lambda _: named),
+        ruling: partial(game.referee, waits=bool(named)) if referee else partial(game.member, MEMBERS[0]),
     }
     mortal = Mortal(reaper, starts.pop(who), patch)
     others = [start() for start in starts.values()]
-    seats.play(mortal, *others, seats.beacon())
-    seats.leave()
-    (dispute,) = seats.coordinator.state.disputes
-    moves = Counter(entry.move.kind for entry in seats.coordinator.entries)
-    return Ended(dispute.fault, {name: seats.paid(name) for name in (PROVER, CHALLENGER, MEMBERS[0])}, moves)
+    game.play(mortal, *others, game.beacon())
+    game.leave()
+    (dispute,) = game.coordinator.state.disputes
+    moves = Counter(entry.move.kind for entry in game.coordinator.entries)
+    return Ended(dispute.fault, {name: game.paid(name) for name in (PROVER, CHALLENGER, MEMBERS[0])}, moves)
 
 
 CASES = (

@@ -27,13 +27,13 @@ HONEST, CHEATING = Counting(), Counting(cheat=CHEAT)
 REWARD, BOND = 500_000, 150_000
 
 
-def seats(folder: Path, referee: str | None = REFEREE, **changes: object) -> InMemoryGame:
+def new_game(folder: Path, referee: str | None = REFEREE, **changes: object) -> InMemoryGame:
     return InMemoryGame(folder, InMemoryCoordinator(rules(referee=referee, **changes)))
 
 
 @pytest.mark.parametrize("levels", [1, 2])
 def test_a_cheating_prover_is_found_at_its_addition_and_pays(tmp_path: Path, levels: int) -> None:
-    game = seats(tmp_path)
+    game = new_game(tmp_path)
     game.play(game.prover(CHEATING, levels), game.challenger(), game.referee())
     (dispute,) = game.coordinator.state.disputes
     place = CHEAT.operator if levels == 2 else CHEAT.step * CHEATING.width + CHEAT.operator
@@ -46,7 +46,7 @@ def test_a_cheating_prover_is_found_at_its_addition_and_pays(tmp_path: Path, lev
 
 @pytest.mark.parametrize("levels", [1, 2])
 def test_an_honest_prover_keeps_its_bond_and_gets_the_accusers(tmp_path: Path, levels: int) -> None:
-    game = seats(tmp_path)
+    game = new_game(tmp_path)
     game.play(game.prover(HONEST, levels), game.challenger(Accuser()), game.referee())
     assert game.coordinator.state.disputes[0].fault is Fault.CHALLENGER
     assert game.coordinator.state.claims[0].status is Status.FINAL
@@ -54,7 +54,7 @@ def test_an_honest_prover_keeps_its_bond_and_gets_the_accusers(tmp_path: Path, l
 
 
 def test_an_honest_claim_is_looked_at_once_and_becomes_final(tmp_path: Path) -> None:
-    game = seats(tmp_path)
+    game = new_game(tmp_path)
     game.play(game.prover(HONEST), game.challenger(), game.referee())
     assert [entry.move.kind for entry in game.coordinator.entries] == ["post", "finalise", "withdraw"]
     assert game.paid(PROVER) == 0
@@ -62,7 +62,7 @@ def test_an_honest_claim_is_looked_at_once_and_becomes_final(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("lying", "winner"), [(3, Fault.PROVER), (4, Fault.CHALLENGER)])
 def test_the_majority_of_a_committee_decides(tmp_path: Path, lying: int, winner: Fault) -> None:
-    game = seats(tmp_path, referee=None, committee=7, appeals=0, members=MEMBERS[:7])
+    game = new_game(tmp_path, referee=None, committee=7, appeals=0, members=MEMBERS[:7])
     game.play(game.prover(CHEATING), game.challenger(), game.beacon(), *game.members(lying, of=7))
     assert game.coordinator.state.disputes[0].fault is winner
     assert sum(vote is Fault.CHALLENGER for vote in game.coordinator.state.disputes[0].rounds[0].votes) == lying
@@ -70,7 +70,7 @@ def test_the_majority_of_a_committee_decides(tmp_path: Path, lying: int, winner:
 
 def test_an_appeal_to_a_larger_committee_undoes_a_bribed_one(tmp_path: Path) -> None:
     """Two of the three first drawn lie, and three of all seven; the challenger appeals by itself, and is paid."""
-    game = seats(tmp_path, referee=None, members=MEMBERS[:7])
+    game = new_game(tmp_path, referee=None, members=MEMBERS[:7])
     bribed = CountingJudge(bribed=Fault.CHALLENGER)
     nonces = (f"{number:064x}" for number in range(100))
     beacon = game.beacon(nonce=lambda: next(nonces))
@@ -83,7 +83,9 @@ def test_an_appeal_to_a_larger_committee_undoes_a_bribed_one(tmp_path: Path) -> 
 
 
 def test_a_challenger_that_finds_itself_wrong_saves_the_fees_of_a_committee(tmp_path: Path) -> None:
-    asking, conceding = (seats(tmp_path / name, referee=None, members=MEMBERS[:3]) for name in ("asking", "conceding"))
+    asking, conceding = (
+        new_game(tmp_path / name, referee=None, members=MEMBERS[:3]) for name in ("asking", "conceding")
+    )
     asking.play(asking.prover(HONEST), asking.challenger(Accuser()), asking.beacon(), *asking.members(of=3))
     judge = CountingJudge()
     conceding.play(
@@ -97,13 +99,13 @@ def test_a_challenger_that_finds_itself_wrong_saves_the_fees_of_a_committee(tmp_
 
 
 def test_a_challenger_that_is_right_does_not_concede(tmp_path: Path) -> None:
-    game = seats(tmp_path, referee=None, members=MEMBERS[:3], appeals=0)
+    game = new_game(tmp_path, referee=None, members=MEMBERS[:3], appeals=0)
     game.play(game.prover(CHEATING), game.challenger(judge=CountingJudge()), game.beacon(), *game.members(of=3))
     assert game.coordinator.state.disputes[0].fault is Fault.PROVER
 
 
 def test_where_nobody_can_tell_both_bonds_come_back(tmp_path: Path) -> None:
-    game = seats(tmp_path, referee=None, members=MEMBERS[:3], appeals=0)
+    game = new_game(tmp_path, referee=None, members=MEMBERS[:3], appeals=0)
     blind = [game.member(name, CountingJudge(is_blind=True)) for name in MEMBERS[:3]]
     game.play(game.prover(CHEATING), game.challenger(), game.beacon(), *blind)
     assert game.coordinator.state.disputes[0].fault is Fault.NOBODY
@@ -111,7 +113,7 @@ def test_where_nobody_can_tell_both_bonds_come_back(tmp_path: Path) -> None:
 
 
 def test_a_referee_that_cannot_tell_convenes_a_committee(tmp_path: Path) -> None:
-    game = seats(tmp_path, members=MEMBERS[:3], appeals=0)
+    game = new_game(tmp_path, members=MEMBERS[:3], appeals=0)
     game.play(
         game.prover(CHEATING),
         game.challenger(),
@@ -126,7 +128,7 @@ def test_a_referee_that_cannot_tell_convenes_a_committee(tmp_path: Path) -> None
 
 
 def test_many_challengers_of_one_cheat_all_play_and_one_is_paid(tmp_path: Path) -> None:
-    game = seats(tmp_path)
+    game = new_game(tmp_path)
     names = [party(1000 + number) for number in range(8)]
     game.play(game.prover(CHEATING), game.referee(), *(game.challenger(name=name) for name in names))
     earned = [game.paid(name) for name in names]
@@ -141,7 +143,7 @@ def test_a_challenger_that_points_at_the_wrong_place_loses_to_a_cheat(tmp_path: 
         def choose(self, answered: object, children: object) -> int:
             return len(children) - 1  # type: ignore[arg-type]
 
-    game = seats(tmp_path)
+    game = new_game(tmp_path)
     game.play(game.prover(CHEATING), game.challenger(Late()), game.referee())
     assert game.coordinator.state.disputes[0].fault is Fault.CHALLENGER
     assert game.coordinator.state.claims[0].status is Status.FINAL  # nobody who was right contested it

@@ -73,7 +73,7 @@ class DisputeSetup:
             committee=3,
             appeals=0,
         )
-        self.place = LocalCoordinator.create(folder / "court.db", rules, self.own, self.clock)
+        self.place = LocalCoordinator.create(folder / "coordinator.db", rules, self.own, self.clock)
 
     def player(
         self, roles: Callable[[BoardCache, Workspace], Sequence[PartyRole]], key: SigningKey | None = None

@@ -54,10 +54,10 @@ def test_d01_twin_a_run_without_a_bad_operator_is_cut_down_and_cleared(place: in
 
 
 def test_d01_the_programs_of_both_sides_find_the_addition_that_was_wrong(tmp_path: Path) -> None:
-    seats = InMemoryGame(tmp_path)
-    seats.play(seats.prover(Counting(cheat=CHEAT)), seats.challenger(), seats.referee())
-    seats.leave()
-    (dispute,) = seats.coordinator.state.disputes
+    game = InMemoryGame(tmp_path)
+    game.play(game.prover(Counting(cheat=CHEAT)), game.challenger(), game.referee())
+    game.leave()
+    (dispute,) = game.coordinator.state.disputes
     assert (dispute.fault, dispute.low) == (Fault.PROVER, CHEAT.operator)
 
 
@@ -76,11 +76,11 @@ def test_d02_twin_a_challenger_that_is_right_is_paid() -> None:
 
 
 def test_d02_the_programs_clear_an_honest_prover_of_an_accuser(tmp_path: Path) -> None:
-    seats = InMemoryGame(tmp_path)
-    seats.play(seats.prover(Counting()), seats.challenger(doubter=Accuser()), seats.referee())
-    seats.leave()
-    assert [each.fault for each in seats.coordinator.state.disputes] == [Fault.CHALLENGER]
-    assert [each.status for each in seats.coordinator.state.claims] == [Status.FINAL]
+    game = InMemoryGame(tmp_path)
+    game.play(game.prover(Counting()), game.challenger(doubter=Accuser()), game.referee())
+    game.leave()
+    assert [each.fault for each in game.coordinator.state.disputes] == [Fault.CHALLENGER]
+    assert [each.status for each in game.coordinator.state.claims] == [Status.FINAL]
 
 
 # ---- D-03

@@ -1,1 +1,1 @@
-"""Who keeps the order of moves, the time and the money: a database, or a contract."""
+"""Coordinators, which keep the order of moves, the time and the money: in a database, or in a contract."""

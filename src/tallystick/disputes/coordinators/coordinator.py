@@ -1,6 +1,6 @@
-"""What every coordinator offers to a party: its rules and clock, the accepted moves in order, and a place to move.
+"""The interface of every coordinator: its rules and clock, the accepted moves in order, and the submission of moves.
 
-A coordinator keeps no state that its accepted moves do not determine: everybody folds them through the same game.
+The accepted moves determine all of a coordinator's state: every party applies them by the same game.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class MoveEntry:
 
 
 class Coordinator(Protocol):
-    """A coordinator, as one party is connected to it: the connection signs as `party`."""
+    """One party's connection to a coordinator; it signs moves as `party`."""
 
     @property
     def party(self) -> str:
-        """Who moves through this connection."""
+        """The party that moves through this connection."""
         ...
 
     @property
@@ -39,7 +39,7 @@ class Coordinator(Protocol):
         ...
 
     def now(self) -> int:
-        """The coordinator's time, in seconds; parties never act on a clock of their own."""
+        """The coordinator's time in seconds; parties never use their own clock."""
         ...
 
     def entries(self, start: int = 0) -> Sequence[MoveEntry]:
@@ -47,24 +47,24 @@ class Coordinator(Protocol):
         ...
 
     def submit(self, move: Move) -> None:
-        """Make a move; returns once the coordinator has accepted it, or has it pending with certainty.
+        """Make a move; returns when the coordinator has accepted it, or certainly has it pending.
 
         Raises:
             RuleError: the rules do not allow it now.
-            UnavailableError: the coordinator cannot be reached; whether it has the move is unknown.
+            UnavailableError: the coordinator cannot be reached; it is unknown whether it has the move.
         """
         ...
 
 
 class Board(Protocol):
-    """Keeps data under its blob digest, so that nobody can withhold what a move refers to."""
+    """Keeps data under its blob digest, so that no party can withhold the data of its moves."""
 
     def put(self, data: bytes) -> Digest:
-        """Keep `data`; returns its blob digest. Raises `UnavailableError`, `UsageError` where it is too large."""
+        """Keep `data`; returns its blob digest. Raises `UnavailableError`, and `UsageError` if it is too large."""
         ...
 
     def get(self, name: Digest) -> bytes:
-        """The bytes under a digest, checked against it; raises `UnavailableError` where they are not there."""
+        """The bytes under a digest, checked against it; raises `UnavailableError` if they are not there."""
         ...
 
 

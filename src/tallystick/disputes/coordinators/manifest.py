@@ -1,10 +1,10 @@
-"""A manifest: a folder of files as one digest, by which a move or a claim refers to what lies at the board.
+"""A manifest: a folder of files as one digest, by which a move or a claim refers to files at the board.
 
     {"files": {"opening.json": "sha256:…", "tensors/9f0c….safetensors": ["sha256:…", "sha256:…"]},
      "kind": "manifest", "version": 1}
 
-Every file is a blob under its own digest, so that equal files are kept once and the opponent fetches what it lacks. A
-file that is larger than a blob may be is a list of blobs. Format: spec/manifest.md.
+Every file is a blob under its own digest, so that equal files are kept once, and the opponent fetches only what it
+lacks. A file that is larger than `BLOB_BYTES_MAX` is a list of blobs. Format: spec/manifest.md.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def _as_name(name: str) -> str:
 
 FileName = Annotated[str, AfterValidator(_as_name)]
 Parts = Annotated[tuple[DigestText, ...], Field(min_length=2, max_length=PARTS_MAX)]
-"""The blobs of a file that is larger than one may be, in order; each but the last is as large as one may be."""
+"""The blobs of a file larger than `BLOB_BYTES_MAX`, in order; each but the last has exactly that size."""
 Listed: TypeAlias = Digest | tuple[Digest, ...]
 
 
 class Manifest(Document):
-    """The files of a folder by their names, each with the digest of its bytes, or with those of its parts."""
+    """The files of a folder by their names, each with the digest of its bytes, or with the digests of its parts."""
 
     kind: Literal["manifest"] = "manifest"
     version: Literal[1] = 1
@@ -58,7 +58,7 @@ class Manifest(Document):
 
     @model_validator(mode="after")
     def _is_a_folder(self) -> Self:
-        """The names fit into one folder, and what is known of the sizes into what may be fetched."""
+        """Check that the names fit into one folder, and that files in parts do not exceed what may be fetched."""
         if clash := _clash(self.files):
             raise ValueError(f"files: {clash}")
         whole = sum(len(listed) - 1 for listed in self.files.values() if isinstance(listed, tuple))
@@ -68,12 +68,12 @@ class Manifest(Document):
 
 
 def blobs_of(manifest: Manifest) -> frozenset[Digest]:
-    """The blobs of which the files of a manifest consist, each once."""
+    """The digests of all blobs that a manifest lists."""
     return frozenset(blob for listed in manifest.files.values() for blob in _parts(listed))
 
 
 def is_name(name: str) -> bool:
-    """Whether a file of this name lies inside its folder, on any system, and is not hidden."""
+    """Whether this is the name of a file inside a folder, on any operating system, and not hidden."""
     parts = name.split("/")
     is_short = len(name) <= NAME_MAX and len(parts) <= DEPTH_MAX
     return is_short and all(_PART.fullmatch(part) and not part.endswith(".") for part in parts)
@@ -93,7 +93,7 @@ def publish(files: Files, board: Board) -> Digest:
     """Put the files and then their manifest at the board; returns the digest by which a move refers to them.
 
     Raises:
-        UsageError: `fetch` would refuse them: there are too many, they are too large, or a name fits into no folder.
+        UsageError: `fetch` would refuse them: there are too many, they are too large, or a name is not allowed.
         UnavailableError: the board cannot be reached, or a file cannot be read.
     """
     return board.put(_manifest_of(files, board.put))
@@ -105,13 +105,13 @@ def manifest_digest(files: Files) -> Digest:
 
 
 def fetch(name: Digest, board: Board, folder: Path, bytes_max: int = FETCHED_BYTES_MAX) -> Path:
-    """Lay what the manifest `name` lists into `folder`, whole or not at all; a folder that is there stays.
+    """Write the files that the manifest `name` lists into `folder`, all or none; an existing folder is left as it is.
 
-    Equal files are links to one another: what is written is no more than what lies at the board, but for files in
-    parts, and for the folders. Nobody may write into them.
+    Equal files are hard links to one another, so that no more is written than lies at the board. So no file of the
+    folder may be changed.
 
     Raises:
-        MalformedError: the manifest is none, or the files as they are listed come to more than `bytes_max` bytes.
+        MalformedError: it is no manifest, or its files have more than `bytes_max` bytes together.
         ProofError: the board gave other bytes than were asked for.
         UnavailableError: the board lacks something, or cannot be reached.
     """
@@ -130,7 +130,7 @@ def fetch(name: Digest, board: Board, folder: Path, bytes_max: int = FETCHED_BYT
 
 @dataclass
 class _Laying:
-    """A folder that is being laid out, of files of at most `bytes_max` bytes as they are listed."""
+    """Writes files into a folder; `spent` counts their bytes, at most `bytes_max`, and equal files every time."""
 
     board: Board
     folder: Path
@@ -166,7 +166,7 @@ class _Laying:
 
 
 def _linked(first: Path, path: Path) -> bool:
-    """Whether `path` could be made another name of the file `first`: some systems have no links, or not so many."""
+    """Whether `path` could be made a hard link to `first`; some systems have none, or limit their number."""
     try:
         os.link(first, path)
     except OSError:
@@ -193,7 +193,7 @@ def _parts(listed: Listed) -> tuple[Digest, ...]:
 
 
 def _manifest_of(files: Files, put: Callable[[bytes], Digest]) -> bytes:
-    """The manifest of files that are `put` somewhere, a piece at a time, after all that can be refused was."""
+    """The manifest of files; `put` is called for each piece, after all checks that can refuse the files."""
     _check_names(files)
     _check_sizes(files)
     blobs = {name: tuple(map(put, _pieces(source))) for name, source in files.items()}
@@ -201,7 +201,7 @@ def _manifest_of(files: Files, put: Callable[[bytes], Digest]) -> bytes:
 
 
 def _pieces(source: bytes | Path) -> Iterator[bytes]:
-    """A file in pieces as large as a blob may be; at least one."""
+    """A file in pieces of `BLOB_BYTES_MAX`; at least one, which may be empty."""
     with BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file:
         yield file.read(BLOB_BYTES_MAX)
         yield from iter(partial(file.read, BLOB_BYTES_MAX), b"")
@@ -232,7 +232,7 @@ def _size_of(source: bytes | Path) -> int:
 
 
 def _clash(names: Collection[str]) -> str:
-    """Why files of these names cannot lie in one folder, on any system; empty where they can."""
+    """Why files of these names cannot be in one folder on every operating system; empty if they can."""
     if len({name.lower() for name in names}) < len(names):
         return "two names differ by upper and lower case only"
     folders = {name[: match.start()] for name in names for match in re.finditer("/", name)}

@@ -1,4 +1,4 @@
-"""Manifests that lie at a board with all that they list: what was whole once stays whole, as boards delete nothing."""
+"""Check that a board has a manifest and everything it lists. A positive result stays true: boards delete nothing."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ REMEMBERED_MAX: Final = 4096
 
 
 class BlobIndex(Protocol):
-    """A board that can say what it lacks without reading what it has."""
+    """A board that can list missing blobs."""
 
     def get(self, name: Digest) -> bytes:
-        """The bytes under a digest, checked against it; raises `UnavailableError` where they are not there."""
+        """The bytes under a digest, checked against it; raises `UnavailableError` if they are not there."""
         ...
 
     def missing(self, names: Iterable[Digest]) -> Sequence[Digest]:
-        """Those under which nothing lies that hashes to them."""
+        """Those digests under which the board has no matching bytes."""
         ...
 
 
 class WholeManifests:
-    """The manifests of one board that are whole; the last that were found so are remembered."""
+    """Checks the manifests of one board; the last `REMEMBERED_MAX` complete ones are remembered."""
 
     def __init__(self, keeper: BlobIndex) -> None:
         self._keeper = keeper
         self._remembered = lru_cache(REMEMBERED_MAX)(self._look)
 
     def check(self, name: Digest) -> None:
-        """Return if a manifest lies under `name`, and every blob that it lists at the board.
+        """Raise unless the board has a manifest under `name` and every blob that it lists.
 
         Raises:
             UnavailableError: The manifest, or a blob that it lists, is not there.

@@ -1,1 +1,1 @@
-"""The economics of disputes: when cheating is irrational, who is paid, and what spam, delay and collusion cost."""
+"""The economics of disputes: when cheating does not pay, who is paid, and what spam, delay and collusion cost."""

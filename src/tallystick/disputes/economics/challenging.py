@@ -12,8 +12,8 @@ from tallystick.disputes.economics.workload import Economy
 def accusing_gain(economy: Economy) -> float:
     """What a challenger earns in expectation from a dispute in which it is right.
 
-    q·reward − (1 − q)·(bond + fees) − own work − what it pays for appeals. Appeal bonds that the other side loses are
-    left out: they are the other side's choice.
+    q·reward − (1 − q)·(bond + fees) − own work − payments for appeals, where q is the probability of a right ruling.
+    Appeal bonds that the other side loses are left out, because whether to appeal is the other side's choice.
     """
     chance = wrong(economy)
     won, lost = reward(economy.rules), lost_accusation(economy.rules)
@@ -21,7 +21,10 @@ def accusing_gain(economy: Economy) -> float:
 
 
 def appeals_expected(economy: Economy) -> float:
-    """What a party that is right pays for appeals: each follows a wrong round; its bond is lost if all ends wrongly."""
+    """What a party that is right expects to pay for appeals.
+
+    Each appeal follows a wrong round. Its fee is always lost; its bond is lost if the last round is wrong too.
+    """
     rounds, fees = wrong_rounds(economy), appeal_fees(economy)
     bond = economy.rules.appeal_bond
     share = 1 - economy.workload.certain
@@ -29,7 +32,7 @@ def appeals_expected(economy: Economy) -> float:
 
 
 def looking_gain(economy: Economy) -> float:
-    """What a challenger that recomputes a claim earns in expectation: φ·d·(gain of a dispute) − C_verify."""
+    """The expected gain of a challenger that recomputes a claim: φ·d·(gain of a dispute) − C_verify."""
     return looking_pay(economy) - economy.workload.cost_verify
 
 
@@ -40,36 +43,36 @@ def looking_pay(economy: Economy) -> float:
 
 
 def least_fault_rate(economy: Economy) -> float:
-    """The share of claims with a paid fault above which looking pays; above 1 where no share is enough."""
+    """The share of claims with a paid fault above which looking pays; above 1 if no share is enough."""
     gain = economy.workload.detection * accusing_gain(economy)
     return economy.workload.cost_verify / gain if gain > 0 else math.inf
 
 
 def least_subsidy(economy: Economy, faults: float = 0.0) -> float:
-    """What a challenger must be paid per recomputed claim, whatever it finds, if a share of `faults` is paid for."""
+    """The payment per recomputed claim, whatever is found, at which looking pays if a share `faults` is paid for."""
     gain = faults * economy.workload.detection * accusing_gain(economy)
     return max(0.0, economy.workload.cost_verify - gain)
 
 
 def mandatory_audits(economy: Economy) -> float:
-    """What audits cost per claim, as a share of an honest run, if the customer pays for them."""
+    """The cost of audits per claim, as a share of the cost of an honest run, if the customer pays for them."""
     work = economy.workload
     paid = work.audit_probability * work.cost_verify
     return paid / work.cost_honest if work.cost_honest else math.inf
 
 
 def planting(economy: Economy) -> float:
-    """What planted faults cost the treasury per claim: the rewards that are found; the rest of the bonds comes back."""
+    """The treasury's cost of planted faults per claim: the rewards of those that are found; bonds come back."""
     work = economy.workload
     return work.audit_probability * work.planted * work.detection * (1 - wrong(economy)) * reward(economy.rules)
 
 
 def equilibrium(economy: Economy) -> tuple[float, float]:
-    """How often a prover cheats and a challenger looks where nobody plants and neither gains by changing (φ*, a*).
+    """The equilibrium (φ*, a*) without planted faults: how often a prover cheats, and how often a challenger looks.
 
-    An inspection game (Dresher 1962; Avenhaus, von Stengel, Zamir 2002): the challenger looks so often that the
-    prover does not care whether it cheats, a*·d·q·(bond + R) = ΔC, and the prover cheats so often that the challenger
-    does not care whether it looks, φ*·d·(gain of a dispute) = C_verify. Each at most 1.
+    An inspection game (Dresher 1962; Avenhaus, von Stengel, Zamir 2002). The challenger looks so often that the prover
+    is indifferent to cheating, a*·d·q·(bond + R) = ΔC. The prover cheats so often that the challenger is indifferent
+    to looking, φ*·d·(gain of a dispute) = C_verify. Each is at most 1.
     """
     work = economy.workload
     loss = work.detection * (1 - wrong(economy)) * (bond_at_risk(economy.rules) + work.revenue)

@@ -10,9 +10,10 @@ from tallystick.disputes.game.rules import Rules
 
 
 def sizes(rules: Rules, pool: int = 0) -> tuple[int, ...]:
-    """The seats of the first committee and of each appeal's: m, 2m + 1, 4m + 3, … as far as the pool has members.
+    """The sizes of the first committee and of each appeal's: m, 2m + 1, 4m + 3, … while the pool has enough members.
 
-    The first committee is cut to the largest odd number that there are; empty for a pool of no use.
+    The first committee has at most the largest odd number of members in the pool. The result is empty if there are
+    none. `pool` = 0 is a pool without limit.
     """
     largest = min(rules.committee, pool or rules.committee)
     first = largest if largest % 2 else largest - 1
@@ -24,9 +25,9 @@ def sizes(rules: Rules, pool: int = 0) -> tuple[int, ...]:
 def wrong_majority(seats: int, honesty: float, pool: int = 0) -> float:
     """P(at least half of the seats are not honest).
 
-    Binomial for a large pool, `pool` = 0: Σ_{i ≥ m/2} C(m, i) (1 − h)^i h^(m − i). Hypergeometric for a finite one,
-    from which at least so many members are drawn without repetition; a broken number of honest ones is rounded down.
-    At even sizes a tie counts as wrong. That half is what it takes to find wrongly, and also to block any finding.
+    Binomial for a large pool, `pool` = 0: Σ_{i ≥ m/2} C(m, i) (1 − h)^i h^(m − i). Hypergeometric for a finite pool,
+    which has at least `seats` members and is drawn from without repetition; the number of honest members is rounded
+    down. A tie counts as wrong, because half of the votes can block any finding.
     """
     if pool:
         return _hypergeometric(seats, math.floor(honesty * pool + 1e-9), pool)
@@ -37,23 +38,23 @@ def wrong_majority(seats: int, honesty: float, pool: int = 0) -> float:
 
 
 def wrong_rounds(economy: Economy) -> tuple[float, ...]:
-    """How often each round alone rules wrongly; a pool without members always does."""
+    """The probability that each round alone rules wrongly; 1 for a pool without members."""
     work = economy.workload
     return tuple(wrong_majority(each, work.honesty, work.pool) for each in sizes(economy.rules, work.pool)) or (1.0,)
 
 
 def wrong(economy: Economy) -> float:
-    """How often a dispute ends wrongly where each side appeals when it loses: the last round decides alone."""
+    """The probability that a dispute ends wrongly if each side appeals when it loses: the last round decides alone."""
     return (1 - economy.workload.certain) * wrong_rounds(economy)[-1]
 
 
 def wrong_if_the_honest_cannot_appeal(rounds: tuple[float, ...]) -> float:
-    """1 − Π (1 − w_k): the other side appeals until a round errs."""
+    """1 − Π (1 − w_k), the probability that some round errs: the other side appeals until one does."""
     return 1 - math.prod(1 - each for each in rounds)
 
 
 def wrong_if_only_the_honest_appeal(rounds: tuple[float, ...]) -> float:
-    """Π w_k: all rounds err."""
+    """Π w_k, the probability that all rounds err."""
     return math.prod(rounds)
 
 

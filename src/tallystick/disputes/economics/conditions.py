@@ -1,4 +1,4 @@
-"""The conditions under which nobody gains by cheating, and each who is honest is paid."""
+"""The conditions under which nobody gains by cheating, and every honest party is paid."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tallystick.disputes.economics import challenging, collusion, committee, det
 from tallystick.disputes.economics.workload import Economy
 
 WRONG_MAX = 0.01
-"""How often a dispute may end wrongly."""
+"""The largest probability with which a dispute may end wrongly."""
 
 
 @dataclass(frozen=True)
 class Condition:
-    """One inequality: `value` has to exceed `threshold`, or to stay at it or below it."""
+    """One inequality, `value` `relation` `threshold`."""
 
     name: str
     value: float
@@ -44,7 +44,7 @@ class Condition:
 
 
 def conditions(economy: Economy) -> tuple[Condition, ...]:
-    """All of them, in the order of the page that derives them (`docs/economics.md`)."""
+    """All conditions, in the order of the page that derives them (`docs/economics.md`)."""
     return (*_of_the_prover(economy), *_of_challengers(economy), *_of_spam(economy), *_of_the_committee(economy))
 
 
@@ -54,7 +54,7 @@ def unmet(economy: Economy) -> tuple[str, ...]:
 
 
 def rounded(number: float) -> float | None:
-    """Six digits, and nothing in place of infinity, for JSON."""
+    """The number with six digits, for JSON; `None` for infinity and NaN."""
     return float(f"{number:.6g}") if abs(number) < float("inf") else None
 
 

@@ -16,14 +16,14 @@ def caught(economy: Economy) -> float:
 
 
 def honest_profit(economy: Economy) -> float:
-    """What an honest prover earns per claim: revenue − cost − gas − the price of a bond held until the window ends."""
+    """An honest prover's profit per claim: revenue − cost − gas − interest on the bond until the window ends."""
     rules, work = economy.rules, economy.workload
     bound = rules.prover_bond * work.capital_rate * rules.challenge_window / YEAR
     return work.revenue - work.cost_honest - work.gas_claim * work.gas_price - bound
 
 
 def cheating_gain(economy: Economy, bond: float) -> float:
-    """What a cheat earns beyond an honest prover when a conviction takes `bond` and the revenue: ΔC − p·(bond + R)."""
+    """What a cheat earns more than an honest prover if a conviction takes `bond` and the revenue: ΔC − p·(bond + R)."""
     return economy.workload.saving - cheating_risk(economy, bond)
 
 
@@ -33,14 +33,14 @@ def cheating_risk(economy: Economy, bond: float) -> float:
 
 
 def least_bond(economy: Economy) -> float:
-    """The prover's bond above which a cheat with a friend does not pay: (ΔC / p − R) / (1 − r); infinite for p = 0."""
+    """The bond above which a cheat whose friend accuses it does not pay: (ΔC / p − R) / (1 − r); infinite for p = 0."""
     chance, kept = caught(economy), 1 - economy.rules.reward / 1000
     missing = (economy.workload.saving / chance if chance else math.inf) - economy.workload.revenue
     return 0.0 if missing <= 0 else missing / kept if kept else math.inf
 
 
 def least_audit_probability(economy: Economy) -> float:
-    """The audit probability above which a cheat with a friend does not pay; above 1 where none is enough."""
+    """The audit probability above which a cheat whose friend accuses it does not pay; above 1 if none is enough."""
     work = economy.workload
     at_certainty = work.detection * (1 - wrong(economy)) * (bond_at_risk(economy.rules) + work.revenue)
     return work.saving / at_certainty if at_certainty else math.inf

@@ -1,4 +1,4 @@
-"""The region in which slashing is incentive-compatible, as a picture."""
+"""Draw the region of designs in which all conditions hold."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 INK, QUIET, GOOD, EDGE, STAR = "#22303c", "#7b8894", "#d6ecdc", "#2a7f4f", "#c8354e"
-"""Colours: text, side remarks, the region, its edge, the design that is shown."""
+"""Colours of text, side remarks, the region, its edge, and the marked design."""
 AUDITS: Final = tuple(float(each) for each in np.geomspace(0.005, 1.0, 61))
 LOWEST, HIGHEST = 0.3, 3000.0
 SEATS: Final = tuple(range(1, 64, 2))
@@ -30,7 +30,10 @@ WRONG_LEVELS: Final = (-12, -8, -4, -1)
 
 
 def draw_region(economy: Economy, path: Path) -> None:
-    """Write two maps as PNG, bond ÷ saving over audit probability, and honesty over first committee, with `economy`."""
+    """Write two maps as PNG: bond ÷ saving over audit probability, and honesty over the size of the first committee.
+
+    `economy` is marked in both. Raises `UnavailableError` if matplotlib is not installed.
+    """
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:

@@ -1,4 +1,4 @@
-"""Where in the space of designs all conditions hold."""
+"""For which designs all conditions hold: ranges of bonds, committees and gas prices."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ AUDIT_PROBABILITIES: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 COMMITTEES: Final = (1, 3, 5, 7, 9, 15, 21, 31, 51, 63)
 HONESTIES: Final = (0.51, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
 RATIOS: Final = tuple(float(f"{10 ** (step / 20):.6g}") for step in range(-20, 81))
-"""Bond ÷ saving, 0.1 to 10,000, twenty steps to the power of ten."""
+"""Bond ÷ saving, from 0.1 to 10,000, with twenty steps for each power of ten."""
 PRECISION: Final = 1e-4
 DEAREST_GAS: Final = 1e6
 
 
 @dataclass(frozen=True)
 class Range:
-    """The smallest and the largest bond ÷ saving at which all conditions hold, and what fails beyond them."""
+    """The smallest and the largest bond ÷ saving at which all conditions hold, and the conditions that fail beyond."""
 
     least: float
     largest: float
@@ -36,13 +36,13 @@ def with_bond(economy: Economy, audit_probability: float, ratio: float) -> Econo
 
 
 def with_committee(economy: Economy, honesty: float, seats: int) -> Economy:
-    """The same economy with other members, and another first committee."""
+    """The same economy with another share of honest members, and another size of the first committee."""
     rules = economy.rules.model_copy(update={"committee": seats})
     return Economy(rules, replace(economy.workload, honesty=honesty))
 
 
 def bond_range(economy: Economy, audit_probability: float) -> Range | None:
-    """The bonds at which all conditions hold, in one piece; `None` where none of `RATIOS` is one of them."""
+    """The interval of bonds in which all conditions hold; `None` if it contains none of `RATIOS`."""
 
     def fails(ratio: float) -> tuple[str, ...]:
         return unmet(with_bond(economy, audit_probability, ratio))
@@ -59,12 +59,12 @@ def bond_range(economy: Economy, audit_probability: float) -> Range | None:
 def committee_map(
     economy: Economy, honesties: Sequence[float], committees: Sequence[int]
 ) -> list[list[tuple[str, ...]]]:
-    """What fails at each honesty (rows) and first committee (columns)."""
+    """The conditions that fail at each honesty (rows) and size of the first committee (columns)."""
     return [[unmet(with_committee(economy, honesty, seats)) for seats in committees] for honesty in honesties]
 
 
 def least_honesty(economy: Economy, seats: int) -> float | None:
-    """The smallest honest fraction at which all conditions hold for a first committee of so many; `None` for none."""
+    """The smallest honest share at which all conditions hold for a first committee of `seats`; `None` for none."""
 
     def fails(honesty: float) -> tuple[str, ...]:
         return unmet(with_committee(economy, honesty, seats))
@@ -73,7 +73,7 @@ def least_honesty(economy: Economy, seats: int) -> float | None:
 
 
 def largest_gas_price(economy: Economy) -> float:
-    """The price of gas up to which all conditions hold; infinite where gas does not matter, 0 where they never do."""
+    """The price of gas up to which all conditions hold; infinite if gas does not matter, 0 if they never hold."""
 
     def fails(price: float) -> tuple[str, ...]:
         return unmet(replace(economy, workload=replace(economy.workload, gas_price=price)))
@@ -84,7 +84,7 @@ def largest_gas_price(economy: Economy) -> float:
 
 
 def _edge(fails: Callable[[float], tuple[str, ...]], inside: float, outside: float) -> tuple[float, float]:
-    """Two neighbouring points, the last inside and the first outside."""
+    """The edge by bisection: two neighbouring points, the last inside and the first outside."""
     while abs(outside - inside) > PRECISION * max(inside, outside):
         middle = (inside + outside) / 2
         inside, outside = (inside, middle) if fails(middle) else (middle, outside)

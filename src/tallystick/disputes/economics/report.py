@@ -15,7 +15,7 @@ CHALLENGES: Final = (1, 10, 100)
 
 
 def report(economy: Economy) -> dict[str, Json]:
-    """The conditions with their values, the figures behind them, and where the design could still go."""
+    """The conditions with their values, the figures behind them, and the costs of committees, spam and delays."""
     return {
         "rules": {name: getattr(economy.rules, name) for name in RULES},
         "workload": asdict(economy.workload),
@@ -29,7 +29,7 @@ def report(economy: Economy) -> dict[str, Json]:
 
 
 def figures(economy: Economy) -> dict[str, float]:
-    """The thresholds of the design: what would be enough, what it costs, and what a cheat can buy."""
+    """The thresholds of the design, its costs, and what a cheat can buy; each by a sentence that names it."""
     cheats, looks = challenging.equilibrium(economy)
     return {
         "a cheat is convicted with probability": deterrence.caught(economy),

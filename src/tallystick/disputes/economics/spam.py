@@ -1,4 +1,4 @@
-"""What false challenges cost, whom they pay, and how much delay they buy."""
+"""What false challenges cost, who is paid for them, and how long they can delay a claim."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tallystick.disputes.game.partition import rounds
 from tallystick.disputes.game.rules import Rules
 
 MARGIN = 1.5
-"""A challenger's bond is this many times what its challenge costs the prover."""
+"""A challenger's bond has to be this many times what its challenge costs the prover."""
 
 
 def false_challenge_cost(economy: Economy) -> float:
@@ -23,13 +23,13 @@ def false_challenge_cost(economy: Economy) -> float:
 
 
 def false_challenge_prize(economy: Economy) -> float:
-    """What a false challenge wins in expectation, where the committee errs."""
+    """What a false challenge wins in expectation: W·reward, because it wins only if the committee errs."""
     return wrong(economy) * reward(economy.rules)
 
 
 @dataclass(frozen=True)
 class Delay:
-    """The longest time that one false challenge keeps a claim from being final, and what it costs."""
+    """How long, in seconds, one false challenge keeps a claim from being final, and what it costs."""
 
     appeals: int | None
     seconds: float
@@ -37,10 +37,10 @@ class Delay:
 
 
 def delays(economy: Economy) -> Iterator[Delay]:
-    """The delays that can be bought: silence until the clock ends (no `appeals`), a committee, a committee and appeals.
+    """The delays that a false challenge can buy: silence until its clock ends (`appeals` is `None`), or committees.
 
-    Against a prover that answers at once, with nonces that take one window of votes to come. More challenges at the
-    same time buy no more: they run side by side, and none can be opened after the window.
+    The prover answers at once, and each nonce takes one vote window to come. More challenges at the same time buy no
+    longer delay: they run side by side, and none can be opened after the window.
     """
     rules, work = economy.rules, economy.workload
     played = rules.clock + (turns(rules, work.records, work.operators) - 1) * rules.extension
@@ -54,20 +54,20 @@ def delays(economy: Economy) -> Iterator[Delay]:
 
 
 def turns(rules: Rules, records: int, operators: int) -> int:
-    """The challenger's moves from a run of so many records to one of a step's operators; 1 at least."""
+    """The number of the challenger's moves from `records` records down to one of `operators` operators; at least 1."""
     return max(1, rounds(records, rules.ways) + rounds(operators, rules.ways))
 
 
 def compensation(economy: Economy, delay: Delay) -> float:
-    """What a prover that was right is paid after a false challenge: the challenger's bond, and those of its appeals."""
+    """What an honest prover is paid after a false challenge: the challenger's bond, and the bonds of its appeals."""
     return economy.rules.challenger_bond + (delay.appeals or 0) * economy.rules.appeal_bond
 
 
 def imposed(economy: Economy, delay: Delay) -> float:
     """What a false challenge costs the prover in expectation.
 
-    Its answers, the price of bond and revenue that wait for so long, its own appeals, and everything, what it would
-    have been paid included, if the ruling is wrong.
+    The sum of its answers, the interest on bond and revenue during the delay, its own appeals, and its loss if the
+    ruling is wrong: bond, revenue and the missed compensation.
     """
     work = economy.workload
     stake = economy.rules.prover_bond + work.revenue
@@ -79,13 +79,13 @@ def imposed(economy: Economy, delay: Delay) -> float:
 
 
 def least_compensated(economy: Economy) -> Delay:
-    """Of all false challenges the one that pays the prover least for what it costs."""
+    """The false challenge that compensates the prover least for what it costs."""
     return min(delays(economy), key=lambda each: compensation(economy, each) - MARGIN * imposed(economy, each))
 
 
 @dataclass(frozen=True)
 class Spam:
-    """What `challenges` false challenges of one claim do: to the spammer, and to an honest prover."""
+    """What `challenges` false challenges of one claim cost the spammer, and what they mean for an honest prover."""
 
     challenges: int
     lost: float
@@ -96,7 +96,7 @@ class Spam:
 
 
 def sybils(economy: Economy, challenges: int) -> Spam:
-    """All of them fought to a committee and none shared: each is answered as if it were the only one."""
+    """The effect of `challenges` false challenges, each taken to a committee and answered without shared work."""
     delay = next(each for each in delays(economy) if each.appeals == 0)
     return Spam(
         challenges=challenges,

@@ -1,4 +1,4 @@
-"""What is assumed about the world around a dispute: costs, prices and probabilities."""
+"""The assumptions about the world around a dispute: costs, prices and probabilities."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ PROBABILITIES: Final = frozenset(
 class ClaimKind:
     """One kind of claim, in the coordinator's unit of money; the defaults are the reference workload.
 
-    Money: `revenue` is what a customer pays once the claim is final; `cost_honest` and `cost_cheat` are two ways of
-    running it; `cost_verify` is the recomputation of a sample; `cost_answer` and `cost_challenge` are each side's work
-    in one dispute; `cost_vote` is the judgement of one operator. `gas_…` count gas, of `gas_price` each.
-    `capital_rate` is the price of money, per year.
+    Money: `revenue` is what a customer pays once the claim is final. `cost_honest` and `cost_cheat` are the costs of an
+    honest and of a cheating run. `cost_verify` is the recomputation of a sample. `cost_answer` and `cost_challenge` are
+    each side's work in one dispute. `cost_vote` is the judgement of one operator. `gas_…` are amounts of gas, of
+    `gas_price` each. `capital_rate` is the yearly interest rate.
 
-    Probabilities: `audit_probability`, that somebody recomputes before the window closes; `detection`, that this finds
-    the cheat and that the dispute is decided; `honesty`, of a member of the pool (`pool` members; 0 for a large one);
-    `planted` and `fault_rate`, that a claim holds a planted or another fault whose finder is paid; `certain`, that a
-    dispute is decided by a theorem; `planted_cases`, that a member's case is a planted one, and `lazy_error`, that who
-    did not look is wrong there.
+    Probabilities: `audit_probability`, that a claim is recomputed before the window closes; `detection`, that this
+    finds the cheat and that the dispute is decided; `honesty`, that a member of the pool is honest (`pool` members, 0
+    for a large one); `planted` and `fault_rate`, that a claim holds a planted or another fault whose finder is paid;
+    `certain`, that a dispute is decided by a theorem; `planted_cases`, that a member's case is a planted one;
+    `lazy_error`, that a member who did not look votes wrongly there.
     """
 
     revenue: float = 130_000
@@ -87,12 +87,12 @@ class ClaimKind:
 
 
 DEFAULT_RULES: Final = Rules(treasury="0" * 64)
-"""The defaults of the rules; who the treasury is does not matter here."""
+"""The default rules; the treasury's key does not matter here."""
 
 
 @dataclass(frozen=True)
 class Economy:
-    """The rules of a coordinator, and the workload that is claimed there."""
+    """The rules of a coordinator, and the kind of claims that are posted there."""
 
     rules: Rules = DEFAULT_RULES
     workload: ClaimKind = field(default_factory=ClaimKind)

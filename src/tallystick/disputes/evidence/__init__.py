@@ -1,1 +1,1 @@
-"""Between the game and real runs: manifests, what a prover opens, what a challenger doubts, who is at fault."""
+"""The link between the game and real runs: what a prover opens, what a challenger doubts, and who is at fault."""

@@ -1,7 +1,8 @@
-"""Which call of a model goes wrong: the first whose outputs are not those of a replay, or that the graph does not take.
+"""Find the first wrong call of a model: its outputs differ from a replay, or the graph does not accept its inputs.
 
-Every call is decided by itself: what one call hides, such as outputs under other names or a token that no embedding
-has, hides no other. An honest prover posts only calls that its graph takes (`require_disputable`).
+Every call is decided on its own. So a defect of one call, such as outputs under other names or a token without an
+embedding, cannot hide a defect of another call. An honest prover posts only calls that its graph accepts
+(`require_disputable`).
 """
 
 from __future__ import annotations
@@ -30,79 +31,74 @@ from tallystick.workloads.names import BATCH
 
 
 def doubt_calls(calls: Calls, engine: Engine, work: ChallengerWork) -> Doubt | None:
-    """The first call that is wrong; `None` where none is.
+    """The first call that is wrong; `None` if all are right.
 
-    A call that does not run here is doubted where the definition of an operator refuses its operands, or where other
-    calls of the same graph run. Raises `UnavailableError` where none runs.
+    A call that does not run on this machine is doubted in two cases: the definition of an operator refuses its
+    operands, or other calls of the same graph do run. Raises `UnavailableError` if no call runs.
     """
-    stuck = list[tuple[int, UnavailableError]]()
+    failed = list[tuple[int, UnavailableError]]()
     replay = _Replay(calls, engine)
     for place, record in enumerate(calls.records):
         try:
             reason = replay.objection(record)
         except UnavailableError as error:
-            stuck.append((place, error))
+            failed.append((place, error))
             continue
         work.replayed += 1
         if reason:
             return Doubt(place, place + 1, f"call {record.index}: {reason}")
-    return _stuck(stuck, len(calls.records)) if stuck else None
+    if len(failed) == len(calls.records) > 0:
+        raise failed[0][1]
+    return next((Doubt(at, at + 1, f"call {at + 1}, unlike others: {error}") for at, error in failed), None)
 
 
 def require_disputable(calls: Calls) -> None:
-    """Raise `UsageError` where a call has other inputs or outputs than its graph: nobody could open its operators."""
+    """Raise `UsageError` if a call has other inputs or outputs than its graph: its operators could not be opened."""
     graph = calls.graph
     specs = graph.specs()
-    taken = {each.name: each.spec for each in graph.inputs if each.name.startswith(BATCH)}
-    given = {output.name: specs[output.value] for output in graph.outputs}
+    graph_inputs = {each.name: each.spec for each in graph.inputs if each.name.startswith(BATCH)}
+    graph_outputs = {output.name: specs[output.value] for output in graph.outputs}
     for record in calls.records:
         inputs = {f"{BATCH}{name}": TensorSpec.of(tensor) for name, tensor in calls.inputs(record).items()}
         outputs = {name: TensorSpec.of(tensor) for name, tensor in calls.outputs(record).items()}
-        if odd := _difference(inputs, taken) or _difference(outputs, given):
+        if odd := _difference(inputs, graph_inputs) or _difference(outputs, graph_outputs):
             line = (
                 f"call {record.index} cannot be disputed: {odd}; record calls of each shape in a directory of their own"
             )
             raise UsageError(f"{calls.run.path}: {line}")
 
 
-def _stuck(stuck: list[tuple[int, UnavailableError]], records: int) -> Doubt:
-    place, error = stuck[0]
-    if len(stuck) == records:
-        raise error
-    return Doubt(place, place + 1, f"call {place + 1}, unlike others: {error}")
-
-
-def _difference(found: Mapping[str, TensorSpec], wanted: Mapping[str, TensorSpec]) -> str:
-    """Where recorded tensors are not those of the graph; empty if they are."""
-    names = sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
-    return f"{names[0]} is {found.get(names[0])}, and {wanted.get(names[0])} in the graph" if names else ""
+def _difference(recorded: Mapping[str, TensorSpec], stated: Mapping[str, TensorSpec]) -> str:
+    """The first name whose recorded spec differs from the spec in the graph; empty if all are equal."""
+    names = sorted(name for name in recorded.keys() | stated.keys() if recorded.get(name) != stated.get(name))
+    return f"{names[0]} is {recorded.get(names[0])}, and {stated.get(names[0])} in the graph" if names else ""
 
 
 @dataclass(frozen=True)
 class _Replay:
-    """Replays calls one by one."""
+    """Replays calls one by one; weights, constants and specs are read once for all calls."""
 
     calls: Calls
     engine: Engine
 
     def objection(self, record: CallRecord) -> str:
-        """What is wrong with a call; empty if nothing is. Raises `UnavailableError` where it does not run here."""
+        """What is wrong with a call; empty if nothing is. Raises `UnavailableError` if it does not run here."""
         inputs = {f"{BATCH}{name}": tensor for name, tensor in self.calls.inputs(record).items()}
+        engine = _DefinitionCheckedEngine(self.engine, self._specs)
         try:
-            replayed = execute(self.calls.graph, {**self._held, **inputs}, self._defined)
+            replayed = execute(self.calls.graph, {**self._state, **inputs}, engine)
         except MalformedError as error:
             return f"the graph does not take it: {error}"
         recorded = self.calls.outputs(record)
         if odd := sorted(replayed.keys() ^ recorded.keys()):
             return f"{odd[0]} is {'not recorded' if odd[0] in replayed else 'no output of the graph'}"
-        far = {name: self._deviation(name, recorded[name], own) for name, own in replayed.items()}
+        refs = {output.name: output.value for output in self.calls.graph.outputs}
+        far = {name: deviation(recorded[name], own, self._leeway, refs[name]) for name, own in replayed.items()}
         return next((f"{name} is off by {far[name]:.3g} tolerances" for name in sorted(far) if far[name] > MARGIN), "")
 
-    def _deviation(self, name: str, recorded: Tensor, own: Tensor) -> float:
-        return deviation(recorded, own, self._leeway, self._given[name])
-
     @cached_property
-    def _held(self) -> State:
+    def _state(self) -> State:
+        """Constants and weights, which are the same for every call."""
         return {**self.calls.constants, **self.calls.weights()}
 
     @cached_property
@@ -113,18 +109,14 @@ class _Replay:
     def _leeway(self) -> Leeway:
         return Leeway.of(self.calls.graph.nodes, self._specs)
 
-    @cached_property
-    def _given(self) -> Mapping[str, Ref]:
-        return {output.name: output.value for output in self.calls.graph.outputs}
-
-    @cached_property
-    def _defined(self) -> Engine:
-        return _Defined(self.engine, self._specs)
-
 
 @dataclass(frozen=True)
-class _Defined:
-    """An engine that asks the definition of an operator that does not run: what it refuses is a `MalformedError`."""
+class _DefinitionCheckedEngine:
+    """An engine that runs the definition of an operator if its own kernel fails.
+
+    If the definition refuses the operands too, it raises `MalformedError`: the operands are wrong, not the kernel.
+    Otherwise the kernel's `UnavailableError` is raised.
+    """
 
     engine: Engine
     specs: Mapping[Ref, TensorSpec]
@@ -146,26 +138,26 @@ class _Defined:
             try:
                 return run(arguments)
             except UnavailableError:
-                self._define(node, arguments)
+                self._check_against_definition(node, arguments)
                 raise
 
         return guarded
 
-    def _define(self, node: Node, arguments: Arguments) -> None:
+    def _check_against_definition(self, node: Node, arguments: Arguments) -> None:
         if LeafLimits().are_passed_by(Deriver()(node, self.specs)):
-            return
+            return  # too large for the reference
         reference = Reference()
         values = {
             ref: reference.load(self.engine.unload(array, self.specs[ref].dtype))
-            for ref, array in _held(node, arguments)
+            for ref, array in _arrays_by_ref(node, arguments)
         }
         reference.prepare(node)({name: operand_of(operand, values) for name, operand in node.operands.items()})
 
 
-def _held(node: Node, arguments: Arguments) -> list[tuple[Ref, Any]]:
-    """The arrays that a node reads, by reference."""
-    found = list[tuple[Ref, Any]]()
+def _arrays_by_ref(node: Node, arguments: Arguments) -> list[tuple[Ref, Any]]:
+    """The arrays that a node reads, each with its reference; absent operands are left out."""
+    pairs = list[tuple[Ref, Any]]()
     for name, operand in node.operands.items():
         refs, arrays = (operand, arguments[name]) if isinstance(operand, tuple) else ((operand,), (arguments[name],))
-        found += [(ref, array) for ref, array in zip(refs, arrays, strict=True) if ref is not None]
-    return found
+        pairs += [(ref, array) for ref, array in zip(refs, arrays, strict=True) if ref is not None]
+    return pairs

@@ -44,11 +44,11 @@ class CallsStatement:
 
     @cached_property
     def calls(self) -> Calls:
-        """The directory, rechecked; raises `ProofError`."""
+        """The calls of the directory, with every digest rechecked; raises `ProofError`."""
         return gather_whole(self.run)
 
     def require_whole(self) -> None:
-        """See `ClaimStatement`; weights, inputs and outputs included."""
+        """See `ClaimStatement`; reads weights, inputs and outputs too."""
         if self.is_whole:
             return
         with supplied():
@@ -59,7 +59,7 @@ class CallsStatement:
         self.is_whole = True
 
     def require_disputable(self) -> None:
-        """See `ClaimStatement`; the graph has to take every call."""
+        """See `ClaimStatement`; the graph has to accept every call."""
         require_disputable(self.calls)
 
     def trace(self, work: Path, engine: Engine | None = None, device: str = "cpu") -> RecordTrace:

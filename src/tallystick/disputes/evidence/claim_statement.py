@@ -1,7 +1,7 @@
-"""What a claim is about, as its parties and judges handle it: a training run, recorded calls, or opened operators.
+"""The statement of a claim, which its parties and judges work on: a training run, recorded calls, or opened operators.
 
-Whoever asks something of a statement need not know which of the three it is. Each reads its files when they are first
-needed, once, and rechecks every digest in them then.
+The protocol `ClaimStatement` is the same for all three. A statement reads its files once, on first use, and rechecks
+every digest in them at that time.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tallystick.transcripts.budget import Budget
 from tallystick.transcripts.claim import Log
 
 Levels: TypeAlias = Literal[1, 2]
-"""2 where the leaves of a claim are records, 1 where they are operators."""
+"""2 if the leaves of a claim are records, 1 if they are operators."""
 
 
 @dataclass
 class Recomputation:
-    """What a challenger computes with, and how much it has computed; `budgets` say what errors may add up to."""
+    """What a challenger computes with; `work` counts what it computed, `budgets` limit the sum of errors of a step."""
 
     engine: Engine
     device: str = "cpu"
@@ -35,9 +35,10 @@ class Recomputation:
 
 @dataclass(frozen=True)
 class OpenQuestion:
-    """What only a replay can tell about a prover's answer, and the replay that does.
+    """A question about a prover's answer that only a replay can decide.
 
-    `settle` takes a device and how many times the limits something may be off, and counts the steps that it replays.
+    `settle` runs the replay. Its arguments are a device, the factor by which the limits are multiplied, and the counter
+    of replayed steps.
     """
 
     text: str
@@ -49,46 +50,46 @@ class ClaimStatement(Protocol):
 
     @property
     def levels(self) -> Levels:
-        """2 where the leaves of the claim are records, 1 where they are operators."""
+        """2 if the leaves of the claim are records, 1 if they are operators."""
         ...
 
     @property
     def tree(self) -> Log:
-        """The tree that a claim is about; raises `UnavailableError` where the folder holds none yet."""
+        """The tree that the claim is about; raises `UnavailableError` if the folder has none yet."""
         ...
 
     def require_whole(self) -> None:
-        """Recheck all of it, once; raises `ProofError` with the first check that fails."""
+        """Recheck every file, once; raises `ProofError` with the first check that fails."""
         ...
 
     def require_disputable(self) -> None:
-        """Raise `UsageError` where its prover could not answer for it in a dispute."""
+        """Raise `UsageError` if its prover could not answer for it in a dispute."""
         ...
 
     def trace(self, work: Path, engine: Engine | None = None, device: str = "cpu") -> Trace:
-        """What the prover opens of it; `work` is a folder that is kept between calls.
+        """The prover's side: what it opens of the statement. `work` is a folder that is kept between calls.
 
         `engine` computes the operators that are opened, PyTorch on `device` by default. Raises `UsageError` for an
-        engine that is known to lie outside the bounds, to which a referee holds everybody.
+        engine that is known to exceed the bounds, because a referee would convict its user.
         """
         ...
 
     def check(self, view: OpeningView) -> tuple[OpenQuestion, ...]:
-        """Raise `ProofError` unless the opened operators belong to it; returns what only a replay can tell."""
+        """Raise `ProofError` unless the opened operators belong to it; returns what only a replay can decide."""
         ...
 
     @property
     def questions_of_records(self) -> tuple[OpenQuestion, ...]:
-        """What only a replay can tell of its records, though each is the claimed one."""
+        """What only a replay can decide about its records, although each record is the claimed one."""
         ...
 
     def doubt(self, own: Recomputation) -> Doubt | None:
-        """The first of its leaves that one's own computation does not confirm; `None` where all are confirmed.
+        """The first leaf that the challenger's own computation does not confirm; `None` if it confirms all.
 
-        Raises `ProofError` where it is not whole.
+        Raises `ProofError` if a file is missing or not the stated one.
         """
         ...
 
     def rule_record(self, line: bytes, device: str | None) -> Ruled:
-        """Who is at fault over a record whose operators the prover did not open; a `device` permits to replay."""
+        """Who is at fault over a record whose operators the prover did not open; replays only with a `device`."""
         ...

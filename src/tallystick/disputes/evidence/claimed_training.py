@@ -17,26 +17,29 @@ from tallystick.workloads.optimizer import UpdateRule
 
 @dataclass(frozen=True)
 class ClaimedTraining:
-    """A training; `calibration` holds how far honest stacks lie apart."""
+    """A training run; `calibration` holds how far honest stacks were measured to differ."""
 
     evidence: CheckedRun
     calibration: Calibration
 
     @property
     def limits(self) -> WindowLimits:
-        """The limits for this kind of training; raises `UnavailableError` where its kind is not known."""
+        """The limits for this kind of training; raises `UnavailableError` if its kind is not known."""
         workload = workload_of(self.evidence)
         return WindowLimits(self.calibration, (workload.family, workload.optimizer, workload.dtype))
 
     def limit(self, start: int, steps: int, read: Callable[[LimitsEntry], float]) -> float:
-        """One of the limits; the loosest of all kinds of training where this kind has none, infinite where none has."""
+        """The limit that `read` selects, for `steps` steps from state `start`.
+
+        If this kind of training has no limit, the loosest of all kinds; if none has one, infinity.
+        """
         try:
             return read(self.limits.near(start, steps))
         except UnavailableError:
             return loosest(self.calibration, start, steps, read)
 
     def undetermined(self, start: State, end: State) -> dict[str, Mask]:
-        """The elements of a replayed state that no replay determines."""
+        """Masks of the elements of a replayed state that no replay determines, by the names of the tensors."""
         spec = self.evidence.spec
         rules = tuple(UpdateRule.of_group(group) for group in spec.optimizer or ())
         decay = spec.recipe.optimizer.betas[1] if spec.recipe else min((rule.betas[1] for rule in rules), default=0.0)

@@ -1,9 +1,9 @@
-"""What crosses a cut through the operators of a step.
+"""Which values cross a cut through the operators of a step.
 
-Operators stand in one order, that of the graph, which makes their indices unique. A cut lies after an operator; a value
-crosses it that was given before and is read after it, or returned. Of a contested range [low, high) only what was given
-inside it has to be opened at its cuts: what was given before `low` crossed an earlier cut and was opened there, and
-inputs and constants are opened with the descent.
+Operators have one order, that of the graph, so their indices are unique. A cut lies after an operator. A value crosses
+the cut if an operator before it gives the value, and an operator after it reads the value or the graph returns it. For
+a contested range [low, high), only values that are given inside the range have to be opened at its cuts. Values from
+before `low` crossed an earlier cut and were opened there. Inputs and constants are opened with the descent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tallystick.tensors.spec import TensorSpec
 
 @dataclass(frozen=True)
 class Cuts:
-    """A graph with where each value is given and where it is last read; places count operators from 0."""
+    """A graph, with the place where each value is given and where it is last read; places count operators from 0."""
 
     graph: Graph
 
@@ -36,33 +36,34 @@ class Cuts:
 
     @cached_property
     def last_read(self) -> Mapping[Ref, int]:
-        """The place of the last operator that reads each value; behind the last one for what the graph returns."""
-        found = {ref: place for place, node in enumerate(self.graph.nodes) for ref in node.refs}
-        return found | {output.value: len(self.graph.nodes) for output in self.graph.outputs}
+        """The place of the last operator that reads each value; the number of operators if the graph returns it."""
+        readers = {ref: place for place, node in enumerate(self.graph.nodes) for ref in node.refs}
+        return readers | {output.value: len(self.graph.nodes) for output in self.graph.outputs}
 
     def crossing(self, low: int, place: int) -> tuple[Ref, ...]:
-        """What operators `low` … `place` give and the cut after operator `place` cuts, in the order of the graph."""
+        """The values that operators `low` … `place` give and that cross the cut after `place`, in graph order."""
         return self.opened_at(low, (place,))
 
     def opened_at(self, low: int, places: Sequence[int]) -> tuple[Ref, ...]:
-        """What a partition of a range that begins at `low` opens: all that crosses one of its cuts, each once.
+        """What a partition of a range from `low` opens: every value that crosses one of its cuts, once.
 
-        `places` rise. What does not cross the first cut behind it crosses none.
+        `places` are the operators before the cuts, in rising order.
         """
         nodes = enumerate(self.graph.nodes[low : places[-1] + 1], low) if places else ()
+        # a value that does not cross the first cut after its operator crosses no later one
         first = ((ref, places[bisect_left(places, place)]) for place, node in nodes for ref in node.outputs)
         return tuple(ref for ref, cut in first if ref is not None and self.last_read.get(ref, -1) > cut)
 
     def child(self, low: int, high: int) -> Graph | None:
-        """The operators of [low, high) as a graph of their own that gives what crosses its end; `None` if nothing does.
+        """The operators of [low, high) as a graph that gives what crosses its end; `None` if nothing does.
 
-        Operators whose results nobody needs are left out.
+        Operators whose results are not needed are left out.
         """
         wanted = self.crossing(low, high - 1)
         return self._graph(low, _needed(self.graph.nodes[low:high], wanted), wanted) if wanted else None
 
     def _graph(self, low: int, nodes: tuple[Node, ...], wanted: Sequence[Ref]) -> Graph:
-        """As `slicing.verification_slice`, which looks at the whole graph for each slice of it."""
+        """As `slicing.verification_slice`, but without a pass over the whole graph for each slice."""
         read = dict.fromkeys(ref for node in nodes for ref in node.refs if self.given.get(ref, -1) < low)
         sources = [self._sources.get(ref) or Input(ref, Role.CUT, self.specs[ref]) for ref in read]
         return Graph(
@@ -76,11 +77,12 @@ class Cuts:
 
     @cached_property
     def _sources(self) -> Mapping[Ref, Input | Constant]:
+        """The inputs and constants of the whole graph by name."""
         return {each.name: each for each in self.graph.sources}
 
 
 def _needed(nodes: Sequence[Node], wanted: Sequence[Ref]) -> tuple[Node, ...]:
-    """Those of consecutive nodes that the wanted values depend on."""
+    """Those of the given consecutive nodes that the wanted values depend on, in order."""
     refs, kept = set(wanted), list[Node]()
     for node in reversed(nodes):
         if not refs.isdisjoint(filter(None, node.outputs)):

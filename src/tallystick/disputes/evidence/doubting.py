@@ -1,4 +1,4 @@
-"""The challenger: what it contests of a claim, and which child of each partition holds the fault."""
+"""The challenger's computation: which leaves of a claim it contests, and which child of each partition is wrong."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def doubter_for(
 ) -> OpenedDoubter:
     """A challenger that computes with `engine`, PyTorch on `device` by default.
 
-    With `contests_all` it contests all leaves of a claim and not only the first wrong one, so that the records are
-    bisected too. `budgets` say what the errors of a whole step may add up to, for each graph. Raises
-    `UnavailableError` where the device is not there.
+    With `contests_all` it contests all leaves of a wrong claim, not only the first wrong leaf, so that the records are
+    bisected too. `budgets` limit the sum of errors of a whole step, one for each graph. Raises `UnavailableError` if
+    the device is not there.
     """
     return OpenedDoubter(engine or torch_engine(device), device, contests_all, budgets)
 
@@ -38,7 +38,8 @@ def doubter_for(
 class OpenedDoubter:
     """A challenger that has the whole statement of a claim; implements `game.protocols.Doubter`.
 
-    `work` says what it computed. What it found about a claim is remembered, and found anew after a restart.
+    `work` counts what it computed. It keeps what it found about a claim in memory, and computes it again after a
+    restart.
     """
 
     engine: Engine
@@ -50,16 +51,16 @@ class OpenedDoubter:
     _statements: StatementCache = field(default_factory=StatementCache)
 
     def doubt(self, claim: PostedClaim, statement: Path) -> Doubt | None:
-        """The first leaf of a claim that is wrong; `None` where nothing is, or nothing can be said."""
+        """The first wrong leaf of a claim; `None` if no leaf is known to be wrong."""
         found = self._doubt(claim, statement)
         return Doubt(0, claim.size, found.reason) if found is not None and self.contests_all else found
 
     def recall(self, claim: PostedClaim, statement: Path, found: Doubt | None) -> None:
-        """Take over what another doubter found of a claim, so that it is not computed again."""
+        """Store what another doubter found about a claim, so that it is not computed again."""
         self._found[(statement, claim.tree)] = found
 
     def choose(self, answered: DisputeView, children: Sequence[tuple[int, int]]) -> int | Ground:
-        """The child with the first wrong record, or the first whose outputs leave the tolerance."""
+        """The child with the first wrong record, or the first child whose outputs leave the tolerance."""
         try:
             statement = self._statements.whole(answered.statement, answered.claim)
             if answered.dispute.level > 1:
@@ -91,7 +92,7 @@ class OpenedDoubter:
         return found.child
 
     def _doubt(self, claim: PostedClaim, path: Path) -> Doubt | None:
-        """What is wrong with a claim, computed once; all of it where its statement is not consistent."""
+        """The doubt about a claim, computed once; about all leaves if its statement is inconsistent."""
         key = (path, claim.tree)
         if key not in self._found:
             own = Recomputation(self.engine, self.device, self.budgets, self.work)

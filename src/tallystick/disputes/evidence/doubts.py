@@ -1,7 +1,7 @@
 """Where a claim goes wrong: the first record that a challenger's own computation does not confirm.
 
-A claim is doubted where it is further off than `MARGIN` times what a judge allows, because the judge's stack is another
-one: a challenger that is right must not lose its bond by a rounding difference.
+A challenger doubts a claim only if it is further off than `MARGIN` times what a judge allows. The judge computes on
+another stack, and a challenger that is right must not lose its bond through a rounding difference.
 """
 
 from __future__ import annotations
@@ -28,17 +28,21 @@ from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.record import AnchorRecord, read_record
 
 MARGIN: Final = 2.0
-"""How many times a judge's limits a deviation has to reach before a challenger stakes a bond on it."""
+"""The factor by which a deviation has to exceed a judge's limits before a challenger stakes a bond on it."""
 CONFIRMED_MAX: Final = 16
+"""The largest number of operators within the tolerance about which the referee's rules are asked."""
 STEPWISE: Final = TRAJECTORY | {f"{name} summary" for name in ("exact", "fp16_rne", "grid", "projection")}
-"""The findings that are about one step, and not about an anchor."""
+"""The findings that are about one step and not about an anchor."""
 UNRULED: Final = frozenset({"tokenizer of the source"})
-"""Findings on which no judge of a record can rule, so that a challenger stakes no bond on them."""
+"""Findings that no judge of a record can decide, so a challenger stakes no bond on them."""
 _STEP: Final = re.compile(r"\bsteps? (\d+)")
 
 
 def doubt_training(training: ClaimedTraining, replays: Replays, report: Report) -> Doubt | None:
-    """The step or anchor at which a training first goes wrong, by the report of a full audit and then step by step."""
+    """The step or anchor at which a training first goes wrong.
+
+    The report of a full audit gives the segment; a replay of the segment step by step gives the place in it.
+    """
     decisive = (each for each in report.verdict.findings if not each.advisory and each.name not in UNRULED)
     bad = next((each for each in decisive if not each.distance <= MARGIN * each.allowed), None)
     if bad is None:
@@ -51,9 +55,10 @@ def doubt_training(training: ClaimedTraining, replays: Replays, report: Report) 
 
 
 def doubt_operators(view: OpeningView, engine: Engine, work: ChallengerWork, question: LeafRequest) -> Doubt | None:
-    """The operator that a referee would convict, of those that are furthest from what their own operands give.
+    """The first operator that a referee would convict; the operators with the largest deviations are tried first.
 
-    It is asked about all that leave the tolerance, however many, and about `CONFIRMED_MAX` of those within it.
+    The deviation of an operator is taken from what its own claimed operands give. Every operator outside the tolerance
+    is tried, and `CONFIRMED_MAX` of those within it.
     """
     far = list(deviations(view, engine, work))
     suspects = sorted((place for place in range(len(far)) if far[place] > 0), key=lambda place: (-far[place], place))
@@ -66,7 +71,7 @@ def doubt_operators(view: OpeningView, engine: Engine, work: ChallengerWork, que
 
 
 def _located(training: ClaimedTraining, replays: Replays, step: int, bad: Finding, reason: str) -> Doubt:
-    """The first step of the segment whose own update is wrong; else what the finding is about."""
+    """The first step of the segment whose own update is wrong; otherwise the step or anchor of the finding."""
     evidence = training.evidence
     start = training.anchor_before(step - 1) if step else 0
     end = min((mark for mark in evidence.anchors if mark >= step), default=step)

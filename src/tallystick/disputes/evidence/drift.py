@@ -1,20 +1,21 @@
-"""How far a child's outputs may lie from what a challenger computes, who starts from the prover's own values.
+"""How far a child's outputs may differ from what a challenger computes from the prover's own values.
 
-Errors do not add up from child to child, because each child starts from what the prover opened; inside a child of k
-operators they grow. The unit is the roundoff u of the value's dtype at the value's scale,
+Errors do not add up from child to child, because each child starts from the values that the prover opened. Inside a
+child of k operators they grow. The unit is the roundoff u of the value's dtype at the value's scale,
 
     e = max |claimed − own| / (u · (|own| + rms(own)))
 
-and honest stacks stay below `ALLOWED` · √k, by the coarsest dtype that the child computes in. The root is that of a
-random walk; what single operators amplify, such as a division by a small second moment, is in the factor. The largest
-e ÷ √k seen is 8.7 on 64 pairs of CPU stacks for a training in F32 (docs/data/dispute_stacks.json). For calls of a
-network, of transformers of 2 and 12 layers, and of a small CNN it was 27 in F32 (n = 5,408 values that differ), 1.9 in
-F16 (n = 3,925) and 1.7 in BF16 (n = 1,996), on 36 pairs of 6 CPU stacks (docs/data/drift.json).
+and honest stacks stay below `ALLOWED` · √k, where `ALLOWED` is that of the coarsest dtype in which the child computes.
+The root is that of a random walk. The factor covers what single operators amplify, such as a division by a small
+second moment. The largest e ÷ √k measured is 8.7 on 64 pairs of CPU stacks for a training in F32
+(docs/data/dispute_stacks.json). For calls of a network, of transformers of 2 and 12 layers, and of a small CNN it was
+27 in F32 (n = 5,408 values that differ), 1.9 in F16 (n = 3,925) and 1.7 in BF16 (n = 1,996), on 36 pairs of 6 CPU
+stacks (docs/data/drift.json).
 
-However many operators there are, an element is never allowed more than the share `MOST` of |own| + rms(own), and all
-together `WHOLE` of their root mean square: in 16 bits a factor that holds for long sums would soon allow everything.
-The widest seen were 0.033 and 0.0076, in BF16. Whole numbers and truth values are equal, unless an
-operator of the child chose them by comparing floats.
+For any number of operators, one element may differ by at most the share `MOST` of |own| + rms(own), and all elements
+together by `WHOLE` of their root mean square. Without these two limits, a factor that holds for long sums would soon
+allow everything in 16 bits. The largest shares measured were 0.033 and 0.0076, in BF16. Integers and booleans must be
+equal, unless an operator of the child chose them by comparing floats.
 """
 
 from __future__ import annotations
@@ -33,19 +34,23 @@ from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
 
 ALLOWED: Final[Mapping[str, float]] = {"F64": 1024.0, "F32": 1024.0, "F16": 32.0, "BF16": 16.0}
-"""Times √k units: what the children of honest stacks stay below; measured, with a margin (see above)."""
+"""The factor of √k units below which honest stacks stay; measured, with a margin (see above)."""
 MOST: Final = 0.25
-"""Of |own| + rms(own), for one element."""
+"""The largest share of |own| + rms(own) by which one element may differ."""
 WHOLE: Final = 0.125
-"""Of rms(own), for the root mean square of all differences, of at least `MANY` elements."""
+"""The largest share of rms(own) for the root mean square of all differences, of at least `MANY` elements."""
 MANY: Final = 32
 CHOICES_ALLOWED: Final = 0.01
-"""The share of whole numbers or truth values, chosen among floats, that may differ."""
+"""The share of integers or booleans that may differ if operators chose them by comparing floats."""
 
 
 @dataclass(frozen=True)
 class Leeway:
-    """What some operators may drift: how many they are, the coarsest dtype they compute in, what they choose."""
+    """How far the results of some operators may drift.
+
+    `operators` is how many they are, `coarsest` the coarsest dtype in which they compute, and `chosen` the integers and
+    booleans that they choose by comparing floats.
+    """
 
     operators: int
     coarsest: str = "F64"
@@ -53,7 +58,7 @@ class Leeway:
 
     @classmethod
     def of(cls, nodes: Sequence[Node], specs: Mapping[Ref, TensorSpec]) -> Leeway:
-        """Of consecutive nodes; `specs` are those of all values that they read and give."""
+        """The leeway of consecutive nodes; `specs` are those of all values that they read and give."""
         refs = {ref for node in nodes for ref in (*node.refs, *filter(None, node.outputs))}
         return cls(len(nodes), _coarsest({specs[ref].dtype for ref in refs}), _chosen(nodes, specs))
 
@@ -65,18 +70,19 @@ class Leeway:
 
 
 def deviation(claimed: Tensor, own: Tensor, leeway: Leeway, ref: Ref = "") -> float:
-    """How far the claimed value `ref` lies from one's own after some operators: more than 1 leaves the tolerance.
+    """The distance of the claimed value `ref` from the own one, in tolerances: more than 1 leaves the tolerance.
 
-    Tensors of different specs are infinitely far apart, and so are finite and non-finite numbers, and whole numbers and
-    truth values that differ without being chosen among floats.
+    The distance is infinite for tensors of different specs, for a finite number against a non-finite one, and for
+    integers and booleans that differ although no comparison of floats chose them.
     """
     if is_same(claimed, own):
         return 0.0
     if TensorSpec.of(claimed) != TensorSpec.of(own):
         return math.inf
     if claimed.dtype not in FORMATS:
-        return _differing(claimed.array(), own.array()) / CHOICES_ALLOWED if ref in leeway.chosen else math.inf
-    return max(distance_in_units(claimed, own) / leeway.units(own.dtype), _distance_on_the_whole(claimed, own) / WHOLE)
+        differing = float(np.mean(claimed.array() != own.array()))
+        return differing / CHOICES_ALLOWED if ref in leeway.chosen else math.inf
+    return max(distance_in_units(claimed, own) / leeway.units(own.dtype), _relative_rms(claimed, own) / WHOLE)
 
 
 def is_same(claimed: Tensor, own: Tensor) -> bool:
@@ -86,7 +92,7 @@ def is_same(claimed: Tensor, own: Tensor) -> bool:
 
 
 def distance_in_units(claimed: Tensor, own: Tensor) -> float:
-    """The largest distance of two elements in roundoffs at their scale; both of one float spec."""
+    """The largest distance of two elements, in roundoffs at their scale; both tensors have the same float spec."""
     theirs, ours = (tensor.values().astype(np.float64).ravel() for tensor in (claimed, own))
     same = (theirs == ours) | (np.isnan(theirs) & np.isnan(ours))
     if not np.isfinite(theirs[~same]).all() or not np.isfinite(ours[~same]).all():
@@ -94,12 +100,12 @@ def distance_in_units(claimed: Tensor, own: Tensor) -> float:
     unit, smallest = FORMATS[claimed.dtype].unit, FORMATS[claimed.dtype].half_step
     with np.errstate(over="ignore", invalid="ignore"):
         scale = np.abs(ours[~same]) + _root_mean_square(ours[np.isfinite(ours)])
-        found = np.abs(theirs[~same] - ours[~same]) / np.maximum(unit * scale, smallest)
-    return float(np.max(np.where(np.isnan(found), np.inf, found), initial=0.0))
+        distances = np.abs(theirs[~same] - ours[~same]) / np.maximum(unit * scale, smallest)
+    return float(np.max(np.where(np.isnan(distances), np.inf, distances), initial=0.0))
 
 
-def _distance_on_the_whole(claimed: Tensor, own: Tensor) -> float:
-    """rms(claimed − own) ÷ rms(own); 0 for a few elements, and where all of one's own are zero or not finite."""
+def _relative_rms(claimed: Tensor, own: Tensor) -> float:
+    """rms(claimed − own) ÷ rms(own); 0 below `MANY` elements, and if all own elements are zero or not finite."""
     theirs, ours = (tensor.values().astype(np.float64).ravel() for tensor in (claimed, own))
     finite = np.isfinite(ours) & np.isfinite(theirs)
     scale = _root_mean_square(ours[finite]) if ours.size >= MANY else 0.0
@@ -112,7 +118,7 @@ def _coarsest(dtypes: set[str]) -> str:
 
 
 def _chosen(nodes: Sequence[Node], specs: Mapping[Ref, TensorSpec]) -> frozenset[Ref]:
-    """The whole numbers and truth values that consecutive nodes choose by floats, or make of such choices."""
+    """The integers and booleans that consecutive nodes choose by comparing floats, or compute from such choices."""
     found: set[Ref] = set()
     for node in nodes:
         if any(ref in found or specs[ref].is_float for ref in node.refs):
@@ -121,12 +127,8 @@ def _chosen(nodes: Sequence[Node], specs: Mapping[Ref, TensorSpec]) -> frozenset
 
 
 def _root_mean_square(values: npt.NDArray[np.float64]) -> float:
-    """Scaled, so that no square overflows."""
+    """The root mean square, computed from values ÷ the largest one, so that no square overflows."""
     largest = float(np.max(np.abs(values), initial=0.0))
     if math.isinf(largest):
         return math.inf
     return largest * math.sqrt(float(np.mean((values / largest) ** 2))) if largest else 0.0
-
-
-def _differing(claimed: npt.NDArray[np.generic], own: npt.NDArray[np.generic]) -> float:
-    return float(np.mean(claimed != own))

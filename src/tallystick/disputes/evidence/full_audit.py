@@ -1,4 +1,4 @@
-"""A full audit on this machine: what a challenger stakes a bond on, and what a member of a committee votes on."""
+"""A full audit on this machine; a challenger contests and a committee member votes by its report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tallystick.audits.training import audit_training
 
 
 def audit_whole(evidence: CheckedRun, device: str) -> Report:
-    """A full audit: within calibrated limits; where none are calibrated, bit by bit on the same stack."""
+    """Audit all of a run within calibrated limits; if none are calibrated, bit by bit on the same stack."""
     from tallystick.frameworks.torch.training.verifier_stack import torch_verifier_stack
 
     stack = torch_verifier_stack(evidence.environment, device)

@@ -1,4 +1,4 @@
-"""One way to gather evidence: a folder is read and every digest in it rechecked, or it proves nothing."""
+"""Read a folder as evidence: every digest in it is rechecked, or `ProofError` is raised."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def gather_whole(folder: InferenceDirectory) -> Calls: ...
 def gather_whole(folder: RunDirectory | InferenceDirectory) -> CheckedRun | Calls:
     """All of a training run or of recorded calls; raises `ProofError` with the first check that fails.
 
-    Of calls the weights, inputs and outputs are read when they are asked for.
+    The weights, inputs and outputs of calls are read later, on first use.
     """
     if isinstance(folder, InferenceDirectory):
         calls = gather_calls(folder, Policy())
@@ -33,14 +33,14 @@ def gather_whole(folder: RunDirectory | InferenceDirectory) -> CheckedRun | Call
 
 
 def gather_records(run: RunDirectory) -> CheckedRun:
-    """As `gather_whole`, without opening the anchors: each is rechecked when its state is read."""
+    """As `gather_whole`, but without the anchors: each anchor is rechecked when its state is read."""
     evidence = read_run(run, Policy())
     require_agreement(str(run.path), evidence.findings)
     return evidence
 
 
 def check_anchors(evidence: CheckedRun) -> None:
-    """Read every anchor; raise `ProofError` with the first that is not the recorded one, or not the final state."""
+    """Read every anchor; raise `ProofError` for the first that is not the recorded one, or not the final state."""
     deque(walk_anchors(evidence, Policy()), maxlen=0)
     require_agreement(str(evidence.run.path), evidence.findings)
 

@@ -1,8 +1,8 @@
-"""Who is at fault, as a referee or a member of a committee finds from what lies at the board.
+"""Who is at fault, as a referee or a member of a committee decides from the files at the board.
 
 A referee rules by structure, theorem and tie (`leaf/judge.py`), and leaves the rest to a committee. A member has an
-engine: it computes the operator itself, and replays a segment where a state is contested that no opening can show. Of a
-large operator it judges exactly those elements as well where its own kernel differs most from what was claimed.
+engine. It computes the operator itself, and it replays a segment if the contested state cannot be shown by an opening.
+For a large operator, it also judges the elements where its own kernel differs most from the claim.
 """
 
 from __future__ import annotations
@@ -49,10 +49,11 @@ Element = tuple[int, int]
 
 @dataclass
 class DisputeJudge:
-    """Judges disputes over what was opened; implements `game.protocols.Judge`. With an `engine` it is a member's.
+    """Judges disputes over what was opened; implements `game.protocols.Judge`.
 
-    `profile` holds calibrated thresholds of operators, `budgets` for each graph what the errors of a whole step may add
-    up to. `limits` say how much of a large operator is computed.
+    With an `engine` it judges as a member of a committee, without one as a referee. `profile` holds calibrated
+    thresholds of operators. `budgets` limit the sum of errors of a whole step, one for each graph. `limits` say how
+    much of a large operator is computed.
     """
 
     engine: Engine | None = None
@@ -69,7 +70,7 @@ class DisputeJudge:
         return self.engine is not None
 
     def rule(self, answered: DisputeView, nonce: str | None = None) -> Ruled:
-        """Who is at fault and why; `None` where a committee has to decide, or a member cannot tell."""
+        """Who is at fault and why; `None` if a committee has to decide, or a member cannot decide."""
         try:
             if answered.dispute.ground == "leaf":
                 return self._leaf(answered, nonce) if answered.dispute.level == 1 else self._record(answered)
@@ -82,12 +83,15 @@ class DisputeJudge:
             return None, str(error)
 
     def _leaf(self, answered: DisputeView, nonce: str | None) -> Ruled:
-        """By the operator; of a graph of one operator by its structure too, because nobody had a move to protest it."""
-        found = self._operator(answered, nonce)
-        if found[0] is Fault.PROVER or answered.dispute.size > 1:
-            return found
+        """Rule by the operator.
+
+        A graph of one operator has no partition, so the challenger had no turn to protest: its structure is judged too.
+        """
+        ruled = self._operator(answered, nonce)
+        if ruled[0] is Fault.PROVER or answered.dispute.size > 1:
+            return ruled
         structure = self._structure(answered)
-        return found if structure[0] is Fault.CHALLENGER else structure
+        return ruled if structure[0] is Fault.CHALLENGER else structure
 
     def _operator(self, answered: DisputeView, nonce: str | None) -> Ruled:
         ruling = self.ruling(answered, nonce)
@@ -98,9 +102,9 @@ class DisputeJudge:
         return self._member(answered, ruling, self.engine)
 
     def ruling(self, answered: DisputeView, nonce: str | None = None) -> Ruling:
-        """The referee's ruling on the operator that was revealed; raises `ProofError` where nothing readable was.
+        """The referee's ruling on the revealed operator; raises `ProofError` if its files cannot be read.
 
-        A member with a nonce has it ruled on where its own kernel differs, too.
+        With an engine and a nonce, the ruling also covers the elements where the member's own kernel differs.
         """
         view, dispute = view_of(answered), answered.dispute
         view.check(dispute)
@@ -123,7 +127,7 @@ class DisputeJudge:
         )
 
     def _deviating(self, view: OpeningView, place: int, bundle: LeafBundle, nonce: bytes) -> Mapping[Ref, Places]:
-        """Where a member's kernel gives other elements of a large operator; all elements where it does not run."""
+        """The places where a member's kernel gives other elements of a large operator; all if it does not run."""
         node, specs = view.graph.nodes[place], view.operators.specs
         refs = [ref for ref in (*node.refs, *node.outputs) if ref is not None]
         is_whole = all(ref in bundle.values and TensorSpec.of(bundle.values[ref]) == specs[ref] for ref in refs)
@@ -136,10 +140,11 @@ class DisputeJudge:
         return {ref: deviating_places(bundle.values[ref], result, nonce) for ref, result in own.items()}
 
     def worst(self, answered: DisputeView) -> Element | None:
-        """The element that convicts the prover of a large operator when it is named, as a move names it.
+        """The element of a large operator that convicts the prover when a move names it: (result, flat place).
 
-        It is the one farthest beyond its bound, judged once more alone, as a referee will. `None` where every judge
-        sees the whole operator, and where no single element convicts: what leaves a threshold does so over all.
+        It is the element farthest beyond its bound. It is judged again alone, because a referee will do the same.
+        `None` if the operator is small enough for every judge to see all of it, and if no single element convicts: a
+        threshold is left by all elements together.
         """
         if not self.is_large(answered):
             return None
@@ -155,7 +160,7 @@ class DisputeJudge:
         return named if alone.fault is Fault.PROVER else None
 
     def is_large(self, answered: DisputeView) -> bool:
-        """Whether the contested operator is more than `limits` let a judge compute as a whole, as its graph says."""
+        """Whether the contested operator, by the specs of its graph, is too large for a judge to compute as a whole."""
         dispute = answered.dispute
         if dispute.level != 1 or dispute.ground != "leaf":
             return False
@@ -178,9 +183,10 @@ class DisputeJudge:
         return (Fault.CHALLENGER if holds else Fault.PROVER), f"{why} ({ruling.reason})"
 
     def _refusing(self, answered: DisputeView, ruling: Ruling, engine: Engine) -> Ruled:
-        """Over operands that the definition refuses: wrong where one's own kernel refuses too, or gives another result.
+        """Rule on operands that the definition refuses.
 
-        A kernel that takes them, and gives what is claimed, may be right: then the definition is too narrow.
+        The prover is at fault if the member's own kernel refuses them too, or gives another result. If the kernel gives
+        the claimed result, the definition may be too narrow, and the member does not decide.
         """
         view, place = view_of(answered), answered.dispute.low
         node, values = view.graph.nodes[place], view.bundle(place).values
@@ -188,14 +194,14 @@ class DisputeJudge:
         try:
             own = own_results(node, values, engine)
         except UnavailableError as error:
-            return Fault.PROVER, f"{ruling.reason}; nor does a kernel of one's own: {error}"
+            return Fault.PROVER, f"{ruling.reason}; the member's own kernel refuses them too: {error}"
         leeway = Leeway.of([node], {ref: TensorSpec.of(value) for ref, value in values.items()})
         if any(deviation(values[ref], result, leeway, ref) > 1.0 for ref, result in own.items()):
-            return Fault.PROVER, f"{ruling.reason}; and a kernel of one's own that does gives another result"
-        return None, f"{ruling.reason}; a kernel of one's own does, and gives what is claimed"
+            return Fault.PROVER, f"{ruling.reason}; the member's own kernel takes them, and gives another result"
+        return None, f"{ruling.reason}; the member's own kernel takes them, and gives the claimed result"
 
     def _record(self, answered: DisputeView) -> Ruled:
-        """A record that was revealed and not descended from."""
+        """Rule on a record that the prover revealed without opening operators below it."""
         dispute, statement = answered.dispute, self._statements.whole(answered.statement, answered.claim)
         with supplied():
             line = read_document(answered.turns[-1] / record_file(dispute.low))
@@ -209,7 +215,7 @@ class DisputeJudge:
         return questions[0].settle(self.device, 1.0, ChallengerWork()) if self.is_member else (None, questions[0].text)
 
     def _budget(self, answered: DisputeView) -> Ruled:
-        """Whether errors are aligned, as far as values are opened: all of them in one-round mode, else both ends."""
+        """Rule on aligned errors by the opened values: all in one-round mode, otherwise both ends of the step."""
         no_budget = "this judge has no budget for the graph"
         if not self.budgets:
             return None, no_budget
@@ -227,12 +233,12 @@ class DisputeJudge:
 
 
 def _naming(answered: DisputeView, element: Element | None) -> DisputeView:
-    """The same dispute, with this element named."""
+    """The same dispute, with this element as the named one."""
     return replace(answered, dispute=replace(answered.dispute, element=element))
 
 
 def _named(dispute: Dispute, node: int) -> tuple[Ref, int] | None:
-    """The element that the challenger named, by the reference to its result."""
+    """The element that the challenger named: the reference to the result, and the flat place in it."""
     if dispute.element is None:
         return None
     result, place = dispute.element

@@ -1,7 +1,8 @@
-"""Limits for windows longer than any calibrated one: those of the longest, stretched, up to twice its length.
+"""Limits for windows up to twice as long as the longest calibrated one: the limits of the longest, multiplied.
 
-Drift is calibrated over 1, 8 and 32 steps. Beyond that it is taken to grow with the cube of the number of steps: from 8
-to 32 steps 162 of the 176 limits of the shipped table grow by no more. Farther out such limits would allow everything.
+Drift is calibrated over 1, 8 and 32 steps. Beyond that, it is assumed to grow with the cube of the number of steps:
+from 8 to 32 steps, 162 of the 176 limits of the shipped table grow by no more. For still longer windows, such limits
+would allow everything.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from tallystick.errors import UnavailableError
 Kind: TypeAlias = tuple[str, str, str]
 """Family, optimizer and precision."""
 STRETCHED_MAX: Final = 2.0
-"""How many times the longest calibrated window limits are stretched to."""
+"""The longest window with limits, as a multiple of the longest calibrated window."""
 GROWTH: Final = 3.0
+"""The exponent with which limits grow with the number of steps."""
 
 
 @dataclass(frozen=True)
@@ -29,14 +31,14 @@ class WindowLimits:
     kind: Kind
 
     def calibrated(self, start: int, steps: int) -> LimitsEntry:
-        """The limits for exactly this segment; raises `UnavailableError` where none are calibrated."""
+        """The limits for exactly this segment; raises `UnavailableError` if none are calibrated."""
         found = self.calibration.entry_at(self.kind, start, steps)
         if found is None:
             raise UnavailableError(f"no limits are calibrated for {' '.join(self.kind)} over {steps} steps")
         return found
 
     def near(self, start: int, steps: int) -> LimitsEntry:
-        """As `calibrated`; a somewhat longer window has the limits of the longest calibrated one, stretched."""
+        """As `calibrated`; a longer window, up to `STRETCHED_MAX`, has the stretched limits of the longest one."""
         found = limits_of(self.calibration, self.kind, start, steps)
         if found is None:
             raise UnavailableError(f"no limits are calibrated near {' '.join(self.kind)} over {steps} steps")
@@ -44,13 +46,13 @@ class WindowLimits:
 
 
 def loosest(calibration: Calibration, start: int, steps: int, read: Callable[[LimitsEntry], float]) -> float:
-    """One of the limits, the loosest of all kinds of training; infinite where none is calibrated."""
+    """The loosest value of one limit among all kinds of training; infinite if none is calibrated."""
     found = [limits_of(calibration, kind, start, steps) for kind in kinds_in(calibration)]
     return max((read(each) for each in found if each is not None), default=math.inf)
 
 
 def limits_of(calibration: Calibration, kind: Kind, start: int, steps: int) -> LimitsEntry | None:
-    """The limits for `steps` from state `start`, stretched where need be; `None` where nothing is near enough."""
+    """The limits for `steps` steps from state `start`, stretched if necessary; `None` if the window is too long."""
     found = calibration.entry_at(kind, start, steps)
     if found is not None:
         return found

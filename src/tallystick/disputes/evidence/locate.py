@@ -1,13 +1,13 @@
-"""Which child holds the fault: each is executed from the prover's own values, and what leaves it is compared.
+"""Which child holds the fault: each child is executed from the prover's own values, and its outputs are compared.
 
-The challenger starts no child from values of its own, so that an honest prover's other kernels never add up. It stops
-at the first child that leaves the tolerance `DECISIVE` times. A child that is out by less may be a decoy: an operator
-can lie further off than any honest kernel and still within its proven bound, and no judge convicts it. Then all are
-executed, and the one with the largest deviation is named. Where all but the last agree bit by bit it is the last one,
-which is not executed. All rounds together cost 1 + 1/N + 1/N² … executions of the graph at most; half of that on
-average where the fault is decisive.
+The challenger never starts a child from its own values, so that the differences between honest kernels do not add up.
+It stops at the first child that deviates by more than `DECISIVE` tolerances. A child that deviates by less may be a
+decoy: an operator can be further off than any honest kernel and still be within its proven bound, and no judge convicts
+it. In that case all children are executed, and the one with the largest deviation is named. If all but the last agree
+bit by bit, the last one is named without executing it. All rounds together cost at most 1 + 1/N + 1/N² + … executions
+of the graph, and half of that on average if the fault is decisive.
 
-In one-round mode no child is asked for: `deviations` walks through all operators, each from its claimed operands.
+In one-round mode there are no children: `deviations` walks through all operators, each from its claimed operands.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ from tallystick.graphs.graph import Node, Ref
 from tallystick.tensors.tensor import Tensor
 
 DECISIVE: Final = 192.0
-"""Tolerances that no decoy of usual width reaches: a sum of k products with random signs, moved by its whole bound
-γₖ·Σ|xᵢwᵢ|, is off by 0.65·k^1.5 ÷ `ALLOWED`, in F32 59 tolerances for k = 2,048 and 173 for k = 4,096 (for products of
-one sign 2); in 16 bits, where sums are F32, it stays within the tolerance. Choices among floats reach 100."""
+"""A number of tolerances that no decoy of usual width reaches.
+
+A sum of k products with random signs, moved by its whole bound γₖ·Σ|xᵢwᵢ|, is off by 0.65·k^1.5 ÷ `ALLOWED`. In F32
+that is 59 tolerances for k = 2,048 and 173 for k = 4,096 (2 for products of one sign). In 16 bits, where sums are F32,
+it stays within the tolerance. Choices among floats reach 100."""
 
 
 @dataclass
 class ChallengerWork:
-    """What a challenger computed: operators executed in choosing, and steps or calls replayed in doubting."""
+    """Counts of a challenger's work: operators executed to choose a child, steps or calls replayed to doubt a claim."""
 
     operators: int = 0
     replayed: int = 0
@@ -42,7 +44,7 @@ class ChallengerWork:
 
 @dataclass(frozen=True)
 class Located:
-    """The child that was named, and by how much each child deviates in units of the tolerance; NaN if not executed."""
+    """The named child, and the deviation of each child in tolerances; NaN for a child that was not executed."""
 
     child: int
     deviations: tuple[float, ...]
@@ -56,20 +58,20 @@ class Located:
 def locate(view: OpeningView, children: Sequence[tuple[int, int]], engine: Engine, work: ChallengerWork) -> Located:
     """The first child whose outputs leave the tolerance decisively, or the one with the largest deviation.
 
-    Raises `ProofError` where a value that a child reads or gives is not opened.
+    Raises `ProofError` if a value that a child reads or gives is not opened.
     """
-    found: list[float] = []
+    far: list[float] = []
     for number, (low, high) in enumerate(children):
-        if number == len(children) - 1 and not any(found):
-            return Located(number, (*found, math.nan))
-        found.append(deviation_of(view, low, high, engine, work))
-        if found[-1] > DECISIVE:
-            return Located(number, tuple(found))
-    return Located(max(range(len(found)), key=found.__getitem__), tuple(found))
+        if number == len(children) - 1 and not any(far):
+            return Located(number, (*far, math.nan))
+        far.append(deviation_of(view, low, high, engine, work))
+        if far[-1] > DECISIVE:
+            return Located(number, tuple(far))
+    return Located(max(range(len(far)), key=far.__getitem__), tuple(far))
 
 
 def deviation_of(view: OpeningView, low: int, high: int, engine: Engine, work: ChallengerWork) -> float:
-    """The largest deviation of what operators [low, high) give and the cut behind them cuts."""
+    """The largest deviation, in tolerances, of the values that operators [low, high) give across the cut after them."""
     graph = view.cuts.child(low, high)
     if graph is None:
         return 0.0
@@ -78,15 +80,16 @@ def deviation_of(view: OpeningView, low: int, high: int, engine: Engine, work: C
     try:
         own = execute(graph, read, engine)
     except (MalformedError, UnavailableError):
-        return math.inf  # operands that an operator does not take; the graph itself ran when the claim was doubted
+        return math.inf  # an operator refuses its operands; the graph itself ran when the claim was doubted
     leeway = Leeway.of(graph.nodes, view.cuts.specs)
     return max(deviation(view.value(ref), tensor, leeway, ref) for ref, tensor in own.items())
 
 
 def deviations(view: OpeningView, engine: Engine, work: ChallengerWork) -> Iterator[float]:
-    """By how much the results of each operator deviate from what the engine makes of its claimed operands, in order.
+    """The deviation of each operator, in tolerances, from what the engine computes from its claimed operands, in order.
 
-    Every value is read once, and held until its last reader ran. Raises `ProofError` where one is not opened.
+    Every value is read once, and kept in memory until its last reader has run. Raises `ProofError` if a value is not
+    opened.
     """
     walk, last = _Walk(view, engine, work), last_readers(view.graph)
     for place, node in enumerate(view.graph.nodes):
@@ -97,7 +100,7 @@ def deviations(view: OpeningView, engine: Engine, work: ChallengerWork) -> Itera
 
 @dataclass(frozen=True)
 class _Walk:
-    """Runs operators one by one over `held`, claimed values as arrays of the engine."""
+    """Runs operators one by one; `held` keeps the claimed values that are still needed, as arrays of the engine."""
 
     view: OpeningView
     engine: Engine
@@ -121,15 +124,15 @@ class _Walk:
         return max(self._compared(ref, tensor, own[ref], leeway) for ref, tensor in claimed.items())
 
     def _run(self, node: Node) -> dict[Ref, tuple[Any, Tensor]]:
-        """What the engine makes of the held operands: as arrays, and as tensors."""
+        """The engine's results from the held operands, each as an array and as a tensor."""
         results = self.engine.prepare(node)(operands_of(node, self.held))
         triples = zip(node.outputs, node.results, results, strict=True)
         named = {ref: (array, spec.dtype) for ref, spec, array in triples if ref is not None and spec is not None}
         return {ref: (array, self.engine.unload(array, dtype)) for ref, (array, dtype) in named.items()}
 
     def _compared(self, ref: Ref, claimed: Tensor, own: tuple[Any, Tensor], leeway: Leeway) -> float:
-        """Where the bytes are those that were claimed, the next operator reads what was computed."""
+        """The deviation of one result in tolerances; holds its array for the operators that read it."""
         array, tensor = own
-        is_claimed = is_same(claimed, tensor)
+        is_claimed = is_same(claimed, tensor)  # then the computed array saves loading the claimed value
         self.held[ref] = array if is_claimed else self.engine.load(claimed)
         return 0.0 if is_claimed else deviation(claimed, tensor, leeway, ref)

@@ -1,8 +1,8 @@
-"""A member's own kernel as the calibration: how far a claimed result may lie from the exact one.
+"""How far a claimed result may differ from the exact one, calibrated by a committee member's own kernel.
 
-The member computes the operator on the same operands. Its own error, joined with one rounding, is what an honest kernel
-does here; a claim may be `SAFETY` times as far off at each percentile, and never over the proven bound
-(`tolerances.threshold`). Elements without a bound are compared with the member's own directly.
+The member computes the operator on the same operands. Its own error, joined with one rounding, is the error of an
+honest kernel here. The claim may be `SAFETY` times as far off at each percentile, and never beyond the proven bound
+(`tolerances.threshold`). Elements without a bound are compared directly with the member's own results.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ SAFETY: Final = 8.0
 
 
 def within_own(node: Node, values: Mapping[Ref, Tensor], engine: Engine, precision: Precision) -> tuple[bool, str]:
-    """Whether the claimed results of `node` are what an honest kernel gives, and which one is not.
+    """Whether an honest kernel can give the claimed results of `node`, and a sentence about the first that it cannot.
 
-    Raises `UnavailableError` where the engine or the reference does not compute the operator, `MalformedError` where
-    its operands hold what it does not take.
+    Raises `UnavailableError` if the engine or the reference does not compute the operator, `MalformedError` if the
+    operator refuses its operands.
     """
     own = own_results(node, values, engine)
     meaning = operator(node.operator)
@@ -39,12 +39,12 @@ def within_own(node: Node, values: Mapping[Ref, Tensor], engine: Engine, precisi
     leeway = Leeway.of([node], {ref: TensorSpec.of(value) for ref, value in values.items()})
     for ref, limit in zip(node.outputs, bounds, strict=True):
         if ref is not None and limit is not None and not _holds(ref, values[ref], own[ref], limit, leeway):
-            return False, f"{ref} ({node.operator}) is further off than {SAFETY:g} times a kernel of one's own"
-    return True, f"node {node.number} ({node.operator}) is what a kernel of one's own gives"
+            return False, f"{ref} ({node.operator}) is further off than {SAFETY:g} times the member's own kernel"
+    return True, f"node {node.number} ({node.operator}) is what the member's own kernel gives"
 
 
 def own_results(node: Node, values: Mapping[Ref, Tensor], engine: Engine) -> dict[Ref, Tensor]:
-    """What an engine makes of the claimed operands."""
+    """The results that an engine computes from the claimed operands, by reference."""
     loaded = {ref: engine.load(values[ref]) for ref in dict.fromkeys(node.refs)}
 
     def fetch(operand: object) -> object:

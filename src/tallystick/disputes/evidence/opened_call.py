@@ -1,6 +1,6 @@
 """Whether opened operators are those of a recorded call.
 
-Graph, weights and inputs are exact; outputs may lie as far apart as honest kernels do.
+Graph, weights and inputs have to be exact. Outputs may differ as far as honest kernels do.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def check_call(calls: Calls, view: OpeningView) -> None:
 
 
 def _check_outputs(calls: Calls, view: OpeningView, record: CallRecord) -> None:
-    """Other bits than the recorded ones are those of another kernel, or of another model."""
+    """Compare outputs with other bits than the recorded ones: another kernel is allowed, another model is not."""
     recorded = calls.outputs(record)
     require(recorded.keys() == view.opening.results.keys(), "the operators give other outputs than were recorded")
     leeway = Leeway.of(view.graph.nodes, view.cuts.specs)

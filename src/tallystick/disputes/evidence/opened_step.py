@@ -1,11 +1,12 @@
 """Whether opened operators are those of a step of the claimed training.
 
-An honest prover's replay may have other bits than its records. So where a record names the exact state and the opened
-one is another, the sketch decides within calibrated limits; a record without a sketch promises bits and is held to
-them. Loss and outputs are compared within limits too. What the spec fixes is exact: graph, batch, schedule, position.
+An honest prover's replay may have other bits than its records. So if the opened state is not the exact state that the
+record names, the sketch decides within calibrated limits. A record without a sketch promises bits, and bits are
+compared. Loss and outputs are compared within limits too. What the spec fixes is exact: graph, batch, schedule and
+position.
 
-The state before a step in the middle of a segment is bound by a sketch only, which a prover can forge: whether it is
-the one that the records lead to is a question that takes a replay from the anchor before it (`replays.py`).
+The state before a step in the middle of a segment is bound only by a sketch, which a prover can forge. Whether the
+records lead to this state can be decided only by a replay from the anchor before it (`replays.py`).
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ from tallystick.workloads.plan import projection_seed
 
 PROJECTION: Final = attrgetter("projection")
 STEP_FACTOR: Final = 2.0
-"""A step's own update may differ by this many times the limit of a single step: it starts from a drifted state."""
+"""The factor on the limit of a single step: the step starts from a state that has drifted already."""
 
 
 def check_step(training: ClaimedTraining, view: OpeningView) -> tuple[str, ...]:
-    """Raise `ProofError` unless the opened operators are those of a claimed step; returns what only a replay can tell.
+    """Raise `ProofError` unless the opened operators are those of a claimed step; returns what only a replay decides.
 
-    Raises `UnavailableError` where no limits are known by which a state could be compared.
+    Raises `UnavailableError` if no limits are known for the comparison of states.
     """
     opening, evidence = view.opening, training.evidence
     record = opening.opened_record()
@@ -82,7 +83,7 @@ class _OpenedStep:
 
     @cached_property
     def opened(self) -> tuple[State, State]:
-        """The opened states before and after the step, without what no step touches."""
+        """The opened states before and after the step, without the parts that no step reads or writes."""
         names = [each.name for each in self.view.graph.inputs if each.name.startswith(STATE_PREFIXES)]
         return self.view.values(names), self.view.results(names)
 
@@ -104,7 +105,7 @@ class _OpenedStep:
         require(not bad, f"{bad[0].where}: {bad[0].detail}" if bad else "")
 
     def _check_loss(self) -> None:
-        """The record's loss is that of the opened step, within a band where one is calibrated."""
+        """Compare the record's loss with that of the opened step, within a band if one is calibrated."""
         index, stated = self.record.index, self.record.loss
         loss = float(self.view.results(["loss"])["loss"].values())
         try:
@@ -117,7 +118,7 @@ class _OpenedStep:
         )
 
     def _check_rest(self) -> None:
-        """What no step reads or writes is that of the anchor."""
+        """Compare the parts of the state that no step reads or writes with those of the anchor."""
         opening = self.view.opening
         rest = {name: tensor_digest(each) for name, each in self.anchor.items() if not name.startswith(STATE_PREFIXES)}
         same = opening.rest_before == opening.rest_after == rest
@@ -137,7 +138,7 @@ class _OpenedStep:
         return () if is_bound else (f"whether the state before step {index} is that of a replay",)
 
     def _check_before(self) -> None:
-        """The opened state before the step is the one of which the record has a sketch."""
+        """Compare the opened state before the step with the sketch in the record."""
         sketch, steps = self.record.pre.projection, self.record.index - 1 - self.start
         where = f"the state before step {self.record.index}"
         if sketch is None:
@@ -148,7 +149,7 @@ class _OpenedStep:
         require(distance <= allowed, f"{where} lies {distance:.3g} from its sketch, of {allowed:.3g}")
 
     def _check_after(self) -> None:
-        """The update of this one step, as its two sketches have it, is the opened one."""
+        """Compare the opened update of this step with the difference of the record's two sketches."""
         where = f"the state after step {self.record.index}"
         require(
             self.record.post.projection is not None, f"{where} is not the recorded one, of which there is no sketch"
@@ -168,7 +169,7 @@ class _OpenedStep:
 
 
 def step_distance(projection: Projection, record: StepRecord, before: State, after: State) -> float:
-    """How far the update between the sketches of a record lies from that of two states, in units of the latter."""
+    """The distance between the update of a record's two sketches and that of two states, relative to the latter."""
     claimed = [projection.decode(decode_sketch(each.projection or "")) for each in (record.pre, record.post)]
     found = [projection.sketch(each) for each in (before, after)]
     with np.errstate(all="ignore"):

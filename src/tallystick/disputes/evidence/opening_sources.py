@@ -1,6 +1,6 @@
-"""What is opened of a run: a record with its proof, the graph of its step, and everything that the step read.
+"""The source of an opening: a record with its proof, the graph of its step, and everything that the step read.
 
-A step of a training is reached by replaying from the anchor before it; a call of a model is bound to its own inputs.
+A step of a training is reached by a replay from the anchor before it. A call of a model needs only its own inputs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MakeReplayer = Callable[[CheckedRun], "GraphReplayer"]
 def graph_replayer(evidence: CheckedRun, device: str = "cpu") -> GraphReplayer:
     """A replayer of the run's step graph on this machine, with as many threads as the run states.
 
-    Raises `UsageError` where the run has no step graph, `UnavailableError` where the device is not there.
+    Raises `UsageError` if the run has no step graph, `UnavailableError` if the device is not there.
     """
     import torch
 
@@ -40,7 +40,7 @@ def graph_replayer(evidence: CheckedRun, device: str = "cpu") -> GraphReplayer:
 def source_of_step(evidence: CheckedRun, step: int, make: MakeReplayer = graph_replayer) -> OpeningSource:
     """Step `step` of a training, after a replay from the anchor before it.
 
-    Raises `UsageError` where the run has no such step or no step graph, and what a replay raises.
+    Raises `UsageError` if the run has no such step or no step graph, and whatever a replay raises.
     """
     from tallystick.recorders.step_opening import OpeningSource
 
@@ -48,7 +48,7 @@ def source_of_step(evidence: CheckedRun, step: int, make: MakeReplayer = graph_r
     place = evidence.run.place_of_step(step, log.size)
     replayer = make(evidence)
     replay_to(evidence, replayer, step - 1)
-    assert evidence.program is not None  # asked by `make`
+    assert evidence.program is not None  # checked by `make`
     record = open_line(evidence.run.transcript_path, place, log.size)
     bindings = replayer.bindings(step)
     return OpeningSource(evidence.claim.identity, log, record, evidence.program.graph, bindings, replayer.carried)
@@ -64,7 +64,7 @@ def replay_to(evidence: CheckedRun, replayer: GraphReplayer, step: int) -> int:
 
 
 def source_of_call(calls: Calls, number: int) -> OpeningSource:
-    """Call `number` of a model, counted from 1; raises `UsageError` where there is none."""
+    """Call `number` of a model, counted from 1; raises `UsageError` if there is no such call."""
     from tallystick.recorders.step_opening import OpeningSource
 
     if not 1 <= number <= len(calls.records):

@@ -1,7 +1,7 @@
 """The operators of one record, opened once and kept: the prover answers every move of a dispute from these files.
 
-Two replays may differ in their last bits, and a prover that posts values of both contradicts itself. So the files that
-were written first stay, also for a program that is started again, and another replay is never posted.
+Two replays may differ in their last bits, and a prover that posts values of both contradicts itself. So the first files
+are kept, also across restarts of the program, and values of another replay are never posted.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ class KeptOperators:
 
 
 def keep(folder: Path, write: Open) -> KeptOperators:
-    """The operators in `folder`; written by `write` where they are not there yet, whole or not at all.
+    """The operators in `folder`; if they are not there yet, `write` writes them, completely or not at all.
 
-    Raises what `write` raises.
+    Raises whatever `write` raises.
     """
     if not folder.exists():
         draft = folder.with_name(f".{folder.name}.draft")

@@ -1,4 +1,4 @@
-"""A claim about the operators of one record, all of them opened: the one-round mode."""
+"""A claim about all operators of one record, opened beforehand: the one-round mode."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class OperatorsStatement:
         return self.folder.opening()
 
     def require_whole(self) -> None:
-        """See `ClaimStatement`; the operators themselves are rechecked when they are doubted."""
-        assert self.opening is not None  # raises
+        """See `ClaimStatement`; reads the opening alone, `doubt` rechecks the operators."""
+        assert self.opening is not None  # reading raises
 
     def require_disputable(self) -> None:
         """See `ClaimStatement`; every opening can be disputed."""
 
     def trace(self, work: Path, engine: Engine | None = None, device: str = "cpu") -> OperatorTrace:
-        """See `ClaimStatement`; nothing is computed, the values are there."""
+        """See `ClaimStatement`; nothing is computed, because all values are in the folder."""
         require_within_bounds(self.opening.engine)
         return OperatorTrace(self.folder.path)
 
@@ -67,21 +67,21 @@ class OperatorsStatement:
         return ()
 
     def doubt(self, own: Recomputation) -> Doubt | None:
-        """See `ClaimStatement`; errors that no operator shows by itself may still add up."""
+        """See `ClaimStatement`; errors that are within the limits of each operator may still add up."""
         with supplied():
             view = OpeningView(read_operators(self.folder.path), (self.folder.path,))
-        assert view.digests is not None  # raises where operators do not follow from one another
+        assert view.digests is not None  # reading raises if operators do not follow from one another
         found = doubt_operators(view, own.engine, own.work, LeafRequest())
         if found is None and errors_add_up(view, own.budgets):
             return Doubt(0, self.tree.size, "the errors of all operators add up")
         return found
 
     def rule_record(self, line: bytes, device: str | None) -> Ruled:
-        """Raise `ProofError`: there is no record among operators."""
+        """Raise `ProofError`: the leaves of this claim are operators, not records."""
         raise ProofError("the claim is about operators, and a record was revealed")
 
 
 def errors_add_up(view: OpeningView, budgets: tuple[Budget, ...]) -> bool:
-    """Whether errors that no operator shows add up over a step; costs a run of the reference."""
+    """Whether errors that are within the limits of each operator add up over a step; runs the reference once."""
     budget = budget_for(budgets, graph_root(view.graph)) if budgets else None
     return budget is not None and judge_budget(view.graph, view.opened, budget).outcome == "rejected"

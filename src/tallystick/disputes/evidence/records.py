@@ -15,7 +15,7 @@ from tallystick.store.log import OpenedLine as OpenedLine, open_line, read_lines
 
 @dataclass(frozen=True)
 class Records:
-    """The transcript of a finished run: a log of `size` lines."""
+    """The records of a finished run, in its transcript of `size` lines."""
 
     path: Path
     size: int
@@ -34,7 +34,7 @@ class Records:
         return open_line(self.path, place, self.size)
 
     def place_of(self, leaf: str) -> int:
-        """Where the record with this leaf hash stands; raises `UnavailableError` where none does."""
+        """The place of the record with this leaf hash; raises `UnavailableError` if there is none."""
         for place, line in enumerate(read_lines(self.path)):
             if leaf_hash(line).hex() == leaf:
                 return place

@@ -1,11 +1,14 @@
-"""Replays on this machine, which show what no opening can: that a state is the one to which the records lead.
+"""Replays on this machine. They decide what no opening can show: whether the records lead to a certain state.
 
-A challenger replays to find where a run goes wrong; a member of a committee replays one segment at most, to say who is
-right about a state in its middle or about an anchor. States are compared as in a tolerant audit. In a window for which
-no limits are calibrated, bits are compared on the stack that the run states, and on another one the limits of the
-longest calibrated window, stretched (`limits.py`). Where that says nothing either, each tensor is held to what so many
-operators may drift (`drift.py`), without the elements that no replay determines. Over such a window an honest prover
-has to replay on the stack that it stated; closer anchors avoid that.
+A challenger replays to find where a run goes wrong. A member of a committee replays one segment at most, to decide who
+is right about a state inside it or about an anchor. States are compared as in a tolerant audit. If no limits are
+calibrated for the window:
+
+* on the stack that the run states, bits are compared;
+* on another stack, the limits of the longest calibrated window are stretched (`limits.py`);
+* if the window is too long for that, each tensor may differ as far as so many operators may drift (`drift.py`), without
+  the elements that no replay determines. Over such a window, an honest prover has to replay on the stack that it
+  stated; closer anchors avoid that.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ UPDATE_FLOOR: Final = Policy().update_floor
 
 @dataclass
 class Replays:
-    """Replays of one training on this machine; `steps` counts those that were taken."""
+    """Replays of one training on this machine; `steps` counts the steps that were replayed."""
 
     training: ClaimedTraining
     device: str = "cpu"
@@ -55,7 +58,7 @@ class Replays:
         return self._compared(window, {**opened, **window.replayer.carried})
 
     def check_anchor(self, mark: int) -> Findings:
-        """Compare an anchor with a replay from the one before it; the first with a state drawn from the recipe."""
+        """Compare an anchor with a replay from the one before it, and the first with the recipe's initial state."""
         evidence, notes = self.training.evidence, Findings()
         if mark == 0:
             judge_initial_state(notes, evidence.state(0), self._replayer().initial_state(), is_exact=False)
@@ -63,7 +66,7 @@ class Replays:
         return self._compared(self._window(self.training.anchor_before(mark - 1), mark), evidence.state(mark))
 
     def step_distances(self, start: int, end: int) -> Iterator[tuple[int, float]]:
-        """How far the update of each step from anchor `start` to `end` lies from its sketches, step by step."""
+        """For each step from anchor `start` to `end`: its index, and the distance of its update from its sketches."""
         evidence, replayer = self.training.evidence, self._replayer()
         replayer.restore(evidence.state(start))
         projection = Projection(projection_seed(evidence.spec), evidence.spec.recorded.projection_width)
@@ -100,7 +103,7 @@ class Replays:
         return notes
 
     def _is_exact(self, window: _Window) -> bool:
-        """Whether only bits can be compared, and this is the stack that made the run."""
+        """Whether no limits are calibrated for the window, and this is the stack that made the run."""
         try:
             self.training.limits.calibrated(window.start, window.steps)
         except UnavailableError:
@@ -115,9 +118,9 @@ class Replays:
         return TolerantJudge(evidence.run, evidence.spec, workload, limits, UPDATE_FLOOR, self.device == "cpu")
 
     def _drifted(self, window: _Window, claimed: State, replayed: State) -> Findings:
-        """Each tensor within what so many operators may drift; what no replay determines is left out."""
+        """Compare each tensor within the drift of so many operators; what no replay determines is left out."""
         notes, program = Findings(), self.training.evidence.program
-        assert program is not None  # asked where the replayer was made
+        assert program is not None  # checked when the replayer was made
         leeway = Leeway.of(program.graph.nodes, program.graph.specs())
         leeway = replace(leeway, operators=window.steps * leeway.operators)
         settled = settle(claimed, replayed, self.training.undetermined(window.begun, replayed))
@@ -145,16 +148,15 @@ class _Window:
 
 
 def objection(notes: Findings, factor: float = 1.0) -> str:
-    """The first decisive finding that is further than `factor` times what is allowed; empty if there is none."""
+    """The first decisive finding beyond `factor` times its allowed distance, as a sentence; empty if there is none."""
     for each in notes.seen:
         if not each.advisory and not each.distance <= factor * each.allowed:
-            found = f"{each.name} {each.distance:.3g}, allowed {each.allowed:.3g} {each.detail}"
-            return f"{each.where}: {found}"
+            return f"{each.where}: {each.name} {each.distance:.3g}, allowed {each.allowed:.3g} {each.detail}"
     return ""
 
 
 def environment_here(device: str) -> Environment:
-    """The environment of this machine."""
+    """The environment of this machine, with that of CUDA if `device` is a CUDA device."""
     from tallystick.frameworks.torch.environment import describe_environment
 
     return describe_environment("cuda" if device.startswith("cuda") else "cpu")

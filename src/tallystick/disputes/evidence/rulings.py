@@ -1,6 +1,6 @@
-"""What a judge finds of a claimed training: by its anchors, by a replay of one segment, or by a full audit.
+"""How a judge rules on a claimed training: by its anchors, by a replay of one segment, or by a full audit.
 
-A judge that does not replay has no `device`: it rules by what can be read, and says which replay would tell.
+A judge that does not replay has no `device`. It rules by what can be read, or names the replay that would decide.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tallystick.judging.findings import Findings
 from tallystick.transcripts.record import AnchorRecord, StepRecord, read_record
 
 Ruled: TypeAlias = tuple[Fault | None, str]
-"""Who is at fault and why; `None` where a committee has to decide, or a member cannot tell."""
+"""Who is at fault and why; `None` if a committee has to decide, or a member cannot decide."""
 
 
 def rule_training_record(training: ClaimedTraining, line: bytes, device: str | None) -> Ruled:
-    """A record that was revealed, and from which the prover did not descend to operators."""
+    """Rule on a record that was revealed, and that the prover did not open as operators."""
     record = read_record(line, "record")
     if not isinstance(record, StepRecord | AnchorRecord):
         return Fault.CHALLENGER, f"the {record.kind} record is what claim and spec say"
@@ -36,7 +36,7 @@ def rule_training_record(training: ClaimedTraining, line: bytes, device: str | N
 
 
 def _rule_anchor(training: ClaimedTraining, mark: int, device: str | None) -> Ruled:
-    """An anchor by its own summaries and what a step can reach, and on a `device` by a replay."""
+    """Rule on an anchor by its summaries and by what a step can change, and on a `device` by a replay."""
     screened = replace(training.evidence, findings=Findings())
     screen_anchors(screened)
     seen = [finding for finding in screened.findings.seen if finding.where.startswith(f"step {mark}")]
@@ -49,7 +49,7 @@ def _rule_anchor(training: ClaimedTraining, mark: int, device: str | None) -> Ru
 
 
 def rule_by_audit(training: ClaimedTraining, device: str) -> Ruled:
-    """The whole run, by a full audit; undecided where the audit is."""
+    """Rule on the whole run by a full audit; undecided if the audit is."""
     report = audit_whole(training.evidence, device)
     found = doubt_training(training, Replays(training, device), report)
     if found is not None:

@@ -1,4 +1,4 @@
-"""The statement in a folder, and the statements of posted claims."""
+"""Read the statement in a folder, and keep the statements of posted claims in memory."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def statement_at(path: Path, levels: int | None = None) -> ClaimStatement:
 
 @dataclass(frozen=True)
 class StatementCache:
-    """The statements of posted claims that were read before; another claim may name the same files."""
+    """The statements of posted claims that were read before, by path and tree: two claims may name the same files."""
 
     _read: dict[tuple[Path, Tree], ClaimStatement] = field(default_factory=dict)
 
     def whole(self, path: Path, claim: PostedClaim) -> ClaimStatement:
-        """As `claimed`; raises `ProofError` where the statement is not whole, too."""
+        """As `claimed`; raises `ProofError` also if a file of the statement is missing or not the stated one."""
         found = self.claimed(path, claim)
         with supplied():
             found.require_whole()
         return found
 
     def claimed(self, path: Path, claim: PostedClaim) -> ClaimStatement:
-        """The statement of a claim; raises `ProofError` where it is not about what was claimed."""
+        """The statement of a claim; raises `ProofError` if it is about another tree than the claim."""
         key = (path, claim.tree)
         if key not in self._read:
             with supplied():

@@ -1,7 +1,8 @@
 """Whether the prover's last answer is consistent and belongs to its claim: the ground of a protest.
 
-Records of a partition are those under its leaves; operators follow from one another under the posted root, belong to
-the record that was opened and to the statement of the claim, and everything that had to be opened is there.
+The records of a partition have to be those under its leaves. The operators have to follow from one another under the
+posted root, and to belong to the opened record and to the statement of the claim. Everything that had to be opened has
+to be there.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from tallystick.judging.findings import require
 
 
 def check_turn(answered: DisputeView, statement: ClaimStatement) -> tuple[OpenQuestion, ...]:
-    """Raise `ProofError` unless the last answer is consistent; returns what only a replay can tell.
+    """Raise `ProofError` unless the last answer is consistent; returns what only a replay can decide.
 
-    Raises `UnavailableError` where no limits are known by which a state could be compared.
+    Raises `UnavailableError` if no limits are known for the comparison of states.
     """
     if answered.dispute.level > 1:
         check_records(answered)
@@ -30,7 +31,7 @@ def check_turn(answered: DisputeView, statement: ClaimStatement) -> tuple[OpenQu
 
 
 def check_descent(answered: DisputeView, statement: ClaimStatement, view: OpeningView) -> tuple[OpenQuestion, ...]:
-    """As `check_turn`, for the operators as a whole and the values at both ends of the step."""
+    """As `check_turn`, but only for the operators as a whole and the values at both ends of the step."""
     view.check(answered.dispute)
     if answered.descended is not None:
         leaf = leaf_hash(view.opening.record.encode()).hex()
@@ -40,7 +41,7 @@ def check_descent(answered: DisputeView, statement: ClaimStatement, view: Openin
 
 
 def check_records(answered: DisputeView) -> None:
-    """Raise `ProofError` unless the records of the last partition are there and are those under its leaves."""
+    """Raise `ProofError` unless the records of the last partition are there, under the posted leaves."""
     dispute = answered.dispute
     require(bool(answered.turns), "no records were opened")
     for place, leaf in zip(places_of(dispute), dispute.cuts, strict=True):

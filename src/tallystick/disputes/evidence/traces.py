@@ -1,7 +1,7 @@
-"""What a prover can open of its claim: of a training, of calls of a model, or of operators that lie open already.
+"""What a prover can open of its claim: of a training, of calls of a model, or of operators that are open already.
 
-Nothing is computed before somebody asks: the records of a run are read, and the operators below one record are made by
-replaying it when a dispute stands there.
+Nothing is computed in advance. The records of a run are read from its transcript. The operators below one record are
+computed by a replay when a dispute reaches that record.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from tallystick.recorders.step_opening import OpeningSource
 
 SubjectOf = Callable[[bytes], "OpeningSource | None"]
-"""What is opened below a record; `None` for one that has no operators. Takes its line."""
+"""Takes the line of a record, and gives what is opened below it; `None` for a record without operators."""
 
 
 def trace_of_training(
     run: RunDirectory, work: Path, engine: Engine, make: MakeReplayer = graph_replayer
 ) -> RecordTrace:
-    """The trace of a training, by any engine; `make` builds what brings it to the step that is opened."""
+    """The trace of a training, by any engine; `make` builds the replayer that goes to the opened step."""
     return RecordTrace(records_of(run), work, engine, TrainingSource(lambda: gather_whole(run), make))
 
 
@@ -47,7 +47,7 @@ def trace_of_calls(run: InferenceDirectory, work: Path, engine: Engine) -> Recor
 
 
 def records_of(run: RunDirectory | InferenceDirectory) -> Records:
-    """The claimed records of a run or of calls; raises `UnavailableError` where there is no claim yet."""
+    """The claimed records of a run or of calls; raises `UnavailableError` if there is no claim yet."""
     return Records(run.transcript_path, run.claim().transcript.size)
 
 
@@ -67,19 +67,19 @@ class RecordTrace:
         return self._posted(dispute).partition(dispute.low, places)
 
     def descend(self, dispute: Dispute) -> Descent | None:
-        """The operators below the record that is left, replayed now or kept; `None` if it has none."""
+        """The operators below the last record, replayed now or kept from before; `None` if it has none."""
         kept = self.operators(dispute.low)
         return None if kept is None else kept.descent(self.records.cut(dispute.low))
 
     def reveal(self, dispute: Dispute) -> OpenedLeaves:
-        """The operator that is left, or a record that has no operators."""
+        """The last operator, or the last record if it has no operators."""
         if dispute.level == 1:
             return self._posted(dispute).reveal(dispute.low)
         opened = self.records.line(dispute.low)
         return OpenedLeaves((self.records.cut(dispute.low),), {record_file(dispute.low): opened.line})
 
     def operators(self, place: int) -> KeptOperators | None:
-        """The operators below the record at `place`; raises what a replay raises."""
+        """The operators below the record at `place`, `None` if it has none; raises whatever a replay raises."""
         folder = self.work / "operators" / str(place)
         if folder.exists():
             return KeptOperators.read(folder)
@@ -124,20 +124,20 @@ class OperatorTrace:
         return None
 
     def reveal(self, dispute: Dispute) -> OpenedLeaves:
-        """The operator that is left, with what it read and gave."""
+        """The last operator, with what it read and gave."""
         return require_posted(self.kept, dispute.root).reveal(dispute.low)
 
 
 @dataclass(frozen=True)
 class TrainingSource:
-    """Steps of a training, whose evidence is gathered for the first; `make` builds what replays up to them."""
+    """Steps of a training; the evidence is gathered for the first step, and `make` builds the replayer."""
 
     gather: Callable[[], CheckedRun]
     make: MakeReplayer = graph_replayer
 
     @cached_property
     def evidence(self) -> CheckedRun:
-        """The run, rechecked."""
+        """The run, with every digest rechecked."""
         return self.gather()
 
     def __call__(self, line: bytes) -> OpeningSource | None:
@@ -150,13 +150,13 @@ class TrainingSource:
 
 @dataclass(frozen=True)
 class CallSource:
-    """Calls of a model, whose evidence is gathered for the first."""
+    """Calls of a model; the evidence is gathered for the first call."""
 
     gather: Callable[[], Calls]
 
     @cached_property
     def calls(self) -> Calls:
-        """The calls, rechecked."""
+        """The calls, with every digest rechecked."""
         return self.gather()
 
     def __call__(self, line: bytes) -> OpeningSource:
@@ -165,13 +165,13 @@ class CallSource:
 
 
 def require_within_bounds(engine: str | None) -> None:
-    """Raise `UsageError` for an engine that is known to lie outside the bounds: a referee holds everybody to them."""
+    """Raise `UsageError` for an engine that is known to exceed the bounds: a referee would convict its user."""
     if lines := [each.why for each in lines_of(engine)]:
         raise UsageError(f"{engine} lies outside the bounds ({'; '.join(lines)}): open with another engine")
 
 
 def torch_engine(device: str = "cpu") -> Engine:
-    """PyTorch; raises `UnavailableError` where the device is not there."""
+    """PyTorch on `device`; raises `UnavailableError` if the device is not there."""
     from tallystick.frameworks.torch.engine import TorchEngine
 
     return TorchEngine(device)

@@ -43,7 +43,7 @@ ANCHORS: Final = frozenset({"anchor", "final state"})
 
 @dataclass
 class TrainingStatement:
-    """A training run; implements `ClaimStatement`. Its anchors are rechecked once, `is_whole` from then on."""
+    """A training run; implements `ClaimStatement`. Its anchors are rechecked once, and `is_whole` is set then."""
 
     run: RunDirectory
     is_whole: bool = field(default=False, init=False)
@@ -56,7 +56,7 @@ class TrainingStatement:
 
     @cached_property
     def evidence(self) -> CheckedRun:
-        """The run, rechecked but for its anchors; raises `ProofError`."""
+        """The run, with every digest rechecked except those of its anchors; raises `ProofError`."""
         return gather_records(self.run)
 
     @property
@@ -100,11 +100,11 @@ class TrainingStatement:
         return found
 
     def _audited(self, device: str) -> Report:
-        """The report of a full audit, which rechecks every anchor while it reads it."""
+        """The report of a full audit, which rechecks every anchor when it reads it."""
         try:
             report = audit_whole(self.evidence, device)
         except UnavailableError:
-            self.require_whole()  # an anchor that is not there is withheld, and the prover's fault
+            self.require_whole()  # a missing anchor was withheld, which is the prover's fault
             raise
         anchors = [finding for finding in report.verdict.findings if finding.name in ANCHORS]
         require_agreement(str(self.run.path), Findings(anchors))
@@ -116,7 +116,7 @@ class TrainingStatement:
         return rule_training_record(self.training, line, device)
 
     def _rule_start(self, view: OpeningView, device: str, margin: float, work: ChallengerWork) -> Ruled:
-        """Whether the opened state before the step is the one to which a replay leads."""
+        """Rule on the opened state before the step, by a replay from the anchor before it."""
         replays = Replays(self.training, device)
         names = [each.name for each in view.graph.inputs if each.name.startswith(STATE_PREFIXES)]
         step = int(view.value("position.step").values()) + 1

@@ -1,6 +1,6 @@
 """The operators that a dispute is about, as the prover's opponent reads them from the board.
 
-All files here are the prover's, and their digests were posted with its moves. So a file that is missing, malformed or
+The prover supplied all these files, and posted their digests with its moves. So a file that is missing, malformed or
 not the posted one raises `ProofError`.
 """
 
@@ -36,9 +36,9 @@ from tallystick.transcripts.opening import OpenedOperator, Opening
 
 @dataclass(frozen=True)
 class OpeningView:
-    """An opening of all operators without inner values, and the folders in which values were opened since.
+    """An opening of all operators without inner values, and the folders with the values that were opened later.
 
-    It is one answer's: what lies in the folders is listed once, and a value that was read stays in memory.
+    A view belongs to one answer of the prover: the folders are listed once, and a value that was read stays in memory.
     """
 
     operators: Operators
@@ -62,7 +62,7 @@ class OpeningView:
 
     @property
     def cuts(self) -> Cuts:
-        """Where values cross."""
+        """Which values cross each cut."""
         return self.operators.cuts
 
     @cached_property
@@ -72,15 +72,15 @@ class OpeningView:
             return self.operators.digests
 
     def value(self, ref: Ref) -> Tensor:
-        """An opened value of the spec that the graph states; raises `ProofError` where there is none."""
+        """An opened value of the spec that the graph states; raises `ProofError` if there is none."""
         return self.named(ref, self.digests[ref], self.operators.specs[ref])
 
     def read(self, ref: Ref) -> Tensor:
-        """As `value`, for whoever reads it once: it does not stay in memory."""
+        """As `value`, but the value does not stay in memory."""
         return self._read(ref, self.digests[ref], self.operators.specs[ref])
 
     def opened(self, ref: Ref) -> Tensor | None:
-        """As `read`, where it is opened; raises `ProofError` where the bytes are others."""
+        """As `read`; `None` if the value is not opened. Raises `ProofError` if its bytes are others."""
         return self.read(ref) if self._is_there(self.digests[ref]) else None
 
     def values(self, refs: Iterable[Ref]) -> dict[Ref, Tensor]:
@@ -93,7 +93,7 @@ class OpeningView:
         return {name: self.value(refs[name]) for name in names}
 
     def named(self, what: str, name: Digest, spec: TensorSpec | None = None) -> Tensor:
-        """The opened value with a digest; raises `ProofError` where there is none, or it has another spec."""
+        """The opened value with a digest; raises `ProofError` if there is none, or if it has another spec."""
         if name not in self._known:
             self._known[name] = self._read(what, name, spec)
         return _of_spec(what, self._known[name], spec)
@@ -107,15 +107,15 @@ class OpeningView:
             return _of_spec(what, read_value(folder / file, name, spec), spec)
 
     def check(self, dispute: Dispute) -> None:
-        """Raise `ProofError` unless the operators are those that were posted, and follow from one another."""
+        """Raise `ProofError` unless the operators are the posted ones, and follow from one another."""
         log = self.opening.operators
         root = tree_root(self.whole.leaves.leaves)
         require((log.root, log.size) == (digest_from(root), len(self.whole.lines)), "operators.jsonl has another root")
         require((root.hex(), log.size) == (dispute.root, dispute.size), "the opening is not that of the posted tree")
-        assert self.digests
+        assert self.digests  # reading raises if operators do not follow from one another
 
     def check_ends(self) -> None:
-        """Raise `ProofError` unless everything that the step read and gave is opened, of the stated specs."""
+        """Raise `ProofError` unless everything that the step read and gave is opened, with the stated specs."""
         for ref in (*(each.name for each in self.graph.sources), *(each.value for each in self.graph.outputs)):
             self.value(ref)
 
@@ -125,7 +125,7 @@ class OpeningView:
             self.value(ref)
 
     def bundle(self, place: int, asked: LeafChallenge | None = None) -> LeafBundle:
-        """The leaf bundle of one operator, with the values that are opened anywhere."""
+        """The leaf bundle of one operator, with its values that are opened in any of the folders."""
         with supplied():
             bare, small = self.whole.bare(self.graph.nodes[place].number, asked), self.whole.small
         record = bare.operator.record
@@ -146,7 +146,7 @@ class OpeningView:
 
 
 def view_of(answered: DisputeView) -> OpeningView:
-    """What the prover opened at the level of operators; raises `ProofError` where that is not readable."""
+    """What the prover opened at the level of operators; raises `ProofError` if it cannot be read."""
     folders = operator_folders(answered)
     if not folders:
         raise ProofError("no operators were opened")
@@ -155,14 +155,14 @@ def view_of(answered: DisputeView) -> OpeningView:
 
 
 def operator_folders(answered: DisputeView) -> tuple[Path, ...]:
-    """The folders of the moves at the level of operators, the descent first; in one-round mode the statement."""
+    """The folders of the moves at the level of operators, the descent (in one-round mode the statement) first."""
     if answered.claim.levels == 1:
         return (answered.statement, *answered.turns)
     return answered.turns[answered.descended.turn :] if answered.descended else ()
 
 
 def revealed_operator(folder: Path) -> OpenedOperator:
-    """The operator of the last move; raises `ProofError` where there is none."""
+    """The operator in the folder of a move; raises `ProofError` if there is none."""
     with supplied():
         return OpenedOperator.from_bytes(read_document(folder / OPERATOR), OPERATOR)
 
@@ -195,7 +195,7 @@ def _of_spec(what: str, tensor: Tensor, spec: TensorSpec | None) -> Tensor:
 
 @contextmanager
 def supplied() -> Iterator[None]:
-    """Raise `ProofError` for what is missing or malformed inside, because the prover supplied it."""
+    """Turn errors about missing or malformed files into `ProofError`, because the prover supplied the files."""
     try:
         yield
     except (MalformedError, UnavailableError, UsageError) as error:

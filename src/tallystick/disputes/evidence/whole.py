@@ -1,4 +1,4 @@
-"""The operators of an opening directory, read once per process: both parties ask the same files in every round."""
+"""The operators of an opening directory, read once per process: both parties need the same files in every round."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Operators:
 
     @cached_property
     def cuts(self) -> Cuts:
-        """Where values cross."""
+        """Which values cross each cut."""
         return Cuts(self.whole.graph)
 
     @property
@@ -37,20 +37,21 @@ class Operators:
     def digests(self) -> Mapping[Ref, Digest]:
         """The digest of every value.
 
-        Raises `ProofError` where the operators do not follow from one another, `MalformedError` where one is no record.
+        Raises `ProofError` if the operators do not follow from one another, `MalformedError` if one is no record.
         """
         return follow_operators(self.whole.opening, self.whole.graph, self.whole.lines)
 
 
 def read_operators(folder: Path) -> Operators:
-    """Read a directory as `tally open --operators` writes it; raises what `WholeOpening.read` raises."""
+    """Read a directory that `tally open --operators` wrote; raises whatever `WholeOpening.read` raises."""
     try:
         found = (folder / OPENING).stat()
     except OSError:
         raise UnavailableError(f"{OPENING}: not there (looked in {folder})") from None
-    return _read(folder, found.st_ino, found.st_mtime_ns)
+    return _read_version(folder, found.st_ino, found.st_mtime_ns)
 
 
 @lru_cache(maxsize=8)
-def _read(folder: Path, _number: int, _time: int) -> Operators:
+def _read_version(folder: Path, _inode: int, _modified_ns: int) -> Operators:
+    """Inode and time are part of the cache key, so that a replaced directory is read again."""
     return Operators(WholeOpening.read(folder))

@@ -1,1 +1,1 @@
-"""The game: its moves, its state, its rules, and who is owed what. Pure functions."""
+"""The game of a dispute: moves, state, rules, and who is owed what. Pure functions."""

@@ -1,4 +1,4 @@
-"""The bisection: N-way cuts from a range of leaves to one, then into the finer tree below it, under chess clocks."""
+"""The bisection: N-way cuts from a range of leaves to one leaf, then in the finer tree below it, under chess clocks."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def choose(at: Context, move: Choose) -> State:
 
 
 def protest(at: Context, move: Protest) -> State:
-    """The challenger asks for a ruling about what lies at the board, instead of choosing."""
+    """Instead of choosing, the challenger asks for a ruling on the files that the prover put at the board."""
     return _to_ruling(at, move, ground=move.ground)
 
 
 def descend(at: Context, move: Descend) -> State:
-    """The prover opens the record that is left and names the tree of its operators."""
+    """The prover opens the last record, and names the tree of its operators."""
     dispute = at.dispute(move.dispute)
     allow(dispute.level > 1, "level", "this leaf is an operator, and there is nothing below it")
     _stands_in_the_tree(dispute, move.leaf, move.proof, dispute.low)
@@ -62,7 +62,7 @@ def descend(at: Context, move: Descend) -> State:
 
 
 def reveal(at: Context, move: Reveal) -> State:
-    """The prover opens the leaf that is left; it is ruled upon."""
+    """The prover opens the last leaf, and a ruling on it follows."""
     dispute = at.dispute(move.dispute)
     _stands_in_the_tree(dispute, move.leaf, move.proof, dispute.low)
     return _to_ruling(at, move, ground="leaf", leaf=move.leaf, data=move.data)
@@ -76,7 +76,7 @@ def concede(at: Context, move: Concede) -> State:
 
 
 def timeout(at: Context, move: Timeout) -> State:
-    """The party to move was silent for too long and loses; without a nonce in time, what was found before stands."""
+    """The party to move ran out of time and loses. If no nonce came in time, the finding before it stands."""
     dispute = at.dispute(move.dispute)
     if dispute.phase is Phase.DRAWING:
         allow(at.time >= dispute.deadline, "early", "the nonce can still come")
@@ -86,7 +86,7 @@ def timeout(at: Context, move: Timeout) -> State:
 
 
 def _moved(at: Context, move: BisectionMove, **changes: Any) -> State:
-    """The state after a party's move: its clock stopped, and the other has the extension at least."""
+    """The state after a party's move: the turn is counted, and the clocks are set for the next one."""
     dispute = at.dispute(move.dispute)
     return at.change_dispute(
         move.dispute, turn=dispute.turn + 1, clocks=_turned(dispute, at.time, at.rules.extension), **changes
@@ -98,7 +98,7 @@ def _to_ruling(at: Context, move: BisectionMove, **changes: Any) -> State:
 
 
 def _turned(dispute: Dispute, time: int, extension: int) -> Clocks:
-    """The clocks after a move: both have the extension at least, whoever moves next."""
+    """The clocks after a move: the mover's time is charged, and then both have at least the extension."""
     left = time_left(dispute, time)
     spent = {"challenger": left} if dispute.phase is Phase.CHOOSE else {"prover": left}
     clocks = replace(dispute.clocks, since=time, **spent)

@@ -1,13 +1,13 @@
-"""Checks of one operator that a contract can make itself: they convict the prover, and never clear it.
+"""Checks of one operator that a contract can make itself: they can convict the prover, but never clear it.
 
 Three kinds of evidence, all about the leaf that the prover opened:
 
-* edge: the operator reads a value that the operator which gave it gave with other bytes, or that comes later;
-* cast: a number was converted to F32 or F64 and is further than two units in the last place from itself;
-* product: a product of two F32 numbers is further than two units in the last place from the exact one.
+* edge: the operator reads a value with other bytes than its writer gave, or its writer comes later in the order;
+* cast: a number was converted to F32 or F64, and the result is off by more than two units in the last place;
+* product: a product of two F32 numbers is off by more than two units in the last place.
 
-Records are rebuilt from their parts into canonical JSON (RFC 8785), numbers are compared in integers: the contract
-does the same. Subnormal numbers, infinities and NaN are left to a committee.
+As in the contract, records are rebuilt from their parts into canonical JSON (RFC 8785), and numbers are compared as
+integers. Subnormal numbers, infinities and NaN are left to a committee.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CAST: Final = "aten._to_copy.default"
 PRODUCT: Final = "aten.mul.Tensor"
 NAME_MAX: Final = 1024
 ULPS: Final = 2
-"""How many units in the last place an honest kernel may be off here: more than any bound in `operators` allows."""
+"""Units in the last place that are allowed here: more than any bound in `operators` allows."""
 
 
 class Float(NamedTuple):
@@ -51,7 +51,7 @@ LAYOUTS: Final = {"F32": FloatLayout(4, 23, 127), "F64": FloatLayout(8, 52, 1023
 
 
 def convict(dispute: Dispute, evidence: Evidence) -> None:
-    """Refuse with code `evidence` unless it shows that the opened leaf cannot be honest."""
+    """Raise `RuleError` with code `evidence` unless the evidence shows that the opened leaf cannot be honest."""
     _require(_leaf(evidence.record) == dispute.leaf, "this is not the record that was opened")
     is_lean = not evidence.tensors if evidence.ground == "edge" else evidence.writer is None
     _require(is_lean, "the evidence holds parts that this ground does not need")
@@ -60,7 +60,7 @@ def convict(dispute: Dispute, evidence: Evidence) -> None:
 
 
 def record_bytes(form: RecordForm) -> bytes:
-    """The canonical bytes of the record; refused where a reference would need escaping."""
+    """The canonical bytes of a record; raises `RuleError` if a reference needs escaping, is too long or comes twice."""
     for name, _ in (*form.inputs, *form.outputs):
         _require(name.isascii() and name.isprintable() and not {'"', "\\"} & set(name), "a name needs escaping")
         _require(1 <= len(name) <= NAME_MAX, "a name is empty or too long for a reference")
@@ -95,21 +95,21 @@ def _is_a_wrong_product(dispute: Dispute, evidence: Evidence) -> bool:
 
 
 def _are_the_values(evidence: Evidence, read: tuple[TensorForm, ...], given: tuple[TensorForm, ...]) -> None:
-    """The record names exactly these tensors; the order of the names is that of the record."""
+    """Refuse unless the record names exactly these tensors, in the order of its names."""
     record = evidence.record
     _require(tuple(map(_digest, read)) == tuple(name for _, name in record.inputs), "other values were read")
     _require(tuple(map(_digest, given)) == tuple(name for _, name in record.outputs), "other values were given")
 
 
 def _place(tensor: TensorForm, evidence: Evidence) -> int:
-    """The element of a tensor that counts: of a tensor of one element, this one."""
+    """The flat place of the element to compare: the named one, or 0 in a tensor of shape ()."""
     result = evidence.tensors[-1]
     _require(tensor.shape in (result.shape, ()), "the shapes are neither equal nor that of one number")
     return 0 if tensor.shape == () else evidence.element
 
 
 def _is_far(exact: Float, found: Float, layout: FloatLayout) -> bool:
-    """Whether `found` is more than `ULPS` of its own last places away from `exact`."""
+    """Whether `found` differs from `exact` by more than `ULPS` units in its last place."""
     width = exact.mantissa.bit_length() - 1 + exact.exponent
     normal = 1 - layout.bias < width < layout.bias
     _require(normal and abs(exact.exponent - found.exponent) <= 128, "the numbers are too far apart for integers")

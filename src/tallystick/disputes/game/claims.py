@@ -1,4 +1,4 @@
-"""Claims: posted with a bond, contested inside a window, final after it."""
+"""Claims: posted with a bond, open to contests during a window, final after it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tallystick.disputes.game.state import Clocks, Dispute, Phase, PostedClaim, 
 
 
 def post(at: Context, move: Post) -> State:
-    """A new claim, open for one window."""
+    """Add a claim, which can be contested for one window."""
     claim = PostedClaim(
         prover=move.actor,
         root=move.root,
@@ -26,7 +26,7 @@ def post(at: Context, move: Post) -> State:
 
 
 def contest(at: Context, move: Contest) -> State:
-    """A new dispute; any number of them may be open on one claim, each against its own bond."""
+    """Add a dispute; any number may be open on one claim, each against its own bond."""
     claim = at.claim(move.claim)
     allow(claim.status is Status.OPEN, "closed", "the claim is final or slashed already")
     allow(at.time < claim.deadline, "window", "the challenge window of the claim is over")
@@ -50,7 +50,7 @@ def contest(at: Context, move: Contest) -> State:
 
 
 def finalise(at: Context, move: Finalise) -> State:
-    """The bond goes back once the window is over and every dispute is settled."""
+    """Close a claim and return its bond, once the window is over and every dispute is settled."""
     claim = at.claim(move.claim)
     allow(claim.status is Status.OPEN, "closed", "the claim is final or slashed already")
     allow(at.time >= claim.deadline, "early", "the challenge window of the claim is still open")
@@ -60,5 +60,5 @@ def finalise(at: Context, move: Finalise) -> State:
 
 
 def phase_of(low: int, high: int) -> Phase:
-    """A range of several leaves is cut; a single leaf is opened."""
+    """The phase for leaves [low, high): several leaves are cut, a single leaf is opened."""
     return Phase.LEAF if high - low == 1 else Phase.PARTITION

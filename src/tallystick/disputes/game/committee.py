@@ -1,4 +1,4 @@
-"""Committees: who can be drawn, whom a nonce draws, how a vote is committed to, and what the votes say."""
+"""Committees: who can be drawn, which members a nonce draws, how votes are committed to and counted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VOTE_CODES: Final = {Fault.PROVER: b"\x01", Fault.CHALLENGER: b"\x02", Fault.NOB
 
 
 def eligible(state: State, dispute: Dispute) -> tuple[str, ...]:
-    """The members that can be drawn, in the order of the rules: active, staked, and no party of the dispute."""
+    """The members that can be drawn, in the order of the rules: active, and no party of the dispute."""
     parties = (state.claims[dispute.claim].prover, dispute.challenger)
     return tuple(
         name
@@ -23,7 +23,7 @@ def eligible(state: State, dispute: Dispute) -> tuple[str, ...]:
 
 
 def seats(state: State, dispute: Dispute, wanted: int) -> int:
-    """The size of the next committee: `wanted`, or the largest odd number of members that there are."""
+    """The size of the next committee: `wanted`, but at most the largest odd number of eligible members."""
     found = min(wanted, len(eligible(state, dispute)))
     return found if found % 2 else max(found - 1, 0)
 
@@ -38,25 +38,25 @@ def draw(pool: tuple[str, ...], count: int, nonce: str, dispute: int, number: in
 
 
 def commitment(dispute: int, number: int, member: str, vote: Fault, salt: str) -> str:
-    """What a member publishes before it says how it votes in round `number`; nobody can copy it."""
+    """The hash by which a member commits to its vote in round `number`; it holds the member, so no copy counts."""
     message = _uint64(dispute) + _uint64(number) + party_bytes(member) + VOTE_CODES[vote] + bytes.fromhex(salt)
     return hashlib.sha256(b"tallystick/vote/v1\n" + message).hexdigest()
 
 
 def seal(prover: str, answer: Fault, salt: str) -> str:
-    """What a planted claim carries in the place where others carry random bytes."""
+    """The hash that a planted claim carries as `seal`, where other claims carry random bytes."""
     message = party_bytes(prover) + VOTE_CODES[answer] + bytes.fromhex(salt)
     return hashlib.sha256(b"tallystick/seal/v1\n" + message).hexdigest()
 
 
 def majority(votes: tuple[Fault | None, ...]) -> Fault:
-    """What more than half of the drawn members found; `NOBODY` where no finding has that many votes."""
+    """The finding of more than half of the drawn members; `NOBODY` if no finding has so many votes."""
     found, count = Counter(vote for vote in votes if vote is not None).most_common(1)[0] if any(votes) else (None, 0)
     return found if found is not None and 2 * count > len(votes) else Fault.NOBODY
 
 
 def undrawn(dispute: Dispute) -> Fault:
-    """What stands where no committee can be drawn: the finding that was appealed against, if there is one."""
+    """The finding that stands if no committee can be drawn: the appealed one, or `NOBODY` without an appeal."""
     return dispute.appeals[-1].against if dispute.appeals else Fault.NOBODY
 
 

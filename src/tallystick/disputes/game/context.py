@@ -1,4 +1,4 @@
-"""What a rule is asked with: the state, the claim and dispute it is about, and two clocks."""
+"""The context in which a rule is applied: the state and two times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tallystick.errors import RuleError
 
 @dataclass(frozen=True)
 class Context:
-    """A state at a moment: `now` is real time, in which money rests; `time` is game time, which pauses stop."""
+    """A state at a moment, in seconds: `now` is real time, for withdrawals; `time` is game time, which pauses stop."""
 
     state: State
     now: int
@@ -24,16 +24,16 @@ class Context:
         return self.state.rules
 
     def with_state(self, state: State) -> Context:
-        """The same moment, after something happened."""
+        """The context with another state, at the same moment."""
         return replace(self, state=state)
 
     def claim(self, number: int) -> PostedClaim:
-        """Claim `number`; refused where there is none."""
+        """Claim `number`; raises `RuleError` with code `unknown` if there is none."""
         allow(number < len(self.state.claims), "unknown", f"there is no claim {number}")
         return self.state.claims[number]
 
     def dispute(self, number: int) -> Dispute:
-        """Dispute `number`; refused where there is none."""
+        """Dispute `number`; raises `RuleError` with code `unknown` if there is none."""
         allow(number < len(self.state.disputes), "unknown", f"there is no dispute {number}")
         return self.state.disputes[number]
 
@@ -47,20 +47,20 @@ class Context:
 
 
 def allow(condition: bool, code: str, sentence: str) -> None:
-    """Refuse the move unless the condition holds."""
+    """Raise `RuleError` with `code` unless the condition holds."""
     if not condition:
         raise RuleError(code, sentence)
 
 
 def mover(claim: PostedClaim, dispute: Dispute) -> str | None:
-    """The party whose clock runs; nobody's in the phases of referee and committee."""
+    """The party whose clock runs; `None` in the phases of referee and committee."""
     if dispute.phase in (Phase.PARTITION, Phase.LEAF):
         return claim.prover
     return dispute.challenger if dispute.phase is Phase.CHOOSE else None
 
 
 def time_left(dispute: Dispute, time: int) -> int:
-    """The seconds that the party to move has left; not positive once it is late."""
+    """The seconds that the party to move has left; zero or less once it is late."""
     clocks = dispute.clocks
     left = clocks.challenger if dispute.phase is Phase.CHOOSE else clocks.prover
     return left - (time - clocks.since)

@@ -1,7 +1,7 @@
 """The game: one table of who may make which move in which phase, and two functions that read it.
 
-Every rule refuses with a code, the same on every coordinator. They are asked in this order: pause, existence, whether
-the dispute is over or moot, phase, actor, turn, clock, payment; then what is particular to the move.
+Every rule refuses a move with a code, which is the same on every coordinator. The rules are applied in this order:
+pause, existence, whether the dispute is over or moot, phase, actor, turn, clock, payment; then those of the move.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Who(Enum):
 
 @dataclass(frozen=True)
 class Transition:
-    """One line of the table: who, in which phases, and what happens; a bisection's moves race a clock."""
+    """One line of the table: who may move, in which phases, and the effect; timed moves need time on the clock."""
 
     who: Who
     phases: frozenset[Phase]
@@ -105,9 +105,9 @@ def apply(state: State, move: Move, now: int) -> State:
 
 
 def next_moves(state: State, party: str, now: int) -> tuple[MoveOption, ...]:
-    """The moves inside open disputes that `party` may make at `now`, each with the time until which it may.
+    """The moves inside open disputes that `party` may make at `now`, each with the seconds that are left for it.
 
-    Moves that wait for a window to end (`convene`, `tally`, `settle`) are offered before it ends too.
+    Moves that wait for the end of a window (`convene`, `tally`, `settle`) are listed before it ends too.
     """
     state = with_expired_pause_lifted(state, now)
     if state.pausing.since is not None:
@@ -161,13 +161,13 @@ def _is_made_by(at: Context, who: Who, move: Move, dispute: Dispute | None) -> N
 
 
 def _is_one(at: Context, who: Who, actor: str, dispute: Dispute | None) -> bool:
-    """Whether `actor` is somebody who may; anybody brings the nonce where the rules name no beacon."""
+    """Whether `actor` is a `who`; if the rules name no beacon, anybody may bring the nonce."""
     rules = at.rules
     if who is Who.ANYBODY or (who is Who.BEACON and rules.beacon is None):
         return True
     if who in (Who.REFEREE, Who.BEACON, Who.PLANTER, Who.GUARDIAN):
         return bool(actor == getattr(rules, who.value))
-    assert dispute is not None  # parties are parties of a dispute
+    assert dispute is not None  # only moves inside a dispute are for its parties
     parties = {Who.PROVER: at.claim(dispute.claim).prover, Who.CHALLENGER: dispute.challenger}
     return actor in parties.values() if who is Who.PARTY else actor == parties[who]
 

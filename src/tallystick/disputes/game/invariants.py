@@ -1,4 +1,4 @@
-"""What holds after every move: no money appears or disappears, and every bond has exactly one owner."""
+"""The invariants after every move: no money appears or disappears, and every bond has exactly one owner."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def broken(state: State) -> Iterator[str]:
 
 
 def held(state: State) -> int:
-    """All the money that belongs to somebody."""
+    """The sum of all bonds, deposits, stakes and credits."""
     claims = sum(claim.bond for claim in state.claims)
     disputes = sum(dispute.held for dispute in state.disputes)
     stakes = sum(member.stake for member in state.members.values())

@@ -1,4 +1,4 @@
-"""Money goes out by being asked for: it rests for a while first, and one party's refusal stops nobody else's pay."""
+"""Payments: a party withdraws what it is owed, after a delay. So no party can block the payment of another."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ CREDITS_PER_WITHDRAWAL: Final = 32
 
 
 def receive(state: State, amount: int) -> State:
-    """The state after money came in."""
+    """The state after `amount` came in."""
     return replace(state, balance=state.balance + amount)
 
 
 def credit(state: State, party: str, amount: int, now: int) -> State:
-    """The state in which `party` is owed `amount` more, from one delay after `now` on."""
+    """The state in which `party` is owed `amount` more, to be withdrawn from `withdrawal_delay` after `now` on."""
     if not amount:
         return state
     entry = Credit(amount, now + state.rules.withdrawal_delay)
@@ -26,7 +26,7 @@ def credit(state: State, party: str, amount: int, now: int) -> State:
 
 
 def withdraw(at: Context, move: Withdraw) -> State:
-    """The state after a party took out its ripe credits, the oldest first and so many at a time."""
+    """The state after a party withdrew its ripe credits, the oldest first, at most `CREDITS_PER_WITHDRAWAL` at once."""
     state, credits = at.state, at.state.owed.get(move.actor, ())
     ripe = [each for each in credits[:CREDITS_PER_WITHDRAWAL] if each.ripe <= at.now]
     allow(bool(ripe), "nothing", "nothing is owed to this party yet")
@@ -36,6 +36,6 @@ def withdraw(at: Context, move: Withdraw) -> State:
 
 
 def withdrawable(state: State, party: str, now: int) -> int:
-    """What `party` can take out by one withdrawal."""
+    """The amount that `party` can take out by one withdrawal."""
     credits = state.owed.get(party, ())[:CREDITS_PER_WITHDRAWAL]
     return sum(each.amount for each in credits if each.ripe <= now)

@@ -1,8 +1,8 @@
-"""The moves: everything that anybody can ask a coordinator for, as data.
+"""The moves: every request to a coordinator, as data.
 
-Each names its actor; moves that pay carry the amount as `value`. Moves inside a bisection carry `turn`, the number of
-moves of that dispute so far, so that a move repeated after a crash or a reorganised chain is refused and never
-applied twice. Hashes are written as 64 hexadecimal digits.
+Each move names its actor; moves that pay carry the amount as `value`. Moves inside a bisection carry `turn`, the number
+of moves of that dispute so far. So a move that is repeated after a crash or a reorganisation of the chain is refused,
+and never applied twice. Hashes are written as 64 hexadecimal digits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FaultText = Annotated[Fault, Field(strict=False)]
 
 
 class Act(Document):
-    """What all moves have."""
+    """The base of all moves; `pays` says whether the move carries a `value`."""
 
     pays: ClassVar[bool] = False
     actor: Party
@@ -40,7 +40,7 @@ class Cut(Document):
 
 
 class Post(Act):
-    """Claim that the tree `root` of `size` records is what an honest run gives; its leaves are operators at level 1."""
+    """Claim that an honest run gives the tree `root` of `size` leaves: records, or operators if `levels` is 1."""
 
     pays: ClassVar[bool] = True
     kind: Literal["post"] = "post"
@@ -53,7 +53,7 @@ class Post(Act):
 
 
 class Contest(Act):
-    """Say that leaves [low, high) of a claim hold a fault: before them the parties agree, after them they do not."""
+    """Contest leaves [low, high) of a claim: the parties agree before them and disagree after them."""
 
     pays: ClassVar[bool] = True
     kind: Literal["contest"] = "contest"
@@ -64,7 +64,7 @@ class Contest(Act):
 
 
 class Partition(Act):
-    """The prover's leaves at the ends of all children but the last; `data` holds what crosses the cuts."""
+    """Open the leaves at the ends of all children but the last; `data` holds the values that cross the cuts."""
 
     kind: Literal["partition"] = "partition"
     dispute: Count
@@ -74,7 +74,7 @@ class Partition(Act):
 
 
 class Choose(Act):
-    """The first child whose inputs agree and whose outputs leave the tolerance."""
+    """Name the first child whose inputs agree and whose outputs leave the tolerance."""
 
     kind: Literal["choose"] = "choose"
     dispute: Count
@@ -83,7 +83,7 @@ class Choose(Act):
 
 
 class Protest(Act):
-    """Instead of a choice: what the prover put at the board does not hang together, or its errors are aligned."""
+    """Object, instead of choosing: the prover's files at the board are inconsistent, or its errors are aligned."""
 
     kind: Literal["protest"] = "protest"
     dispute: Count
@@ -92,7 +92,7 @@ class Protest(Act):
 
 
 class Descend(Act):
-    """Open the one record that is left, and name the finer tree of the operators below it."""
+    """Open the last record, and name the finer tree of the operators below it."""
 
     kind: Literal["descend"] = "descend"
     dispute: Count
@@ -105,7 +105,7 @@ class Descend(Act):
 
 
 class Reveal(Act):
-    """Open the one leaf that is left; `data` holds the operator with the values it read and gave."""
+    """Open the last leaf; `data` holds the operator with the values that it read and gave."""
 
     kind: Literal["reveal"] = "reveal"
     dispute: Count
@@ -116,10 +116,10 @@ class Reveal(Act):
 
 
 class Pinpoint(Act):
-    """Say which element of the opened operator is wrong; what is named last counts, until a committee is drawn.
+    """Name the wrong element of the opened operator; the last one counts, until a committee is drawn.
 
-    `result` is the number of a result among those of the operator, as references to results carry it (`n12` is 0,
-    `n12.1` is 1), and `element` a flat place in it, in row-major order.
+    `result` is the number of a result of the operator, as in references to results (`n12` is 0, `n12.1` is 1).
+    `element` is a flat place in it, in row-major order.
     """
 
     kind: Literal["pinpoint"] = "pinpoint"
@@ -129,21 +129,21 @@ class Pinpoint(Act):
 
 
 class Concede(Act):
-    """Give up."""
+    """Give up the dispute and lose it."""
 
     kind: Literal["concede"] = "concede"
     dispute: Count
 
 
 class Timeout(Act):
-    """State that the clock of the party to move has run out, or that the nonce of a draw has not come in time."""
+    """Report that the party to move has run out of time, or that the nonce of a draw did not come in time."""
 
     kind: Literal["timeout"] = "timeout"
     dispute: Count
 
 
 class Rule(Act):
-    """The referee's ruling, with the digest of its reasons."""
+    """Rule on the dispute as the referee, with the digest of the reasons."""
 
     kind: Literal["rule"] = "rule"
     dispute: Count
@@ -152,7 +152,7 @@ class Rule(Act):
 
 
 class RecordForm(Document):
-    """An operator record by its parts; its canonical bytes are rebuilt from them."""
+    """An operator record as its parts, from which its canonical bytes are rebuilt."""
 
     node: Count
     operator: Annotated[str, Field(pattern=r"^[a-z]+(\.[A-Za-z0-9_]+)+$", max_length=128)]
@@ -161,7 +161,7 @@ class RecordForm(Document):
 
 
 class TensorForm(Document):
-    """A small tensor by its parts: one chunk of at most 4,096 bytes, in hexadecimal digits."""
+    """A small tensor as its parts; `data` is one chunk of at most 4,096 bytes, in hexadecimal digits."""
 
     dtype: Literal["F32", "F64"]
     shape: Annotated[tuple[Count, ...], Field(max_length=8)]
@@ -177,7 +177,7 @@ class ValueWriter(Document):
 
 
 class Evidence(Document):
-    """What anybody can check within a few hundred operations (`cheap`)."""
+    """Evidence that anybody can check within a few hundred operations (`cheap`)."""
 
     ground: Literal["edge", "cast", "product"]
     record: RecordForm
@@ -187,7 +187,7 @@ class Evidence(Document):
 
 
 class Prove(Act):
-    """Convict the prover by a check that every coordinator makes itself."""
+    """Convict the prover by evidence that every coordinator checks itself."""
 
     kind: Literal["prove"] = "prove"
     dispute: Count
@@ -202,7 +202,7 @@ class Convene(Act):
 
 
 class Draw(Act):
-    """The nonce that draws the committee, from after it was called."""
+    """Draw the committee by a nonce that was made after the committee was called."""
 
     kind: Literal["draw"] = "draw"
     dispute: Count
@@ -210,7 +210,7 @@ class Draw(Act):
 
 
 class Vote(Act):
-    """A member's commitment to its vote (`voting.commitment`)."""
+    """Commit to a vote as a member (`committee.commitment`)."""
 
     kind: Literal["vote"] = "vote"
     dispute: Count
@@ -218,7 +218,7 @@ class Vote(Act):
 
 
 class Disclose(Act):
-    """The vote that was committed to."""
+    """Show the vote that was committed to, with its salt."""
 
     kind: Literal["disclose"] = "disclose"
     dispute: Count
@@ -227,14 +227,14 @@ class Disclose(Act):
 
 
 class Tally(Act):
-    """Add the votes up."""
+    """Count the votes."""
 
     kind: Literal["tally"] = "tally"
     dispute: Count
 
 
 class Appeal(Act):
-    """Ask a larger committee; pays its fees and a bond that is lost if nothing changes."""
+    """Ask a larger committee; pays its fees, and a bond that is lost if the finding stays the same."""
 
     pays: ClassVar[bool] = True
     kind: Literal["appeal"] = "appeal"
@@ -243,7 +243,7 @@ class Appeal(Act):
 
 
 class Settle(Act):
-    """Let the votes take effect once nobody has appealed."""
+    """Let the votes take effect after the time to appeal."""
 
     kind: Literal["settle"] = "settle"
     dispute: Count
@@ -257,7 +257,7 @@ class Dismiss(Act):
 
 
 class Unseal(Act):
-    """The planter shows that the claim of a dispute was planted, and what the answer was."""
+    """Show, as the planter, that the claim of a dispute was planted, and what the right answer was."""
 
     kind: Literal["unseal"] = "unseal"
     dispute: Count
@@ -273,7 +273,7 @@ class Finalise(Act):
 
 
 class Enlist(Act):
-    """Stake as a member, so as to be drawn."""
+    """Stake as a member, to be drawn for committees."""
 
     pays: ClassVar[bool] = True
     kind: Literal["enlist"] = "enlist"
@@ -281,19 +281,19 @@ class Enlist(Act):
 
 
 class Retire(Act):
-    """Stop being drawn, and get the stake back."""
+    """Leave the pool of members, and get the stake back."""
 
     kind: Literal["retire"] = "retire"
 
 
 class Withdraw(Act):
-    """Take out what is owed and has rested long enough."""
+    """Take out what is owed, after its delay."""
 
     kind: Literal["withdraw"] = "withdraw"
 
 
 class Pause(Act):
-    """Stop game time, for a while."""
+    """Stop game time, for at most `pause_max` seconds."""
 
     kind: Literal["pause"] = "pause"
 
@@ -350,5 +350,5 @@ def read_move(line: bytes, what: str = "move") -> Move:
 
 
 def value_of(move: Move) -> int:
-    """What a move pays."""
+    """The amount that a move pays, 0 for most."""
     return move.value if isinstance(move, Post | Contest | Appeal | Enlist) else 0

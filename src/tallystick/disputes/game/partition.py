@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def bounds(low: int, high: int, ways: int) -> tuple[int, ...]:
-    """Where the children of [low, high) begin, and `high` at the end: min(ways, high − low) of them, none empty."""
+    """The places where the children of [low, high) begin, then `high`; there are min(ways, high − low), none empty."""
     parts = min(ways, high - low)
     return tuple(low + k * (high - low) // parts for k in range(parts + 1))
 
@@ -21,7 +21,7 @@ def child(low: int, high: int, ways: int, number: int) -> tuple[int, int]:
 
 
 def rounds(size: int, ways: int) -> int:
-    """The most partitions that it takes to get from `size` leaves to one."""
+    """The largest number of partitions needed from `size` leaves to one."""
     count = 0
     while size > 1:
         size, count = -(-size // min(ways, size)), count + 1

@@ -1,7 +1,7 @@
-"""What a party's program asks of what it holds: the prover's trace, the challenger's doubts, a judge's ruling.
+"""The interfaces between a party's program and its computation: the prover's trace, the challenger's doubter, a judge.
 
-Files are named as in the directory that they come from (`opening.json`, `operators.jsonl`, `tensors/….safetensors`);
-at the board a `Manifest` lists them, and its blob digest is the `data` of a move, or the `statement` of a claim.
+Files have the names of the directory that they come from (`opening.json`, `operators.jsonl`, `tensors/….safetensors`).
+At the board a `Manifest` lists them; its blob digest is the `data` of a move or the `statement` of a claim.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class OpenedLeaves:
 
 @dataclass(frozen=True)
 class Descent:
-    """The prover's answer at a record: the record with its proof, the tree of its operators, and the files behind."""
+    """The prover's answer at a record: the record with its proof, the tree of its operators, and their files."""
 
     record: Cut
     root: str
@@ -48,8 +48,8 @@ class Descended:
 class DisputeView:
     """A dispute as a party sees it: the claim's files in `statement`, those of the prover's moves in `turns`.
 
-    Each is a folder; `turns` stand in the order of the moves. Which of them opened the operators says the move that
-    did, `descended`: what files are in a folder is the prover's choice.
+    Each is a folder; `turns` are in the order of the moves. `descended` is the move that opened the operators. It is
+    taken from the moves and not from the files, because the prover chooses the files of a folder.
     """
 
     claim: PostedClaim
@@ -61,18 +61,18 @@ class DisputeView:
 
 
 class Trace(Protocol):
-    """What a prover can open of one claim, from its run directory, by replaying no more than is asked."""
+    """What a prover can open of one claim, from its run directory, replaying no more than necessary."""
 
     def partition(self, dispute: Dispute, places: Sequence[int]) -> OpenedLeaves:
         """The leaves at `places`, and what crosses the cuts after them."""
         ...
 
     def descend(self, dispute: Dispute) -> Descent | None:
-        """The operators below the record that is left; `None` if this record has none and is to be revealed."""
+        """The operators below the last record; `None` if it has none and has to be revealed."""
         ...
 
     def reveal(self, dispute: Dispute) -> OpenedLeaves:
-        """The leaf that is left, with the values that it read and gave."""
+        """The last leaf, with the values that it read and gave."""
         ...
 
 
@@ -92,7 +92,7 @@ class Doubter(Protocol):
     """How a challenger finds where a claim goes wrong."""
 
     def doubt(self, claim: PostedClaim, statement: Path) -> Doubt | None:
-        """What to contest of a claim, by recomputing it; `None` for nothing."""
+        """The leaves of a claim to contest, found by recomputing it; `None` if there are none."""
         ...
 
     def choose(self, answered: DisputeView, children: Sequence[tuple[int, int]]) -> int | Ground:
@@ -101,8 +101,8 @@ class Doubter(Protocol):
 
 
 class Judge(Protocol):
-    """What a referee or a member of a committee finds."""
+    """How a referee or a member of a committee finds who is at fault."""
 
     def rule(self, answered: DisputeView, nonce: str | None = None) -> tuple[Fault | None, str]:
-        """Who is at fault and why; `None` where a committee has to decide, or a member cannot tell."""
+        """Who is at fault and why; `None` if a committee has to decide, or a member cannot decide."""
         ...

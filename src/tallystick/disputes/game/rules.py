@@ -18,7 +18,7 @@ RESULT_MAX: Final = (1 << 32) - 1
 ELEMENT_MAX: Final = (1 << 48) - 1
 
 Party = Annotated[str, Field(pattern=r"^(0x[0-9a-f]{40}|[0-9a-f]{64})$")]
-"""An Ethereum address, or an Ed25519 key: what a party signs its moves with."""
+"""The name of a party: the Ethereum address or the public Ed25519 key with which it signs its moves."""
 Money = Annotated[int, Field(ge=0, le=MONEY_MAX)]
 """An amount in the coordinator's unit: gwei on Ethereum."""
 Seconds = Annotated[int, Field(ge=1, le=1 << 32)]
@@ -30,11 +30,11 @@ DAY: Final = 24 * HOUR
 
 
 class Rules(Document):
-    """What everybody agrees on before the first claim.
+    """The rules that all parties accept before the first claim.
 
-    `reward` is the share of the prover's bond, in thousandths, that goes to the challenger that was right; the rest
-    goes to the treasury, so that accusing oneself costs. An empty `referee` means that no single party rules, an empty
-    `beacon` that anybody may bring the nonce (a contract draws it itself), an empty `guardian` that nobody can pause.
+    `reward` is the share of the prover's bond, in thousandths, for the challenger that was right. The rest goes to the
+    treasury, so that a prover that accuses itself loses money. Without a `referee` no single party rules. Without a
+    `beacon` anybody may bring the nonce (a contract draws it itself). Without a `guardian` nobody can pause.
     """
 
     prover_bond: Money = 1_000_000
@@ -75,12 +75,12 @@ class Rules(Document):
 
     @property
     def deposit(self) -> int:
-        """What a challenger advances for the first committee: whoever asks for a judgement pays for it first."""
+        """The fees of the first committee, which the challenger pays in advance because it asks for the judgement."""
         return self.vote_fee * self.committee
 
     @property
     def holding(self) -> int:
-        """How long a vote can be held against a member once it is counted: what may follow it, and one delay."""
+        """How long after its count a vote can cost a member its stake: all later rounds, and one withdrawal delay."""
         committee = 2 * self.vote_window + self.reveal_window + self.appeal_window
         return self.appeals * committee + self.appeal_window + self.withdrawal_delay
 

@@ -12,19 +12,19 @@ from tallystick.judging.fault import Fault
 
 
 def rule(at: Context, move: Rule) -> State:
-    """The referee's word ends the dispute; where it cannot decide, it convenes a committee instead."""
+    """The referee's ruling ends the dispute; if the referee cannot decide, it convenes a committee instead."""
     return settle(at, move.dispute, move.fault)
 
 
 def pinpoint(at: Context, move: Pinpoint) -> State:
-    """The challenger stakes the dispute on one element of the operator that was opened; it may think better of it."""
+    """The challenger names one wrong element of the opened operator; it may replace it by another."""
     dispute = at.dispute(move.dispute)
     allow(_is_operator(dispute), "level", "only an operator that was opened has elements")
     return at.change_dispute(move.dispute, element=(move.result, move.element)).state
 
 
 def prove(at: Context, move: Prove) -> State:
-    """Evidence that convicts the prover ends the dispute; other evidence is refused and changes nothing."""
+    """Evidence that convicts the prover ends the dispute; other evidence is refused."""
     dispute = at.dispute(move.dispute)
     allow(_is_operator(dispute), "level", "evidence is about an operator that was opened")
     convict(dispute, move.evidence)
@@ -32,7 +32,7 @@ def prove(at: Context, move: Prove) -> State:
 
 
 def convene(at: Context, move: Convene) -> State:
-    """The referee, or anybody after its window, calls a committee; without members nothing can be decided."""
+    """The referee, or anybody after its window, calls a committee; without members the dispute ends undecided."""
     dispute = at.dispute(move.dispute)
     in_time = at.time >= dispute.deadline or move.actor == at.rules.referee
     allow(in_time, "early", "the referee's window is still open")
@@ -44,5 +44,5 @@ def convene(at: Context, move: Convene) -> State:
 
 
 def _is_operator(dispute: Dispute) -> bool:
-    """Whether the leaf that is ruled upon is an operator that was revealed, and neither a record nor a protest."""
+    """Whether the ruling is about a revealed operator, and not about a record or a protest."""
     return dispute.level == 1 and dispute.ground == "leaf"

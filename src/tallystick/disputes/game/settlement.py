@@ -1,4 +1,4 @@
-"""Who gets what when a dispute ends: every bond leaves exactly once."""
+"""Who is paid what when a dispute ends: every bond is paid out exactly once."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tallystick.judging.fault import Fault
 
 
 def settle(at: Context, number: int, fault: Fault) -> State:
-    """The state in which dispute `number` is over, and its money owed to whom it belongs."""
+    """The state in which dispute `number` is over, and its money is owed to its owners."""
     return _closed(_shared_out(_appeals_returned(at, number, fault), number, fault), number, fault).state
 
 
 def dismiss(at: Context, number: int) -> State:
-    """The state in which a dispute over a slashed claim is over: everybody gets back what is left."""
+    """The state in which a dispute over a slashed claim is over: each party gets back what is left of its money."""
     dispute = at.dispute(number)
     for each in dispute.appeals:
         at = _paid(at, each.party, each.bond)
@@ -25,7 +25,7 @@ def dismiss(at: Context, number: int) -> State:
 
 
 def _appeals_returned(at: Context, number: int, fault: Fault) -> Context:
-    """An appeal's bond goes back if the appeal was right, and to the other party if not."""
+    """Return the bond of each appeal that was right, and pay that of a wrong one to the other party."""
     dispute = at.dispute(number)
     prover = at.claim(dispute.claim).prover
     for each in dispute.appeals:
@@ -43,7 +43,7 @@ def _shared_out(at: Context, number: int, fault: Fault) -> Context:
 
 
 def _prover_slashed(at: Context, dispute: Dispute) -> Context:
-    """The challenger is made whole and rewarded out of the prover's bond; the rest is the treasury's."""
+    """Pay the challenger's costs and its reward from the prover's bond, and the rest to the treasury."""
     claim = at.claim(dispute.claim)
     spent = max(0, at.rules.deposit - dispute.deposit)
     reward = (claim.bond - spent) * at.rules.reward // 1000
@@ -66,7 +66,7 @@ def _paid(at: Context, party: str, amount: int) -> Context:
 
 
 def _released(at: Context, dispute: Dispute) -> Context:
-    """Members of a committee that never counted its votes are free again."""
+    """Release the members of a committee whose votes were never counted."""
     if dispute.phase not in (Phase.COMMITTING, Phase.REVEALING):
         return at
     members = dict(at.state.members)

@@ -1,4 +1,4 @@
-"""Everything a coordinator knows, as frozen data: claims, disputes, members, and whose money it holds."""
+"""The state of a coordinator, as frozen data: claims, disputes, members, and whose money it holds."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tallystick.disputes.game.rules import Rules
 from tallystick.judging.fault import Fault
 
 Tree: TypeAlias = tuple[str, int, int]
-"""Root, size and levels of what is claimed."""
+"""Root, size and levels of a claimed tree."""
 
 
 class Status(StrEnum):
-    """Where a claim stands."""
+    """The status of a claim."""
 
     OPEN = "open"
     FINAL = "final"
@@ -25,7 +25,7 @@ class Status(StrEnum):
 
 
 class Phase(StrEnum):
-    """Where a dispute stands."""
+    """The phase of a dispute: whose move, or which decision, comes next."""
 
     PARTITION = "partition"
     CHOOSE = "choose"
@@ -40,7 +40,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True)
 class PostedClaim:
-    """A tree of records that somebody answers for with `bond`; `disputes` are open on it."""
+    """A tree of records that a prover backs with `bond`; `disputes` is the number of open disputes over it."""
 
     prover: str
     root: str
@@ -55,13 +55,13 @@ class PostedClaim:
 
     @property
     def tree(self) -> Tree:
-        """What it claims: root, size, and levels."""
+        """Root, size and levels of the claimed tree."""
         return self.root, self.size, self.levels
 
 
 @dataclass(frozen=True)
 class Clocks:
-    """The seconds that each party has left, as of `since`, when the turn began."""
+    """The seconds that each party had left at the time `since`, when the turn began."""
 
     prover: int
     challenger: int
@@ -70,7 +70,7 @@ class Clocks:
 
 @dataclass(frozen=True)
 class Round:
-    """One committee: who was drawn, and what each committed to and disclosed ("" and `None` for nothing yet)."""
+    """One committee: its members, and the commitment and vote of each ("" and `None` for nothing yet)."""
 
     drawn: tuple[str, ...]
     commitments: tuple[str, ...]
@@ -79,7 +79,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Appealed:
-    """An appeal: by whom, against which finding, and the bond that rides on it."""
+    """An appeal: by which party, against which finding, and its bond."""
 
     party: str
     against: Fault
@@ -88,12 +88,12 @@ class Appealed:
 
 @dataclass(frozen=True)
 class Dispute:
-    """Leaves [low, high) of a tree, contested.
+    """A dispute over leaves [low, high) of the tree `root` of `size` leaves.
 
-    `level` counts down to 1, where leaves are operators. `cuts` are the leaves of the last partition, `leaf` the one
-    that was opened, `data` what lies at the board for the last of the prover's moves. `deadline` belongs to phases
-    without a party to move, `size` of the next committee to `DRAWING`. `deposit` pays committees. `element` is the one
-    that the challenger named, by its result and its flat place.
+    `level` counts down to 1, where leaves are operators. `cuts` are the leaves of the last partition, `leaf` is the
+    opened leaf, and `data` names the files at the board of the prover's last move. `deadline` is the end of a phase
+    without a party to move, and `seats` the size of the committee to draw. `deposit` pays committees. `element` is the
+    one that the challenger named, by its result and its flat place.
     """
 
     claim: int
@@ -128,7 +128,7 @@ class Dispute:
 
 @dataclass(frozen=True)
 class MemberStake:
-    """A member's stake, and how it stands: drawn in `serving` committees now, and bound until `bound_until`."""
+    """A member's stake. The member serves in `serving` committees now, and cannot retire before `bound_until`."""
 
     stake: int
     is_active: bool = True
@@ -138,7 +138,7 @@ class MemberStake:
 
 @dataclass(frozen=True)
 class Credit:
-    """Money that somebody is owed and may take out from `ripe` on, in real time."""
+    """Money that a party is owed, and may withdraw from the real time `ripe` on."""
 
     amount: int
     ripe: int
@@ -146,7 +146,7 @@ class Credit:
 
 @dataclass(frozen=True)
 class Pausing:
-    """When game time was stopped (`None` while it runs), how long it stood still in all, and when it may be again."""
+    """When game time stopped (`None` while it runs), the seconds of all past pauses, and when the next is allowed."""
 
     since: int | None = None
     total: int = 0
@@ -158,7 +158,7 @@ Owed: TypeAlias = Mapping[str, tuple[Credit, ...]]
 
 @dataclass(frozen=True)
 class State:
-    """All of it. `balance` is the money that came in and has not gone out."""
+    """The whole state. `balance` is the money that came in and has not gone out."""
 
     rules: Rules
     claims: tuple[PostedClaim, ...] = ()

@@ -18,7 +18,7 @@ Entry = TypeVar("Entry")
 
 
 def enlist(at: Context, move: Enlist) -> State:
-    """A member of the rules stakes, and can be drawn."""
+    """A member that the rules list pays its stake, and can be drawn."""
     allow(move.actor in at.rules.members, "actor", "the rules do not list this member")
     held = at.state.members.get(move.actor)
     allow(held is None or not held.stake, "enlisted", "this member has a stake already")
@@ -27,7 +27,7 @@ def enlist(at: Context, move: Enlist) -> State:
 
 
 def retire(at: Context, move: Retire) -> State:
-    """A member that sits in no committee gets its stake back, once no planted case can show any more."""
+    """A member of no current committee gets its stake back, once none of its votes can be found wrong any more."""
     held = at.state.members.get(move.actor, MemberStake(stake=0))
     allow(held.stake > 0, "actor", "this member has no stake")
     allow(held.serving == 0, "serving", "this member sits in a committee")
@@ -37,7 +37,7 @@ def retire(at: Context, move: Retire) -> State:
 
 
 def draw(at: Context, move: Draw) -> State:
-    """The nonce draws the committee among those who can be drawn now."""
+    """The nonce draws the committee from the members that are eligible now."""
     dispute = at.dispute(move.dispute)
     count = seats(at.state, dispute, dispute.seats)
     if not count:
@@ -54,7 +54,7 @@ def draw(at: Context, move: Draw) -> State:
 
 
 def vote(at: Context, move: Vote) -> State:
-    """A drawn member commits to its vote, once; when all have, they may disclose."""
+    """A drawn member commits to its vote, once; when all have done so, they may disclose."""
     dispute = at.dispute(move.dispute)
     allow(at.time < dispute.deadline, "late", "the time to commit to a vote is over")
     seat = _seat(dispute, move.actor)
@@ -95,7 +95,7 @@ def tally(at: Context, move: Tally) -> State:
 
 
 def appeal(at: Context, move: Appeal) -> State:
-    """Whoever the finding goes against, either party if it goes against nobody, asks a committee of 2m + 1."""
+    """The party found at fault (either one, if nobody was) asks a committee of 2m + 1 members."""
     dispute = at.dispute(move.dispute)
     assert dispute.fault is not None  # set by `tally`
     allow(at.time < dispute.deadline, "late", "the time to appeal is over")
@@ -122,12 +122,12 @@ def settle(at: Context, move: Settle) -> State:
 
 
 def dismiss(at: Context, move: Dismiss) -> State:
-    """A dispute over a claim that is slashed already has nothing to decide."""
+    """Close a dispute over a claim that another dispute slashed: there is nothing left to decide."""
     return dismissed(at, move.dispute)
 
 
 def unseal(at: Context, move: Unseal) -> State:
-    """Members who voted against a planted answer lose their stake and are drawn no more."""
+    """Members who voted against a planted answer lose their stake, and are not drawn again."""
     dispute = at.dispute(move.dispute)
     claim = at.claim(dispute.claim)
     allow(not dispute.is_unsealed, "again", "this dispute has been unsealed already")
@@ -140,7 +140,7 @@ def unseal(at: Context, move: Unseal) -> State:
 
 
 def next_seats(dispute: Dispute) -> int:
-    """How many members an appeal draws."""
+    """The number of members that an appeal draws: 2m + 1 after a committee of m."""
     return 2 * len(dispute.rounds[-1].drawn) + 1
 
 
@@ -168,7 +168,7 @@ def _is_over(at: Context, dispute: Dispute, sitting: Round) -> bool:
 
 
 def _paid_for(at: Context, number: int, sitting: Round) -> Context:
-    """Each seat costs its fee: it goes to the member that voted, and with a fine to the treasury if it did not."""
+    """Pay the fee of each seat to the member that voted; if it did not, to the treasury, with a fine."""
     fee = at.rules.vote_fee
     for name, cast in zip(sitting.drawn, sitting.votes, strict=True):
         member = at.state.members[name]
@@ -181,7 +181,7 @@ def _paid_for(at: Context, number: int, sitting: Round) -> Context:
 
 
 def _fined(at: Context, name: str, fine: int) -> Context:
-    """Part of a stake goes to the treasury; a member whose stake cannot pay another fine is drawn no more."""
+    """Move part of a stake to the treasury; a member whose stake cannot pay another fine is not drawn again."""
     member = at.state.members[name]
     taken = min(fine, member.stake)
     left = member.stake - taken

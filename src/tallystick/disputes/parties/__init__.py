@@ -1,1 +1,1 @@
-"""The programs of the parties: each watches a coordinator and makes its party's moves, through any crash."""
+"""The programs of the parties: each reads a coordinator, makes its party's moves, and continues after any crash."""

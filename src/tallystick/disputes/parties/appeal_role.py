@@ -14,7 +14,7 @@ from tallystick.judging.fault import Fault
 
 @dataclass(frozen=True)
 class AppealRole:
-    """Appeals findings against this party; a finding that nobody is at fault returns the bond and is not appealed."""
+    """Appeals findings against this party, but not a finding that nobody is at fault, which returns the bonds."""
 
     def tasks(self, view: GameView) -> Iterator[PartyTask]:
         """The findings that can be appealed."""

@@ -1,7 +1,7 @@
-"""Audits in a process of their own, so that a program whose audit takes days answers its disputes meanwhile.
+"""Audits in a separate process, so that a program can answer its disputes during an audit of many hours.
 
-The program starts the process, and reads from its workspace what the process wrote there: nothing is lost when either
-is killed but the audit that was going on. The process ends with the program, however that ends.
+The program starts the process, and reads from its workspace what the process wrote there. If either is killed, only the
+audit in progress is lost. The process ends with the program, however that ends.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ REASON_MAX: Final = 4096
 
 
 class RecallingDoubter(Doubter, Protocol):
-    """A doubter that takes the finding of another one of its kind for its own."""
+    """A doubter that accepts the findings of another process."""
 
     def recall(self, claim: PostedClaim, statement: Path, found: Doubt | None) -> None:
-        """Take over what was found of a claim, so that it is not computed again."""
+        """Store what was found about a claim, so that it is not computed again."""
         ...
 
 
 @dataclass(frozen=True)
 class Worker:
-    """A process that audits one claim, and the note that it leaves when it is done."""
+    """A process that audits one claim, and the key of the note that it writes at its end."""
 
     process: SpawnProcess
     note: str
@@ -48,11 +48,11 @@ class Worker:
 
 @dataclass
 class AuditProcess:
-    """Audits claims in a process of their own, one at a time; implements `Auditor`.
+    """Audits claims in a separate process, one at a time; implements `Auditor`.
 
-    `make` makes the doubter of that process there: a function or class of a module, or a `partial` of one, that takes
-    no more. `doubter` is that of this process, and never audits. A script that uses this needs the line
-    `if __name__ == "__main__":`, as everything that starts Python processes does.
+    `make` is called without arguments in that process and makes its doubter. It has to be picklable: a function or
+    class of a module, or a `partial` of one. `doubter` belongs to this process, and never audits. A script that uses
+    this class needs the line `if __name__ == "__main__":`, as every script that starts Python processes does.
     """
 
     workspace: Workspace
@@ -68,7 +68,7 @@ class AuditProcess:
         self.close()
 
     def close(self) -> None:
-        """End the audit that is going on."""
+        """End the audit in progress."""
         if self.worker is not None:
             self.worker.process.kill()
             self.worker.process.join()
@@ -76,9 +76,9 @@ class AuditProcess:
         self.asked.clear()
 
     def find(self, claim: PostedClaim, statement: Path) -> AuditFinding | None:
-        """What was found of a claim; otherwise its audit begins, or waits until the one that is going on has ended.
+        """What was found about a claim; `None` if its audit begins now, is in progress or waits for another audit.
 
-        Raises `UnavailableError` where the audit failed; asked again, it begins anew.
+        Raises `UnavailableError` if the audit failed; the next call starts it again.
         """
         self._let_go()
         if self._recall(claim, statement):
@@ -106,7 +106,7 @@ class AuditProcess:
         return self.doubter.choose(answered, children)
 
     def _recall(self, claim: PostedClaim, statement: Path) -> bool:
-        """Whether there is a finding, which the doubter of this process now has too."""
+        """Whether there is a finding; if so, give it to the doubter of this process."""
         noted = self.workspace.note(_note(claim)) or {}
         doubt = read_doubt(noted.get("doubt"))
         if "doubt" not in noted or (doubt is None and noted["doubt"] is not None):
@@ -115,10 +115,10 @@ class AuditProcess:
         return True
 
     def _let_go(self) -> None:
-        """Part with a process that has written its note, or has ended without one and so failed."""
+        """Close a process that has written its note, or that ended without one and so failed."""
         if self.worker is None:
             return
-        is_alive = self.worker.process.is_alive()  # asked first: it may write its note and end now
+        is_alive = self.worker.process.is_alive()  # read before the note: the process may write it and end now
         if self.workspace.note(self.worker.note) is None:
             if is_alive:
                 return
@@ -127,7 +127,7 @@ class AuditProcess:
         self.close()
 
     def _raise_failure(self, claim: PostedClaim) -> None:
-        """Raise what an audit failed by, once."""
+        """Raise the failure of an audit, once: the note of it is dropped."""
         noted = self.workspace.note(_note(claim))
         if noted is not None:
             self.workspace.drop_note(_note(claim))
@@ -143,9 +143,9 @@ class AuditProcess:
 
 
 def audit(make: Callable[[], Doubter], claim: bytes, statement: str, note: str) -> None:
-    """Audit a claim, given as JSON, and write down what was found, or what the audit failed by.
+    """Audit a claim, given as JSON, and write the finding or the failure to the file `note`.
 
-    What this process is given comes from its own program alone; of the prover's it reads files, and unpickles nothing.
+    All arguments come from the own program. The prover's files are only read; nothing of them is unpickled.
     """
     Thread(target=_end_with_parent, daemon=True).start()
     fields = cast(dict[str, Any], decode(claim, "claim"))
@@ -166,17 +166,17 @@ def _audited(make: Callable[[], Doubter], claim: PostedClaim, statement: Path) -
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C is for the program alone, which then ends the process: what starts here inherits that it is held off."""
-    resource_tracker.ensure_running()  # starts with the first process, and lets interrupts in again
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    """Block SIGINT in processes that start inside: Ctrl-C is for the program alone, which then ends its process."""
+    resource_tracker.ensure_running()  # it starts with the first process, and unblocks SIGINT again
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
 
 def _end_with_parent() -> None:
-    """However the program ended: nobody would read what is found."""
+    """End this process when the program has ended, because nothing would read the finding."""
     parent = parent_process()
     assert parent is not None  # this runs in a process that was started by one
     parent.join()

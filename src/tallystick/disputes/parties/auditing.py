@@ -1,4 +1,4 @@
-"""How a challenger finds what it contests: by an audit in its own process, or in another one."""
+"""How a challenger finds what it contests: by an audit in its own process, or in a separate one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tallystick.disputes.game.state import PostedClaim
 
 @dataclass(frozen=True)
 class AuditFinding:
-    """What an audit found: something to contest, or nothing."""
+    """The result of an audit: a doubt, or `None` if there is nothing to contest."""
 
     doubt: Doubt | None
 
@@ -23,15 +23,15 @@ class Auditor(Protocol):
     """A challenger's audits of claims, and its choices in disputes over them."""
 
     def find(self, claim: PostedClaim, statement: Path) -> AuditFinding | None:
-        """What an audit of a claim found; `None` if it goes on in another process. Raises what it failed by."""
+        """The result of the audit of a claim; `None` while another process computes it. Raises the audit's failure."""
         ...
 
     def is_pending(self, claim: PostedClaim) -> bool:
-        """Whether an audit of a claim that was asked for goes on in another process, or waits for one."""
+        """Whether a requested audit of a claim is in progress in another process, or waits for one."""
         ...
 
     def keep(self, claims: Collection[PostedClaim]) -> None:
-        """End the audits of all other claims: what they find is of no use any more."""
+        """End the audits of all other claims, because their results are not needed any more."""
         ...
 
     def choose(self, answered: DisputeView, children: Sequence[tuple[int, int]]) -> int | Ground:
@@ -41,7 +41,7 @@ class Auditor(Protocol):
 
 @dataclass(frozen=True)
 class InlineAuditor:
-    """Audits in the process of the challenger, which makes no move until they end."""
+    """Audits in the challenger's own process, which makes no move until an audit ends."""
 
     doubters: Callable[[PostedClaim], Doubter]
 
@@ -50,11 +50,11 @@ class InlineAuditor:
         return AuditFinding(self.doubters(claim).doubt(claim, statement))
 
     def is_pending(self, claim: PostedClaim) -> bool:
-        """Never."""
+        """Never: an audit ends before `find` returns."""
         return False
 
     def keep(self, claims: Collection[PostedClaim]) -> None:
-        """There are none."""
+        """Do nothing: no audit runs between calls."""
 
     def choose(self, answered: DisputeView, children: Sequence[tuple[int, int]]) -> int | Ground:
         """See `Auditor`."""
@@ -67,7 +67,7 @@ def doubt_form(doubt: Doubt | None) -> Json:
 
 
 def read_doubt(form: Json) -> Doubt | None:
-    """The doubt that was written down; `None` for none that can be read."""
+    """The doubt in a JSON value that `doubt_form` wrote; `None` if there is none that can be read."""
     if not isinstance(form, dict):
         return None
     low, high, reason = (form.get(name) for name in ("low", "high", "reason"))

@@ -15,53 +15,53 @@ from tallystick.errors import MalformedError, ProofError, UnavailableError, Usag
 
 @dataclass(frozen=True)
 class BoardCache:
-    """A board, and the folder for what comes from it. All of it was put there by the prover of a claim."""
+    """A board, and the folder for files from it. The prover of a claim put all of them there."""
 
     board: Board
     folder: Path
 
     def publish(self, files: Files) -> Digest:
-        """Put files at the board; returns what a move names them by."""
+        """Put files at the board; returns the digest by which a move names them."""
         return publish(files, self.board)
 
     def folder_of(self, name: Digest) -> Path:
-        """The files that a move or a claim names.
+        """A folder with the files that a move or a claim names.
 
         Raises:
-            MalformedError: what lies there is no folder of files.
-            UnavailableError: it cannot be had now.
+            MalformedError: the bytes under the digest are no valid manifest.
+            UnavailableError: the files cannot be fetched now.
         """
         try:
             return fetch(name, self.board, self.folder / name.removeprefix("sha256:"))
-        except ProofError as error:  # another's bytes under a digest are the board's fault, not the prover's
+        except ProofError as error:  # other bytes under a digest are the board's fault, not the prover's
             raise UnavailableError(str(error)) from None
 
     def answered(self, view: GameView, number: int) -> DisputeView:
-        """A dispute with all that the prover put at the board for it; raises as `folder_of` does."""
+        """A dispute with all files that the prover put at the board for it; raises as `folder_of` does."""
         dispute = view.state.disputes[number]
         claim = view.claim_of(dispute)
         turns = tuple(self.folder_of(data) for data in view.data_of(number))
         return DisputeView(claim, number, dispute, self.folder_of(claim.statement), turns, view.descended(number))
 
     def lacks(self, view: GameView, number: int) -> bool:
-        """Whether the board answers, and still has not everything of a dispute: the prover withheld it."""
+        """Whether the board answers but lacks files of a dispute, so that the prover withheld them."""
         dispute = view.state.disputes[number]
         return self.is_missing(view.claim_of(dispute).statement) or any(map(self.is_missing, view.data_of(number)))
 
     def is_missing(self, name: Digest) -> bool:
-        """Whether the board answers, and has not all that `name` lists."""
+        """Whether the board answers but lacks files that `name` lists."""
         try:
             self.folder_of(name)
         except UnavailableError:
             return self._is_answering()
         except MalformedError:
-            return False  # it is there, whatever it is
+            return False  # the bytes are there, although they are no manifest
         return False
 
     def _is_answering(self) -> bool:
         try:
             return self.board.get(self.board.put(b"")) == b""
         except UsageError:
-            return True  # it takes nothing from this party, and says so
+            return True  # it answers that it keeps nothing for this party
         except UnavailableError:
             return False

@@ -1,4 +1,4 @@
-"""When something becomes possible though nobody moves: a clock or window ends, or a credit can be withdrawn."""
+"""When something becomes possible without a move: a clock or window ends, or a credit can be withdrawn."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _instants(state: State, now: int) -> Iterator[int]:
 
 
 def _ends(state: State, dispute: Dispute) -> Iterator[int]:
-    """Where the clocks and windows of an open dispute end, in game time."""
+    """When the clocks and windows of an open dispute end, in game time."""
     if mover(state.claims[dispute.claim], dispute) is not None:
         yield dispute.clocks.since + time_left(dispute, dispute.clocks.since)
     else:

@@ -21,9 +21,9 @@ from tallystick.errors import MalformedError, ProofError, UnavailableError
 
 @dataclass
 class Challenger:
-    """Recomputes every claim once and contests it at most once; `claims` restricts it to some, `None` is all.
+    """Recomputes every claim once and contests it at most once; `claims` are the numbers to look at, `None` for all.
 
-    When its clock is nearly over and it could not choose, it protests, because a timeout would lose the bond for sure.
+    If its clock is nearly over and it could not choose, it protests, because a timeout would certainly lose the bond.
     """
 
     cache: BoardCache
@@ -45,8 +45,8 @@ class Challenger:
     def _claims(self, view: GameView) -> Iterator[PartyTask]:
         contested = {dispute.claim for dispute in view.state.disputes if dispute.challenger == view.party}
         claims = enumerate(view.state.claims)
-        of_use = (claim for number, claim in claims if claim.deadline > view.time or number in contested)
-        self.auditor.keep([claim for claim in of_use if claim.status is Status.OPEN])
+        relevant = (claim for number, claim in claims if claim.deadline > view.time or number in contested)
+        self.auditor.keep([claim for claim in relevant if claim.status is Status.OPEN])
         for number, claim in enumerate(view.state.claims):
             left = claim.deadline - view.time
             is_open = claim.status is Status.OPEN and left > 0 and number not in contested
@@ -76,11 +76,11 @@ class Challenger:
         return Contest(actor=view.party, value=price, claim=number, low=doubt.low, high=doubt.high)
 
     def _noted(self, claim: PostedClaim) -> Doubt | None:
-        """What was found before, where the contest could not be made then."""
+        """The doubt that was found before, if the contest could not be made then."""
         return read_doubt((self.workspace.note(_note(claim)) or {}).get("doubt"))
 
     def _find(self, claim: PostedClaim, is_nearly_over: bool) -> AuditFinding | None:
-        """What to contest: everything, where the statement is no statement or is withheld until the window ends."""
+        """What to contest: all leaves, if the statement is malformed, or if it is withheld until the window ends."""
         try:
             return self.auditor.find(claim, self.cache.folder_of(claim.statement))
         except (MalformedError, ProofError) as error:
@@ -91,7 +91,7 @@ class Challenger:
             raise
 
     def _choice(self, view: GameView, number: int, seconds: int) -> Move:
-        """A child, or a protest; near the end of the clock a protest, whatever went wrong, because a timeout loses."""
+        """A choice of a child, or a protest; near the end of the clock any failure gives a protest."""
         dispute = view.state.disputes[number]
         chosen: int | Ground
         try:

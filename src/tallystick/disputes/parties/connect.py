@@ -1,4 +1,4 @@
-"""A coordinator by its name: a database, a URL, or `ethereum:RPC:ADDRESS`; with its board, and a folder of our own."""
+"""Connect to a coordinator by its name: a database, a URL, or `ethereum:RPC:ADDRESS`; with a board and a folder."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 ETHEREUM: Final = "ethereum:"
 ETHEREUM_PATIENCE: Final = 1800
-"""Seconds after which a transaction that is in no final block is looked into: more than two epochs to finality."""
+"""Seconds after which a move that is in no final block counts as lost: longer than two epochs, until finality."""
 
 
 @dataclass(frozen=True)
 class CoordinatorConnection:
-    """A coordinator and its board as one party is connected to them; `identity` tells coordinators apart."""
+    """One party's connection to a coordinator and its board; `identity` differs between coordinators."""
 
     coordinator: Coordinator
     board: Board
@@ -34,26 +34,26 @@ class CoordinatorConnection:
     remote: RemoteCoordinator | None = None
 
     def keep_receipts(self, folder: Path) -> None:
-        """Keep the receipts of a coordinator elsewhere in `folder`, so that it cannot deny a move later."""
+        """Keep the receipts of a remote coordinator in `folder`, so that it cannot deny a move later."""
         if self.remote is not None:
             self.remote.keep_receipts(folder / "receipts.jsonl")
 
     def folder(self) -> Path:
-        """Where this party keeps what must outlive its program, unless it says otherwise."""
+        """The default folder for the files of this party that have to outlive its program."""
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
         party = self.coordinator.party.removeprefix("0x")
         return Path(state) / "tallystick" / "disputes" / self.identity.removeprefix("sha256:")[:16] / party[:40]
 
 
 class NoBoard:
-    """Nothing lies anywhere: for commands that only look."""
+    """A board without data, for commands that only read the game."""
 
     def put(self, data: bytes) -> Digest:
-        """Raises `UsageError`."""
+        """Raise `UsageError`."""
         raise UsageError("the data of moves has to lie somewhere: name a board with --board")
 
     def get(self, name: Digest) -> bytes:
-        """Raises `UsageError`."""
+        """Raise `UsageError`."""
         raise UsageError("the data of moves lies at a board: name it with --board")
 
 
@@ -61,14 +61,14 @@ class NoBoard:
 def connected(
     text: str, key: Path | None = None, board: str | None = None, board_key: Path | None = None
 ) -> Iterator[CoordinatorConnection]:
-    """Connect to the coordinator that `text` names, as the party with `key`; without a key one can only look.
+    """Connect to the coordinator that `text` names, as the party with `key`; without a key, only to read.
 
-    `board` says where data lies: at another coordinator, where one is known by `board_key`, or in a folder that the
-    parties share. By default it is the coordinator's own board, which a contract has not.
+    `board` says where the data of moves lies: at another coordinator, which knows the party by `board_key`, or in a
+    folder that the parties share. The default is the coordinator's own board; a contract has none.
 
     Raises:
         UsageError: the name or the key makes no sense.
-        UnavailableError: nobody answers there, or there is no such database.
+        UnavailableError: the coordinator does not answer, or there is no such database.
     """
     with _opened(text, key) as place:
         if board is None:
@@ -117,7 +117,7 @@ def _contract(text: str, key: Path | None) -> CoordinatorConnection:
 
 
 def _signing_key(key: Path | None) -> SigningKey:
-    """The key in a file; without one, a key that is forgotten, of a party that nobody knows."""
+    """The key in a file; without a file, a new key that is not stored, of an unknown party."""
     from tallystick.attestation.signing import SigningKey
 
     if key is None:

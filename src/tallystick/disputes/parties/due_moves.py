@@ -25,9 +25,9 @@ DUE: Final[dict[str, Callable[..., Move]]] = {
 
 @dataclass
 class DueMoves:
-    """Makes due moves in this party's claims and disputes, or in everybody's; takes out what is owed to it.
+    """Makes due moves in this party's claims and disputes, or in those of everybody; withdraws what it is owed.
 
-    It draws a nonce only where the rules name this party, or nobody, as the beacon.
+    It draws a nonce only if the rules name this party, or nobody, as the beacon.
     """
 
     everybody: bool = False
@@ -36,7 +36,7 @@ class DueMoves:
     nonce: Callable[[], str] = lambda: secrets.token_hex(32)
 
     def tasks(self, view: GameView) -> Iterator[PartyTask]:
-        """What is due now."""
+        """The moves that are due now."""
         for option in view.options:
             if self.everybody or view.is_in(option.dispute):
                 move = self._due(view, option)
@@ -48,13 +48,13 @@ class DueMoves:
             yield self._task("all", Withdraw(actor=view.party))
 
     def about(self, view: GameView, number: int) -> Iterator[PartyTask]:
-        """What is due in one dispute and over its claim, and what this party is owed."""
+        """The moves that are due in one dispute and over its claim, and the withdrawal of what this party is owed."""
         claim = view.state.disputes[number].claim
         wanted = (view.name_of(number), f"finalise-{claim}", "withdraw-all")
         yield from (task for task in self.tasks(view) if task.key.endswith(wanted))
 
     def _due(self, view: GameView, option: MoveOption) -> Move | None:
-        """The move of an option, if it is one that anybody makes once its time has come."""
+        """The move of an option, if anybody may make it when it is due; never this party's own timeout."""
         if option.kind == "draw":
             return Draw(actor=view.party, dispute=option.dispute, nonce=self.nonce())
         if option.kind not in DUE or (option.kind == "convene" and view.rules.referee == view.party):

@@ -1,7 +1,8 @@
-"""Evidence that convicts at once: looked for in what the prover opened of the last operator, and tried beforehand.
+"""Search the prover's opening of the last operator for evidence that convicts at once.
 
-Only what a coordinator checks itself counts (`cheap`): a value read otherwise than it was given, a wrong conversion, a
-wrong product, of small tensors. Most faults leave none, and are ruled upon otherwise.
+Only evidence that a coordinator checks itself counts (`cheap`): a value that is read with other bytes than were given,
+a wrong conversion, or a wrong product, of small tensors. Every candidate is checked before it is sent. Most faults
+leave no such evidence, and need a ruling.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ ELEMENTS_TRIED: Final = 8
 
 
 def find_evidence(answered: DisputeView) -> Evidence | None:
-    """Evidence about the operator that was opened; `None` where there is none that a coordinator would check."""
+    """Evidence about the opened operator that a coordinator accepts; `None` if there is none."""
     dispute = answered.dispute
     if dispute.level != 1 or dispute.ground != "leaf":
         return None
@@ -37,14 +38,14 @@ def find_evidence(answered: DisputeView) -> Evidence | None:
         view = view_of(answered)
         bundle = view.bundle(dispute.low)
     except ProofError:
-        return None  # what cannot be read is ruled upon
+        return None  # files that cannot be read need a ruling
     record = bundle.operator.record
     candidates = (*_edges(view.whole, dispute.low, record), *_values(record, bundle.values))
     return next((each for each in candidates if _convicts(dispute, each)), None)
 
 
 def _edges(whole: WholeOpening, place: int, record: OperatorRecord) -> Iterator[Evidence]:
-    """Operators that gave a value which this one read."""
+    """Evidence about operators that gave a value to this one: with other bytes, or later in the order."""
     for index, line in enumerate(whole.lines):
         writer = OperatorRecord.from_bytes(line, f"operator {index}")
         shared = writer.outputs.keys() & record.inputs.keys()
@@ -56,7 +57,7 @@ def _edges(whole: WholeOpening, place: int, record: OperatorRecord) -> Iterator[
 
 
 def _values(record: OperatorRecord, values: Mapping[str, Tensor]) -> Iterator[Evidence]:
-    """The elements of a conversion or product that are furthest from what they should be."""
+    """Evidence about the elements of a conversion or product that are furthest from the exact values."""
     refs = (*sorted(record.inputs), *sorted(record.outputs))
     if record.operator not in GROUNDS or not all(_is_small(values.get(ref)) for ref in refs):
         return
@@ -70,7 +71,7 @@ def _values(record: OperatorRecord, values: Mapping[str, Tensor]) -> Iterator[Ev
 
 
 def _furthest(tensors: list[Tensor]) -> list[int]:
-    """The elements of the last tensor, furthest from the product of the others first."""
+    """Flat places in the last tensor, those furthest from the product of the other tensors first."""
     *sources, result = (np.asarray(each.values(), np.float64) for each in tensors)
     with np.errstate(all="ignore"):
         exact = np.broadcast_to(np.prod(np.broadcast_arrays(*sources), axis=0), result.shape)

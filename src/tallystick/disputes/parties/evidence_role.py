@@ -1,4 +1,4 @@
-"""While a ruling is awaited: bring evidence that convicts at once, or concede what one's own judge finds lost."""
+"""While a dispute waits for a ruling: bring evidence that convicts at once, or concede if the own judge says so."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from tallystick.judging.fault import Fault
 
 
 def no_evidence(answered: DisputeView) -> Evidence | None:
-    """Bring none."""
+    """Never give evidence."""
     return None
 
 
 @dataclass
 class EvidenceRole:
-    """Judges an open leaf once, for the party on `side`.
+    """Judges an opened leaf once, for the party on `side`.
 
-    A challenger brings what convicts the prover. Whoever finds itself at fault concedes: its bond is lost either way,
-    and the fees of a committee are not.
+    A challenger brings evidence that convicts the prover. A party that finds itself at fault concedes: its bond is lost
+    in any case, and it saves the fees of a committee.
     """
 
     side: Fault
@@ -36,7 +36,7 @@ class EvidenceRole:
     evidence: Callable[[DisputeView], Evidence | None] = no_evidence
 
     def tasks(self, view: GameView) -> Iterator[PartyTask]:
-        """The disputes of this party that wait for a ruling, and were not judged yet."""
+        """The disputes of this party that wait for a ruling and were not judged yet."""
         for number, dispute in enumerate(view.state.disputes):
             claim = view.claim_of(dispute)
             party = claim.prover if self.side is Fault.PROVER else dispute.challenger

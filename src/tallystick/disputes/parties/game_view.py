@@ -1,4 +1,4 @@
-"""What a party sees of a coordinator: the state after its accepted moves, and the moves of each dispute."""
+"""A party's view of a coordinator: the state after its accepted moves, and the moves of each dispute."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tallystick.errors import ProofError, RuleError, UnavailableError
 
 @dataclass(frozen=True)
 class GameView:
-    """A state at the coordinator's time `now`, as `party` sees it; `moves` are those of each dispute, in order."""
+    """A state at the coordinator's time `now`, for `party`; `moves` are those of each dispute, in order."""
 
     party: str
     state: State
@@ -45,11 +45,11 @@ class GameView:
 
     @property
     def time(self) -> int:
-        """Game time, which stands still in pauses."""
+        """Game time in seconds, which pauses stop."""
         return game_time(self.state, self.now)
 
     def is_in(self, number: int) -> bool:
-        """Whether this party is one of a dispute's, or sits in its committee, or holds an office."""
+        """Whether this party is prover or challenger of a dispute, a member of its committee, referee or beacon."""
         dispute = self.state.disputes[number]
         drawn = dispute.rounds[-1].drawn if dispute.rounds else ()
         office = (self.rules.referee, self.rules.beacon)
@@ -81,19 +81,19 @@ class GameView:
         return True
 
     def name_of(self, number: int) -> str:
-        """A name by which a dispute is known to files that outlive a program: its parties, claim and number."""
+        """A name of a dispute for files that outlive a program, made of its parties, claim and number."""
         dispute = self.state.disputes[number]
         return f"{number}-{_short([*_identity(self.claim_of(dispute)), dispute.challenger, str(number)])}"
 
 
 def claim_name(claim: PostedClaim) -> str:
-    """A name by which a claim is known to files that outlive a program: what it says, and who says it."""
+    """A name of a claim for files that outlive a program, made of its content and its prover."""
     return _short(_identity(claim))
 
 
 @dataclass
 class GameFollower:
-    """Reads a coordinator's accepted moves as they come, and folds each of them once."""
+    """Reads a coordinator's accepted moves as they come, and applies each of them once."""
 
     coordinator: Coordinator
     state: State = field(init=False)
@@ -104,7 +104,7 @@ class GameFollower:
         self.state = State(self.coordinator.rules)
 
     def look(self) -> GameView:
-        """What can be seen now.
+        """Read the new moves, and give the view after them.
 
         Raises:
             UnavailableError: the coordinator does not answer.
@@ -115,7 +115,7 @@ class GameFollower:
                 self._fold(entry)
             return GameView(self.coordinator.party, self.state, self.coordinator.now(), self.moves)
         except UnavailableError:
-            # what was final before an outage may have been undone since: read all moves again
+            # a reorganisation may have undone final moves during the outage: read all moves again
             self.state, self.count, self.moves = State(self.coordinator.rules), 0, defaultdict(list)
             raise
 

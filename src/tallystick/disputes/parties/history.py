@@ -1,4 +1,4 @@
-"""Every move of one dispute, with the progress of the dispute after it."""
+"""The history of one dispute: every move, with the progress of the dispute after it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tallystick.disputes.parties.progress import DisputeProgress, progress_of
 
 @dataclass(frozen=True)
 class HistoryEntry:
-    """A move, who made it, what it does in a few words, and the progress of the dispute after it."""
+    """A move, the role of its actor, what it does in a few words, and the progress of the dispute after it."""
 
     entry: MoveEntry
     role: str
@@ -35,7 +35,7 @@ class HistoryEntry:
     after: DisputeProgress
 
     def to_json(self) -> dict[str, Json]:
-        """The move as data, and the progress_of after it."""
+        """The move as data, and the progress after it."""
         return {
             "after": self.after.to_json(),
             "move": self.entry.move.to_json(),
@@ -58,7 +58,7 @@ def dispute_history(rules: Rules, entries: Iterable[MoveEntry], number: int) -> 
 
 
 def role_of(state: State, number: int, party: str) -> str:
-    """What a party is in a dispute."""
+    """The role of a party in a dispute: `prover`, `challenger`, …, `member` or `anybody`."""
     dispute, rules = state.disputes[number], state.rules
     roles = {"prover": state.claims[dispute.claim].prover, "challenger": dispute.challenger}
     named = {"referee": rules.referee, "beacon": rules.beacon, "planter": rules.planter}

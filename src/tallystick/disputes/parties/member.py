@@ -21,7 +21,7 @@ from tallystick.judging.fault import Fault
 
 @dataclass(frozen=True)
 class SaltedVote:
-    """A vote with the salt of its commitment."""
+    """A vote, and the salt of its commitment."""
 
     vote: Fault
     salt: str
@@ -29,10 +29,10 @@ class SaltedVote:
 
 @dataclass
 class CommitteeMember:
-    """Votes on what its judge finds, and for nobody's fault where its judge does not decide.
+    """Votes for what its judge finds; if the judge does not decide, it votes that nobody is at fault.
 
-    Vote and salt are on disk before the commitment is made, because a member that lost them could not disclose its
-    vote, and would pay for its absence.
+    Vote and salt are on disk before the commitment is made. A member that lost them could not disclose its vote, and
+    would be fined.
     """
 
     cache: BoardCache
@@ -50,7 +50,7 @@ class CommitteeMember:
             yield from self._sitting(view, number)
 
     def _sitting(self, view: GameView, number: int) -> Iterator[PartyTask]:
-        """What is left to do in a committee that this member sits in."""
+        """The next vote or disclosure in a committee of which this party is a member."""
         dispute = view.state.disputes[number]
         sitting, left = dispute.rounds[-1], dispute.deadline - view.time
         if view.party not in sitting.drawn:

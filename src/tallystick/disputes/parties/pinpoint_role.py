@@ -1,4 +1,4 @@
-"""While a ruling or a draw is awaited: the challenger names the one element that convicts, if one does."""
+"""While a dispute waits for a ruling or a draw: the challenger names the one element that convicts, if there is one."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ NAMEABLE: Final = (Phase.RULING, Phase.DRAWING)
 
 @dataclass
 class PinpointRole:
-    """Names an element once for each operator that was opened; a referee then judges it alone, a committee as well.
+    """Names an element once for each opened operator; a referee then judges only this element, a committee also this.
 
-    Where no element convicts, that is stored too, because finding it out costs a run of the whole operator.
+    If no element convicts, that is stored too, because the search runs the whole operator.
     """
 
     cache: BoardCache
@@ -30,7 +30,7 @@ class PinpointRole:
     naming: Callable[[DisputeView], tuple[int, int] | None]
 
     def tasks(self, view: GameView) -> Iterator[PartyTask]:
-        """The opened operators of which this challenger has not looked for the wrong element."""
+        """The opened operators that this challenger has not searched for a wrong element yet."""
         for number, dispute in enumerate(view.state.disputes):
             is_open = view.state.claims[dispute.claim].status is Status.OPEN and _has_elements(dispute)
             is_new = self.workspace.note(_note(view, number)) is None
@@ -52,6 +52,6 @@ def _note(view: GameView, number: int) -> str:
 
 
 def _has_elements(dispute: Dispute) -> bool:
-    """Whether an operator was opened, and an element of it can be named and is not."""
+    """Whether an operator was opened, and an element of it can be named but was not."""
     is_operator = dispute.level == 1 and dispute.ground == "leaf"
     return is_operator and dispute.phase in NAMEABLE and dispute.element is None

@@ -1,4 +1,4 @@
-"""Several parties in one process, under a clock that passes only while all of them wait.
+"""Several parties in one process, with a clock that moves only when all of them wait.
 
 For tests and demonstrations; `play_out` drives players at any coordinator whose clock can be set.
 """
@@ -16,25 +16,26 @@ STEPS_MAX = 1_000_000
 
 @dataclass
 class Clock:
-    """A time that passes only when everybody waits."""
+    """A clock that is set by hand, in seconds."""
 
     now: int = 1_000_000
 
     def __call__(self) -> int:
-        """The second that it is."""
+        """The time in seconds."""
         return self.now
 
     def advance(self, second: int) -> None:
-        """Let time pass until `second`; it never goes back."""
+        """Set the time to `second`, unless it is later already."""
         self.now = max(self.now, second)
 
 
 def play_out(
     players: Sequence[Player], advance: Callable[[int], None], is_over: Callable[[], bool] = lambda: False
 ) -> None:
-    """Let every player move in turn until none of them will move again, or `is_over`.
+    """Let every player move in turn until none of them will move again, or until `is_over`.
 
-    Whenever all wait, `advance` lets time pass until the next second at which one of them may have something to do.
+    When all of them wait, `advance` sets the clock to the next second at which one of them may have something to do.
+    Raises `UnavailableError` if that does not end within `STEPS_MAX` rounds.
     """
     for _ in range(STEPS_MAX):
         if is_over():

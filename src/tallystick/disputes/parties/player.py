@@ -1,4 +1,4 @@
-"""A party's program: reads the game, does its most urgent task, and repeats; killed at any point, it can go on."""
+"""A party's program: it reads the game, does its most urgent task, and repeats. It can be killed at any point."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tallystick.errors import RuleError, UnavailableError
 PATIENCE: Final = 120
 """Seconds after which a move that is not among the accepted ones counts as lost."""
 NOT_MADE: Final = -(1 << 40)
-"""The time of a move that was computed, and not made yet."""
+"""The time of a move that was computed but not made yet."""
 BACKOFF_S_MAX: Final = 300
 
 
 def quiet(line: str) -> None:
-    """Say nothing."""
+    """Drop the line: a `say` without output."""
 
 
 @dataclass(frozen=True)
 class Polling:
-    """How long to wait between two readings of the game, `poll` in seconds, and how."""
+    """The wait between two readings of the game: `poll` in seconds, and the function that sleeps."""
 
     poll: float = 2.0
     sleep: Callable[[float], None] = time.sleep
@@ -46,7 +46,7 @@ class Backoff:
 class Player:
     """One party at one coordinator, in one or more roles.
 
-    It may be killed at any point, because the coordinator's moves and the workspace determine what it does next.
+    It can be killed at any point, because the coordinator's moves and the workspace determine what it does next.
     """
 
     coordinator: Coordinator
@@ -64,7 +64,7 @@ class Player:
         self.follower = GameFollower(self.coordinator)
 
     def step(self) -> bool:
-        """Do one thing, the most urgent first; whether anything was done.
+        """Do the most urgent task that succeeds; returns whether there was one.
 
         Raises:
             UnavailableError: the coordinator does not answer.
@@ -72,20 +72,20 @@ class Player:
         """
         self.view = self.follower.look()
         tasks = [task for role in self.roles for task in role.tasks(self.view)]
-        tasks.sort(key=lambda task: (task.seconds is None, task.seconds or 0))  # what has no clock comes last
+        tasks.sort(key=lambda task: (task.seconds is None, task.seconds or 0))  # tasks without a clock come last
         self.backoffs = {task.key: self.backoffs[task.key] for task in tasks if task.key in self.backoffs}
         self.is_waiting = any(task.is_pending() for task in tasks)
         return any(self._does(task, self.view) for task in tasks if self._is_awake(task, self.view))
 
     def look(self, polling: Polling | None = None) -> None:
-        """Do all that can be done now, other processes' answers included; raises as `step` does."""
+        """Do all tasks that can be done now, waiting for answers of other processes; raises as `step` does."""
         polling = polling or Polling()
         while (is_moving := self.step()) or self.is_waiting:
             if not is_moving:
                 polling.sleep(polling.poll)
 
     def wakes(self) -> int | None:
-        """The next second at which there may be something to do though nobody else moves; `None` for never."""
+        """The next second at which there may be something to do without a move of another party; `None` for never."""
         if self.view is None:
             return None
         backoffs = [rest.until for rest in self.backoffs.values() if rest.until > self.view.now]
@@ -97,7 +97,10 @@ class Player:
         polling: Polling | None = None,
         after: Callable[[GameView], None] | None = None,
     ) -> GameView:
-        """Play until nothing is left to do and `until` holds; `after` gets every view. Outages are waited out."""
+        """Play until nothing is left to do and `until` holds; `after` is called with every view.
+
+        If the coordinator does not answer, it waits and tries again.
+        """
         polling, outages = polling or Polling(), 0
         while True:
             try:
@@ -120,7 +123,7 @@ class Player:
         return (rest is None or view.now >= rest.until) and not task.is_pending()
 
     def _does(self, task: PartyTask, view: GameView) -> bool:
-        """Whether the task was done; a failure costs this task time, and no other."""
+        """Whether the task was done; a failure delays this task, but no other."""
         try:
             self._make(task, view)
         except AnswerPending:
@@ -153,7 +156,7 @@ class Player:
         self._submit(task, move, view.now)
 
     def _written_down(self, task: PartyTask, view: GameView) -> Sent | None:
-        """The move that was computed and stored before; dropped where the rules do not take it any more."""
+        """The move that was computed and stored before; dropped if the rules do not allow it any more."""
         sent = self.workspace.sent(task.key)
         if sent is not None and not view.allows(sent.move):
             self.workspace.forget(task.key)
@@ -161,7 +164,7 @@ class Player:
         return sent
 
     def _submit(self, task: PartyTask, move: Move, now: int) -> None:
-        """Make a move. After an outage the accepted moves show whether it arrived; a refused one never does."""
+        """Make a move. A refused single move is forgotten; after an outage the accepted moves show if it arrived."""
         try:
             self.coordinator.submit(move)
         except RuleError:
@@ -171,7 +174,7 @@ class Player:
         self.backoffs[task.key] = Backoff(0, now + self.patience)
 
     def _rest(self, task: PartyTask, now: int) -> None:
-        """Wait before the next try: twice as long each time, and never past most of what is left."""
+        """Wait before the next try: twice as long each time, and at most an eighth of the time that is left."""
         failures = self.backoffs[task.key].failures + 1 if task.key in self.backoffs else 0
         longest = BACKOFF_S_MAX if task.seconds is None else min(BACKOFF_S_MAX, max(1, task.seconds // 8))
         self.backoffs[task.key] = Backoff(failures, now + min(1 << min(failures, 30), longest))

@@ -31,7 +31,7 @@ def prover(
     offer: ClaimOffer | None = None,
     conceding: Judge | None = None,
 ) -> tuple[PartyRole, ...]:
-    """Posts its offer, answers, appeals; concedes only with a judge to find it at fault."""
+    """The prover's roles: post the offer, answer, appeal; it concedes only if `conceding` finds it at fault."""
     posting: tuple[PartyRole, ...] = (PostingRole(offer, cache),) if offer else ()
     judging: tuple[PartyRole, ...] = (EvidenceRole(Fault.PROVER, cache, workspace, conceding),) if conceding else ()
     return (*posting, Prover(cache, traces, concedes=conceding is not None), *judging, AppealRole(), DueMoves())
@@ -46,9 +46,9 @@ def challenger(
     claims: Collection[int] | None = None,
     naming: Callable[[DisputeView], tuple[int, int] | None] | None = None,
 ) -> tuple[PartyRole, ...]:
-    """Recomputes claims (all, or those of `claims`), contests, chooses, names what is wrong, brings evidence, appeals.
+    """The challenger's roles: recompute claims (all, or `claims`), contest, choose, name an element, prove, appeal.
 
-    Doubters compute in this process, which makes no move meanwhile; with an `AuditProcess` it does.
+    Doubters compute in this process, which makes no move meanwhile. An `AuditProcess` computes in another one.
     """
     auditor = InlineAuditor(doubters) if callable(doubters) else doubters
     judging: tuple[PartyRole, ...] = ()
@@ -59,14 +59,14 @@ def challenger(
 
 
 def member(cache: BoardCache, workspace: Workspace, judge: Judge) -> tuple[PartyRole, ...]:
-    """Enlists, votes, discloses, and moves on what its committees wait for."""
+    """A member's roles: enlist, vote, disclose, and make the moves that are due in its disputes."""
     return (CommitteeMember(cache, workspace, judge), DueMoves())
 
 
 def referee(
     cache: BoardCache, judge: Judge, waits: Callable[[DisputeView], bool] = waits_never
 ) -> tuple[PartyRole, ...]:
-    """Rules or convenes; where it `waits`, the challenger has half of the window to name an element first."""
+    """The referee's roles: rule or convene; if it `waits`, the challenger has half the window to name an element."""
     return (Referee(cache, judge, waits), DueMoves())
 
 

@@ -1,4 +1,4 @@
-"""Where a dispute stands, for people: level, range, whose turn it is, and how much time is left."""
+"""The progress of a dispute for human readers: level, range, whose turn it is, and how much time is left."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LEVELS: Final = {1: "operators", 2: "records"}
 
 @dataclass(frozen=True)
 class DisputeProgress:
-    """A dispute at one moment; `seconds` are left to whoever is to move, `None` where no clock or window runs.
+    """A dispute at one moment; `mover` has `seconds` left, `None` if no clock or window runs.
 
     `element` is the one that the challenger named, by its result and its flat place.
     """
@@ -46,7 +46,7 @@ class DisputeProgress:
     element: tuple[int, int] | None = None
 
     def to_json(self) -> dict[str, Json]:
-        """All of it."""
+        """All fields as a JSON object; the range is [low, high)."""
         return {
             "claim": self.claim,
             "dispute": self.number,
@@ -63,9 +63,10 @@ class DisputeProgress:
 
 
 def progress_of(state: State, number: int, now: int) -> DisputeProgress:
-    """Where dispute `number` stands at real time `now`."""
+    """The progress of dispute `number` at real time `now`, in seconds."""
     dispute = state.disputes[number]
     is_moot = dispute.phase is not Phase.SETTLED and state.claims[dispute.claim].status is not Status.OPEN
+    has_no_referee = dispute.phase is Phase.RULING and state.rules.referee is None
     return DisputeProgress(
         number=number,
         claim=dispute.claim,
@@ -75,20 +76,15 @@ def progress_of(state: State, number: int, now: int) -> DisputeProgress:
         high=dispute.high,
         size=dispute.size,
         turn=dispute.turn,
-        mover="anybody" if is_moot or _has_nobody(state, dispute) else MOVERS[dispute.phase],
+        mover="anybody" if is_moot or has_no_referee else MOVERS[dispute.phase],
         seconds=None if is_moot else _seconds(dispute, game_time(state, now)),
         fault=None if dispute.fault is None else dispute.fault.value,
         element=dispute.element,
     )
 
 
-def _has_nobody(state: State, dispute: Dispute) -> bool:
-    """Whether a referee's window runs out without there being a referee."""
-    return dispute.phase is Phase.RULING and state.rules.referee is None
-
-
 def bar(low: int, high: int, size: int, width: int = 32) -> str:
-    """The contested leaves among all of a tree; at least one mark, however few they are.
+    """A bar of `width` characters with the contested leaves of a tree marked; there is at least one mark.
 
     >>> bar(8, 16, 32, width=8)
     '··██····'
@@ -99,7 +95,7 @@ def bar(low: int, high: int, size: int, width: int = 32) -> str:
 
 
 def span(seconds: int | None) -> str:
-    """A time in its two largest units.
+    """A duration in its two largest units.
 
     >>> span(2 * 86400 + 3 * 3600 + 5), span(59), span(None)
     ('2d 3h', '59s', '')

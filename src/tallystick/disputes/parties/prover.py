@@ -1,4 +1,4 @@
-"""The prover: posts a claim, and answers from its trace when somebody contests it."""
+"""The prover: it posts a claim, and answers disputes over it from its trace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tallystick.errors import ProofError
 
 @dataclass(frozen=True)
 class ClaimOffer:
-    """What a claim is to say: a tree of records, and the files of its statement."""
+    """The content of a claim to post: a tree of records, and the files of its statement."""
 
     root: str
     size: int
@@ -40,12 +40,12 @@ class PostingRole:
     cache: BoardCache
 
     def number(self, view: GameView) -> int | None:
-        """The number of the claim, once it stands: that of the same tree, whatever its statement listed besides."""
+        """The number of the posted claim, `None` before it is posted; it is found by its tree."""
         found = (claim.prover == view.party and self.offer.is_of(claim) for claim in view.state.claims)
         return next((number for number, is_it in enumerate(found) if is_it), None)
 
     def tasks(self, view: GameView) -> Iterator[PartyTask]:
-        """To post the claim, until it stands."""
+        """The post of the claim, until it is accepted."""
         if self.number(view) is None:
             key = f"post-{self.offer.levels}-{self.offer.root}"
             yield PartyTask(key, None, partial(self._post, view), kept=True, single=True)
@@ -65,13 +65,13 @@ class PostingRole:
 
 @dataclass
 class LazyTrace:
-    """A trace that is not made before somebody asks: while nobody disputes, nothing is loaded."""
+    """A trace that is made on first use, so that nothing is loaded without a dispute."""
 
     make: Callable[[], Trace]
 
     @cached_property
     def trace(self) -> Trace:
-        """The trace."""
+        """The trace, made on first use."""
         return self.make()
 
     def partition(self, dispute: Dispute, places: Sequence[int]) -> OpenedLeaves:
@@ -89,9 +89,9 @@ class LazyTrace:
 
 @dataclass
 class Prover:
-    """Answers every dispute over claims for which `traces` gives a trace; looking the trace up computes nothing.
+    """Answers every dispute over claims for which `traces` gives a trace; `traces` itself has to be cheap.
 
-    It concedes only with `concedes`, where its own trace contradicts what it claimed.
+    With `concedes`, it concedes if its own trace contradicts what it claimed.
     """
 
     cache: BoardCache
@@ -109,7 +109,7 @@ class Prover:
     def _answer(self, view: GameView, number: int) -> Move:
         dispute = view.state.disputes[number]
         trace = self.traces(view.claim_of(dispute))
-        assert trace is not None  # asked by `tasks`
+        assert trace is not None  # checked by `tasks`
         try:
             if dispute.phase is Phase.PARTITION:
                 opened = trace.partition(dispute, cut_places(dispute.low, dispute.high, view.rules.ways))

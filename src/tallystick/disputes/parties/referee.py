@@ -1,4 +1,4 @@
-"""The referee: rules at once where a check decides, and convenes a committee where none does."""
+"""The referee: it rules at once if a check decides, and convenes a committee if none does."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ REASON_MAX = 4096
 
 
 def waits_never(answered: DisputeView) -> bool:
-    """Rule at once."""
+    """Never wait for the challenger to name an element."""
     return False
 
 
 @dataclass
 class Referee:
-    """Rules on what its judge finds; its reason is put at the board under the digest that the ruling names.
+    """Rules what its judge finds; puts its reason at the board, under the digest that the ruling names.
 
-    `waits` says of which disputes the challenger has half of the window to name an element first: of large operators,
-    because one element is much less work to judge than all.
+    `waits` selects the disputes in which the challenger has half of the window to name an element first. These are
+    disputes over large operators, because judging one element is much less work than judging all.
     """
 
     cache: BoardCache
@@ -62,7 +62,7 @@ class Referee:
         return Rule(actor=view.party, dispute=number, fault=fault, reason=kept)
 
     def _gives_time(self, view: GameView, number: int) -> bool:
-        """Whether an element could still be named, and would spare work; what cannot be read is ruled upon."""
+        """Whether to wait for the challenger to name an element; not if the files cannot be read."""
         if view.state.disputes[number].element is not None:
             return False
         try:
@@ -72,7 +72,7 @@ class Referee:
 
 
 def referee_of(coordinator: Coordinator, board: Board, judge: Judge | None = None) -> Player:
-    """The referee's program; `look()` rules on everything that waits. It keeps nothing when it ends."""
+    """The referee's program; `look()` rules on all waiting disputes. Its temporary files are removed at its end."""
     from tallystick.disputes.evidence.judging import DisputeJudge as OpenedJudge
 
     workspace = Workspace(Path(mkdtemp(prefix="tallystick-referee-")))

@@ -1,4 +1,4 @@
-"""What a judge finds, whatever files are at the board: inconsistent files are the prover's fault."""
+"""A judge's finding over any files at the board: inconsistent files are the prover's fault."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tallystick.judging.fault import Fault
 def find(
     view: GameView, number: int, cache: BoardCache, judge: Judge, is_last_try: bool, nonce: str | None = None
 ) -> tuple[Fault | None, str]:
-    """Who is at fault and why, `None` for undecided.
+    """Who is at fault and why; `None` for undecided.
 
-    Files that are malformed or contradict each other are the prover's fault, as all of them are the prover's. A
-    failure of any other kind is raised, to be tried again, until the last call: then what is missing from a board that
-    answers was withheld by the prover, and what else went wrong leaves it undecided.
+    Malformed or inconsistent files are the prover's fault, because the prover supplied all of them. Any other failure
+    is raised, so that the caller tries again. In the last try, files that are missing from an answering board count as
+    withheld by the prover, and any other failure leaves the dispute undecided.
     """
     try:
         return judge.rule(cache.answered(view, number), nonce)

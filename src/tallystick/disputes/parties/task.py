@@ -1,4 +1,4 @@
-"""A task of a party: a move to compute, and how long there is for it."""
+"""A task of a party: a move to compute, and the time that is left for it."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ MISTAKES: Final = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError),
     *(MemoryError, RuntimeError, TypeError, ValueError),
 )
-"""What a defect of this program raises over unforeseen files: it may cost one dispute, and never the others."""
+"""Errors that a defect of this program may raise over unforeseen files; they may cost one dispute, never the others."""
 FAILURES: Final = (TallyError, OSError, *MISTAKES)
 
 
 class AnswerPending(Exception):  # noqa: N818 - nothing went wrong
-    """Raised by an answer that another process has begun to compute."""
+    """Raised if another process has begun to compute the answer."""
 
 
 def never() -> bool:
-    """The answer is computed in this process."""
+    """Never pending: the answer is computed in this process."""
     return False
 
 
 @dataclass(frozen=True)
 class PartyTask:
-    """Something to do under a name that is the same after a restart.
+    """A task with a key that is the same after a restart.
 
-    `seconds` are left for it, `None` if no clock runs; `answer` computes the move, `None` for no move. A task that is
-    `kept` is answered once: its move is stored before it is made, and made again unchanged after a crash. A kept task
-    that is `single` has no turn number, so the rules would take its move twice: it is not repeated before it is clear
-    that the first one did not arrive. While a task `is_pending` another process computes it, and it is not asked again;
-    the answer that starts that process raises `AnswerPending`.
+    `seconds` are left for it, `None` if no clock runs. `answer` computes the move, `None` for no move. A `kept` task is
+    answered once: its move is stored before it is made, and made again unchanged after a crash. The move of a `single`
+    task has no turn number, so the rules would accept it twice: it is not repeated before it is clear that the first
+    one did not arrive. While a task `is_pending`, another process computes its answer, and `answer` is not called; the
+    call that starts that process raises `AnswerPending`.
     """
 
     key: str
@@ -47,13 +47,13 @@ class PartyTask:
 
 
 class PartyRole(Protocol):
-    """What one party has to do, given what can be seen."""
+    """The tasks of a party in one function, such as answering or appealing."""
 
     def tasks(self, view: GameView) -> Iterable[PartyTask]:
-        """The tasks that are open now; computes no answer yet."""
+        """The open tasks; their answers are not computed yet."""
         ...
 
 
 def is_nearly_over(seconds: int | None, clock: int) -> bool:
-    """Whether at most a quarter of `clock` is left, so that a party no longer waits for what failed before."""
+    """Whether at most a quarter of `clock` is left, so that a party no longer waits and tries again."""
     return seconds is not None and seconds <= max(1, clock // 4)

@@ -17,7 +17,7 @@ from tallystick.errors import MalformedError, UnavailableError
 
 @dataclass(frozen=True)
 class Sent:
-    """A move that was written down before it was made, and the coordinator's time then."""
+    """A move that was stored before it was made, and the coordinator's time at that moment."""
 
     move: Move
     time: int
@@ -25,9 +25,10 @@ class Sent:
 
 @dataclass
 class Workspace:
-    """One party's folder for one coordinator; one program at a time holds it.
+    """One party's folder for one coordinator, locked by one program at a time.
 
-    The operating system releases the lock when the program ends, also where it is killed.
+    The operating system releases the lock when the program ends, also if it is killed. Raises `UnavailableError` if
+    another program holds the lock.
     """
 
     folder: Path
@@ -49,13 +50,13 @@ class Workspace:
         self.close()
 
     def close(self) -> None:
-        """Let another program have the folder."""
+        """Release the lock, so that another program can use the folder."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def sent(self, key: str) -> Sent | None:
-        """The move that was written down under `key`, `None` if there is none that can be read."""
+        """The move that was stored under `key`; `None` if there is none that can be read."""
         noted = self.note(f"moves/{key}")
         try:
             move = read_move(encode(noted["move"]), key) if noted else None
@@ -65,11 +66,11 @@ class Workspace:
         return Sent(move, time) if move is not None and isinstance(time, int) else None
 
     def send(self, key: str, move: Move, time: int) -> None:
-        """Write a move down, durably, before it is made."""
+        """Store a move durably, before it is made."""
         self.put_note(f"moves/{key}", {"move": decode(move.to_bytes(), key), "time": time})
 
     def note(self, key: str) -> Mapping[str, Json] | None:
-        """What was noted under `key`, `None` for nothing."""
+        """The note under `key`; `None` if there is none that can be read."""
         path = self.path(key)
         if not path.exists():
             return None
@@ -80,17 +81,17 @@ class Workspace:
         return found if isinstance(found, dict) else None
 
     def put_note(self, key: str, value: Mapping[str, Json]) -> None:
-        """Note something, durably."""
+        """Store a note durably."""
         write_atomically(self.path(key), encode(dict(value)))
 
     def drop_note(self, key: str) -> None:
-        """Forget what was noted."""
+        """Delete a note."""
         self.path(key).unlink(missing_ok=True)
 
     def forget(self, key: str) -> None:
-        """Drop a move that no longer fits."""
+        """Delete a stored move."""
         self.drop_note(f"moves/{key}")
 
     def path(self, key: str) -> Path:
-        """Where the note under `key` lies, or will lie."""
+        """The file of the note under `key`, which may not exist yet."""
         return self.folder / f"{key}.json"

@@ -39,6 +39,7 @@ from tallystick.disputes.game.rules import Rules
 from tallystick.errors import MalformedError, ProofError, RuleError, UnavailableError, UsageError
 from tallystick.http.client import RequestLimits
 from tallystick.judging.fault import Fault
+from tests.disputes.coordinators.ethereum.chain_game import SMALL, ChainGame, Watched, is_settled
 from tests.disputes.coordinators.ethereum.chains import (
     KEYS,
     QUICK,
@@ -50,7 +51,6 @@ from tests.disputes.coordinators.ethereum.chains import (
     rules,
     running_chain,
 )
-from tests.disputes.coordinators.ethereum.halls import SMALL, Hall, Watched, is_settled
 
 ACTOR, HASH, NAME = "0x" + "ab" * 20, "0f" * 32, "sha256:" + "1e" * 32
 
@@ -308,25 +308,25 @@ def test_the_time_is_that_of_the_latest_block(chain: Chain) -> None:
 
 
 def test_a_last_second_move_is_taken_and_leaves_the_extension(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
-    hall = Hall(chain)
-    prover, challenger = hall.prover(SMALL), hall.challenger()
-    hall.play(prover, until=lambda state: bool(state.claims))
-    hall.play(challenger, until=lambda state: bool(state.disputes))
+    game = ChainGame(chain)
+    prover, challenger = game.prover(SMALL), game.challenger()
+    game.play(prover, until=lambda state: bool(state.claims))
+    game.play(challenger, until=lambda state: bool(state.disputes))
     given, end = chain.at("prover").rules, chain.at("prover").state.disputes[0].clocks.since + given_clock(chain)
-    hall.advance(end - 60)
+    game.advance(end - 60)
 
     def submit_in_the_last_second(move: Move) -> None:
         chain.node.ask("evm_setNextBlockTimestamp", end - 1)
         chain.at("prover").submit(move)
         chain.final()
 
-    monkeypatch.setattr(Watched, "submit", lambda seat, move: submit_in_the_last_second(move))
+    monkeypatch.setattr(Watched, "submit", lambda connection, move: submit_in_the_last_second(move))
     assert prover.step()
     monkeypatch.undo()
     assert chain.anew("treasury").entries()[-1].time == end - 1
     clocks = chain.anew("treasury").state.disputes[0].clocks
     assert (clocks.prover, clocks.challenger) == (given.extension, given.clock)
-    final = hall.play(prover, challenger, hall.referee(), until=is_settled)
+    final = game.play(prover, challenger, game.referee(), until=is_settled)
     assert final.disputes[0].fault is Fault.PROVER
 
 
@@ -405,21 +405,23 @@ def test_a_folder_with_other_bytes_in_it_gets_no_word(tmp_path: Path) -> None:
 
 def test_a_contract_with_a_board_takes_moves_whose_data_is_there_alone(tmp_path: Path) -> None:
     with running_chain(tmp_path, board=KEYS["board"].address) as chain:
-        hall = Hall(chain, board=FolderBoard(tmp_path / "board"))
-        prover = hall.prover(SMALL)
-        hall.play(prover, until=lambda state: bool(state.claims))
-        hall.play(hall.challenger(), until=lambda state: bool(state.disputes))
+        game = ChainGame(chain, board=FolderBoard(tmp_path / "board"))
+        prover = game.prover(SMALL)
+        game.play(prover, until=lambda state: bool(state.claims))
+        game.play(game.challenger(), until=lambda state: bool(state.disputes))
         assert prover.step() is False
-        assert any("the contract requires the attestation of its board" in line for line in hall.said)
-        seat = prover.coordinator.coordinator  # type: ignore[attr-defined]
-        seat.attester = AttestingBoard(FolderBoard(tmp_path / "empty"), KEYS["board"], seat.chain_id, seat.contract)
+        assert any("the contract requires the attestation of its board" in line for line in game.said)
+        connection = prover.coordinator.coordinator  # type: ignore[attr-defined]
+        connection.attester = AttestingBoard(
+            FolderBoard(tmp_path / "empty"), KEYS["board"], connection.chain_id, connection.contract
+        )
         prover.backoffs.clear()
         assert prover.step() is False
-        seat.attester = Forger()
+        connection.attester = Forger()
         prover.backoffs.clear()
         assert prover.step() is False
-        assert any("refuses this move: attestation" in line for line in hall.said)
-        seat.attester = AttestingBoard(hall.board, KEYS["board"], seat.chain_id, seat.contract)
+        assert any("refuses this move: attestation" in line for line in game.said)
+        connection.attester = AttestingBoard(game.board, KEYS["board"], connection.chain_id, connection.contract)
         prover.backoffs.clear()
         assert prover.step() is True
         assert chain.anew("treasury").entries()[-1].move.kind == "partition"

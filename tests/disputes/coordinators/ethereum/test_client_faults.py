@@ -18,6 +18,7 @@ from tallystick.disputes.coordinators.ethereum.endpoints import ANSWER_BYTES_MAX
 from tallystick.disputes.game.moves import Move
 from tallystick.errors import UnavailableError
 from tallystick.judging.fault import Fault
+from tests.disputes.coordinators.ethereum.chain_game import SMALL, ChainGame, is_settled
 from tests.disputes.coordinators.ethereum.chains import (
     KEYS,
     QUICK,
@@ -29,7 +30,6 @@ from tests.disputes.coordinators.ethereum.chains import (
     honest,
     running_chain,
 )
-from tests.disputes.coordinators.ethereum.halls import SMALL, Hall, is_settled
 
 Spoil = Callable[[str, list[Any], Ask], Any]
 
@@ -88,34 +88,34 @@ def test_a_broken_server_is_one_clear_line_and_an_honest_one_beside_it_is_enough
             through(chain, stack, "prover", spoil)
         assert "\x1b" not in str(failed.value)
         assert "\n" not in str(failed.value)
-        seat = through(chain, stack, "prover", spoil, None)
-        seat.submit(claim(chain))
+        connection = through(chain, stack, "prover", spoil, None)
+        connection.submit(claim(chain))
         chain.final()
-        assert len(seat.entries()) == 1
+        assert len(connection.entries()) == 1
 
 
 def test_a_server_that_answers_too_late_is_left_alone(chain: Chain) -> None:
     with ExitStack() as stack:
         with pytest.raises(UnavailableError):
             through(chain, stack, "prover", late(0.5), timeout_s=0.2)
-        seat = through(chain, stack, "prover", late(0.5), None, timeout_s=0.2)
-        assert seat.entries() == ()
+        connection = through(chain, stack, "prover", late(0.5), None, timeout_s=0.2)
+        assert connection.entries() == ()
         assert through(chain, stack, "prover", late(0.05), timeout_s=2.0).entries() == ()
 
 
 def test_a_silent_server_is_asked_again_only_after_a_while(chain: Chain) -> None:
     with ExitStack() as stack:
         proxy = stack.enter_context(Proxy(chain.node.url))
-        seat = chain.anew("prover", None, proxy.url, chain.node.url)
+        connection = chain.anew("prover", None, proxy.url, chain.node.url)
         proxy.spoil = hang_up
-        seat.entries()
+        connection.entries()
         asked = len(proxy.asked)
         for _ in range(5):
-            seat.submit(claim(chain))
+            connection.submit(claim(chain))
         assert len(proxy.asked) <= asked + 2
         proxy.spoil = honest
         time.sleep(1.1)
-        seat.entries()
+        connection.entries()
         assert len(proxy.asked) > asked + 2
 
 
@@ -211,8 +211,8 @@ def test_a_lie_is_noticed_and_the_truth_is_had_from_another_server(chain: Chain,
     with ExitStack() as stack:
         with pytest.raises(UnavailableError):
             through(chain, stack, "referee", LIES[lie]).entries()
-        seat = through(chain, stack, "referee", LIES[lie], None)
-        assert [entry.move.kind for entry in seat.entries()] == ["post", "contest"]
+        connection = through(chain, stack, "referee", LIES[lie], None)
+        assert [entry.move.kind for entry in connection.entries()] == ["post", "contest"]
 
 
 def test_the_line_about_a_lie_names_the_number(chain: Chain) -> None:
@@ -235,8 +235,8 @@ def test_a_server_that_lags_behind_is_passed_over(chain: Chain) -> None:
     with ExitStack() as stack:
         assert through(chain, stack, "referee", lag).entries() == ()
         assert len(through(chain, stack, "referee", lag, None).entries()) == 1
-        seat = through(chain, stack, "referee", None, lag)
-        assert len(seat.entries()) == len(seat.entries()) == 1
+        connection = through(chain, stack, "referee", None, lag)
+        assert len(connection.entries()) == len(connection.entries()) == 1
 
 
 def test_one_server_of_three_cannot_make_the_future_up(chain: Chain) -> None:
@@ -254,21 +254,21 @@ def test_one_server_of_three_cannot_make_the_future_up(chain: Chain) -> None:
         return ask()
 
     with ExitStack() as stack:
-        seat = through(chain, stack, "referee", None, behind, behind)
-        assert [entry.move.kind for entry in seat.entries()] == ["post"]
-        seat = through(chain, stack, "referee", None, behind, None)
-        assert [entry.move.kind for entry in seat.entries()] == ["post", "contest"]
+        connection = through(chain, stack, "referee", None, behind, behind)
+        assert [entry.move.kind for entry in connection.entries()] == ["post"]
+        connection = through(chain, stack, "referee", None, behind, None)
+        assert [entry.move.kind for entry in connection.entries()] == ["post", "contest"]
 
 
 def test_a_server_of_another_chain_is_left_out_and_of_two_nobody_is_believed(
     chain: Chain, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with running_chain(tmp_path / "other", "--chain-id", "7") as other:
-        seat = chain.anew("prover", None, chain.node.url, chain.node.url, other.node.url)
+        connection = chain.anew("prover", None, chain.node.url, chain.node.url, other.node.url)
         assert "follows another chain than chain 31337" in caplog.text
-        seat.submit(claim(chain))
+        connection.submit(claim(chain))
         chain.final()
-        assert len(seat.entries()) == 1
+        assert len(connection.entries()) == 1
         with pytest.raises(UnavailableError, match="not of chain 31337"):
             chain.anew("prover", None, chain.node.url, other.node.url)
 
@@ -281,8 +281,8 @@ def test_of_two_forks_of_one_chain_the_one_that_most_servers_follow_is_read(chai
             fork.at("prover").submit(claim(fork))
         fork.node.mine(chain.height())
         assert fork.place.contract == chain.place.contract
-        seat = chain.anew("referee", None, chain.node.url, fork.node.url, chain.node.url)
-        assert len(seat.entries()) == 1
+        connection = chain.anew("referee", None, chain.node.url, fork.node.url, chain.node.url)
+        assert len(connection.entries()) == 1
         with pytest.raises(UnavailableError, match="another chain than most"):
             chain.anew("referee", None, chain.node.url, fork.node.url).entries()
 
@@ -341,9 +341,9 @@ def test_a_dispute_is_won_in_time_though_servers_answer_once_in_a_quarter_of_eac
     """After each move nobody answers for nearly a quarter of the shortest window, whatever is asked."""
     with running_chain(tmp_path) as chain, ExitStack() as stack:
         outage = Outage(chain, seconds=chain.at("treasury").rules.extension // 4 - 10)
-        hall = Hall(chain, after=outage.begin)
-        hall.urls = (stack.enter_context(Proxy(chain.node.url, outage.spoil)).url,)
-        state = hall.play(hall.prover(SMALL), hall.challenger(), hall.referee(), until=is_settled, waits=outage.pass_by)
+        game = ChainGame(chain, after=outage.begin)
+        game.urls = (stack.enter_context(Proxy(chain.node.url, outage.spoil)).url,)
+        state = game.play(game.prover(SMALL), game.challenger(), game.referee(), until=is_settled, waits=outage.pass_by)
         assert state.disputes[0].fault is Fault.PROVER
         kinds = [entry.move.kind for entry in chain.anew("treasury").entries()]
         assert kinds[-1] == "rule"
@@ -387,9 +387,9 @@ def test_moves_come_through_servers_that_fail_at_random(tmp_path: Path, seed: in
 
     with running_chain(tmp_path) as chain, ExitStack() as stack:
         chain.settings = replace(QUICK, patience=RetryRules(rounds=6, pause_s=0.01))
-        hall = Hall(chain)
-        hall.urls = (stack.enter_context(Proxy(chain.node.url, spoil)).url,) * 2
-        state = hall.play(hall.prover(SMALL), hall.challenger(), hall.referee(), until=is_settled)
+        game = ChainGame(chain)
+        game.urls = (stack.enter_context(Proxy(chain.node.url, spoil)).url,) * 2
+        state = game.play(game.prover(SMALL), game.challenger(), game.referee(), until=is_settled)
         assert state.disputes[0].fault is Fault.PROVER
         entries = chain.at("treasury").entries()
         assert len({entry.move.to_bytes() for entry in entries}) == len(entries)

@@ -25,13 +25,13 @@ class World:
     """A chain, a contract on it, and connections."""
 
     server: InProcess
-    seats: dict[str, EthereumCoordinator]
+    connections: dict[str, EthereumCoordinator]
 
     def post(self) -> Post:
-        seat = self.seats["prover"]
+        connection = self.connections["prover"]
         return Post(
-            actor=seat.party,
-            value=seat.rules.prover_bond,
+            actor=connection.party,
+            value=connection.rules.prover_bond,
             root="11" * 32,
             size=9,
             statement=digest("blob", b"statement"),
@@ -39,9 +39,9 @@ class World:
         )
 
     def contest(self) -> Contest:
-        seat = self.seats["challenger"]
-        value = seat.rules.challenger_bond + seat.rules.deposit
-        return Contest(actor=seat.party, value=value, claim=0, low=0, high=9)
+        connection = self.connections["challenger"]
+        value = connection.rules.challenger_bond + connection.rules.deposit
+        return Contest(actor=connection.party, value=value, claim=0, low=0, high=9)
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def world(tmp_path: Path) -> World:
 
 
 def test_a_claim_is_posted_contested_and_lost_by_silence(world: World) -> None:
-    prover, challenger = world.seats["prover"], world.seats["challenger"]
+    prover, challenger = world.connections["prover"], world.connections["challenger"]
     prover.submit(world.post())
     challenger.submit(world.contest())
     world.server.advance(prover.rules.clock)
@@ -70,7 +70,7 @@ def test_a_claim_is_posted_contested_and_lost_by_silence(world: World) -> None:
 
 
 def test_refusals_have_the_codes_of_the_rules_and_cost_nothing(world: World) -> None:
-    prover = world.seats["prover"]
+    prover = world.connections["prover"]
     prover.submit(world.post())
     before = world.server.ask("eth_getTransactionCount", prover.party, "latest")
     for move, code in (
@@ -84,10 +84,10 @@ def test_refusals_have_the_codes_of_the_rules_and_cost_nothing(world: World) -> 
 
 
 def test_a_move_whose_block_is_undone_is_made_again(world: World) -> None:
-    prover, challenger = world.seats["prover"], world.seats["challenger"]
+    prover, challenger = world.connections["prover"], world.connections["challenger"]
     prover.submit(world.post())
     careful = replace(AT_ONCE, depth=3)
-    seat = EthereumCoordinator(
+    connection = EthereumCoordinator(
         challenger.endpoints,
         challenger.place,
         KEYS["challenger"],
@@ -95,10 +95,10 @@ def test_a_move_whose_block_is_undone_is_made_again(world: World) -> None:
         careful,
     )
     before = world.server.snapshot()
-    seat.submit(world.contest())
+    connection.submit(world.contest())
     world.server.revert(before)
     world.server.mine()
     assert [entry.move.kind for entry in prover.entries()] == ["post"]
-    seat.entries()
+    connection.entries()
     world.server.mine(3)
-    assert [entry.move.kind for entry in seat.entries()] == ["post", "contest"]
+    assert [entry.move.kind for entry in connection.entries()] == ["post", "contest"]

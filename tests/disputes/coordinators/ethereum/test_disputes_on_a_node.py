@@ -25,8 +25,8 @@ from tallystick.disputes.parties.player import Player
 from tallystick.judging.fault import Fault
 from tallystick.transcripts.opening import OpenedOperator
 from tallystick.transcripts.record import OperatorRecord
+from tests.disputes.coordinators.ethereum.chain_game import ChainGame, is_settled
 from tests.disputes.coordinators.ethereum.chains import KEYS, MEMBERS, Chain, running_chain
-from tests.disputes.coordinators.ethereum.halls import Hall, is_settled
 from tests.support.attacks.disputes.scene import Scene
 
 GWEI = 10**9
@@ -53,7 +53,7 @@ class Case:
     trace: Trace
 
     def __post_init__(self) -> None:
-        self.hall = Hall(self.chain)
+        self.game = ChainGame(self.chain)
         self.before = {role: self.money(role) + self.chain.fees(role) for role in KEYS}
 
     def money(self, role: str) -> int:
@@ -61,14 +61,14 @@ class Case:
 
     def prover(self) -> Player:
         offer = offer_of(self.run)
-        return self.hall.player("prover", lambda cache, work: programs.prover(cache, work, lambda _: self.trace, offer))
+        return self.game.player("prover", lambda cache, work: programs.prover(cache, work, lambda _: self.trace, offer))
 
     def challenger(self) -> Player:
         from tallystick.disputes.evidence.doubting import doubter_for
         from tallystick.disputes.evidence.judging import DisputeJudge
 
         doubter = doubter_for()
-        return self.hall.player(
+        return self.game.player(
             "challenger",
             lambda cache, work: programs.challenger(cache, work, lambda _: doubter, DisputeJudge(), find_evidence),
         )
@@ -77,15 +77,15 @@ class Case:
         from tallystick.disputes.evidence.judging import DisputeJudge
 
         return [
-            self.hall.player(name, lambda cache, work: programs.member(cache, work, DisputeJudge()))
+            self.game.player(name, lambda cache, work: programs.member(cache, work, DisputeJudge()))
             for name in MEMBERS[:3]
         ]
 
     def play(self, *players: Player) -> State:
         """To the end of the dispute, and on until everybody at the table has taken out what it is owed."""
-        self.hall.play(*players, until=is_settled)
+        self.game.play(*players, until=is_settled)
         parties = [player.coordinator.party for player in players]
-        return self.hall.play(*players, until=lambda state: is_settled(state) and not state.owed.keys() & parties)
+        return self.game.play(*players, until=lambda state: is_settled(state) and not state.owed.keys() & parties)
 
     def entries(self) -> list[MoveEntry]:
         return list(self.chain.anew("treasury").entries())
@@ -151,7 +151,7 @@ def test_honest_work_is_contested_by_nobody_and_the_bond_goes_back(
     run = scene.run if work == "run" else scene.calls
     case = Case(chain, run, statement_at(run).trace(tmp_path / "trace"))
     players = (case.prover(), case.challenger())
-    state = case.hall.play(*players)
+    state = case.game.play(*players)
     assert [claim.status for claim in state.claims] == [Status.FINAL]
     assert [entry.move.kind for entry in case.entries()] == ["post", "finalise", "withdraw"]
     assert case.lost("prover") == case.lost("challenger") == 0
@@ -160,5 +160,5 @@ def test_honest_work_is_contested_by_nobody_and_the_bond_goes_back(
 def found_operator(case: Case) -> OperatorRecord:
     """The operator that the prover opened at the end."""
     [revealed] = [entry.move for entry in case.entries() if isinstance(entry.move, Reveal)]
-    manifest = Manifest.from_bytes(case.hall.board.get(revealed.data), "manifest")
-    return OpenedOperator.from_bytes(case.hall.board.get(manifest.files["operator.json"]), "operator").record
+    manifest = Manifest.from_bytes(case.game.board.get(revealed.data), "manifest")
+    return OpenedOperator.from_bytes(case.game.board.get(manifest.files["operator.json"]), "operator").record

@@ -14,8 +14,8 @@ from tallystick.disputes.coordinators.ethereum.client import ReorganisedError
 from tallystick.disputes.game.moves import Move, Pause, value_of
 from tallystick.disputes.game.state import State, Status
 from tallystick.judging.fault import Fault
+from tests.disputes.coordinators.ethereum.chain_game import SMALL, ChainGame, is_settled
 from tests.disputes.coordinators.ethereum.chains import KEYS, QUICK, Chain, claim, contest, running_chain
-from tests.disputes.coordinators.ethereum.halls import SMALL, Hall, is_settled
 from tests.support.toy_game import CountingJudge
 
 RULED = ["post", "contest", "partition", "choose", "descend", "partition", "choose", "partition", "choose", "reveal"]
@@ -58,8 +58,8 @@ def play_with_reorgs(tmp_path: Path, depth: int) -> None:
         undone.append(move.kind)
 
     with running_chain(tmp_path, settings=replace(QUICK, depth=depth + 1)) as chain:
-        hall = Hall(chain, after=reorganise)
-        state = hall.play(hall.prover(SMALL), hall.challenger(), hall.referee(), until=is_settled)
+        game = ChainGame(chain, after=reorganise)
+        state = game.play(game.prover(SMALL), game.challenger(), game.referee(), until=is_settled)
         assert kinds(chain) == undone == [*RULED, "rule"]
         check_the_bond_moved(state, chain)
         check_each_move_was_made_once(chain)
@@ -85,17 +85,17 @@ def test_a_committee_votes_through_reorganisations(tmp_path: Path) -> None:
         chain.node.ask("anvil_reorg", 2, [])
 
     with running_chain(tmp_path, settings=replace(QUICK, depth=3), referee=None) as chain:
-        hall = Hall(chain, after=reorganise)
-        players = [hall.prover(SMALL), hall.challenger(), *hall.members(3)]
-        state = hall.play(*players, until=is_settled)
+        game = ChainGame(chain, after=reorganise)
+        players = [game.prover(SMALL), game.challenger(), *game.members(3)]
+        state = game.play(*players, until=is_settled)
         assert [kind for kind in kinds(chain) if kind not in ("enlist", "withdraw")] == [*RULED, *VOTED]
         check_the_bond_moved(state, chain)
         check_each_move_was_made_once(chain)
 
 
 def test_without_a_reorganisation_the_same_moves_are_made(chain: Chain) -> None:
-    hall = Hall(chain)
-    state = hall.play(hall.prover(SMALL), hall.challenger(), hall.referee(), until=is_settled)
+    game = ChainGame(chain)
+    state = game.play(game.prover(SMALL), game.challenger(), game.referee(), until=is_settled)
     assert kinds(chain) == [*RULED, "rule"]
     check_the_bond_moved(state, chain)
     check_each_move_was_made_once(chain)
@@ -171,9 +171,9 @@ def test_a_dispute_that_nobody_can_decide_ends_through_reorganisations(tmp_path:
         chain.node.ask("anvil_reorg", 1, [])
 
     with running_chain(tmp_path, settings=replace(QUICK, depth=2)) as chain:
-        hall = Hall(chain, after=reorganise)
+        game = ChainGame(chain, after=reorganise)
         blind = CountingJudge(is_blind=True)
-        state = hall.play(hall.prover(SMALL), hall.challenger(), hall.referee(blind), until=is_settled)
+        state = game.play(game.prover(SMALL), game.challenger(), game.referee(blind), until=is_settled)
         assert state.disputes[0].fault is Fault.NOBODY
         assert kinds(chain) == [*RULED, "convene"]
         check_each_move_was_made_once(chain)

@@ -12,8 +12,8 @@ from tallystick.disputes.coordinators.ethereum.fees import FeeRules
 from tallystick.disputes.game.moves import Choose, Finalise, Pause, Protest
 from tallystick.disputes.game.state import Phase
 from tallystick.errors import RuleError
+from tests.disputes.coordinators.ethereum.chain_game import SMALL, ChainGame
 from tests.disputes.coordinators.ethereum.chains import KEYS, QUICK, Chain, claim, contest, running_chain
-from tests.disputes.coordinators.ethereum.halls import SMALL, Hall
 
 GWEI = 10**9
 
@@ -173,11 +173,11 @@ def test_a_number_used_elsewhere_is_given_up_and_the_move_made_under_another(cha
 
 
 def test_two_different_moves_for_one_turn_are_never_under_way_together(chain: Chain) -> None:
-    hall = Hall(chain)
-    prover, challenger = hall.prover(SMALL), hall.challenger()
-    hall.play(prover, until=lambda state: bool(state.claims))
-    hall.play(challenger, until=lambda state: bool(state.disputes))
-    hall.play(prover, until=lambda state: state.disputes[0].phase is Phase.CHOOSE)
+    game = ChainGame(chain)
+    prover, challenger = game.prover(SMALL), game.challenger()
+    game.play(prover, until=lambda state: bool(state.claims))
+    game.play(challenger, until=lambda state: bool(state.disputes))
+    game.play(prover, until=lambda state: state.disputes[0].phase is Phase.CHOOSE)
     chain.node.ask("evm_setAutomine", False)
     turn, actor = chain.at("challenger").state.disputes[0].turn, KEYS["challenger"].address
     chain.at("challenger").submit(Choose(actor=actor, dispute=0, turn=turn, child=0))

@@ -31,8 +31,8 @@ from tallystick.disputes.game.moves import read_move
 
 def send(place, secret, folder, move):
     settings = Settings(patience=RetryRules(rounds=1), sending=SendingRules(patience_s=1, poll_s=0.02))
-    seat = connect(place, EthereumKey(bytes.fromhex(secret)), Path(folder), settings=settings)
-    seat.submit(read_move(move.encode()))
+    connection = connect(place, EthereumKey(bytes.fromhex(secret)), Path(folder), settings=settings)
+    connection.submit(read_move(move.encode()))
 
 print("ready", flush=True)
 for line in sys.stdin:  # one forked program for each line: what it needs is loaded once

@@ -1,1 +1,1 @@
-"""A coordinator that is an Ethereum contract, for parties who trust no common host."""
+"""A coordinator that is an Ethereum contract, for parties that trust no common host."""

@@ -1,6 +1,6 @@
-"""Attestations over HTTP: `POST /v1/attestations` with a turn and its data, answered with the board's signature.
+"""Attestations over HTTP: `POST /v1/attestations` with a turn and its data; the response is the board's signature.
 
-Anybody may ask: the board only confirms that it keeps what everybody can fetch from it.
+Anybody may ask, because the board only confirms that it keeps data that everybody can fetch from it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _JSON: Final = {"Content-Type": "application/json"}
 
 
 class AttestationRequest(Document):
-    """The turn for whose data a board is asked for an attestation."""
+    """A request for an attestation of the data of one turn."""
 
     kind: Literal["attestation"] = "attestation"
     version: Literal[1] = 1
@@ -81,7 +81,7 @@ class RemoteAttester:
         """The board's signature, checked.
 
         Raises:
-            UnavailableError: The board does not answer, does not keep the data, or gives a signature of another.
+            UnavailableError: The board does not answer, does not keep the data, or another key made the signature.
         """
         question = AttestationRequest(chain=self.chain, contract=self.contract, dispute=dispute, turn=turn, data=data)
         client = HttpClient(self.url, self.effort)

@@ -1,4 +1,4 @@
-"""Boards for moves at a contract: a folder of blobs, and a board that attests what it keeps."""
+"""Boards for moves at a contract: a folder of blobs, and a board that attests the data that it keeps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class FolderBoard:
     folder: Path
 
     def put(self, data: bytes) -> Digest:
-        """Keep `data`, durably; raises `UsageError` where it is too large."""
+        """Keep `data` durably; raises `UsageError` if it is too large."""
         if len(data) > BLOB_BYTES_MAX:
             raise UsageError(f"a blob of {len(data)} bytes: the board takes {BLOB_BYTES_MAX} at most")
         name = digest("blob", data)
@@ -32,14 +32,14 @@ class FolderBoard:
         return name
 
     def get(self, name: Digest) -> bytes:
-        """The bytes under a digest; raises `UnavailableError` where they are not there, or are others."""
+        """The bytes under a digest; raises `UnavailableError` if they are not there, or are others."""
         data = read_document(self._path(parse_digest(name, "blob")), BLOB_BYTES_MAX)
         if digest("blob", data) != name:
             raise UnavailableError(f"{name}: other bytes lie in its place")
         return data
 
     def missing(self, names: Iterable[Digest]) -> list[Digest]:
-        """Those that are not there, or are other bytes: all are read, as anybody may write into a folder."""
+        """Those digests without matching bytes; all files are read, because anybody may write into the folder."""
         return [name for name in names if not self._has(name)]
 
     def _has(self, name: Digest) -> bool:
@@ -56,7 +56,7 @@ class FolderBoard:
 
 @dataclass(frozen=True)
 class AttestingBoard:
-    """A board whose attestations a contract requires: it checks that it keeps the data of a turn, and signs that."""
+    """A board whose attestations a contract requires: it signs after a check that it keeps the data of a turn."""
 
     board: BlobIndex
     key: EthereumKey
@@ -65,6 +65,7 @@ class AttestingBoard:
 
     @cached_property
     def _whole(self) -> WholeManifests:
+        """Kept for all attestations, because it remembers complete manifests."""
         return WholeManifests(self.board)
 
     def attest(self, dispute: int, turn: int, data: Digest) -> bytes:

@@ -1,4 +1,4 @@
-"""What a server says about a chain, as typed values: its JSON comes through here and nowhere else."""
+"""A server's answers about a chain as typed values; every JSON answer is checked here."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _Answer(BaseModel):
 
 
 class Header(_Answer):
-    """A block, as far as it matters here; `base_fee` in wei."""
+    """The header of a block; `timestamp` in seconds, `base_fee` in wei."""
 
     number: Quantity
     hash: HashHex
@@ -50,7 +50,7 @@ class Header(_Answer):
 
 
 class EventLog(_Answer):
-    """One event of a contract, and the block in which it stands."""
+    """One event of a contract, and the block that contains it."""
 
     address: AddressHex
     topics: Annotated[tuple[HashHex, ...], Field(max_length=4)]
@@ -62,7 +62,7 @@ class EventLog(_Answer):
 
 
 class TransactionReceipt(_Answer):
-    """What became of a transaction that stands in a block."""
+    """The receipt of a transaction in a block; `status` is 0 if it failed."""
 
     hash: HashHex = Field(alias="transactionHash")
     status: Quantity
@@ -74,7 +74,7 @@ class TransactionReceipt(_Answer):
 
 @dataclass(frozen=True)
 class Reverted:
-    """A contract refused a call; `data` says why, in its own encoding."""
+    """A contract refused a call; `data` holds the reason in ABI encoding."""
 
     data: bytes
 
@@ -87,7 +87,7 @@ _DATA: TypeAdapter[str] = TypeAdapter(DataHex)
 
 
 def header(server: Endpoint, block: int | str) -> Header:
-    """A block's header by number or tag ("latest", "finalized"); raises `UnavailableError` where there is none."""
+    """A block's header by number or tag ("latest", "finalized"); raises `UnavailableError` if there is none."""
     name = hex(block) if isinstance(block, int) else block
     found = _typed(_HEADER, server, "eth_getBlockByNumber", name, False)
     if isinstance(block, int) and found.number != block:
@@ -96,7 +96,7 @@ def header(server: Endpoint, block: int | str) -> Header:
 
 
 def final_header(server: Endpoint, depth: int | None) -> Header:
-    """The last block that cannot be undone: as the chain itself says, or `depth` blocks below the latest."""
+    """The last block that cannot be undone: the chain's own `finalized` block, or `depth` blocks below the latest."""
     if depth is None:
         return header(server, "finalized")
     latest = header(server, "latest")
@@ -104,7 +104,7 @@ def final_header(server: Endpoint, depth: int | None) -> Header:
 
 
 def logs(server: Endpoint, contract: str, topic: str, first: int, last: int) -> tuple[EventLog, ...]:
-    """The contract's events of one kind in blocks [first, last], in order; halves the span where it is too much."""
+    """The contract's events of one kind in blocks [first, last], in order; halves a span that the server refuses."""
     question = {"address": contract, "topics": [topic], "fromBlock": hex(first), "toBlock": hex(last)}
     try:
         return _typed(_LOGS, server, "eth_getLogs", question)
@@ -116,13 +116,13 @@ def logs(server: Endpoint, contract: str, topic: str, first: int, last: int) -> 
 
 
 def receipt(server: Endpoint, transaction: str) -> TransactionReceipt | None:
-    """What became of a transaction; `None` while it stands in no block."""
+    """The receipt of a transaction; `None` while no block contains it."""
     answer = server.ask("eth_getTransactionReceipt", transaction)
     return None if answer is None else _read(_RECEIPT, server, "eth_getTransactionReceipt", answer)
 
 
 def call(server: Endpoint, fields: dict[str, Any], block: int | str = "latest") -> bytes | Reverted:
-    """What a call would give at a block, without a transaction."""
+    """The result of a call at a block, without a transaction."""
     name = hex(block) if isinstance(block, int) else block
     try:
         return bytes.fromhex(_typed(_DATA, server, "eth_call", fields, name)[2:])
@@ -139,12 +139,12 @@ def estimate(server: Endpoint, fields: dict[str, Any]) -> int | Reverted:
 
 
 def nonce(server: Endpoint, address: str, block: int | str = "latest") -> int:
-    """How many transactions of an account stand in blocks up to this one."""
+    """The number of an account's transactions in the blocks up to this one."""
     return quantity(server, "eth_getTransactionCount", address, hex(block) if isinstance(block, int) else block)
 
 
 def code(server: Endpoint, address: str) -> bytes:
-    """The code of a contract, empty where there is none."""
+    """The code of a contract; empty if there is none at this address."""
     return bytes.fromhex(_typed(_DATA, server, "eth_getCode", address, "latest")[2:])
 
 
@@ -154,10 +154,10 @@ def quantity(server: Endpoint, method: str, *parameters: Any) -> int:
 
 
 def _reverted(error: RemoteError) -> Reverted:
-    """The reason for a refusal; an error without one is the server's, and passed on."""
+    """The refusal of a contract in a server's error; an error of the server itself is raised again."""
     data = error.data or ""
-    is_ours = error.code == CODE_REVERTED or "revert" in error.message.lower()
-    if not is_ours:
+    is_of_contract = error.code == CODE_REVERTED or "revert" in error.message.lower()
+    if not is_of_contract:
         raise error
     try:
         return Reverted(bytes.fromhex(data.removeprefix("0x")))

@@ -1,7 +1,7 @@
 """A coordinator that is a contract: the protocol `Coordinator` for one account, through any of several RPC servers.
 
-What is read is final: the log up to the last block that cannot be undone. What is sent is signed here, tried first
-without a transaction, so that a refusal costs nothing, and then looked after until its block is final.
+It reads the contract's log only up to the last block that cannot be undone. A move is signed here, and first tried as a
+call without a transaction, so that a refusal costs nothing. Its transaction is then watched until its block is final.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from tallystick.disputes.coordinators.ethereum.reader import History, LogReader
 from tallystick.disputes.coordinators.ethereum.relay import Relayed, check_relayed, sign_relayed
 from tallystick.disputes.coordinators.ethereum.sender import Call, Sender, SendingRules
 from tallystick.disputes.coordinators.ethereum.view import ask
-from tallystick.disputes.game.moves import Draw, Move, value_of
+from tallystick.disputes.game.moves import BisectionMove, Draw, Move, value_of
 from tallystick.disputes.game.rules import Rules
 from tallystick.disputes.game.state import State
 from tallystick.errors import RuleError, UnavailableError, UsageError
 
 LOG: Final = logging.getLogger(__name__)
 NOBODY: Final = "0x" + "00" * 20
-"""Whom a connection without a key moves for."""
+"""The party of a connection without a key."""
 
 
 class ReorganisedError(UnavailableError):
-    """A deep reorganisation removed moves that were taken for final: read from the first move again."""
+    """A deep reorganisation removed moves that counted as final: read from the first move again."""
 
 
 class Attester(Protocol):
     """A board that attests the data it keeps."""
 
     def attest(self, dispute: int, turn: int, data: Digest) -> bytes:
-        """Its signature over the data of a turn; raises `UnavailableError` where it does not keep all of it."""
+        """Its signature over the data of a turn; raises `UnavailableError` if it does not keep all of it."""
         ...
 
 
@@ -52,8 +52,8 @@ class Attester(Protocol):
 class Settings:
     """How to connect, and what sending may cost.
 
-    `depth` is the number of blocks until a block is final, `None` stands for the chain's own `finalized`.
-    `timeout_s` is for one answer of one server.
+    `depth` is the number of blocks until a block is final; `None` means the chain's own `finalized` block.
+    `timeout_s` is the timeout for one answer of one server.
     """
 
     depth: int | None = None
@@ -63,7 +63,10 @@ class Settings:
 
 
 class EthereumCoordinator:
-    """One account's connection to one contract, with a folder for what is under way; without a key it only reads."""
+    """One account's connection to one contract; without a key it only reads.
+
+    The journal of pending transactions is in `folder`.
+    """
 
     def __init__(
         self,
@@ -83,11 +86,11 @@ class EthereumCoordinator:
         self._reader = LogReader(endpoints, self.contract, start, settings.depth)
         self._key = key
         self._sender = self._sender_for(key, folder or default_folder()) if key else None
-        self._handed_out: tuple[MoveEntry, ...] = ()
+        self._returned: tuple[MoveEntry, ...] = ()
 
     @property
     def party(self) -> str:
-        """Who moves through this connection."""
+        """The party that moves through this connection."""
         return self._key.address if self._key else NOBODY
 
     @property
@@ -97,50 +100,52 @@ class EthereumCoordinator:
 
     @property
     def place(self) -> ContractLocation:
-        """How others find the contract, by the servers' names as they were given."""
+        """The location of the contract for other parties, with the URLs of the servers as they were given."""
         urls = tuple(server.url for server in self.endpoints.servers if isinstance(server, HttpEndpoint))
         return ContractLocation(urls, self.contract, self.deployment.block)
 
     @property
     def state(self) -> State:
-        """Where the final moves lead; raises `UnavailableError`."""
+        """The state after the final moves; raises `UnavailableError`."""
         return self._reader.read().state
 
     def now(self) -> int:
-        """The time of the latest block in seconds: of several servers the middle one's; never before final moves."""
-        times = sorted(head.timestamp for _, head in self.endpoints.each(_latest))
+        """The time of the latest block in seconds: the median of all servers, and never before the last final block."""
+        heads = self.endpoints.each(lambda server: chain.header(server, "latest"))
+        times = sorted(head.timestamp for _, head in heads)
         return max(times[(len(times) - 1) // 2], self._reader.known.timestamp)
 
     def entries(self, start: int = 0) -> Sequence[MoveEntry]:
-        """The accepted moves from number `start` on in final blocks; looks after moves that are under way, too.
+        """The accepted moves from number `start` on in final blocks; also sends pending transactions again.
 
         Raises:
-            ReorganisedError: Moves that were handed out are undone; ask for all moves from 0 on.
-            UnavailableError: No server gives a history that holds together.
+            ReorganisedError: Moves that were returned before are undone; ask for all moves from 0 on.
+            UnavailableError: No server gives a consistent history.
         """
         if self._sender:
             self._sender.tend()
-        found = self._reader.read().entries
-        if start and found[: len(self._handed_out)] != self._handed_out:
+        entries = self._reader.read().entries
+        if start and entries[: len(self._returned)] != self._returned:
             raise ReorganisedError("moves that were final are undone by a deep reorganisation; read them all again")
-        self._handed_out = found
-        return found[start:]
+        self._returned = entries
+        return entries[start:]
 
     def submit(self, move: Move) -> None:
-        """Make a move; returns once a block has it, or its transaction is on disk and on its way.
+        """Make a move; returns when a block contains it, or when its transaction is on disk and pending.
 
         Raises:
-            RuleError: The contract refuses it now, or another move of this turn is on its way.
-            UnavailableError: No server takes it; what was signed is sent again by the next call.
+            RuleError: The contract refuses it now, or another move of this turn is pending.
+            UnavailableError: No server takes it; the next call sends the signed transaction again.
             UsageError: The connection has no key, or the contract requires a board's attestation.
         """
         if move.actor != self.party:
             raise RuleError("actor", "nobody moves for another")
         call = encode_move(move, self._attestation(move))
-        self._send(call, value_of(move), self._purpose(move), _turn(move))
+        turn = f"dispute {move.dispute} turn {move.turn}" if isinstance(move, BisectionMove) else ""
+        self._send(call, value_of(move), self._purpose(move), turn)
 
     def sign_relayed(self, move: Move, deadline: int) -> Relayed:
-        """A move of this party that any account may send and pay for until `deadline`, in seconds."""
+        """A signed move of this party that any account may send and pay for until `deadline`, in seconds."""
         if self._key is None or move.actor != self.party:
             raise UsageError("only a party itself signs its moves")
         nonce = self.endpoints.agreed(lambda server: ask(server, self.contract, "latest", "nonces", self.party))[0]
@@ -164,7 +169,7 @@ class EthereumCoordinator:
         return Sender(self.endpoints, key, self.chain_id, journal, self.settings.depth, self.settings.sending)
 
     def _attestation(self, move: Any) -> bytes:
-        """The board's attestation of the data of a move, where the contract requires one."""
+        """The board's attestation of the data of a move; empty if the contract requires none."""
         if move.kind not in ATTESTED or self.deployment.board is None:
             return b""
         if self.attester is None:
@@ -174,7 +179,7 @@ class EthereumCoordinator:
         return self.attester.attest(move.dispute, move.turn, move.data)
 
     def _purpose(self, move: Move) -> str:
-        """What makes two submissions one: the whole move, but for a nonce that the contract replaces anyway."""
+        """The text by which two submissions are the same: the move, without a nonce that the contract replaces."""
         if isinstance(move, Draw) and self.rules.beacon is None:
             move = move.model_copy(update={"nonce": "00" * 32})
         return move.to_bytes().decode()
@@ -190,11 +195,11 @@ def connect(
 ) -> EthereumCoordinator:
     """Connect to the contract at `ethereum:URL[,URL…]:0xADDRESS[@BLOCK][#BOARD]`.
 
-    `BOARD` is the URL at which the contract's board attests; `attester` takes its place.
+    `BOARD` is the URL at which the contract's board attests; `attester` replaces it.
 
     Raises:
-        UsageError: The place cannot be read, or the contract has other rules than `rules`.
-        UnavailableError: No server can be asked, there is no such contract, or it was made from other code.
+        UsageError: The location cannot be read, or the contract has other rules than `rules`.
+        UnavailableError: No server answers, there is no such contract, or it was made from other code.
     """
     where = ContractLocation.parse(place)
     endpoints = Endpoints([HttpEndpoint(url, settings.timeout_s) for url in where.urls], settings.patience)
@@ -205,7 +210,7 @@ def connect(
 
 
 def default_folder() -> Path:
-    """Where transactions that are under way are kept: one journal for each account and chain of this user."""
+    """The folder for the journals of pending transactions: one for each account and chain of this user."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state) / "tallystick" / "ethereum"
 
@@ -215,7 +220,7 @@ def _chain_id(server: Endpoint) -> int:
 
 
 def _of_one_chain(endpoints: Endpoints, chain_id: int) -> Endpoints:
-    """Those servers that follow this chain, or do not say; raises `UnavailableError` unless they are the most."""
+    """The servers that follow this chain or do not answer; raises `UnavailableError` if they are no majority."""
     others = [server for server, found in endpoints.each(_chain_id) if found != chain_id]
     if 2 * len(others) >= len(endpoints.servers):
         raise UnavailableError(f"{', '.join(server.name for server in others)}: not of chain {chain_id} as the others")
@@ -226,7 +231,7 @@ def _of_one_chain(endpoints: Endpoints, chain_id: int) -> Endpoints:
 
 
 def _beginning(server: Endpoint, place: ContractLocation) -> tuple[Deployment, chain.Header]:
-    """How the contract came to be, and the block before it."""
+    """The deployment of the contract, and the header of the block before it."""
     found = read_deployment(server, place.contract, place.block or 0)
     return found, chain.header(server, max(0, found.block - 1))
 
@@ -237,12 +242,3 @@ def _attester(place: ContractLocation, chain_id: int, board: str | None) -> Atte
     from tallystick.disputes.coordinators.ethereum.attesting import RemoteAttester  # needs an HTTP server's libraries
 
     return RemoteAttester(place.board, board, chain_id, place.contract)
-
-
-def _latest(server: Endpoint) -> chain.Header:
-    return chain.header(server, "latest")
-
-
-def _turn(move: Any) -> str:
-    """What at most one move can be made for."""
-    return f"dispute {move.dispute} turn {move.turn}" if hasattr(move, "turn") else ""

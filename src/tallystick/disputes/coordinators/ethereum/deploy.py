@@ -1,4 +1,4 @@
-"""Setting a contract up: its rules are fixed for good by the transaction that makes it."""
+"""Set up a contract. The transaction that makes it fixes its rules permanently."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def deploy(
     folder: Path | None = None,
     settings: Settings | None = None,
 ) -> ContractLocation:
-    """Make a contract with these rules, and wait until a block has it; the same call after a crash goes on with it.
+    """Make a contract with these rules, and wait until a block contains it; the same call after a crash continues.
 
     `board` is the address whose attestation the contract requires for the data of moves; without one it requires none.
 
     Raises:
         MalformedError: A party in the rules is no Ethereum address.
-        RuleError: The contract finds that the rules make no sense.
-        UnavailableError: No server takes the transaction, or no block does for as long as one waits.
+        RuleError: The contract refuses the rules.
+        UnavailableError: No server takes the transaction, or no block contains it within the timeout.
     """
     given = settings or Settings()
     endpoints = Endpoints([HttpEndpoint(url, given.timeout_s) for url in urls], given.patience)
@@ -49,7 +49,7 @@ def deploy_through(
     folder: Path | None = None,
     settings: Settings | None = None,
 ) -> ContractLocation:
-    """As `deploy`, through servers that are connected already; the place names no URL."""
+    """As `deploy`, through connected servers; the location in the result names no URL."""
     data, given = encode_deployment(rules, board), settings or Settings()
     chain_id = endpoints.agreed(lambda server: chain.quantity(server, "eth_chainId"))
     journal = TransactionJournal((folder or default_folder()) / f"{chain_id}-{key.address}.jsonl", endpoints.sleep)

@@ -1,8 +1,8 @@
-"""How a contract came to be: its rules, out of the very transaction that made it, and the code they were given to.
+"""The deployment of a contract: its code and its rules, read from the transaction that made it.
 
-What a contract says about itself proves nothing. Its address is the hash of who made it and of that account's nonce,
-`keccak256(rlp([sender, nonce]))` (Ethereum yellow paper, §7), and what the transaction carried is the code of this
-version followed by the rules.
+A contract's statements about itself prove nothing. But its address is the hash of its creator and of that account's
+nonce, `keccak256(rlp([sender, nonce]))` (Ethereum yellow paper, §7). The data of that transaction has to be the code of
+this version, followed by the rules.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class _Making(BaseModel):
 
 
 def read_deployment(server: Endpoint, address: str, first_block: int = 0) -> Deployment:
-    """How the contract at `address` came to be, searched for from `first_block` on.
+    """The deployment of the contract at `address`, searched for from `first_block` on.
 
     Raises:
-        UnavailableError: There is no such contract on this chain, it was made from other code or with rules that make
-            no sense, or the server contradicts itself.
+        UnavailableError: There is no such contract on this chain, it was made from other code or with invalid rules,
+            or the server contradicts itself.
     """
     if not chain.code(server, address):
         raise UnavailableError(f"{server.name}: there is no contract at {address}")
@@ -68,7 +68,7 @@ def read_deployment(server: Endpoint, address: str, first_block: int = 0) -> Dep
 
 
 def contract_address(sender: str, nonce: int) -> str:
-    """Where a contract comes to lie that an account makes with its transaction number `nonce`."""
+    """The address of a contract that an account makes with its transaction number `nonce`."""
     return "0x" + keccak(rlp_encode([bytes.fromhex(sender[2:]), nonce]))[12:].hex()
 
 

@@ -1,8 +1,8 @@
-"""How moves and rules are written for the contract, and read back from its log: one function per kind of move.
+"""Encode moves and rules for the contract, and decode them from its log; each kind of move is one function.
 
-A call's arguments are the fields of the move in their order, except for who makes it and what it pays, which belong to
-the transaction. Hashes and digests are 32 bytes; moves that name data at a board end with the board's attestation,
-which the log leaves out.
+The arguments of a call are the fields of the move in their order, without its actor and its value, which belong to the
+transaction. Hashes and digests are 32 bytes. The last argument of a move with data at a board is the board's
+attestation, which the log leaves out.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ GWEI: Final = 10**9
 CALL_BYTES_MAX: Final = 1 << 18
 NOBODY: Final = "0x" + "00" * 20
 ERROR_SELECTOR: Final = bytes.fromhex("08c379a0")
-"""Of Error(string), with which a contract says why it reverts (Solidity documentation, "Revert")."""
+"""The selector of Error(string), the reason with which a contract reverts (Solidity documentation, "Revert")."""
 _CODE: Final = re.compile(r"[a-z]{1,20}")
 
 
 @dataclass(frozen=True)
 class Codec:
-    """A field as JSON, as the move has it, and as an ABI value."""
+    """Converts a field between its JSON value in a move and its ABI value."""
 
     to_abi: Callable[[Any], Any]
     to_json: Callable[[Any], Any]
@@ -55,7 +55,7 @@ def _same(value: Any) -> Any:
 
 
 def _choice(names: Sequence[str]) -> Codec:
-    """An enumeration; its numbers begin at 1, and 0 means nothing."""
+    """An enumeration; its numbers begin at 1, and 0 is the empty string."""
     return Codec(lambda name: names.index(name) + 1, lambda number: names[number - 1] if number > 0 else "")
 
 
@@ -64,7 +64,7 @@ def _list(codec: Codec) -> Codec:
 
 
 def _record(**fields: Codec) -> Codec:
-    """An object with these fields, which is a tuple in their order."""
+    """An object with these fields, in ABI a tuple in their order."""
     return Codec(
         lambda value: tuple(codec.to_abi(value[name]) for name, codec in fields.items()),
         lambda values: {name: codec.to_json(v) for (name, codec), v in zip(fields.items(), values, strict=True)},
@@ -146,7 +146,7 @@ PAID: Final = frozenset({"post", "contest", "appeal", "enlist"})
 
 @dataclass(frozen=True)
 class Artefact:
-    """The compiled contract: what it answers to, and the code that makes it."""
+    """The compiled contract: the ABI entries by name, and the bytecode that creates it."""
 
     functions: Mapping[str, Mapping[str, Any]]
     events: Mapping[str, Mapping[str, Any]]
@@ -160,7 +160,7 @@ class Artefact:
 
 @cache
 def artefact() -> Artefact:
-    """The contract that this version of the package was made with."""
+    """The compiled contract of this version of the package."""
     document = json.loads(ARTEFACT.read_bytes())
     by_type: dict[str, dict[str, Any]] = {"function": {}, "event": {}, "constructor": {}}
     for entry in document["abi"]:
@@ -177,7 +177,7 @@ def encode_call(function: str, values: Sequence[Any]) -> bytes:
 
 
 def decode_answer(function: str, data: bytes) -> tuple[Any, ...]:
-    """What a function of the contract answered; raises `MalformedError`."""
+    """The values that a function of the contract returned; raises `MalformedError`."""
     entry: Any = artefact().functions[function]
     return _decoded(get_abi_output_types(entry), data, abi_to_signature(entry))
 
@@ -186,7 +186,7 @@ def encode_move(move: Move, attestation: bytes = b"") -> bytes:
     """The call that makes a move.
 
     Raises:
-        RuleError: A number of the move does not fit into its argument, so that no contract can take it.
+        RuleError: A number of the move does not fit into its argument.
     """
     fields: Any = move.to_json()
     values = [codec.to_abi(fields[name]) for name, codec in ARGUMENTS[move.kind].items()]
@@ -197,7 +197,7 @@ def encode_move(move: Move, attestation: bytes = b"") -> bytes:
 
 
 def decode_move(call: bytes, actor: str, value: int) -> Move:
-    """The move that a call made, by whom, with `value` gwei; raises `MalformedError`."""
+    """The move of `actor` that a call with `value` gwei made; raises `MalformedError`."""
     kind, types = _kind_of(call)
     values = _decoded(types, call[4:], kind)
     if kind in ATTESTED:
@@ -213,7 +213,7 @@ def decode_move(call: bytes, actor: str, value: int) -> Move:
 
 
 def encode_deployment(rules: Rules, board: str | None) -> bytes:
-    """What a transaction carries that makes a contract with these rules."""
+    """The data of a transaction that makes a contract with these rules."""
     entry: Any = artefact().constructor
     return artefact().bytecode + abi_encode(get_abi_input_types(entry), [rules_to_abi(rules), board or NOBODY])
 
@@ -222,7 +222,7 @@ def decode_deployment(data: bytes) -> tuple[Rules, str | None]:
     """The rules and the board with which a contract was made.
 
     Raises:
-        MalformedError: It was made from other code, or with rules that make no sense.
+        MalformedError: It was made from other code, or with invalid rules.
     """
     found = artefact()
     if not data.startswith(found.bytecode):
@@ -250,14 +250,14 @@ def rules_to_abi(rules: Rules) -> tuple[Any, ...]:
 
 
 def rules_from_abi(values: Sequence[Any]) -> Rules:
-    """The rules that a contract's tuple stands for; raises `MalformedError`."""
+    """The rules in a contract's tuple; raises `MalformedError`."""
     fields = dict(zip(_RULES, values, strict=True))
     fields["members"] = list(fields["members"])
     return Rules.from_json({name: value for name, value in fields.items() if value != NOBODY}, "rules of the contract")
 
 
 def refusal(data: bytes) -> RuleError | UnavailableError:
-    """Why the contract refused a call, by the code that every coordinator uses."""
+    """The refusal in a contract's error data: `RuleError` with its code, or `UnavailableError` without one."""
     if data[:4] == ERROR_SELECTOR:
         try:
             code = str(abi_decode(["string"], data[4:])[0])

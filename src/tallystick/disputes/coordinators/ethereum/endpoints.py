@@ -1,7 +1,7 @@
-"""Where a chain is asked: one or several JSON-RPC servers, any of which may be slow, broken or lying.
+"""The JSON-RPC servers of a chain, any of which may be slow, broken or dishonest.
 
-An answer is bounded in bytes and time before it is read. What one server says is never enough to lose a move: whole
-operations are asked of each server, and signed transactions go to all of them.
+An answer is limited in bytes and time before it is read. A single server cannot make a party lose a move: every
+operation asks each server, and signed transactions are sent to all of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class RemoteError(UnavailableError):
-    """A server's JSON-RPC error, or an answer that is too long: it understood the question, and asking less may do."""
+    """A server's JSON-RPC error, or an answer that is too long; a smaller request may succeed."""
 
     def __init__(self, sentence: str, code: int, message: str, data: str | None) -> None:
         super().__init__(sentence)
@@ -39,7 +39,7 @@ class Endpoint(Protocol):
 
     @property
     def name(self) -> str:
-        """How messages name it: host and port, never a whole URL, which may hold a secret."""
+        """Its name in messages: host and port, never the whole URL, which may hold a secret."""
         ...
 
     def ask(self, method: str, *parameters: Any) -> Any:
@@ -48,7 +48,7 @@ class Endpoint(Protocol):
 
 
 class HttpEndpoint(HTTPProvider):
-    """A server behind HTTP, given `timeout_s` for each answer, and asked twice where none comes."""
+    """A server behind HTTP, with a timeout of `timeout_s` for each answer; it is asked twice if no answer comes."""
 
     def __init__(self, url: str, timeout_s: float = 10.0) -> None:
         super().__init__(url, exception_retry_configuration=None)
@@ -90,14 +90,14 @@ class HttpEndpoint(HTTPProvider):
 
 @dataclass(frozen=True)
 class RetryRules:
-    """How often a round over all servers is repeated, and the seconds between: doubled each time, up to a bound."""
+    """How many rounds over all servers are tried, and the seconds between them: doubled each time, up to a limit."""
 
     rounds: int = 4
     pause_s: float = 0.5
     pause_max_s: float = 8.0
 
     def pauses(self) -> Sequence[float]:
-        """The pauses before each round."""
+        """The seconds to wait before each round."""
         waits = [min(self.pause_s * 2.0**i, self.pause_max_s) for i in range(self.rounds - 1)]
         return (0.0, *waits)
 
@@ -119,16 +119,16 @@ class Endpoints:
     def each(
         self, operation: Callable[[Endpoint], T], among: Sequence[Endpoint] | None = None
     ) -> list[tuple[Endpoint, T]]:
-        """The answers of all servers that answer, with patience until one does; raises `UnavailableError`."""
+        """The answers of all servers that answer, tried again until one does; raises `UnavailableError`."""
         return self.settled(lambda: self._each(operation, self.servers if among is None else among))
 
     def agreed(self, operation: Callable[[Endpoint], T]) -> T:
-        """The answer that most servers give, the earliest listed server's where as many give another."""
+        """The answer that most servers give; in a tie, that of the server listed first."""
         answers = [answer for _, answer in self.each(operation)]
         return Counter(answers).most_common(1)[0][0]
 
     def settled(self, round_of_questions: Callable[[], T]) -> T:
-        """The first round that does not end unavailable, with a pause before each next one."""
+        """The result of the first round without `UnavailableError`, with a pause before each new round."""
         failure: UnavailableError | None = None
         for pause in self.patience.pauses():
             if pause:
@@ -141,7 +141,7 @@ class Endpoints:
         raise failure
 
     def awake(self, among: Sequence[Endpoint] | None = None) -> Sequence[Endpoint]:
-        """The servers that answered lately; all where none did. One that is silent costs little time that way."""
+        """The servers that are not resting after a failure, or all if each is; so a silent server costs little time."""
         now, asked = time.monotonic(), self.servers if among is None else among
         return [each for each in asked if self._rests.get(each.name, (0, 0.0))[1] <= now] or asked
 
@@ -160,7 +160,7 @@ class Endpoints:
         return answers
 
     def _let_rest(self, server: Endpoint) -> None:
-        """Twice as long each time it fails, for at most a minute, while others answer."""
+        """Leave a failed server out: twice as long after each failure in a row, at most `REST_MAX_S`."""
         failures = self._rests.get(server.name, (0, 0.0))[0] + 1
         self._rests[server.name] = (failures, time.monotonic() + min(0.5 * 2.0**failures, REST_MAX_S))
 

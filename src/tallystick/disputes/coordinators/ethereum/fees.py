@@ -1,4 +1,4 @@
-"""What a transaction offers for its gas (EIP-1559), and how an offer is raised: pure arithmetic, in wei per gas."""
+"""The offer of a transaction for its gas (EIP-1559), and how it is raised: pure arithmetic, in wei per gas."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import Final
 
 BASE_FEES_COVERED: Final = 2
-"""A block's base fee grows by an eighth at most (EIP-1559), so that twice the present one lasts for six full blocks."""
+"""A block's base fee grows by at most an eighth (EIP-1559), so twice the current fee is enough for five full blocks."""
 RAISE_NUMERATOR: Final = 9
 RAISE_DENOMINATOR: Final = 8
-"""A replacement offers an eighth more in both numbers; nodes ask for a tenth or more before they forget the first."""
+"""A replacement offers an eighth more in both numbers; nodes require at least a tenth more to replace the first."""
 GWEI: Final = 10**9
 
 
 @dataclass(frozen=True)
 class GasOffer:
-    """The most that is paid for a unit of gas, and how much of it goes to whoever makes the block."""
+    """The maximum price of a unit of gas, and the tip in it for the block's proposer."""
 
     fee_max: int
     tip: int
@@ -23,20 +23,20 @@ class GasOffer:
 
 @dataclass(frozen=True)
 class FeeRules:
-    """The bounds of offers: never more than `fee_max`, never a tip below `tip_min`."""
+    """The limits of offers: at most `fee_max`, and a tip of at least `tip_min`."""
 
     fee_max: int = 500 * GWEI
     tip_min: int = 1
 
 
 def first_offer(base_fee: int, tip_asked: int, rules: FeeRules) -> GasOffer:
-    """An offer that the next blocks take, if `fee_max` allows it."""
+    """An offer that the next blocks accept, if `fee_max` allows it."""
     tip = min(max(tip_asked, rules.tip_min), rules.fee_max)
     return GasOffer(min(BASE_FEES_COVERED * base_fee + tip, rules.fee_max), tip)
 
 
 def raised(offer: GasOffer, base_fee: int, tip_asked: int, rules: FeeRules) -> GasOffer | None:
-    """An offer that replaces another one; `None` where the bound leaves no room for it."""
+    """An offer that replaces `offer`; `None` if it would exceed `fee_max`."""
     market = first_offer(base_fee, tip_asked, rules)
     tip = max(_eighth_more(offer.tip), market.tip)
     higher = GasOffer(max(_eighth_more(offer.fee_max), market.fee_max, tip), tip)

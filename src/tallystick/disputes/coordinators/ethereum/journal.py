@@ -1,7 +1,7 @@
-"""The transactions that a key has signed and whose fate is not final: on disk before anybody else sees them.
+"""A journal of the transactions that a key has signed and that are not final: on disk before they are sent.
 
-Whoever starts again after a crash finds here what it may have sent, and sends the same bytes again instead of signing
-anything new. One line is one fact; a last line without its end was never acted upon.
+After a crash, a program reads here what it may have sent, and sends the same bytes again instead of signing new ones.
+Each line is one entry. An unfinished last line was never acted on, and is cut off.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ JOURNAL_BYTES_MAX: Final = 64 << 20
 LOCK_PAUSE_S: Final = 0.05
 Hex = Annotated[str, Field(pattern=r"^0x([0-9a-f]{2})*$")]
 Wei = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,30})$")]
-"""Wei pass the largest integer of canonical JSON, and are written as decimal digits."""
+"""Amounts in wei exceed the largest integer of canonical JSON, so they are strings of decimal digits."""
 
 
 class Signed(Document):
-    """One signed transaction: what it is for (`purpose`), and the very bytes that may have been sent."""
+    """One signed transaction: its `purpose`, its fields, and the `raw` bytes that may have been sent."""
 
     kind: Literal["signed"] = "signed"
     nonce: Count
@@ -48,12 +48,12 @@ class Signed(Document):
 
     @property
     def offer(self) -> GasOffer:
-        """What it offers for its gas."""
+        """Its offer for gas."""
         return GasOffer(int(self.fee_max), int(self.tip))
 
 
 class Closed(Document):
-    """The end of all transactions of a nonce: `final` in a block, or given up for a reason."""
+    """The end of all transactions of a nonce: the reason is `final`, or why they were given up."""
 
     kind: Literal["closed"] = "closed"
     nonce: Count
@@ -62,18 +62,18 @@ class Closed(Document):
 
 @dataclass(frozen=True)
 class Pending:
-    """What is under way under one nonce: the same call, each attempt offering more than the one before."""
+    """The pending transactions of one nonce: the same call, with a higher offer in each attempt."""
 
     attempts: tuple[Signed, ...]
 
     @property
     def last(self) -> Signed:
-        """The attempt that offers most."""
+        """The last attempt, which has the highest offer."""
         return self.attempts[-1]
 
     @property
     def nonce(self) -> int:
-        """The number that at most one of the attempts can use."""
+        """The nonce, which at most one of the attempts can use."""
         return self.last.nonce
 
 
@@ -94,10 +94,10 @@ class TransactionJournal:
 
     @contextmanager
     def held(self, patience_s: float) -> Iterator[OpenJournal]:
-        """The journal, for this process alone.
+        """The journal, locked for this process; waits at most `patience_s` seconds for the lock.
 
         Raises:
-            JournalLockedError: Another process holds it for too long.
+            JournalLockedError: Another process holds the lock for longer.
             UnavailableError: It cannot be read or written.
             MalformedError: It is damaged before its last line.
         """
@@ -135,19 +135,19 @@ class OpenJournal:
 
     @property
     def pending(self) -> tuple[Pending, ...]:
-        """What is under way, by nonce."""
+        """The pending transactions, in the order of their nonces."""
         return tuple(self._open[nonce] for nonce in sorted(self._open))
 
     def sign(self, signed: Signed) -> None:
-        """Keep a signed transaction, durably."""
+        """Store a signed transaction durably."""
         self._write(signed)
 
     def close(self, nonce: int, reason: str) -> None:
-        """Nothing is under way under a nonce any more."""
+        """Store that nothing is pending for a nonce any more."""
         self._write(Closed(nonce=nonce, reason=reason))
 
     def _lines(self) -> list[bytes]:
-        """The whole lines; what follows the last one is cut off."""
+        """The complete lines; an unfinished last line is cut off."""
         size = os.fstat(self._handle).st_size
         if size > JOURNAL_BYTES_MAX:
             raise MalformedError(f"{self.path.name}: longer than {JOURNAL_BYTES_MAX} bytes")

@@ -1,4 +1,4 @@
-"""Secp256k1 keys of Ethereum accounts, by the library `eth-account`; a party is an address in lower case."""
+"""Secp256k1 keys of Ethereum accounts, with the library `eth-account`; a party is an address in lower case."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tallystick.errors import MalformedError, UnavailableError, UsageError
 SECRET_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 65
 RECOVERY: Final = (27, 28)
-"""The last byte of a signature. With s in the lower half (EIP-2) there is one signature, as in `Signed.sol`."""
+"""The last byte of a signature. With s in the lower half (EIP-2) the signature is unique, as in `Signed.sol`."""
 ORDER: Final = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 """The order of the group of secp256k1 (SEC 2, §2.4.1): a secret key is a number from 1 below it."""
 
 
 @dataclass(frozen=True)
 class SignedTransaction:
-    """A transaction as it is sent, and the hash by which everybody names it."""
+    """The bytes of a signed transaction, and its hash, both in hexadecimal digits after 0x."""
 
     raw: str
     hash: str
@@ -35,7 +35,7 @@ class SignedTransaction:
 
 @dataclass(frozen=True)
 class EthereumKey:
-    """A secret key; it is written nowhere but to a file that its owner alone can read."""
+    """A secret key; it is written only to a file that its owner alone can read."""
 
     secret: bytes
 
@@ -57,7 +57,7 @@ class EthereumKey:
 
     @classmethod
     def read(cls, path: Path) -> EthereumKey:
-        """A key from a file of 64 hexadecimal digits, after 0x or not.
+        """A key from a file of 64 hexadecimal digits, with or without 0x before them.
 
         Raises:
             MalformedError: It holds something else.
@@ -90,7 +90,7 @@ class EthereumKey:
             with os.fdopen(handle, "w") as file:
                 file.write(self.secret.hex() + "\n")
         except OSError as error:
-            path.unlink()  # the half of a key would stand in the way of a whole one
+            path.unlink()  # an incomplete file would prevent writing the key again
             raise UnavailableError(f"{path}: could not be written: {error.strerror}") from None
 
     @cached_property
@@ -114,7 +114,7 @@ class EthereumKey:
 
 
 def signer_of(document: Mapping[str, Any], signature: bytes) -> str | None:
-    """The address whose key made `signature` over typed data; `None` where it is none that the contract takes."""
+    """The address whose key made `signature` over typed data; `None` if the contract would not accept it."""
     is_low = int.from_bytes(signature[32:64]) <= ORDER // 2
     if len(signature) != SIGNATURE_BYTES or signature[-1] not in RECOVERY or not is_low:
         return None

@@ -1,4 +1,4 @@
-"""Where a contract is found, in one line of text: `ethereum:URL[,URL…]:0xADDRESS[@BLOCK][#BOARD]`."""
+"""The location of a contract in one line of text: `ethereum:URL[,URL…]:0xADDRESS[@BLOCK][#BOARD]`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ContractLocation:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a place, with or without `ethereum:` before it; raises `UsageError`."""
+        """Read a location, with or without `ethereum:` before it; raises `UsageError`."""
         found = _FORM.fullmatch(text.removeprefix(SCHEME))
         if found is None:
             raise UsageError("a contract is named by ethereum:URL:0xADDRESS, with 40 hexadecimal digits")

@@ -1,9 +1,9 @@
-"""The accepted moves, out of the contract's log up to the last block that cannot be undone.
+"""Read the accepted moves from the contract's log, up to the last block that cannot be undone.
 
-No server is believed: its events must come in order and without a gap, stand in blocks that it still gives under their
-numbers, be allowed by the game, and lead to what the contract says about itself at the same block. A server that fails
-in this counts for nothing. Of several whose histories hold together, what is believed is no longer than what half of
-them have, and contradicted by less than half of them.
+No single server is trusted. Its events must be in order and without a gap, and in blocks that it still has under their
+numbers. The game must allow the moves, and their state must be the one that the contract reports at the same block. A
+server that fails a check is left out. Among several consistent histories, the accepted one is not longer than those of
+at least half of the servers, and less than half of the servers contradict it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LOG: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class History:
-    """The moves up to the block `number` with the hash `hash`, and the state to which they lead."""
+    """The moves up to the block `number` with the hash `hash`, and the state after them."""
 
     state: State
     number: int
@@ -38,17 +38,17 @@ class History:
 
 
 class LogReader:
-    """What reads one contract's log, through any of several servers."""
+    """Reads one contract's log, through any of several servers."""
 
     def __init__(self, endpoints: Endpoints, contract: str, start: History, depth: int | None = None) -> None:
         self.endpoints, self.contract, self.depth = endpoints, contract, depth
         self._start = self.known = start
 
     def read(self) -> History:
-        """The moves so far, read on from where the last reading ended.
+        """The moves so far; reads on from the end of the last reading.
 
         Raises:
-            UnavailableError: No server gives a history that holds together.
+            UnavailableError: No server gives a consistent history.
         """
         self.known = self.endpoints.settled(self._read)
         return self.known
@@ -77,10 +77,10 @@ class LogReader:
 
 
 def _believed(found: Sequence[tuple[Endpoint, History]]) -> History:
-    """Of histories that hold together, the longest that no minority can make up.
+    """The longest of several consistent histories that a minority of servers cannot have invented.
 
     Raises:
-        UnavailableError: As many contradict each of them as do not.
+        UnavailableError: At least half of the servers contradict each of them.
     """
     ranked = sorted(found, key=lambda each: -each[1].number)
     for server, history in ranked[(len(ranked) - 1) // 2 :]:
@@ -128,7 +128,7 @@ def _entry(server: Endpoint, contract: str, log: EventLog, expected: int) -> Mov
 
 
 def _stand_in_their_blocks(server: Endpoint, logs: Sequence[EventLog], after: int, head: Header) -> None:
-    """Each event names the block that now has its number, none after the head, in order."""
+    """Check that events are in order and not after the head, and that each names the block that now has its number."""
     places = [(log.block, log.index) for log in logs]
     if places != sorted(set(places)) or any(not after < block <= head.number for block, _ in places):
         raise UnavailableError(f"{server.name}: gives events out of order")

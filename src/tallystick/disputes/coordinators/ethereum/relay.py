@@ -1,4 +1,4 @@
-"""A move signed by its party and sent by another account, which pays for it: money need not lie where keys do."""
+"""A move that its party signs and another account sends and pays for, so that the party's account needs no money."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CALL_HEX_MAX = 1 << 19
 
 
 class Relayed(Document):
-    """One signed move: counted once, until `deadline` in seconds, at one contract of one chain; `value` in gwei."""
+    """One signed move, valid once, until `deadline` in seconds, at one contract of one chain; `value` in gwei."""
 
     kind: Literal["relayed"] = "relayed"
     version: Literal[1] = 1
@@ -31,7 +31,7 @@ class Relayed(Document):
 
     @property
     def arguments(self) -> tuple[str, int, int, bytes, bytes]:
-        """What the contract's `relay` is called with."""
+        """The arguments of the contract's `relay`."""
         call, signature = bytes.fromhex(self.call), bytes.fromhex(self.signature)
         return self.signer, self.nonce, self.deadline, call, signature
 
@@ -39,7 +39,7 @@ class Relayed(Document):
 def sign_relayed(
     key: EthereumKey, chain: int, contract: str, nonce: int, deadline: int, call: bytes, value: int
 ) -> Relayed:
-    """A move of the key's account, for anybody to send."""
+    """A signed move of the key's account, for anybody to send."""
     document = relayed_move(chain, contract, key.address, nonce, deadline, call)
     return Relayed(
         chain=chain,

@@ -1,8 +1,8 @@
-"""Transactions, from a move to a block: signed once, kept before they are sent, and sent until their fate is final.
+"""Send transactions: each is signed once, stored before it is sent, and sent until its result is final.
 
-The nonce of an account makes at most one transaction of each number count. A move keeps its number for as long as it
-is under way: what is stuck is sent again with the same number and a higher fee, what a reorganised chain forgot is
-sent again as it was, and what the rules refuse by then is given up. So no crash, time-out or reorganisation makes a
+At most one transaction of an account can use each nonce. A move keeps its nonce while it is pending. A stuck
+transaction is sent again with the same nonce and a higher fee. A transaction that a reorganisation removed is sent
+again unchanged. A transaction that the rules refuse by then is given up. So no crash, timeout or reorganisation makes a
 move twice.
 """
 
@@ -32,17 +32,19 @@ from tallystick.errors import RuleError, UnavailableError
 
 LOG: Final = logging.getLogger(__name__)
 NOWHERE: Final = "0x"
-"""Where a transaction goes that makes a contract."""
+"""The receiver of a transaction that makes a contract."""
 FILLER: Final = "filler"
 GAS_OF_TRANSFER: Final = 21_000
 USUAL_TIP: Final = 10**9
 OUTBID: Final = "underpriced"
-"""In what nodes answer to a replacement that offers too little."""
+"""A part of the error message of nodes for a replacement that offers too little."""
+HARMLESS: Final = ("already", "known", "nonce too low", OUTBID)
+"""Parts of error messages that need no warning: the node knows the transaction, or its nonce is used or outbid."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call that is to be made once: `purpose` names it, `turn` names what excludes any other; `value` in wei."""
+    """A call to make once; `value` in wei. `purpose` names the call; only one call per `turn` can be pending."""
 
     to: str
     data: bytes
@@ -52,7 +54,7 @@ class Call:
 
     @classmethod
     def again(cls, signed: Signed) -> Self:
-        """The call that was signed before."""
+        """The call of a signed transaction."""
         return cls(signed.to, bytes.fromhex(signed.data[2:]), int(signed.value), signed.purpose, signed.turn)
 
 
@@ -60,9 +62,9 @@ class Call:
 class SendingRules:
     """How long to wait, and what to offer.
 
-    A transaction that no block has taken after `resend_blocks` blocks offers more. `submit` waits `patience_s` for a
-    block and leaves the rest to the journal. Gas is estimated, multiplied and added to, since a move that another one
-    overtakes may write more; more than `gas_max` is never asked for.
+    If no block contains a transaction after `resend_blocks` blocks, its offer is raised. `submit` waits `patience_s`
+    seconds for a block, and leaves the rest to the journal. The gas limit is the estimate times `gas_permille` ÷ 1000
+    plus `gas_extra`, because a move may write more if another move comes before it; it is at most `gas_max`.
     """
 
     fees: FeeRules = field(default_factory=FeeRules)
@@ -78,7 +80,7 @@ class SendingRules:
 
 
 class Sender:
-    """What sends for one key on one chain."""
+    """Sends transactions for one key on one chain."""
 
     def __init__(
         self,
@@ -95,11 +97,11 @@ class Sender:
         self._sent_at: dict[str, int] = {}
 
     def submit(self, call: Call) -> TransactionReceipt | None:
-        """Make a call; gives its receipt, or `None` if it is under way for longer than one waits here.
+        """Make a call; returns its receipt, or `None` if it is still pending after `patience_s` seconds.
 
         Raises:
-            RuleError: The contract refuses it, or another call for the same turn is under way.
-            UnavailableError: No server can be asked; what was signed is kept, and sent by the next call.
+            RuleError: The contract refuses it, or another call for the same turn is pending.
+            UnavailableError: No server answers; the signed transaction is stored, and the next call sends it.
         """
         with self.journal.held(self.rules.lock_patience_s) as journal:
             ended_well = self._tend(journal)
@@ -109,14 +111,14 @@ class Sender:
             return self._see_through(journal, pending)
 
     def tend(self) -> None:
-        """Send again what is under way and needs it; nothing if another program is at it."""
+        """Send pending transactions again if necessary; does nothing while another program has the journal."""
         if not self.journal.path.exists():
             return
         with suppress(JournalLockedError), self.journal.held(patience_s=0.0) as journal:
             self._tend(journal)
 
     def _tend(self, journal: OpenJournal) -> Mapping[str, TransactionReceipt]:
-        """Look after everything under way, in the order of the nonces; the receipts of what is final, by purpose."""
+        """Handle all pending transactions, in the order of the nonces; returns the final receipts by purpose."""
         ended_well: dict[str, TransactionReceipt] = {}
         if journal.pending:
             self._fill_gaps(journal)
@@ -128,7 +130,7 @@ class Sender:
     def _tend_one(
         self, journal: OpenJournal, pending: Pending, is_first: bool, ended_well: dict[str, TransactionReceipt]
     ) -> bool:
-        """Look after one; whether all up to it are settled, so that the next can be tried on the latest block."""
+        """Handle one nonce; returns whether it is settled, so that the next can be tried on the latest block."""
         sightings = self._sightings(pending)
         receipts = [receipt for _, receipt in sightings if receipt]
         if len(receipts) == len(sightings):
@@ -174,7 +176,7 @@ class Sender:
         return _of(journal, nonce)
 
     def _see_through(self, journal: OpenJournal, pending: Pending) -> TransactionReceipt | None:
-        """Wait for a block that takes it, offering more where none does."""
+        """Wait for a block that contains the transaction, and raise the offer if none does."""
         ends_at = self._clock() + self.rules.patience_s
         while True:
             receipt = self._included(journal, pending)
@@ -186,7 +188,7 @@ class Sender:
             pending = _of(journal, pending.nonce)
 
     def _included(self, journal: OpenJournal, pending: Pending) -> TransactionReceipt | None:
-        """The receipt on which all servers agree that answer; the others are sent the transaction."""
+        """The receipt if all answering servers have one; otherwise send the transaction to those that have none."""
         sightings = self._sightings(pending)
         lacking = [server for server, receipt in sightings if not receipt]
         if lacking:
@@ -202,7 +204,7 @@ class Sender:
         raise error or UnavailableError(f"transaction {receipt.hash} failed in block {receipt.block}; try again")
 
     def _push(self, journal: OpenJournal, pending: Pending, servers: Sequence[Endpoint]) -> None:
-        """Send the highest offer to servers that have not seen it in a block, and a higher one where that is stuck."""
+        """Send the highest offer to servers without a receipt, and a higher one if that is stuck or outbid."""
         number = self.endpoints.agreed(lambda server: chain.header(server, "latest").number)
         sent_at = self._sent_at.setdefault(pending.last.hash, number)
         is_stuck = number - sent_at >= self.rules.resend_blocks
@@ -216,14 +218,14 @@ class Sender:
             attempt = higher
 
     def _broadcast(self, raw: str, servers: Sequence[Endpoint]) -> bool:
-        """Send to each server; whether one has another transaction of this number and wants a higher offer."""
+        """Send to each server; returns whether one has another transaction of this nonce and wants a higher offer."""
         failures, is_outbid = [], False
         for server in servers:
             try:
                 server.ask("eth_sendRawTransaction", raw)
-            except RemoteError as error:  # known already, used already, outbid, or not to be paid
+            except RemoteError as error:
                 is_outbid = is_outbid or OUTBID in error.message
-                if not _is_harmless(error.message):
+                if not any(word in error.message.lower() for word in HARMLESS):
                     LOG.warning("%s", error)
             except UnavailableError as error:
                 failures.append(str(error))
@@ -241,7 +243,7 @@ class Sender:
         return self._sign(journal, pending.nonce, Call.again(last), last.gas, offer)
 
     def _sign(self, journal: OpenJournal, nonce: int, call: Call, gas: int, offer: GasOffer) -> Signed:
-        """A signed transaction, on disk before anybody can see it."""
+        """A signed transaction, on disk before it is sent."""
         signed = self.key.sign_transaction(
             {
                 "type": 2,
@@ -272,11 +274,11 @@ class Sender:
         return entry
 
     def _sightings(self, pending: Pending) -> list[tuple[Endpoint, TransactionReceipt | None]]:
-        """What each server that answers knows about the attempts: the receipt of the one that a block took."""
+        """Each answering server, with its receipt of the attempt that is in a block, or `None`."""
         return self.endpoints.each(lambda server: _seen(server, pending))
 
     def _refused(self, servers: Sequence[Endpoint], call: Call) -> RuleError | UnavailableError | None:
-        """Why the contract would refuse a call on the latest block; `None` if a single server says it would not."""
+        """Why the contract would refuse a call on the latest block; `None` if any server says that it would not."""
         fields = self._fields(call)
         answers = [answer for _, answer in self.endpoints.each(lambda server: chain.call(server, fields), servers)]
         refusals = [answer for answer in answers if isinstance(answer, Reverted)]
@@ -301,7 +303,7 @@ class Sender:
         return nonce
 
     def _fill_gaps(self, journal: OpenJournal) -> None:
-        """Send nothing to oneself under every number that is missing below one that is under way."""
+        """Sign an empty transfer to the own account for every unused nonce that blocks a higher, pending one."""
         count = self.endpoints.agreed(lambda server: chain.nonce(server, self.key.address))
         taken = [pending.nonce for pending in journal.pending]
         missing = [nonce for nonce in range(count, max(taken)) if nonce not in taken][: self.rules.gap_max]
@@ -330,7 +332,7 @@ class Sender:
         return first_offer(base_fee, tip, self.rules.fees)
 
     def _fees(self) -> tuple[int, int]:
-        """The base fee of the latest block and the tip that servers ask for; the middle one of several."""
+        """The base fee of the latest block and the tip that servers suggest; the median of all servers."""
         answers = sorted(answer for _, answer in self.endpoints.each(_fees_at))
         return answers[(len(answers) - 1) // 2]
 
@@ -339,7 +341,7 @@ def _fees_at(server: Endpoint) -> tuple[int, int]:
     base_fee = chain.header(server, "latest").base_fee
     try:
         return base_fee, chain.quantity(server, "eth_maxPriorityFeePerGas")
-    except RemoteError:  # not every node has an opinion about tips
+    except RemoteError:  # not every node suggests a tip
         return base_fee, USUAL_TIP
 
 
@@ -352,7 +354,7 @@ def _seen(server: Endpoint, pending: Pending) -> TransactionReceipt | None:
 
 
 def _under_way(journal: OpenJournal, call: Call) -> Pending | None:
-    """The transactions that are on their way for the same purpose; refused where another holds the turn."""
+    """The pending transactions for the same purpose; raises `RuleError` if another call for the turn is pending."""
     for pending in journal.pending:
         if pending.last.purpose == call.purpose:
             return pending
@@ -363,7 +365,3 @@ def _under_way(journal: OpenJournal, call: Call) -> Pending | None:
 
 def _of(journal: OpenJournal, nonce: int) -> Pending:
     return next(pending for pending in journal.pending if pending.nonce == nonce)
-
-
-def _is_harmless(message: str) -> bool:
-    return any(word in message.lower() for word in ("already", "known", "nonce too low", OUTBID))

@@ -1,6 +1,6 @@
-"""What a key signs outside a transaction (EIP-712): a move that another account sends, and a board's attestation.
+"""The typed data that a key signs (EIP-712): a move that another account sends, and a board's attestation.
 
-Both are bound to one chain and one contract by the domain, so that a copy counts nowhere else.
+The domain binds both to one chain and one contract, so that a copy is not valid elsewhere.
 """
 
 from __future__ import annotations
@@ -24,21 +24,18 @@ TYPES: Final[dict[str, list[tuple[str, str]]]] = {
 
 
 def relayed_move(chain_id: int, contract: str, signer: str, nonce: int, deadline: int, call: bytes) -> dict[str, Any]:
-    """A move by `signer` that anybody may send until `deadline`, in seconds; each nonce counts once."""
+    """A move of `signer` that anybody may send until `deadline`, in seconds; each nonce is valid once."""
     message = {"signer": signer, "nonce": nonce, "deadline": deadline, "call": call}
     return _document(chain_id, contract, "Move", message)
 
 
 def kept_data(chain_id: int, contract: str, dispute: int, turn: int, data: Digest) -> dict[str, Any]:
-    """A board's attestation that it keeps, and hands out, what the move of this turn refers to."""
+    """A board's attestation that it keeps the data of the move of this turn, and gives it to everybody."""
     return _document(chain_id, contract, "Kept", {"dispute": dispute, "turn": turn, "data": digest_bytes(data)})
 
 
 def _document(chain_id: int, contract: str, primary: str, message: dict[str, Any]) -> dict[str, Any]:
     domain = {"name": DOMAIN_NAME, "version": DOMAIN_VERSION, "chainId": chain_id, "verifyingContract": contract}
-    types = {name: _fields(name) for name in ("EIP712Domain", primary)}
+    used = {name: TYPES[name] for name in ("EIP712Domain", primary)}
+    types = {name: [{"name": field, "type": kind} for field, kind in fields] for name, fields in used.items()}
     return {"types": types, "domain": domain, "primaryType": primary, "message": message}
-
-
-def _fields(name: str) -> list[dict[str, str]]:
-    return [{"name": field, "type": kind} for field, kind in TYPES[name]]

@@ -1,4 +1,4 @@
-"""What the contract itself says about where things stand, held against the game that its log leads to."""
+"""Compare the contract's own view of its state with the state that its log gives in the game."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ FAULTS: Final = (None, Fault.PROVER, Fault.CHALLENGER, Fault.NOBODY)
 def check_view(
     server: Endpoint, contract: str, state: State, entries: Sequence[MoveEntry], new: int, block: int
 ) -> None:
-    """Hold the contract's own view at `block` against `state`, where the moves from number `new` on changed it.
+    """Compare the contract's own view at `block` with `state`, for all that the moves from number `new` on changed.
 
     Raises:
-        UnavailableError: They differ, so that the server left something out or made something up.
+        UnavailableError: They differ, so the server left out or invented an event.
     """
     _is(server, "the number of moves", _ask(server, contract, block, "moves"), (len(entries),))
     pausing = state.pausing
@@ -41,7 +41,7 @@ def check_view(
 
 
 def ask(server: Endpoint, contract: str, block: int | str, function: str, *values: Any) -> tuple[Any, ...]:
-    """What one of the contract's views answers at a block; raises `UnavailableError`."""
+    """The values that one of the contract's view functions returns at a block; raises `UnavailableError`."""
     fields = {"to": contract, "data": "0x" + encode_call(function, values).hex()}
     answer = chain.call(server, fields, block)
     if isinstance(answer, Reverted):
@@ -68,7 +68,7 @@ def _dispute(state: State, number: int) -> tuple[Any, ...]:
 
 
 def _touched(state: State, entries: Iterable[MoveEntry]) -> tuple[list[int], list[int]]:
-    """The claims and disputes that moves were about; those that they made are the last ones."""
+    """The numbers of the claims and disputes that the moves were about, or that they opened: these come last."""
     claims: set[int] = set()
     disputes: set[int] = set()
     posts = contests = 0

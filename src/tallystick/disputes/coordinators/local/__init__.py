@@ -1,1 +1,1 @@
-"""A coordinator kept in a database: in process, or behind HTTP for parties elsewhere."""
+"""A coordinator in a database: used in the same process, or over HTTP."""

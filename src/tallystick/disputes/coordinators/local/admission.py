@@ -1,4 +1,4 @@
-"""The checks on a move that come before the rules of the game, and the HTTP status of each refusal."""
+"""The checks on a move before the rules of the game, and the HTTP status of each refusal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tallystick.errors import RuleError
 WRONG: Final = frozenset(
     {"cuts", "child", "range", "value", "proof", "evidence", "commitment", "seal", "level", "data"}
 )
-"""Codes of moves that say something wrong; of the others the time or the phase is wrong."""
+"""Codes of moves with wrong content; the other codes mean a wrong time or phase."""
 FORBIDDEN: Final = frozenset({"actor", "self", "standing"})
 
 
@@ -22,8 +22,8 @@ def admit(data: bytes, charter: Charter) -> tuple[SignedMove, Move]:
     Raises:
         MalformedError: too many bytes, or no signed move in canonical form.
         ProofError: the signature is not one of its key.
-        RuleError: with code `coordinator`, signed for another coordinator; with code `actor`, signed by another
-            party than the one that moves.
+        RuleError: with code `coordinator`, it was signed for another coordinator; with code `actor`, it was signed by
+            another party than its actor.
     """
     signed = read_signed_move(data)
     move = read_move(signed.move.encode())
@@ -36,7 +36,7 @@ def admit(data: bytes, charter: Charter) -> tuple[SignedMove, Move]:
 
 
 def data_of(move: Move) -> Digest | None:
-    """The manifest that has to lie at the board, with all that it lists, before the move is accepted."""
+    """The manifest that the board needs, with everything it lists, before the move is accepted; `None` for none."""
     if isinstance(move, Post):
         return move.statement
     return move.data if isinstance(move, Partition | Descend | Reveal) else None

@@ -1,4 +1,4 @@
-"""How much of the board a party may fill, which depends on what it has at stake."""
+"""How full the board may be for a party to put more, which depends on what the party has at stake."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from tallystick.disputes.game.rules import Rules
 from tallystick.disputes.game.state import State, Status
 
 IDLE: Final = Fraction(1, 2)
-"""Of parties that have no claim and could not pay for one: however many there are, half is beyond them."""
+"""For parties that have no claim and cannot pay for one: any number of them leaves half of the board free."""
 CLAIMING: Final = Fraction(3, 4)
-"""Of provers of open claims, and of parties with the bond of one in their purse; they can have it back."""
+"""For provers of open claims, and for parties whose purse holds the bond of a claim; that money is not lost."""
 ANSWERING: Final = Fraction(1)
-"""Of provers in open disputes, whose time runs, and of parties that the rules name."""
+"""For provers in open disputes, whose clock runs, and for parties that the rules name."""
 
 
 @dataclass(frozen=True)
 class Allowance:
-    """Up to which share the board may be full for a party to put more, and how many disputes its claims ever met."""
+    """The share up to which the board may be full for a party, and the number of all disputes over its claims."""
 
     share: Fraction = IDLE
     disputes: int = 0
 
 
 def allowance_of(party: str, state: State, purse: int) -> Allowance:
-    """What a party has at stake in the game, or could have with what is in its purse."""
+    """The allowance of a party, by its role, claims and disputes, and by the money in its purse."""
     claims = {number: claim for number, claim in enumerate(state.claims) if claim.prover == party}
     disputes = sum(dispute.claim in claims for dispute in state.disputes)
     if is_named(party, state.rules) or any(claim.disputes for claim in claims.values()):
@@ -36,5 +36,5 @@ def allowance_of(party: str, state: State, purse: int) -> Allowance:
 
 
 def is_named(party: str, rules: Rules) -> bool:
-    """Whether the rules give a party something to do."""
+    """Whether the rules name a party in any role."""
     return party in (*rules.members, rules.referee, rules.beacon, rules.planter, rules.guardian, rules.treasury)

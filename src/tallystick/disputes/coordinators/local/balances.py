@@ -1,4 +1,4 @@
-"""Balances: what the operator granted a party, less what its moves paid and plus what it withdrew."""
+"""Balances: the operator's grants to a party, less the payments of its moves, plus its withdrawals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Balances:
         self._database = database
 
     def granted(self, connection: sa.Connection, party: str) -> int:
-        """All that a party was granted, less what was paid out to it in real money."""
+        """The sum of a party's grants, less what was paid out to it in real money."""
         total = sa.select(sa.func.coalesce(sa.func.sum(GRANTS.c.amount), 0)).where(GRANTS.c.party == party)
         return int(connection.execute(total).scalar_one())
 
@@ -25,7 +25,10 @@ class Balances:
         return connection.execute(sa.select(GRANTS.c.number).where(GRANTS.c.party == party)).first() is not None
 
     def grant(self, connection: sa.Connection, party: str, amount: int, now: int, spent: int) -> int:
-        """Write one grant; a negative one pays out. Returns what the purse holds; raises `UsageError` below zero."""
+        """Write one grant; a negative one pays out. Returns the money in the purse then.
+
+        Raises `UsageError` if the purse would be below zero, or the sum of grants above `MONEY_MAX`.
+        """
         total = self.granted(connection, party) + amount
         if total < spent or total > MONEY_MAX:
             raise UsageError(f"grant {amount}: the purse of {party[:10]}… would hold {total - spent}")
@@ -35,6 +38,6 @@ class Balances:
         return total - spent
 
     def parties(self) -> list[str]:
-        """Everybody who was ever granted anything."""
+        """All parties that were ever granted anything."""
         with self._database.reading() as connection:
             return sorted(connection.execute(sa.select(GRANTS.c.party).distinct()).scalars())

@@ -1,7 +1,8 @@
-"""The local beacon: a chain of hashes, whose end is in the charter and whose links are shown one draw at a time.
+"""The local beacon: a hash chain whose end is in the charter, and of which each draw shows one more link.
 
-Each nonce hashes to the one before it, so the coordinator can choose none; it knows them beforehand, which parties who
-do not trust it with that avoid by naming another beacon in their rules. The chain hangs on the coordinator's key.
+Each nonce hashes to the one before it, so the coordinator cannot choose any. But it knows all of them beforehand.
+Parties that do not trust it with this name another beacon in their rules. The chain is derived from the coordinator's
+key.
 """
 
 from __future__ import annotations
@@ -13,23 +14,23 @@ from tallystick.attestation.signing import SigningKey
 from tallystick.errors import RuleError, UnavailableError
 
 NONCES: Final = 1 << 14
-"""How many draws one coordinator can make."""
+"""The number of draws that one coordinator can make."""
 
 
 def chain_end(key: SigningKey, genesis: str) -> str:
-    """What the charter carries: the first nonce hashes to it."""
+    """The end of the chain for the charter: the first nonce hashes to it."""
     return _link(key, genesis, NONCES)
 
 
 def nonce(key: SigningKey, genesis: str, drawn: int) -> str:
-    """The nonce after `drawn` earlier ones, hashed anew from the seed; raises `UnavailableError` when none is left."""
+    """The nonce after `drawn` earlier ones, computed from the seed; raises `UnavailableError` if none is left."""
     if drawn >= NONCES:
         raise UnavailableError(f"the beacon's chain of {NONCES} nonces is used up; set up a new coordinator")
     return _link(key, genesis, NONCES - 1 - drawn)
 
 
 def hashed(nonce: str) -> str:
-    """What a nonce has to hash to: the one drawn before it, or the end of the chain."""
+    """The hash of a nonce, which has to be the nonce drawn before it, or the end of the chain."""
     return hashlib.sha256(b"tallystick/nonce/v1\n" + bytes.fromhex(nonce)).hexdigest()
 
 

@@ -24,11 +24,11 @@ BLOB_DOMAIN: Final = b"tallystick/blob/v1\n"
 
 @dataclass(frozen=True)
 class Quotas:
-    """How many bytes the board keeps: in one blob, for one party, more for each dispute over its claims, and in all.
+    """How many bytes the board keeps: per blob, per party, additionally per dispute over its claims, and in all.
 
-    Data is never deleted, so a dispute adds to its prover's quota for good: however many are opened over one party's
-    claims, all can be answered. Of all, a party fills the share of its `Allowance` only: a half without the bond of a
-    claim, three quarters with it, and the rest is for provers in open disputes and parties that the rules name.
+    Data is never deleted, so each dispute adds to its prover's quota permanently. So a prover can answer any number of
+    disputes. A party can fill the board only up to the share of its `Allowance`: half without the bond of a claim,
+    three quarters with it. The rest is for provers in open disputes and for parties that the rules name.
     """
 
     blob: int = BLOB_BYTES_MAX
@@ -37,11 +37,11 @@ class Quotas:
     all: int = 64 << 30
 
     def of(self, standing: Allowance) -> int:
-        """What the board keeps for one party."""
+        """The number of bytes that the board keeps for one party."""
         return self.party + self.dispute * standing.disputes
 
     def room(self, standing: Allowance) -> int:
-        """How much the board may hold in all once it has taken something of this party."""
+        """The number of bytes in all up to which the board accepts data of this party."""
         return int(self.all * standing.share)
 
 
@@ -53,11 +53,11 @@ class BlobStore:
         self._whole = WholeManifests(self)
 
     def keep(self, name: Digest, size: int, source: IO[bytes], owner: str, standing: Allowance) -> None:
-        """Keep the `size` bytes of `source`, which hash to `name`, for `owner`; nothing if they are there already.
+        """Keep the `size` bytes of `source`, whose digest is `name`, for `owner`, unless they are there already.
 
         Raises:
             UsageError: they are too many for one blob.
-            RuleError: with code `quota`, too many for this party or for the board.
+            RuleError: with code `quota`, they are too many for this party or for the board.
         """
         if size > self.quotas.blob:
             raise UsageError(f"a blob of {size} bytes: the board takes {self.quotas.blob} at most")
@@ -70,12 +70,12 @@ class BlobStore:
                 connection.execute(sa.insert(CHUNKS).values(name=name, number=number, data=piece))
 
     def size(self, name: Digest) -> int | None:
-        """How many bytes lie under a digest, `None` where nothing does."""
+        """The number of bytes under a digest; `None` if there are none."""
         with self._database.reading() as connection:
             return _size(connection, name)
 
     def pieces(self, name: Digest) -> Iterator[bytes]:
-        """The bytes under a digest, a piece at a time, each read when it is wanted; nothing is checked."""
+        """The bytes under a digest in pieces, each in its own transaction; nothing is checked."""
         number = 0
         while True:
             with self._database.reading() as connection:
@@ -87,19 +87,19 @@ class BlobStore:
             number += 1
 
     def get(self, name: Digest) -> bytes:
-        """The bytes under a digest, checked; raises `UnavailableError` where they are not there."""
+        """The bytes under a digest, checked; raises `UnavailableError` if they are not there."""
         with self._database.reading() as connection:
             return _get(connection, name)
 
     def missing(self, names: Iterable[Digest]) -> list[Digest]:
-        """Those that do not lie at the board."""
+        """Those digests that the board does not have, sorted."""
         with self._database.reading() as connection:
             return _missing(connection, names)
 
     def check_whole(self, name: Digest) -> None:
-        """Raise `RuleError` with code `data` unless a manifest lies under `name`, and every file that it lists.
+        """Raise `RuleError` with code `data` unless the board has a manifest under `name` and every file it lists.
 
-        A large one takes seconds, so that whoever calls this holds no lock.
+        This takes seconds for a large manifest, so the caller must not hold a lock.
         """
         try:
             self._whole.check(name)
@@ -109,7 +109,7 @@ class BlobStore:
             raise RuleError("data", f"what lies under {name} is no manifest: {error}") from None
 
     def held_for(self, owner: str) -> int:
-        """How many bytes are kept for a party."""
+        """The number of bytes that are kept for a party."""
         with self._database.reading() as connection:
             return _held(connection, owner)
 
@@ -122,7 +122,7 @@ class BlobStore:
 
 
 def blob_digest(source: IO[bytes]) -> Digest:
-    """The blob digest of all that a file still holds, read in pieces."""
+    """The blob digest of a file from its current position on, read in pieces."""
     found = hashlib.sha256(BLOB_DOMAIN)
     for piece in iter(lambda: source.read(CHUNK_BYTES), b""):
         found.update(piece)

@@ -1,4 +1,4 @@
-"""What the accepted moves of a local coordinator amount to: state, balances, time and the head of the chain."""
+"""The result of a local coordinator's accepted moves: state, balances, time and the head of the chain."""
 
 from __future__ import annotations
 
@@ -16,15 +16,12 @@ from tallystick.disputes.game.state import State
 from tallystick.errors import MalformedError, ProofError, RuleError
 
 
-def _nobody() -> Mapping[str, int]:
-    return MappingProxyType({})
-
-
 @dataclass(frozen=True)
 class ChainState:
-    """What `count` accepted moves lead to, the last of them at second `time`.
+    """The chain after `count` accepted moves, the last of them at second `time`.
 
-    `spent` is what each party paid in by its moves less what it took out, `nonce` the last one of the beacon.
+    `spent` is what each party paid by its moves less what it withdrew. `nonce` is the beacon's last nonce, and `drawn`
+    the number of its nonces.
     """
 
     charter: Charter
@@ -34,7 +31,7 @@ class ChainState:
     count: int = 0
     time: int = 0
     drawn: int = 0
-    spent: Mapping[str, int] = field(default_factory=_nobody)
+    spent: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
     @classmethod
     def empty(cls, charter: Charter) -> ChainState:
@@ -42,7 +39,7 @@ class ChainState:
         return cls(charter, State(charter.rules), charter.identity, charter.beacon)
 
     def entry(self, signed: SignedMove, time: int) -> ChainEntry:
-        """The link that the next accepted move makes."""
+        """The entry of the next accepted move."""
         return ChainEntry(
             coordinator=self.charter.identity,
             move=signed.identity,
@@ -52,7 +49,7 @@ class ChainState:
         )
 
     def after(self, move: Move, entry: ChainEntry) -> ChainState:
-        """The state with one more move; raises `RuleError` where the rules refuse it, or the nonce is not the next."""
+        """The chain with one more move; raises `RuleError` if the rules refuse it or its nonce is not the next one."""
         is_beacons = isinstance(move, Draw) and move.actor == self.charter.key
         if isinstance(move, Draw) and is_beacons:
             beacon.check_nonce(move.nonce, self.nonce)
@@ -71,17 +68,17 @@ class ChainState:
         )
 
     def checked(self) -> ChainState:
-        """This state, once the invariants of money are checked; a broken one is a fault of the program."""
+        """This chain, after a check of the invariants; `AssertionError` for a broken one, a fault of the program."""
         lines = list(broken(self.state))
         if lines:
             raise AssertionError(f"after move {self.count - 1}: {lines[0]}")
         return self
 
     def read(self, accepted: Accepted) -> tuple[ChainState, Move]:
-        """The state after an entry that somebody else wrote, and its move; raises `ProofError` unless all of it holds.
+        """The chain after an entry that somebody else wrote, and its move; raises `ProofError` if a check fails.
 
-        Checked are the coordinator's signature, number, time and place in the chain, the party's signature, and that
-        the rules allow the move at this second.
+        The checks are: the coordinator's signature, number, time and place in the chain, the party's signature, and
+        whether the rules allow the move at this second.
         """
         signed, entry = accepted.signed, accepted.receipt.entry
         accepted.receipt.check(self.charter)

@@ -1,8 +1,8 @@
-"""A party's side of a local coordinator behind HTTP: it takes nothing on trust that it can check.
+"""A party's client of a local coordinator behind HTTP. It checks everything that it can check.
 
-Every entry is checked as it comes: both signatures, its place in the hash chain, its time, and that the rules allow the
-move. A coordinator that rewrites or forgets what it once showed, or that leaves out a move it gave a receipt for, is
-found out by whoever saw it, with the coordinator's own signature as evidence.
+Every entry is checked when it comes: both signatures, its place in the hash chain, its time, and whether the rules
+allow the move. If a coordinator changes or drops an entry that it once showed, or leaves out a move for which it gave a
+receipt, a party that saw the entry notices it, and has the coordinator's signature as evidence.
 """
 
 from __future__ import annotations
@@ -50,14 +50,13 @@ class Account:
 
 
 class RemoteCoordinator:
-    """A coordinator behind HTTP. A party expects the one of `identity`, or of `url` if that ends in `#` and a digest.
+    """A coordinator behind HTTP, expected to be the one of `identity`, or of the digest after `#` in `url`.
 
-    Where neither names one, whoever answers first is believed.
-
-    Receipts are kept in the file `receipts`, where one is named, and are held against the coordinator ever after.
+    Without either, the first answer is trusted. Receipts are kept in the file `receipts`, if one is given, and every
+    later entry of the coordinator is compared with them.
 
     Raises:
-        UnavailableError: nobody answers in time.
+        UnavailableError: there is no answer in time.
         ProofError: it is another coordinator than expected.
     """
 
@@ -85,14 +84,14 @@ class RemoteCoordinator:
         self._lock = threading.RLock()
 
     def keep_receipts(self, path: Path) -> None:
-        """From now on keep receipts in a file, and hold those that stand there against the coordinator.
+        """Keep receipts in a file from now on, and compare the coordinator's entries with those already there.
 
-        Raises `MalformedError` where the file holds those of another coordinator.
+        Raises `MalformedError` if the file holds receipts of another coordinator.
         """
         self._receipts = ReceiptFile(path, self.charter)
 
     def close(self) -> None:
-        """Let all connections go."""
+        """Close all connections."""
         self._http.close()
 
     @property
@@ -110,7 +109,7 @@ class RemoteCoordinator:
         return _count(self._object("/v1/time"), "time")
 
     def chain(self) -> ChainState:
-        """The fold of all entries there are, each of them checked."""
+        """The chain after all entries, each of them checked."""
         with self._lock:
             signed = self._receipts.count
             while self._read_page():
@@ -122,13 +121,13 @@ class RemoteCoordinator:
             return self._chain
 
     def entries(self, start: int = 0) -> Sequence[MoveEntry]:
-        """The accepted moves from number `start` on; raises `ProofError` where the coordinator is caught at a lie."""
+        """The accepted moves from number `start` on; raises `ProofError` if the coordinator contradicts itself."""
         with self._lock:
             self.chain()
             return self._entries[start:]
 
     def account(self, party: str) -> Account:
-        """What a party has."""
+        """A party's money at the coordinator."""
         found = self._object(f"/v1/accounts/{party}")
         return Account(_count(found, "purse"), _count(found, "withdrawable"))
 
@@ -141,7 +140,7 @@ class RemoteCoordinator:
         return RemoteBoard(self, key)
 
     def make(self, move: Move, key: SigningKey) -> MoveReceipt:
-        """Sign a move once, and send it until it is answered; the receipt is checked and kept."""
+        """Sign a move once, and send it until there is an answer; the receipt is checked and kept."""
         signed = sign_move(move, self.identity, key)
         answer = self._http.ask("POST", "/v1/moves", ANSWER_BYTES_MAX, signed.to_bytes(), _JSON)
         if answer.status != 200:
@@ -178,7 +177,7 @@ class RemoteCoordinator:
         return data
 
     def _read_page(self) -> bool:
-        """Take in more entries, from the last known one on, which has to be there still; whether there were any."""
+        """Read more entries, from the last known one on, which must still be there; returns whether there were any."""
         start = max(self._chain.count - 1, 0)
         lines = self._get(f"/v1/entries?start={start}", PAGE_BYTES_MAX).splitlines()
         if self._chain.count:
@@ -189,13 +188,13 @@ class RemoteCoordinator:
         return bool(lines)
 
     def _check_last(self, lines: list[bytes]) -> None:
-        """Raise `ProofError` unless the entry seen last is there still, `UnavailableError` where nobody says so."""
+        """Raise `ProofError` if the last known entry has changed, `UnavailableError` if the answer is not readable."""
         number = self._chain.count - 1
         if lines == [self._last]:
             return
         for line in lines:
             self._accepted(line, number)
-        self.now()  # an empty page may be anybody's; a coordinator tells the time
+        self.now()  # another server may send an empty page too, but only a coordinator answers with a time
         raise ProofError(f"{self._http.url}: entry {number} is not the one that the coordinator showed before")
 
     def _accepted(self, line: bytes, number: int) -> Accepted:
@@ -224,14 +223,14 @@ class RemoteCoordinator:
 
 
 class RemoteConnection:
-    """A coordinator behind HTTP as one party sees it: the protocol `Coordinator`."""
+    """One party's connection to a coordinator behind HTTP; implements `Coordinator`."""
 
     def __init__(self, place: RemoteCoordinator, key: SigningKey) -> None:
         self._place, self._key = place, key
 
     @property
     def party(self) -> str:
-        """Who moves through this connection."""
+        """The party that moves through this connection."""
         return self._key.public
 
     @property
@@ -253,7 +252,7 @@ class RemoteConnection:
 
 
 class RemoteBoard:
-    """The board behind HTTP as one party sees it: the protocol `Board`."""
+    """One party's connection to the board behind HTTP; implements `Board`."""
 
     def __init__(self, place: RemoteCoordinator, key: SigningKey) -> None:
         self._place, self._key = place, key
@@ -263,7 +262,7 @@ class RemoteBoard:
         return self._place.put(data, self._key)
 
     def get(self, name: Digest) -> bytes:
-        """The bytes under a digest; raises `UnavailableError` where they are not there."""
+        """The bytes under a digest; raises `UnavailableError` if they are not there."""
         return self._place.get(name)
 
 
@@ -272,7 +271,7 @@ _JSON: Final = {"Content-Type": "application/json"}
 
 @contextmanager
 def _coordinators_answer() -> Iterator[None]:
-    """What reads like no coordinator's answer is a proxy's or another program's: the coordinator is not there."""
+    """Raise `UnavailableError` for a malformed answer: a proxy or another program sent it, not the coordinator."""
     try:
         yield
     except MalformedError as error:

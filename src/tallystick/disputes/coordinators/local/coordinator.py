@@ -1,4 +1,4 @@
-"""A coordinator kept in a database: it accepts moves one after the other, and gives a signed receipt for each."""
+"""A coordinator in a database: it accepts moves one after the other, and gives a signed receipt for each."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def system_clock() -> int:
 class LocalCoordinator:
     """A coordinator over one database; any number of processes may serve the same one.
 
-    The fold of the accepted moves is kept in memory and brought up to date from the database before every answer.
+    The state after the accepted moves is kept in memory, and updated from the database before every answer.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class LocalCoordinator:
     def create(
         cls, place: str | Path, rules: Rules, key: SigningKey | None = None, clock: Clock = system_clock
     ) -> Self:
-        """Set up a coordinator in a new database; a new key, where none is given, is kept in a file beside it."""
+        """Set up a coordinator in a new database; if no key is given, a new one is kept in a file beside it."""
         check_rules(rules)
         database = Database(place)
         key = key or key_beside(database)
@@ -90,11 +90,11 @@ class LocalCoordinator:
         clock: Clock = system_clock,
         quotas: Quotas | None = None,
     ) -> Self:
-        """Go on with the coordinator in a database.
+        """Open the coordinator in an existing database.
 
         Raises:
             UnavailableError: there is no such database, it cannot be reached, or it is damaged.
-            MalformedError: it is the database of something else.
+            MalformedError: it is the database of another program.
             UsageError: the key is not this coordinator's.
         """
         database = Database(place)
@@ -102,7 +102,7 @@ class LocalCoordinator:
         return cls(database, key or SigningKey.read(key_path(database)), clock, quotas)
 
     def close(self) -> None:
-        """Let the database go."""
+        """Close the connections to the database."""
         self._database.close()
 
     @property
@@ -117,17 +117,17 @@ class LocalCoordinator:
 
     @property
     def state(self) -> State:
-        """What the accepted moves lead to."""
+        """The state after all accepted moves."""
         return self.chain().state
 
     def now(self) -> int:
-        """The time in seconds: that of the clock, and never earlier than it was before."""
+        """The time in seconds: that of the clock, but never earlier than a time given before."""
         with self._lock:
             self._latest = max(self._latest, self._chain.time, self._clock())
             return self._latest
 
     def chain(self) -> ChainState:
-        """The fold of all that is accepted, by any process."""
+        """The chain after all moves that any process has accepted."""
         with self._lock, self._database.reading() as connection:
             return self._catch_up(connection)
 
@@ -138,7 +138,7 @@ class LocalCoordinator:
             return self._entries[start:]
 
     def accepted(self, start: int, count: int, bytes_max: int) -> list[Accepted]:
-        """At most `count` accepted moves from number `start` on: one, or more of `bytes_max` in all."""
+        """At most `count` accepted moves from number `start` on; several have at most `bytes_max` bytes together."""
         found, size = list[Accepted](), 0
         with self._database.reading() as connection:
             for accepted in self._read(connection, start, count):
@@ -149,14 +149,14 @@ class LocalCoordinator:
         return found
 
     def take(self, data: bytes) -> MoveReceipt:
-        """Accept the signed move in `data`; the same move again gets the receipt that it got before.
+        """Accept the signed move in `data`; a repeated move gets the same receipt again.
 
-        A refused move leaves no trace. When this returns, the move is on disk.
+        When this returns, the move is on disk. A refused move is not stored.
 
         Raises:
             MalformedError, ProofError, RuleError: see `admission.admit`; the rules of the game do not allow the move
-                now; with code `funds`, the purse is too small; with code `data`, what the move refers to is not there.
-            UnavailableError: the database cannot be reached or written; whether it has the move is unknown.
+                now; with code `funds`, the purse is too small; with code `data`, the board lacks the move's data.
+            UnavailableError: the database cannot be reached or written; it is unknown whether it has the move.
         """
         signed, move = admit(data, self.charter)
         self._check_data(signed, move)
@@ -179,7 +179,7 @@ class LocalCoordinator:
         return LocalBoard(self, key.public)
 
     def own(self) -> Connection:
-        """The coordinator as a party of its own game: it brings nonces, and makes moves that anybody may make."""
+        """The coordinator as a party of its own game: it brings nonces, and makes due moves that anybody may make."""
         return Connection(self, self._key)
 
     def next_nonce(self) -> str:
@@ -187,9 +187,9 @@ class LocalCoordinator:
         return self._nonce(self.chain().drawn)
 
     def grant(self, party: str, amount: int) -> int:
-        """Put money into a party's purse, or take it out where negative; returns what is in it then.
+        """Add `amount` to a party's purse, or take it out if negative; returns the money in the purse then.
 
-        Raises `UsageError` where money would go to a key by which anybody could sign.
+        Raises `UsageError` for a weak key, with which anybody could sign, and as `Balances.grant` does.
         """
         if amount > 0:
             _check_party("grant", party)
@@ -198,22 +198,22 @@ class LocalCoordinator:
             return self.balances.grant(connection, party, amount, self.now(), spent)
 
     def purse(self, party: str) -> int:
-        """What a party can pay moves with."""
+        """The money with which a party can pay for moves."""
         with self._lock, self._database.reading() as connection:
             return self._purse(connection, self._catch_up(connection), party)
 
     def parties(self) -> list[str]:
-        """Everybody who was ever granted anything or has moved."""
+        """All parties that were ever granted anything or have moved."""
         return sorted({*self.balances.parties(), *self.chain().spent})
 
     def keep(self, name: Digest, size: int, source: IO[bytes], owner: str) -> None:
-        """Keep bytes at the board for a party that has something to do here; see `BlobStore.keep`."""
+        """Keep bytes at the board for a party with a purse or a role; see `BlobStore.keep`."""
         self.blobs.keep(name, size, source, owner, self.allowance(owner))
 
     def allowance(self, party: str) -> Allowance:
-        """What a party has at stake; raises `RuleError` with code `standing` for one without purse and role.
+        """The board's allowance for a party; raises `RuleError` with code `standing` for one without purse and role.
 
-        Strangers may move, and store nothing.
+        Such a party may make moves, but may not store data.
         """
         with self._lock, self._database.reading() as connection:
             if not (is_named(party, self.rules) or self.balances.is_known(connection, party)):
@@ -222,9 +222,9 @@ class LocalCoordinator:
             return allowance_of(party, chain.state, self._purse(connection, chain, party))
 
     def _check_data(self, signed: SignedMove, move: Move) -> None:
-        """Raise `RuleError` unless a new move is allowed now, and what it refers to lies at the board.
+        """Raise `RuleError` unless a new move is allowed now and the board has its data.
 
-        Looking at data may take seconds: it comes after all else that may be refused, and holds no lock.
+        The check of the data may take seconds. So it comes after all other checks, and holds no lock.
         """
         name = data_of(move)
         if name is None:
@@ -237,16 +237,16 @@ class LocalCoordinator:
         self.blobs.check_whole(name)
 
     def _foreseen(self, connection: sa.Connection, signed: SignedMove, move: Move) -> tuple[ChainEntry, ChainState]:
-        """The entry that a move would be now, and the chain after it; raises `RuleError` where it is refused."""
+        """The entry that a move would get now, and the chain after it; raises `RuleError` if the move is refused."""
         entry = self._chain.entry(signed, self.now())
         after = self._chain.after(move, entry)
         self._check_purse(connection, self._chain, move)
         return entry, after
 
     def _catch_up(self, connection: sa.Connection) -> ChainState:
-        """Fold what other processes have accepted since."""
+        """Apply the moves that other processes have accepted since the last call."""
         for accepted in self._read(connection, self._chain.count, None):
-            with self._damage_told():
+            with self._damage_as_unavailable():
                 self._chain, move = self._chain.read(accepted)
             entry = accepted.receipt.entry
             self._entries.append(MoveEntry(entry.number, entry.time, move))
@@ -256,13 +256,13 @@ class LocalCoordinator:
         columns = sa.select(ENTRIES.c.signed, ENTRIES.c.receipt).where(ENTRIES.c.number >= start)
         rows = connection.execute(columns.order_by(ENTRIES.c.number).limit(count))
         for row in rows:
-            with self._damage_told():
+            with self._damage_as_unavailable():
                 receipt = MoveReceipt.from_bytes(bytes(row.receipt), "receipt")
                 signed = SignedMove.from_bytes(bytes(row.signed), "signed move")
             yield Accepted(receipt=receipt, signed=signed)
 
     @contextmanager
-    def _damage_told(self) -> Iterator[None]:
+    def _damage_as_unavailable(self) -> Iterator[None]:
         try:
             yield
         except (ProofError, MalformedError) as error:
@@ -278,14 +278,14 @@ class LocalCoordinator:
 
 
 class Connection:
-    """A local coordinator as one party sees it: the protocol `Coordinator`."""
+    """One party's connection to a local coordinator; implements `Coordinator`."""
 
     def __init__(self, place: LocalCoordinator, key: SigningKey) -> None:
         self._place, self._key = place, key
 
     @property
     def party(self) -> str:
-        """Who moves through this connection."""
+        """The party that moves through this connection."""
         return self._key.public
 
     @property
@@ -307,7 +307,7 @@ class Connection:
 
 
 class LocalBoard:
-    """The board as one party sees it: the protocol `Board`."""
+    """One party's connection to the board; implements `Board`."""
 
     def __init__(self, place: LocalCoordinator, party: str) -> None:
         self._place, self._party = place, party
@@ -322,18 +322,18 @@ class LocalBoard:
         return name
 
     def get(self, name: Digest) -> bytes:
-        """The bytes under a digest; raises `UnavailableError` where they are not there."""
+        """The bytes under a digest; raises `UnavailableError` if they are not there."""
         return self._place.blobs.get(name)
 
     def missing(self, names: Iterable[Digest]) -> list[Digest]:
-        """Those that do not lie at the board; what lies there was hashed when it was put."""
+        """Those digests that the board does not have; blobs were hashed when they were put, and are not read."""
         return self._place.blobs.missing(names)
 
 
 def check_rules(rules: Rules) -> None:
-    """Raise `UsageError` unless whom the rules name, and nobody else, can sign as it, and somebody draws committees.
+    """Raise `UsageError` unless every named party has a sound Ed25519 key, and a beacon draws the members, if any.
 
-    A contract draws by the hash of a block where there is no beacon; here whoever asked for the draw would choose.
+    Without a beacon, a contract draws by the hash of a block; here, the party that asks for the draw would choose.
     """
     named = {"treasury": rules.treasury, "referee": rules.referee, "beacon": rules.beacon, "planter": rules.planter}
     named |= {"guardian": rules.guardian} | {f"members.{i}": member for i, member in enumerate(rules.members)}
@@ -354,14 +354,14 @@ def _check_party(what: str, party: str) -> None:
 
 
 def key_path(database: Database) -> Path:
-    """Where the key of a coordinator is kept that was set up without one; raises `UsageError` for a server."""
+    """The file of a key that `create` made; raises `UsageError` for a database server, which has no folder."""
     if not database.is_file:
         raise UsageError(f"{database.name}: give the coordinator's key; only that of a file is kept beside it")
     return database.path.with_name(database.path.name + KEY_SUFFIX)
 
 
 def key_beside(database: Database) -> SigningKey:
-    """The key beside a database that is still to be made: one that an interrupted call left there, or a new one."""
+    """The key beside a database that does not exist yet: one that an interrupted call left there, or a new one."""
     path = key_path(database)
     if path.exists():
         return SigningKey.read(path)
@@ -377,7 +377,7 @@ def _receipt_of(connection: sa.Connection, signed: SignedMove) -> MoveReceipt | 
 
 
 def _append(connection: sa.Connection, signed: SignedMove, receipt: MoveReceipt, after: ChainState) -> None:
-    """Write the entry under its number, which the table holds once: of two servers one succeeds."""
+    """Write the entry under its number, which is unique in the table: of two servers only one succeeds."""
     assert receipt.entry.identity == after.head
     values = {"number": receipt.entry.number, "move": signed.identity}
     connection.execute(sa.insert(ENTRIES).values(signed=signed.to_bytes(), receipt=receipt.to_bytes(), **values))

@@ -1,7 +1,7 @@
 """The tables of a local coordinator, on SQLite (one file) or PostgreSQL, and transactions over them.
 
-Writers take turns: whoever writes holds a lock from the first statement of its transaction to the last, also against
-another server on the same database.
+There is one writer at a time: a writing transaction holds a lock from its first statement to its last, also against
+other servers on the same database.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _DAMAGED: Final = ("malformed", "not a database", "corrupt", "file is encrypted"
 
 
 class Database:
-    """An engine over one database; `name` is what errors call it, without a password."""
+    """An engine over one database; `name` is its name in messages, without a password."""
 
     def __init__(self, place: str | Path) -> None:
         try:
@@ -75,27 +75,27 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
-        """A transaction that sees one moment; raises `UnavailableError` where it fails."""
-        with self._told(), self._engine.begin() as connection:
+        """A transaction that reads one state of the database; raises `UnavailableError` if it fails."""
+        with self._errors_as_unavailable(), self._engine.begin() as connection:
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[sa.Connection]:
-        """A transaction that nobody else writes beside; what it wrote is on disk when the block has ended."""
-        with self._told(), self._writer.begin() as connection:
+        """The only writing transaction at this time; what it wrote is on disk when the block has ended."""
+        with self._errors_as_unavailable(), self._writer.begin() as connection:
             connection.execute(sa.select(CHARTER.c.id).with_for_update())  # on SQLite, BEGIN IMMEDIATE did it already
             yield connection
 
     def create(self, charter: bytes) -> None:
-        """Make the tables and write the charter, all or nothing; raises `UsageError` where there is one already."""
-        with self._told(), self._writer.begin() as connection:
+        """Make the tables and write the charter, all or nothing; raises `UsageError` if there are tables already."""
+        with self._errors_as_unavailable(), self._writer.begin() as connection:
             if sa.inspect(connection).get_table_names():
                 raise UsageError(f"{self.name}: there is a database already")
             METADATA.create_all(connection)
             connection.execute(sa.insert(CHARTER).values(id=1, format=FORMAT, document=charter))
 
     def charter(self) -> bytes:
-        """The charter's bytes; raises `UnavailableError` where there is no database, `MalformedError` for another's."""
+        """The charter's bytes; raises `UnavailableError` without a database, `MalformedError` for another program's."""
         if self.is_file and not self.path.is_file():
             raise UnavailableError(f"{self.path}: no such database; `tally coordinator init` makes one")
         with self.reading() as connection:
@@ -107,11 +107,11 @@ class Database:
         return bytes(found.document)
 
     def close(self) -> None:
-        """Let all connections go."""
+        """Close all connections."""
         self._engine.dispose()
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _errors_as_unavailable(self) -> Iterator[None]:
         try:
             yield
         except TallyError:
@@ -135,7 +135,7 @@ def _engine(url: sa.URL) -> sa.Engine:
 
 
 def _prepare_sqlite(connection: Any, _: object) -> None:
-    """Autocommit, so that transactions begin where we say; a commit is on disk before it returns."""
+    """Set autocommit, so that transactions begin only with BEGIN; a commit is on disk before it returns."""
     connection.isolation_level = None
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}")

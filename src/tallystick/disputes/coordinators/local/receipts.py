@@ -1,4 +1,4 @@
-"""What a party keeps of a coordinator's signatures, and holds against the entries that it is shown later."""
+"""The receipts that a party keeps, and with which it compares the entries that the coordinator shows later."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tallystick.errors import MalformedError, ProofError
 
 
 class ReceiptFile:
-    """Receipts by number, in memory and, where there is a path, one canonical line each in a file."""
+    """Receipts by number, in memory and, if there is a path, as one canonical line each in a file."""
 
     def __init__(self, path: Path | None, charter: Charter) -> None:
         self._path, self._charter, self._lock = path, charter, threading.Lock()
@@ -25,7 +25,7 @@ class ReceiptFile:
             self._hold(receipt.entry)
 
     def add(self, receipt: MoveReceipt) -> None:
-        """Keep a receipt, on disk before this returns; raises `ProofError` if another move has its number."""
+        """Keep a receipt, on disk before this returns; raises `ProofError` if another entry has its number."""
         with self._lock:
             is_new = receipt.entry.number not in self._entries
             self._hold(receipt.entry)
@@ -45,7 +45,7 @@ class ReceiptFile:
 
     @property
     def count(self) -> int:
-        """How many entries there are at least."""
+        """The number of entries that the coordinator must have at least."""
         return max(self._entries, default=-1) + 1
 
     def _hold(self, entry: ChainEntry) -> None:
@@ -54,7 +54,7 @@ class ReceiptFile:
 
 
 def _lines(path: Path) -> list[bytes]:
-    """The whole lines of a file; one that a crash left unfinished is cut off, and no file has none."""
+    """The complete lines of a file; a line that a crash left unfinished is cut off. Empty if there is no file."""
     if not path.exists():
         return []
     data = path.read_bytes()

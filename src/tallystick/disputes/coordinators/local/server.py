@@ -37,14 +37,14 @@ _DISPUTE: Final = TypeAdapter(Dispute)
 
 @dataclass(frozen=True)
 class BodyTimeouts:
-    """How many seconds a body may take, and how many a blob may lag behind the slowest rate that is waited for."""
+    """Timeouts in seconds: for a whole body, and for the lag of a blob behind the slowest accepted rate."""
 
     body: float = 30.0
     blob: float = 10.0
 
 
 def create_app(place: LocalCoordinator, patience: BodyTimeouts | None = None) -> FastAPI:
-    """The application over one coordinator; it opens and closes nothing."""
+    """The application over one coordinator, which the caller opens and closes."""
     app = FastAPI(title="tally coordinator", docs_url=None, redoc_url=None, openapi_url=None)
     patience = patience or BodyTimeouts()
     _answer_errors_alike(app)
@@ -84,7 +84,7 @@ def _add_reading(app: FastAPI, place: LocalCoordinator) -> None:
 
 
 def _add_moves(app: FastAPI, place: LocalCoordinator, patience: BodyTimeouts) -> None:
-    turns = WeakValueDictionary[str, asyncio.Lock]()  # one party's moves wait for each other, and for nobody's threads
+    turns = WeakValueDictionary[str, asyncio.Lock]()  # moves of one party wait for each other without using a thread
 
     @app.post("/v1/moves")
     async def move(request: Request) -> Response:
@@ -122,7 +122,7 @@ def _add_blobs(app: FastAPI, place: LocalCoordinator, patience: BodyTimeouts) ->
 async def _upload(
     request: Request, place: LocalCoordinator, name: Digest, size: int, owner: str, seconds: float
 ) -> None:
-    """Take in the body and keep it, unless it is there already."""
+    """Read the body, check its digest, and keep it."""
     with await spool_body(request, size, seconds) as file:
         if await asyncio.to_thread(blob_digest, file) != name:
             raise Problem(422, "digest", f"the body is not what {name} names")
@@ -131,9 +131,9 @@ async def _upload(
 
 
 def _announced(request: Request, place: LocalCoordinator, name: Digest) -> tuple[int, str, Fraction]:
-    """Size and owner of a blob, from headers that the owner signed, and the owner's share of the board.
+    """The size and owner of a blob, from headers that the owner signed, and the owner's share of the board.
 
-    Raises before a byte of the body is read.
+    All refusals come before the body is read.
     """
     size = declared_size(request, place.blobs.quotas.blob)
     if size is None:

@@ -1,7 +1,7 @@
-"""What travels between a party and a local coordinator, signed on both sides (`spec/signed-move.md`).
+"""The messages between a party and a local coordinator, signed on both sides (`spec/signed-move.md`).
 
-A party signs each move for one coordinator, with a nonce of its own; the coordinator answers with a receipt, signed
-too, which is the next link of a hash chain over all that it has accepted.
+A party signs each move for one coordinator, with a random nonce. The coordinator answers with a signed receipt for the
+next entry of a hash chain over all accepted moves.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tallystick.documents.document import Count, DigestText, Document
 from tallystick.errors import MalformedError
 
 SIGNED_MOVE_BYTES_MAX: Final = 2 * MOVE_BYTES_MAX + 1024
-"""Every quotation mark of a move is escaped inside the signed document."""
+"""Twice the size of a move, because every quotation mark of it is escaped inside the signed document."""
 ACCEPTED_BYTES_MAX: Final = SIGNED_MOVE_BYTES_MAX + 2048
 MOVE_DOMAIN: Final = b"tallystick/move/v1\n"
 ENTRY_DOMAIN: Final = b"tallystick/entry/v1\n"
@@ -32,9 +32,9 @@ NonceText = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
 class Charter(Document):
-    """What a local coordinator is: its rules, its key, the end of its beacon's chain, and 32 random bytes of its own.
+    """The definition of a local coordinator: its rules, its key, the end of its beacon's chain, and 32 random bytes.
 
-    The random bytes keep two coordinators of the same rules and key apart.
+    The random bytes distinguish two coordinators with the same rules and key.
     """
 
     beacon: HashText
@@ -50,7 +50,7 @@ class Charter(Document):
 
 
 class SignedMove(Document):
-    """One move for one coordinator; `nonce` tells apart two moves that say the same."""
+    """One move for one coordinator; `nonce` distinguishes two moves with the same content."""
 
     coordinator: DigestText
     key: HashText
@@ -60,12 +60,12 @@ class SignedMove(Document):
 
     @property
     def body(self) -> bytes:
-        """What is signed, without its domain: coordinator, nonce and move, a line each."""
+        """The signed bytes without their domain: coordinator, nonce and move, one line each."""
         return signed_body(self.coordinator, self.nonce, self.move)
 
     @property
     def identity(self) -> Digest:
-        """The name of this move: a coordinator accepts it once, however often it comes."""
+        """The digest of this move; a coordinator accepts it once, even if it is sent several times."""
         return digest("move", self.body)
 
     def check(self) -> None:
@@ -74,7 +74,7 @@ class SignedMove(Document):
 
 
 class ChainEntry(Document):
-    """One link of the chain: which move was accepted, at which number and second, after which entry."""
+    """One link of the chain: the accepted move, its number and second, and the entry before it."""
 
     coordinator: DigestText
     move: DigestText
@@ -84,12 +84,12 @@ class ChainEntry(Document):
 
     @property
     def identity(self) -> Digest:
-        """The head of the chain once this entry is its last."""
+        """The head of the chain if this entry is the last."""
         return self.digest_as("entry")
 
 
 class MoveReceipt(Document):
-    """The coordinator's signature under an entry: it cannot deny the move, nor its place."""
+    """The coordinator's signature of an entry: it can deny neither the move nor its place."""
 
     entry: ChainEntry
     key: HashText
@@ -108,7 +108,7 @@ class Accepted(Document):
 
 
 def sign_move(move: Move, coordinator: Digest, key: SigningKey, nonce: str | None = None) -> SignedMove:
-    """The move, signed for one coordinator; a new random nonce where none is given."""
+    """The move, signed for one coordinator; without a `nonce`, with a new random one."""
     text, nonce = move.to_bytes().decode(), nonce or secrets.token_hex(16)
     signature = key.sign(MOVE_DOMAIN + signed_body(coordinator, nonce, text))
     return SignedMove(coordinator=coordinator, key=key.public, move=text, nonce=nonce, signature=signature)
@@ -127,10 +127,10 @@ def read_signed_move(data: bytes) -> SignedMove:
 
 
 def signed_body(coordinator: Digest, nonce: str, move: str) -> bytes:
-    """Coordinator, nonce and canonical move, with a line feed between them; neither of the first two can hold one."""
+    """Coordinator, nonce and canonical move, with a line feed between them; the first two contain no line feed."""
     return f"{coordinator}\n{nonce}\n{move}".encode()
 
 
 def put_message(coordinator: Digest, name: Digest, size: int) -> bytes:
-    """What a party signs to have `size` bytes kept at the board under their blob digest."""
+    """The bytes that a party signs so that the board keeps `size` bytes under their blob digest."""
     return PUT_DOMAIN + f"{coordinator}\n{name}\n{size}".encode()

@@ -63,7 +63,7 @@ class Watched:
 
 
 @dataclass
-class Hall:
+class ChainGame:
     """The programs of parties at one chain; each can be killed and started again in the folder that it had."""
 
     chain: Chain
@@ -75,8 +75,8 @@ class Hall:
     def player(self, role: str, roles: Callable[[BoardCache, Workspace], Sequence[PartyRole]]) -> Player:
         workspace = Workspace(self.chain.folder / "work" / role)
         cache = BoardCache(self.board, workspace.folder / "data")
-        seat: Coordinator = Watched(self.chain.anew(role, None, *self.urls), self.chain, self.after)
-        return Player(seat, workspace, roles(cache, workspace), say=self.said.append)
+        connection: Coordinator = Watched(self.chain.anew(role, None, *self.urls), self.chain, self.after)
+        return Player(connection, workspace, roles(cache, workspace), say=self.said.append)
 
     def prover(self, counting: Counting, levels: int = 2) -> Player:
         offer = ClaimOffer(counting.root(levels), len(counting.leaves(levels)), counting.statement(levels), levels)
