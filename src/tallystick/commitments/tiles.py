@@ -1,4 +1,4 @@
-"""Tree hashes in tiles of 256, as static files (C2SP tlog-tiles): written as a log grows, read for proofs."""
+"""Tree hashes in static files of 256 (C2SP tlog-tiles): written while a log grows, read to make proofs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HASH_BYTES: Final = 32
 
 
 def tile_path(level: int, index: int, width: int = TILE_WIDTH) -> str:
-    """The path of a tile: three digits a folder, all but the last marked `x`; a partial tile names its width.
+    """The path of a tile: its index in groups of three digits, all but the last with `x`; a partial tile adds a width.
 
     >>> tile_path(0, 1234067), tile_path(1, 2, 70)
     ('0/x001/x234/067', '1/002.p/70')
@@ -28,15 +28,15 @@ def tile_path(level: int, index: int, width: int = TILE_WIDTH) -> str:
 
 
 class TileWriter:
-    """Writes full tiles as leaves arrive, and the partial ones at the end. Holds one open tile a level."""
+    """Writes each full tile when it is complete and the partial ones at the end. Keeps one open tile per level."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._open: list[list[Hash]] = []
-        self._done: list[int] = []
+        self._written: list[int] = []
 
     def append(self, leaf: Hash) -> None:
-        """Add one leaf."""
+        """Add one leaf; a tile that becomes full is written at once."""
         self._add(0, leaf)
 
     def finish(self, size: int) -> None:
@@ -44,18 +44,18 @@ class TileWriter:
         assert size == self._size()
         for level, hashes in enumerate(self._open):
             if hashes:
-                self._write(level, self._done[level], hashes)
+                self._write(level, self._written[level], hashes)
 
     def _add(self, level: int, value: Hash) -> None:
         if level == len(self._open):
             self._open.append([])
-            self._done.append(0)
+            self._written.append(0)
         self._open[level].append(value)
         if len(self._open[level]) == TILE_WIDTH:
             full = self._open[level]
-            self._write(level, self._done[level], full)
+            self._write(level, self._written[level], full)
             self._open[level] = []
-            self._done[level] += 1
+            self._written[level] += 1
             self._add(level + 1, tree_root(full))
 
     def _write(self, level: int, index: int, hashes: list[Hash]) -> None:
@@ -64,19 +64,19 @@ class TileWriter:
         path.write_bytes(b"".join(hashes))
 
     def _size(self) -> int:
-        return self._done[0] * TILE_WIDTH + len(self._open[0]) if self._open else 0
+        return self._written[0] * TILE_WIDTH + len(self._open[0]) if self._open else 0
 
 
 class TileReader:
     """Reads the tiles of a tree of `size` leaves; a `HashReader`.
 
-    Raises `MalformedError` at a tile that is too short or too long, `UnavailableError` at a missing one.
+    Raises `MalformedError` for a tile of the wrong length, `UnavailableError` for a missing one.
     """
 
     def __init__(self, folder: Path, size: int) -> None:
         self._folder = folder
         self._size = size
-        self._held: dict[tuple[int, int], bytes] = {}
+        self._cache: dict[tuple[int, int], bytes] = {}
 
     def hashes(self, level: int, start: int, count: int) -> list[Hash]:
         """The roots of complete subtrees of 2^`level` leaves."""
@@ -93,13 +93,13 @@ class TileReader:
         return Hash(data[place * HASH_BYTES : (place + 1) * HASH_BYTES])
 
     def _tile(self, level: int, index: int) -> bytes:
-        if (level, index) not in self._held:
-            self._held[level, index] = self._read(level, index)
-        return self._held[level, index]
+        if (level, index) not in self._cache:
+            self._cache[level, index] = self._read(level, index)
+        return self._cache[level, index]
 
     def _read(self, level: int, index: int) -> bytes:
         width = min(TILE_WIDTH, (self._size >> TILE_HEIGHT * level) - index * TILE_WIDTH)
-        for stored in (width, TILE_WIDTH):  # C2SP tlog-tiles: a partial tile may go when the full one is there
+        for stored in (width, TILE_WIDTH):  # C2SP tlog-tiles: a partial tile may be deleted once the full one exists
             name = tile_path(level, index, stored)
             if (self._folder / name).is_file():
                 return self._read_whole(name, stored)[: width * HASH_BYTES]
