@@ -1,8 +1,8 @@
-"""The one door for graphs that somebody else made: nothing behind it has to ask again.
+"""Reads graphs from untrusted parties. Every check is made here, so code that gets a `Graph` need not repeat one.
 
-What passes holds only operators of the allow-list, with attributes of the right kinds; every value is given before it
-is read, once, and has the dtype and the shape that its operator gives it; and running it stays within limits that
-were known before.
+A graph that passes has these properties. Its operators are on the allow-list, and their attributes have the right
+kinds. Every value is produced once, before it is read, with the dtype and shape that its operator gives it. An
+execution stays within the limits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def read_graph(data: bytes, limits: GraphLimits = DEFAULT, find: Find = operator
     """The graph with these canonical bytes.
 
     Raises `MalformedError` naming what is wrong. A document beyond `limits` is refused before it is parsed, or
-    before its nodes are read; nothing is ever computed.
+    before its nodes are read. No operator is computed.
     """
     document = fields(read_json(data, limits), TOP_FIELDS, "graph")
     nodes = items(document["nodes"], "nodes")
@@ -43,7 +43,7 @@ def read_graph(data: bytes, limits: GraphLimits = DEFAULT, find: Find = operator
 
 
 def read_json(data: bytes, limits: GraphLimits) -> Json:
-    """ASCII JSON without floats, not yet compared with its canonical form; raises `MalformedError`."""
+    """The value of ASCII JSON without floats; raises `MalformedError`. Whether it is canonical is not checked here."""
     limits.check_document(data)
     try:
         value: Json = json.loads(data.decode("ascii"), parse_float=_refuse_float, parse_constant=_refuse_float)
@@ -71,7 +71,10 @@ def _refuse_float(text: str) -> NoReturn:
 
 
 def _check_canonical(data: bytes, document: Mapping[str, Json], nodes: list[Json]) -> None:
-    """Compare piece by piece: duplicate keys, layout, order and spelling all show, and memory is not doubled."""
+    """Compare with the canonical text piece by piece, so that the whole text is never in memory twice.
+
+    The comparison finds duplicate keys, and any other layout, order or spelling.
+    """
     before, after = canonical(dict(document) | {"nodes": []}).split('"nodes":[]', 1)
     position = _expect(data, before + '"nodes":[', 0)
     for i, node in enumerate(nodes):

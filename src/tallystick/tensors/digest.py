@@ -171,5 +171,5 @@ def _entry_leaf(name: str, tensor: Digest) -> Hash:
 
 
 def _tree_digest(noun: str, leaves: Collection[Hash]) -> Digest:
-    """The digest of a tree's root and size. The canonical JSON is formatted directly, because a step has many values."""
+    """The digest of a tree's root and size. The canonical JSON is formatted directly: a step has many values."""
     return digest(noun, b'{"root":"%s","size":%d}' % (tree_root(tuple(leaves)).hex().encode(), len(leaves)))
