@@ -27,7 +27,7 @@ OPERATORS_MAX: Final = 1 << 20
 
 
 def read_opening(folder: Path) -> Opening:
-    """The statement of an opening; raises `UnavailableError` for a missing file, `MalformedError` for an invalid one."""
+    """The statement of an opening; raises `UnavailableError` if the file is missing, `MalformedError` if invalid."""
     return Opening.from_bytes(read_document(folder / OPENING), OPENING)
 
 
