@@ -59,7 +59,7 @@ class Frame:
         radii = [source.radius for source in sources if source.radius is not None]
         if not radii:
             return Ball(centre)
-        known = self.library.asarray(True, "BOOL")
+        known = self._lift_bool(True)
         for source in sources:
             if source.radius is not None:
                 known = known & ((source.radius == 0) if source.dtype not in FORMATS else (source.radius < math.inf))
@@ -144,6 +144,9 @@ class Frame:
 
     def _lift(self, x: Array | float) -> Array:
         return self.library.asarray(x, "F64") if isinstance(x, int | float) else x
+
+    def _lift_bool(self, x: Array | bool) -> Array:
+        return self.library.asarray(x, "BOOL") if isinstance(x, bool) else x
 
     def _some(self, r: Array | float) -> Array:
         return self._lift(r) > 0
