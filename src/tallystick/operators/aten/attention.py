@@ -171,13 +171,9 @@ def _scores(a: Algebra[V], q: V, k: V, mask: V | None, is_causal: bool, scale: f
     """Kernels scale the product, or both factors by √scale, which rounds `_SCALINGS` times at most."""
     values = a.mul(_over(a, summand(a, q, _SCALINGS), k, -1, -1), _scale(q, scale))
     if is_causal:
-        return Scores(values, a.compare(*_positions(a, values.shape[-2:]), "ge"))
+        shape = values.shape[-2:]
+        return Scores(values, a.compare(a.iota(shape, 0, "I64"), a.iota(shape, 1, "I64"), "ge"))  # keys 0 … i
     return Scores(values, None) if mask is None else _masked(a, values, mask)
-
-
-def _positions(a: Algebra[V], shape: tuple[int, ...]) -> tuple[V, V]:
-    """Query i sees keys 0 … i."""
-    return a.iota(shape, 0, "I64"), a.iota(shape, 1, "I64")
 
 
 def _masked(a: Algebra[V], values: V, mask: V) -> Scores[V]:

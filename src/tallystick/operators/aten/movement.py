@@ -27,7 +27,7 @@ FAMILY = Family()
 @FAMILY.operator("aten.resolve_conj.default", "Tensor self", "self", Exactness.MOVES)
 @FAMILY.operator("aten.resolve_neg.default", "Tensor self", "self", Exactness.MOVES)
 def same(a: Algebra[V], self: V) -> V:
-    """Aliases do not exist here."""
+    """The value itself: graphs have no aliases."""
     return self
 
 
