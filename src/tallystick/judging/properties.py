@@ -46,7 +46,7 @@ def judge_properties(notes: Findings, graph: Graph, values: Values, names: Itera
     silent = [name for name in PROPERTIES if not _noted(notes, graph, values, name)] if EVERY in names else []
     silent = [EVERY] if len(silent) == len(PROPERTIES) else []
     silent += [name for name in names if name != EVERY and not _noted(notes, graph, values, name)]
-    return tuple(f"property {name}: no value that it speaks about is bound" for name in silent)
+    return tuple(f"property {name}: no value that it applies to is bound" for name in silent)
 
 
 def _noted(notes: Findings, graph: Graph, values: Values, name: str) -> int:

@@ -1,10 +1,10 @@
 """Scaled dot-product attention and its gradient: softmax(q·kᵀ·scale + mask)·v.
 
-Fused kernels walk over the keys in tiles, keep a running maximum, and multiply what they have by e^(old − new) when it
-grows (Milakov & Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022, arXiv:2205.14135, Algorithm 1). The exponents
-telescope: every weight is e^(s − max) times one rounded factor per tile, for which the bound counts roundings of the
-sums over keys. So it holds for any order of tiles, for numerators divided at once or combined later, and for the
-unfused kernel. Fused kernels have exponentials of their own, `library.FUSED_EXPONENTIAL`.
+Fused kernels process the keys in tiles and keep a running maximum. When it grows, they multiply the partial results by
+e^(old − new) (Milakov & Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022, arXiv:2205.14135, Algorithm 1). The
+exponents telescope: every weight is e^(s − max) times one rounded factor per tile. The bound counts these factors as
+roundings of the sums over keys. So it holds for any order of tiles, for numerators divided at once or combined later,
+and for the unfused kernel. Fused kernels use their own exponentials, `library.FUSED_EXPONENTIAL`.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def _scores(a: Algebra[V], q: V, k: V, mask: V | None, is_causal: bool, scale: f
 
 
 def _masked(a: Algebra[V], values: V, mask: V) -> Scores[V]:
-    """A mask of numbers is added, and −∞ forbids: infinities stay out of the arithmetic."""
+    """Adds a mask of numbers; an entry of −∞ forbids its key instead, so that no infinity enters the arithmetic."""
     if mask.dtype == "BOOL":
         return Scores(values, a.broadcast(mask, values.shape))
     added = a.broadcast(a.cast(mask, values.dtype), values.shape)
@@ -204,7 +204,7 @@ def _exponential(a: Algebra[V], scores: Scores[V], shift: V, dtype: str) -> V:
 
 
 def _known_within(a: Algebra[V], x: V, units: int) -> V:
-    """`x` itself, known to within units of roundoff: what is added is (0 + units) − units."""
+    """`x` itself, with an error of that many units of roundoff: adds (0 + units) − units."""
     return a.add(x, a.sub(a.add(a.full((), 0, x.dtype), units), units))
 
 

@@ -1,4 +1,4 @@
-"""Views, copies and conversions: nothing is computed, elements are named anew, moved or converted."""
+"""Views, copies and conversions: elements get other indices, or are moved or converted; nothing else is computed."""
 
 from __future__ import annotations
 
