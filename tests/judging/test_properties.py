@@ -82,7 +82,7 @@ def test_what_a_mask_excludes_has_no_weight(mask: float) -> None:
 
 def test_a_mask_is_not_checked_where_nothing_is_masked_or_the_scores_are_not_bound() -> None:
     assert judged("masks", SOFTMAX, {"x": SCORES, "n0": WEIGHTS})[1] != ()
-    assert judged("masks", SOFTMAX, {"n0": WEIGHTS})[1] == ("property masks: no value that it speaks about is bound",)
+    assert judged("masks", SOFTMAX, {"n0": WEIGHTS})[1] == ("property masks: no value that it applies to is bound",)
 
 
 def test_a_normalised_row_is_no_longer_than_its_weights_allow() -> None:
@@ -173,7 +173,7 @@ def test_cut_values_together_make_up_the_whole() -> None:
 
 
 def test_partly_bound_data_is_judged_as_far_as_it_goes_and_the_rest_is_named() -> None:
-    assert judged("ranges", SOFTMAX, {"x": SCORES})[1] == ("property ranges: no value that it speaks about is bound",)
+    assert judged("ranges", SOFTMAX, {"x": SCORES})[1] == ("property ranges: no value that it applies to is bound",)
 
 
 def test_a_property_that_does_not_exist_is_refused_and_every_one_says_what_it_proves() -> None:

@@ -1,4 +1,4 @@
-"""Digests under domains: SHA-256 over `tallystick/<noun>/v1`, a line feed, and the bytes."""
+"""Domain-separated digests: SHA-256 over `tallystick/<noun>/v1`, a line feed, and the bytes."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ _FORM: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def digest(noun: str, data: bytes) -> Digest:
-    """The digest of `data` as a `noun`: the same bytes as another noun have another digest."""
+    """The digest of `data` in the domain `noun`; the same bytes in two domains have two digests."""
     assert noun in NOUNS, f"{noun} is not in the table of domains"
     return digest_from(hashlib.sha256(f"tallystick/{noun}/v1\n".encode() + data).digest())
 
 
 def parse_digest(text: object, what: str) -> Digest:
-    """A digest in its one spelling; raises `MalformedError` naming `what`."""
+    """`text` as a digest; raises `MalformedError` naming `what` unless it is `sha256:` and 64 lower-case digits."""
     if not isinstance(text, str) or not _FORM.fullmatch(text):
         raise MalformedError(f"{what}: no digest of the form sha256:<64 hexadecimal digits>")
     return Digest(text)
 
 
 def digest_bytes(name: Digest) -> bytes:
-    """The 32 bytes of a digest."""
+    """The digest as 32 raw bytes."""
     return bytes.fromhex(name.removeprefix(PREFIX))
 
 
 def digest_from(raw: bytes) -> Digest:
-    """The digest with these 32 bytes."""
+    """The digest written from its 32 raw bytes."""
     assert len(raw) == 32
     return Digest(PREFIX + raw.hex())

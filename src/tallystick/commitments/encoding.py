@@ -1,7 +1,7 @@
 """Canonical JSON (RFC 8785) and the strict parser in front of it.
 
-A value has exactly one encoding, and bytes that are not that encoding are refused, so that equality of
-digests is equality of meaning.
+A value has exactly one encoding, and `decode` refuses any other bytes. So two documents have the same digest
+exactly if they hold the same value.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BYTES_MAX = 16 << 20
 
 
 def encode(value: Json) -> bytes:
-    """The canonical bytes of `value`; raises `MalformedError` where it has none.
+    """The canonical bytes of `value`; raises `MalformedError` if it has none, such as NaN.
 
     >>> encode({"b": 1.0, "a": [True, None]})
     b'{"a":[true,null],"b":1}'
@@ -38,7 +38,8 @@ def parse(data: bytes, what: str, *, bytes_max: int = BYTES_MAX, depth_max: int 
 
     Refused: duplicate keys, NaN and infinities, numbers that overflow, integers of 2⁵³ and more in magnitude,
     a byte order mark, invalid UTF-8, lone surrogates, trailing bytes, and more bytes or nesting than allowed.
-    Longer digits are a float where they are its canonical spelling: RFC 8785 writes 1e20 without an exponent.
+    A longer row of digits is read as a float if it is the canonical spelling of one: RFC 8785 writes 1e20 without
+    an exponent.
     """
     if len(data) > bytes_max:
         raise MalformedError(f"{what}: {len(data)} bytes, more than the {bytes_max} allowed")
@@ -49,7 +50,7 @@ def parse(data: bytes, what: str, *, bytes_max: int = BYTES_MAX, depth_max: int 
             object_pairs_hook=_object,
             parse_int=_integer,
             parse_float=_number,
-            parse_constant=_constant,
+            parse_constant=_refuse_constant,
         )
     except ValueError as error:
         raise MalformedError(f"{what}: no valid JSON: {error}") from None
@@ -58,7 +59,7 @@ def parse(data: bytes, what: str, *, bytes_max: int = BYTES_MAX, depth_max: int 
 
 
 def decode(data: bytes, what: str, *, bytes_max: int = BYTES_MAX, depth_max: int = DEPTH_MAX) -> Json:
-    """Canonical JSON and nothing else; raises `MalformedError` naming `what`."""
+    """The value of canonical JSON; raises `MalformedError` naming `what` for any other bytes."""
     value = parse(data, what, bytes_max=bytes_max, depth_max=depth_max)
     if encode(value) != data:
         raise MalformedError(f"{what}: not canonical JSON (RFC 8785)")
@@ -66,12 +67,12 @@ def decode(data: bytes, what: str, *, bytes_max: int = BYTES_MAX, depth_max: int
 
 
 def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
-    found: dict[str, Json] = {}
+    members: dict[str, Json] = {}
     for name, value in pairs:
-        if name in found:
+        if name in members:
             raise ValueError(f"duplicate key {name[:80]!r}")
-        found[name] = value
-    return found
+        members[name] = value
+    return members
 
 
 def _integer(text: str) -> int | float:
@@ -89,7 +90,8 @@ def _number(text: str) -> float:
     return value
 
 
-def _constant(text: str) -> NoReturn:
+def _refuse_constant(text: str) -> NoReturn:
+    """NaN and Infinity, which Python's parser accepts and JSON does not have."""
     raise ValueError(f"{text} is no JSON number")
 
 

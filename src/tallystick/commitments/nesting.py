@@ -1,4 +1,4 @@
-"""How deeply a JSON text is nested, told before a parser recurses into it."""
+"""How deeply a JSON text is nested, measured before a parser recurses into it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _OTHER: Final = bytes(byte for byte in range(256) if byte not in b'"[]{}')
 
 
 def nesting(data: bytes) -> int:
-    """The most brackets that a parser would hold open in a JSON text; those inside strings do not count.
+    """The largest number of brackets open at one time in a JSON text; brackets inside strings do not count.
 
-    Takes time and memory in proportion to the text, whatever the text is, and never recurses. Counting ends where
-    more is closed than was opened: there every parser stops.
+    Time and memory are linear in the length of any text, and nothing recurses. Counting stops at a bracket that
+    closes nothing, because every parser stops there.
 
     >>> nesting(b'{"a": [["]"], []]}')
     3
@@ -25,9 +25,10 @@ def nesting(data: bytes) -> int:
 
 
 def _outside_strings(data: bytes) -> bytes:
-    """The brackets that stand outside strings, in their order.
+    """The brackets outside strings, in order.
 
-    Two neighbouring quotation marks can go, whatever they begin or end: for all others they change nothing.
+    A pair of adjacent quotation marks is removed: whether it opens and closes a string or closes one and opens the
+    next, what lies outside strings is the same without it.
     """
     unescaped = data.replace(rb"\\", b"").replace(rb"\"", b"")
     marks = unescaped.translate(None, _OTHER).replace(b'""', b"")

@@ -11,10 +11,10 @@ from tallystick.errors import ProofError
 
 
 class HashReader(Protocol):
-    """Where the hashes of complete subtrees are kept: level 0 holds the leaves."""
+    """A source of the roots of complete subtrees; level 0 is the leaves."""
 
     def hashes(self, level: int, start: int, count: int) -> list[Hash]:
-        """The roots of `count` complete subtrees of 2^`level` leaves, from the `start`-th on."""
+        """The roots of the complete subtrees `start` … `start + count − 1` of 2^`level` leaves each."""
         ...
 
 
@@ -45,15 +45,15 @@ def check_inclusion(proof: Sequence[Hash], leaf: Hash, index: int, size: int, ro
     inner, border = _proof_shape(index, size)
     if len(proof) != inner + border:
         raise ProofError(f"a proof of {len(proof)} hashes for record {index} of {size}; {inner + border} are needed")
-    found = _chain_inner(leaf, proof[:inner], index)
+    computed = _chain_inner(leaf, proof[:inner], index)
     for sibling in proof[inner:]:
-        found = node_hash(sibling, found)
-    if found != root:
+        computed = node_hash(sibling, computed)
+    if computed != root:
         raise ProofError(f"record {index} is not in the tree {root.hex()[:12]}…")
 
 
 def prove_consistency(reader: HashReader, old_size: int, new_size: int) -> list[Hash]:
-    """Hashes that show the old tree to be a prefix of the new one (RFC 6962 §2.1.2)."""
+    """Hashes that prove the old tree to be a prefix of the new one (RFC 6962 §2.1.2)."""
     if not 0 <= old_size <= new_size:
         raise ProofError(f"a tree of {old_size} records is no prefix of one of {new_size}")
     if old_size in (0, new_size):
@@ -93,7 +93,7 @@ def check_consistency(proof: Sequence[Hash], old_size: int, old_root: Hash, new_
 
 
 def _proof_shape(index: int, size: int) -> tuple[int, int]:
-    """How many siblings stand below the point where the path joins the right border, and how many above."""
+    """How many siblings the path has before it joins the right border of the tree, and how many after."""
     inner = (index ^ (size - 1)).bit_length()
     return inner, (index >> inner).bit_count()
 
@@ -127,7 +127,7 @@ def _subproof(reader: HashReader, old_size: int, start: int, size: int, is_whole
 
 
 def subtree_root(reader: HashReader, start: int, size: int) -> Hash:
-    """The root over `size` leaves from `start`, which is a multiple of every subtree it splits into."""
+    """The root over `size` leaves from `start`; `start` is a multiple of the size of each complete subtree in it."""
     if size & (size - 1) == 0:
         level = size.bit_length() - 1
         return reader.hashes(level, start >> level, 1)[0]
@@ -136,7 +136,7 @@ def subtree_root(reader: HashReader, start: int, size: int) -> Hash:
 
 
 def left_size(size: int) -> int:
-    """How many leaves stand left of the root: the largest power of two below `size`."""
+    """The number of leaves in the left subtree of the root: the largest power of two below `size`."""
     return 1 << (size - 1).bit_length() - 1
 
 

@@ -1,4 +1,4 @@
-"""Tree hashes in tiles of 256, as static files (C2SP tlog-tiles): written as a log grows, read for proofs."""
+"""Tree hashes in static files of 256 (C2SP tlog-tiles): written while a log grows, read to make proofs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HASH_BYTES: Final = 32
 
 
 def tile_path(level: int, index: int, width: int = TILE_WIDTH) -> str:
-    """The path of a tile: three digits a folder, all but the last marked `x`; a partial tile names its width.
+    """The path of a tile: its index in groups of three digits, all but the last with `x`; a partial tile adds a width.
 
     >>> tile_path(0, 1234067), tile_path(1, 2, 70)
     ('0/x001/x234/067', '1/002.p/70')
@@ -30,13 +30,13 @@ def tile_path(level: int, index: int, width: int = TILE_WIDTH) -> str:
 class TileReader:
     """Reads the tiles of a tree of `size` leaves; a `HashReader`.
 
-    Raises `MalformedError` at a tile that is too short or too long, `UnavailableError` at a missing one.
+    Raises `MalformedError` for a tile of the wrong length, `UnavailableError` for a missing one.
     """
 
     def __init__(self, folder: Path, size: int) -> None:
         self._folder = folder
         self._size = size
-        self._held: dict[tuple[int, int], bytes] = {}
+        self._cache: dict[tuple[int, int], bytes] = {}
 
     def hashes(self, level: int, start: int, count: int) -> list[Hash]:
         """The roots of complete subtrees of 2^`level` leaves."""
@@ -53,13 +53,13 @@ class TileReader:
         return Hash(data[place * HASH_BYTES : (place + 1) * HASH_BYTES])
 
     def _tile(self, level: int, index: int) -> bytes:
-        if (level, index) not in self._held:
-            self._held[level, index] = self._read(level, index)
-        return self._held[level, index]
+        if (level, index) not in self._cache:
+            self._cache[level, index] = self._read(level, index)
+        return self._cache[level, index]
 
     def _read(self, level: int, index: int) -> bytes:
         width = min(TILE_WIDTH, (self._size >> TILE_HEIGHT * level) - index * TILE_WIDTH)
-        for stored in (width, TILE_WIDTH):  # C2SP tlog-tiles: a partial tile may go when the full one is there
+        for stored in (width, TILE_WIDTH):  # C2SP tlog-tiles: a partial tile may be deleted once the full one exists
             name = tile_path(level, index, stored)
             if (self._folder / name).is_file():
                 return self._read_whole(name, stored)[: width * HASH_BYTES]

@@ -1,6 +1,7 @@
-"""The Merkle tree of RFC 6962 §2.1: hashes, roots, and a frontier that grows; `commitments.proofs` has the proofs.
+"""The Merkle tree of RFC 6962 §2.1: hashes, roots, and a frontier that grows; the proofs are in `commitments.proofs`.
 
-An unpaired subtree moves up and is never copied, so trees of 3 and of 4 records cannot share a root.
+A subtree without a sibling moves up one level and is never duplicated. Otherwise a tree of 3 records would have the
+same root as the tree of 4 in which the last record is repeated.
 """
 
 from __future__ import annotations
@@ -12,23 +13,23 @@ from typing import Final, NewType
 
 Hash = NewType("Hash", bytes)
 
-LEAF_PREFIX: Final = b"\x00"  # RFC 6962 §2.1: a leaf can never pass for a node
+LEAF_PREFIX: Final = b"\x00"  # RFC 6962 §2.1: other prefixes, so that a leaf is never taken for a node
 NODE_PREFIX: Final = b"\x01"
 EMPTY_ROOT: Final = Hash(hashlib.sha256(b"").digest())
 
 
 def leaf_hash(record: bytes) -> Hash:
-    """The hash of one record."""
+    """The hash of a leaf that holds `record`."""
     return Hash(hashlib.sha256(LEAF_PREFIX + record).digest())
 
 
 def node_hash(left: bytes, right: bytes) -> Hash:
-    """The hash of two subtrees."""
+    """The hash of the node above two subtrees."""
     return Hash(hashlib.sha256(NODE_PREFIX + left + right).digest())
 
 
 def tree_root(leaves: Sequence[Hash]) -> Hash:
-    """The root over `leaves`."""
+    """The root of the tree with these leaf hashes."""
     level = list(leaves)
     if not level:
         return EMPTY_ROOT
@@ -40,7 +41,7 @@ def tree_root(leaves: Sequence[Hash]) -> Hash:
 
 @dataclass(frozen=True)
 class Frontier:
-    """A tree of `size` records, held as the roots of its complete subtrees, largest first."""
+    """A tree of `size` records, stored as the roots of its complete subtrees, largest first."""
 
     size: int
     peaks: tuple[Hash, ...]
@@ -51,7 +52,7 @@ class Frontier:
         return cls(0, ())
 
     def append(self, leaf: Hash) -> Frontier:
-        """The tree with one record more: O(log n) hashes, O(1) on average."""
+        """The tree with one more record; takes O(log n) hashes at most, O(1) on average."""
         peaks, size, grown = list(self.peaks), self.size, leaf
         while size & 1:
             grown = node_hash(peaks.pop(), grown)
@@ -59,7 +60,7 @@ class Frontier:
         return Frontier(self.size + 1, (*peaks, grown))
 
     def root(self) -> Hash:
-        """The root of the tree."""
+        """The root: the peaks hashed together from the smallest to the largest."""
         if not self.peaks:
             return EMPTY_ROOT
         root = self.peaks[-1]

@@ -1,8 +1,8 @@
-"""The one door for graphs that somebody else made: nothing behind it has to ask again.
+"""Reads graphs from untrusted parties. Every check is made here, so code that gets a `Graph` need not repeat one.
 
-What passes holds only operators of the allow-list, with attributes of the right kinds; every value is given before it
-is read, once, and has the dtype and the shape that its operator gives it; and running it stays within limits that
-were known before.
+A graph that passes has these properties. Its operators are on the allow-list, and their attributes have the right
+kinds. Every value is produced once, before it is read, with the dtype and shape that its operator gives it. An
+execution stays within the limits.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def read_graph(data: bytes, limits: GraphLimits = DEFAULT, find: Find = operator
     """The graph with these canonical bytes.
 
     Raises `MalformedError` naming what is wrong. A document beyond `limits` is refused before it is parsed, or
-    before its nodes are read; nothing is ever computed.
+    before its nodes are read. No operator is computed.
     """
     document, nodes = read_parts(data, limits)
     graph = graph_from_json(document, tuple(_read_nodes(nodes, find)))

@@ -1,9 +1,9 @@
-"""Single examples of a batch: a graph for fewer of them, where it can be proved that examples do not mix.
+"""Cuts a graph over a batch down to a graph over some of its examples, if it can be proved that examples do not mix.
 
-The proof is the reading of every definition in the algebra `Batches`, which follows the batch axis and refuses where
-one example reads another, or where a value depends on the place of an example in the batch. Attributes that carry the
-batch size, such as the shape of a view, are found by derivation: a number is scaled only where the results would
-otherwise not be those that the reading predicts.
+For the proof every definition is read in the algebra `Batches`. It follows the batch axis and raises if one example
+reads another, or if a value depends on the place of an example in the batch. Some attributes carry the batch size, such
+as the shape of a view. A number in an attribute is scaled only if the node would otherwise give other results than the
+reading predicts.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from tallystick.tensors.tensor import Tensor
 CHANGES_MAX: Final = 2
 PLACES_MAX: Final = 16
 Place: TypeAlias = "tuple[str, int | None]"
-"""An attribute, and the place in it where it is a list."""
+"""The name of an attribute, and for a list the index in it."""
 
 
 @dataclass(frozen=True)
 class BatchSlice:
     """A graph for `rows` examples out of `size`, the inputs that hold them, and the batch axis of every output.
 
-    An output without an axis is the same for every example. The graph is one for any `rows` consecutive examples:
-    they are chosen by what is bound.
+    An output without an axis is the same for every example. The same graph serves any `rows` consecutive examples: the
+    tensors bound to its inputs decide which.
     """
 
     graph: Graph
@@ -49,19 +49,19 @@ class BatchSlice:
     outputs: Mapping[str, int | None]
 
     def take(self, tensors: Mapping[Ref, Tensor], start: int) -> dict[Ref, Tensor]:
-        """`tensors` of the whole batch, with only the examples from `start` on in the batched inputs."""
+        """`tensors`, with the batched inputs cut to the `rows` examples from `start` on."""
         return {
             ref: self._rows_of(tensor, 0, start) if ref in self.inputs else tensor for ref, tensor in tensors.items()
         }
 
     def split(self, tensors: Mapping[Ref, Tensor]) -> list[dict[Ref, Tensor]]:
-        """What to bind for every part of the batch in turn; raises `UsageError` where the parts are not whole."""
+        """The bindings of each part of the batch, in order; raises `UsageError` if `rows` does not divide the batch."""
         if self.size % self.rows:
             raise UsageError(f"a batch of {self.size} does not split into parts of {self.rows}")
         return [self.take(tensors, start) for start in range(0, self.size, self.rows)]
 
     def examples(self, outputs: Mapping[str, Tensor], start: int) -> dict[str, Tensor]:
-        """What the whole graph gave, for the examples from `start` on: what this graph has to give."""
+        """The expected outputs of this graph: those of the whole graph, cut to the examples from `start` on."""
         return {name: self._rows_of(outputs[name], axis, start) for name, axis in self.outputs.items()}
 
     def _rows_of(self, tensor: Tensor, axis: int | None, start: int) -> Tensor:
@@ -75,10 +75,10 @@ class BatchSlice:
 
 
 def slice_batch(graph: Graph, batched: Collection[Ref], rows: int = 1, find: Find = operator) -> BatchSlice:
-    """The graph for `rows` examples, where the inputs `batched` hold one example per index of axis 0.
+    """The graph for `rows` examples; the inputs `batched` hold one example per index of axis 0.
 
-    Raises `UsageError` naming the node where it cannot be proved that examples stay apart, or where the graph cannot be
-    rewritten for another size of the batch.
+    Raises `UsageError` naming the node for which it cannot be proved that examples do not mix, or which cannot be
+    rewritten for another batch size.
     """
     size = _batch_size(graph, batched, rows)
     whole = _Reading(
@@ -103,7 +103,7 @@ def slice_batch(graph: Graph, batched: Collection[Ref], rows: int = 1, find: Fin
 
 @dataclass(frozen=True)
 class _Step:
-    """A node as it was read: with which attributes, in which algebra, and what came out."""
+    """One node that was read: its attributes, the algebra it was read in, and its results."""
 
     attributes: Mapping[str, Attribute]
     algebra: Batches
@@ -112,13 +112,13 @@ class _Step:
 
 @dataclass(frozen=True)
 class _Reading:
-    """A graph read for so many examples: the values that were found so far."""
+    """A graph in the course of being read for one number of examples: the values known so far."""
 
     size: int
     values: dict[Ref, Batched]
 
     def resized(self, size: int) -> _Reading:
-        """The same sources for another number of examples."""
+        """A new reading with the same sources for `size` examples."""
         return _Reading(size, {ref: _resized(value, size, self.size) for ref, value in self.values.items()})
 
     def read(self, node: Node, attributes: Mapping[str, Attribute], find: Find) -> _Step:
@@ -132,9 +132,10 @@ class _Reading:
         return _Step(attributes, algebra, results)
 
     def follow(self, node: Node, whole: _Step, size: int, find: Find, alone: _Step | None = None) -> _Step:
-        """The node with as few attributes changed as possible, so that it does for fewer examples what it did for all.
+        """The node for fewer examples, with as few attributes changed as possible.
 
-        What one example alone does (`alone`) is compared with the batch it belongs to: all of it, or this part.
+        `whole` is the node over the batch. `alone` is the node over a single example, which is compared with the batch
+        or with this part of it.
         """
         wanted = [None if value is None else _resized(value, self.size, size).spec for value in whole.results]
         for attributes in _candidates(node, self.size, size):
@@ -155,13 +156,13 @@ class _Reading:
         self.values.update({ref: value for ref, value in pairs if ref is not None and value is not None})
 
     def _sides(self, node: Node) -> set[int]:
-        """The sides that hold a whole batch in the operands."""
+        """The lengths of the operands' axes that hold a whole batch."""
         operands = [self.values[ref] for ref in node.refs]
         return {value.shape[axis] for value in operands for axis in _batch_axes(value)}
 
 
 def _marked(results: tuple[Batched | None, ...], whole: tuple[Batched | None, ...]) -> tuple[Batched | None, ...]:
-    """The results with the sides marked that were made for the batch: a side of 1 does not show that it was."""
+    """The results, with the sides marked that were made for the batch: a side of 1 alone does not show it."""
     pairs = zip(results, whole, strict=True)
     return tuple(one if one is None or all_ is None else replace(one, live=all_.live) for one, all_ in pairs)
 
@@ -173,7 +174,7 @@ def _axis_of(output: Output, value: Batched) -> int | None:
 
 
 def _batch_axes(value: Batched) -> frozenset[int]:
-    """The axes with one row per example, or more: the batch axis, and sides that were made for it."""
+    """The axes with one or more rows per example: the batch axis, and sides that were made for it."""
     made = value.live & (value.uniform | {value.counted})
     return made if value.axis is None else made | {value.axis}
 
@@ -210,7 +211,7 @@ def _candidates(node: Node, rows: int, size: int) -> Iterator[Mapping[str, Attri
 
 
 def _places(node: Node, size: int) -> Iterator[Place]:
-    """Where a positive multiple of the batch size stands."""
+    """The places in the attributes that hold a positive multiple of the batch size."""
     for name, attribute in node.attributes.items():
         entries = enumerate(attribute) if isinstance(attribute, tuple) else [(None, attribute)]
         for i, entry in entries:

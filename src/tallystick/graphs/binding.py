@@ -1,4 +1,4 @@
-"""Data bound to the values of a graph: what is there, what lacks for a replay, and what can be replayed."""
+"""Data bound to the values of a graph: what is bound, what a replay still needs, and what can be replayed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from tallystick.tensors.tensor import Tensor
 
 
 class Coverage(StrEnum):
-    """How much of a graph is bound; the first that holds.
+    """How much of a graph is bound; the first member that applies.
 
-    `full`: every value. `state`: every input and constant, weights and RNG among them, so that everything can be
-    replayed. `ends`: the inputs that are given anew and the outputs, not all of the state. `partial`: anything else.
+    `full`: every value. `state`: every input and constant, including weights and RNG state, so that everything can be
+    replayed. `ends`: the inputs that are new in each step and the outputs, but not the whole state. `partial`: anything
+    else.
     """
 
     FULL = "full"
@@ -36,7 +37,7 @@ class Binding:
 
     @property
     def coverage(self) -> Coverage:
-        """How much is bound."""
+        """The first `Coverage` that applies."""
         graph, bound = self.graph, self.values.keys()
         if graph.specs().keys() <= bound:
             return Coverage.FULL
@@ -46,23 +47,23 @@ class Binding:
         return Coverage.ENDS if fresh | {each.value for each in graph.outputs} <= bound else Coverage.PARTIAL
 
     def missing(self, wanted: Iterable[int]) -> tuple[Ref, ...]:
-        """The inputs and constants that lack for a replay of the nodes with these numbers, in the graph's order.
+        """The unbound inputs and constants that a replay of the nodes with these numbers needs, in the graph's order.
 
-        A bound value is never recomputed. Empty where the nodes can be replayed. Raises `UsageError` for a number
-        that the graph does not have.
+        Empty if the nodes can be replayed. A bound value is never recomputed. Raises `UsageError` for a number that
+        the graph does not have.
         """
         needed = self._needed(set(wanted))
         sources = (each.name for each in self.graph.sources)
         return tuple(name for name in sources if name in needed and name not in self.values)
 
     def replayable(self) -> tuple[Graph, ...]:
-        """The largest slices that can be replayed from what is bound; no two of them read each other."""
+        """The largest slices that can be replayed from the bound values; no slice reads a value of another."""
         numbers = self._computable()
         groups = _connected([node for node in self.graph.nodes if node.number in numbers])
         return tuple(subgraph(self.graph, group) for group in groups)
 
     def compared(self, part: Graph) -> tuple[Ref, ...]:
-        """The bound values that a replay of the slice `part` computes, and can be compared with."""
+        """The bound values that a replay of the slice `part` computes: those it can be compared with."""
         return tuple(ref for node in part.nodes for ref in node.outputs if ref is not None and ref in self.values)
 
     def _needed(self, numbers: set[int]) -> set[Ref]:
@@ -88,7 +89,7 @@ def bind(graph: Graph, tensors: Mapping[Ref, Tensor], outputs: Mapping[str, Tens
     """Bind `tensors` to values by reference, and `outputs` by the names of the graph's outputs.
 
     Raises `MalformedError` for a value or an output that the graph does not have, for a tensor of another spec, for a
-    constant of another digest, and where one value is bound to two different tensors.
+    constant of another digest, and if one value is bound to two different tensors.
     """
     specs = graph.specs()
     for ref, tensor in tensors.items():

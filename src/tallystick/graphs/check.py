@@ -1,4 +1,4 @@
-"""What holds for every graph, whoever made it: names, references, kinds, shapes, and what an execution costs."""
+"""The checks that every graph passes, whatever its source: names, references, kinds, shapes and costs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TEXT: Final = re.compile(r"[ -~]{0,4096}")
 
 
 def check_graph(graph: Graph, limits: GraphLimits, find: Find = operator) -> None:
-    """Raise `MalformedError`, naming the node or the value, unless `graph` is one that could be read and run."""
+    """Raise `MalformedError`, naming the node or the value, unless `graph` is valid and within `limits`."""
     _check_header(graph)
     if len(graph.nodes) > limits.nodes:
         raise MalformedError(f"graph: {len(graph.nodes)} nodes, more than the {limits.nodes} allowed")
@@ -50,7 +50,7 @@ def check_graph(graph: Graph, limits: GraphLimits, find: Find = operator) -> Non
 
 
 def parse_ref(ref: str) -> tuple[int, int] | None:
-    """Node number and index of a result, `None` for what is no reference to one."""
+    """The node number and index of a result; `None` if `ref` is not a reference to a result."""
     found = NODE_REF.fullmatch(ref)
     return None if found is None else (int(found["number"]), int(found["index"] or 0))
 
@@ -76,7 +76,7 @@ def _check_sources(graph: Graph, given: Mapping[int, int]) -> dict[Ref, TensorSp
 
 
 def _check_cut_name(name: Ref, given: Mapping[int, int], what: str) -> None:
-    """A cut value keeps its reference, and the node that gave it is not here."""
+    """A cut value keeps its reference; the node that gave it must not be in the graph."""
     found = parse_ref(name)
     if found is None or found[0] in given:
         raise MalformedError(f"{what}: a cut value has the reference of a node that is not in the graph")
@@ -135,7 +135,7 @@ def _check_attribute(attribute: Attribute, parameter: Parameter, what: str) -> N
 
 
 def _given(graph: Graph) -> Mapping[int, int]:
-    """The place of every node by its number; numbers rise."""
+    """The position of every node by its number. Raises `MalformedError` unless the numbers rise."""
     found: dict[int, int] = {}
     last = -1
     for place, node in enumerate(graph.nodes):

@@ -1,7 +1,7 @@
-"""Two graphs run on the same inputs: how far their outputs are apart, and the first operator where they part.
+"""Runs two graphs on the same inputs: how far their outputs differ, and the first operator whose results differ.
 
-On the reference engine, which computes in float64 whatever the dtypes of a graph, two programs that differ in the order
-or the fusion of their operators agree to far below one rounding of F32. Another formula does not.
+The reference engine computes in float64 whatever the dtypes of a graph. There, two programs that only order or fuse
+their operators differently agree to far below one rounding of F32; two programs with different formulas do not.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import State, Tensor
 
 SAME_FUNCTION: Final = 2.0**-20
-"""The share of the largest element by which graphs of one function may part on the reference: 16 roundings of F32."""
+"""How far graphs of one function may differ on the reference, as a share of the largest element: 16 F32 roundings."""
 SHOWN: Final = 3
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How far the outputs are apart, as shares of each one's largest element, and where the programs part.
+    """How far the outputs differ, as shares of the largest element of each, and where the programs begin to differ.
 
-    `parting` is the first operator of the first graph whose value is farther from its counterpart's than the limit.
-    `extra` are the operators without counterpart of the first graph up to there, `lacking` those of the second.
+    `parting` is the first operator of the first graph whose value differs from its counterpart's by more than the
+    limit. `extra` are the operators of the first graph up to there that have no counterpart, `lacking` those of the
+    second.
     """
 
     distances: Mapping[str, float]
@@ -42,7 +43,7 @@ class Comparison:
 
     @property
     def worst(self) -> str:
-        """The output that is farthest away."""
+        """The name of the output that differs most."""
         return max(self.distances, key=lambda name: self.distances[name])
 
     @property
@@ -52,7 +53,7 @@ class Comparison:
 
     @property
     def explanation(self) -> str:
-        """What differs, in one line; nothing where the outputs agree."""
+        """What differs, in one line; empty if the outputs agree."""
         if self.agrees:
             return ""
         parts = [f"{self.worst} is {self.distances[self.worst]:.2g} of its largest element away"]
@@ -67,7 +68,7 @@ def compare_graphs(
 ) -> Comparison:
     """Run both graphs, each with its own bindings, and compare the outputs that the second one has.
 
-    An output that the first graph lacks is infinitely far. Raises what `execute` raises.
+    The distance of an output that the first graph lacks is infinite. Raises what `execute` raises.
     """
     found = diff(first, second)
     mine = _run(first, bindings[0], engine, {change.number for change in found.changed})
@@ -76,17 +77,15 @@ def compare_graphs(
     distances = {name: share_apart(theirs[name], mine[name]) if name in mine else np.inf for name in names}
     ordered = sorted(found.changed, key=lambda change: change.number)
     parting = next((change for change in ordered if _is_apart(change, mine, theirs, limit)), None)
-    return Comparison(
-        distances,
-        limit,
-        "" if parting is None else _named(_node(first, parting.number), parting.fields),
-        _before(first, found.removed, None if parting is None else parting.number),
-        _before(second, found.added, None if parting is None else parting.other),
-    )
+    if parting is None:
+        return Comparison(distances, limit, "", _before(first, found.removed, None), _before(second, found.added, None))
+    node = next(node for node in first.nodes if node.number == parting.number)
+    removed, added = _before(first, found.removed, parting.number), _before(second, found.added, parting.other)
+    return Comparison(distances, limit, _named(node, parting.fields), removed, added)
 
 
 def share_apart(expected: Tensor, found: Tensor) -> float:
-    """The largest |Δ| as a share of the largest finite magnitude; infinite for other shapes, NaN or infinities."""
+    """The largest |Δ| as a share of the largest finite magnitude; infinite if shapes, NaNs or infinities differ."""
     x, y = (tensor.values().astype(np.float64) for tensor in (expected, found))
     if x.shape != y.shape:
         return np.inf
@@ -97,9 +96,9 @@ def share_apart(expected: Tensor, found: Tensor) -> float:
 
 
 def draw_state(graph: Graph, generator: np.random.Generator, role: Role = Role.WEIGHT) -> dict[Ref, Tensor]:
-    """Random weights under which every operator sees values of about 1, so that formulas differ where they can.
+    """Random weights, or the inputs of another role, for which values stay near 1 and different formulas show.
 
-    Matrices are normal with the variance 1 ÷ their last side, vectors lie about 1. With another role, buffers.
+    Matrices are normally distributed with variance 1 ÷ their last side; vectors lie near 1.
     """
     return {each.name: _normal(each.spec, generator) for each in graph.inputs if each.role is role}
 
@@ -122,7 +121,7 @@ def _normal(spec: TensorSpec, generator: np.random.Generator) -> Tensor:
 
 
 def _run(graph: Graph, bindings: State, engine: Engine, kept: set[int]) -> dict[Ref, Tensor]:
-    """The outputs by name, and the results of the nodes `kept` by reference."""
+    """The outputs by name, and by reference the results of the nodes `kept`."""
     values: dict[Ref, Tensor] = {}
 
     def keep(node: Node, _: Arguments, results: tuple[Any, ...]) -> None:
@@ -143,10 +142,6 @@ def _before(graph: Graph, numbers: Collection[int], last: int | None) -> tuple[s
     """The nodes with these numbers up to the last one, or all."""
     wanted = {number for number in numbers if last is None or number <= last}
     return tuple(_named(node) for node in graph.nodes if node.number in wanted)
-
-
-def _node(graph: Graph, number: int) -> Node:
-    return next(node for node in graph.nodes if node.number == number)
 
 
 def _named(node: Node, parameters: tuple[str, ...] = ()) -> str:

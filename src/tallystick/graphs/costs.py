@@ -1,4 +1,4 @@
-"""Depth and memory of an execution, told from the graph alone."""
+"""Depth and memory of an execution, computed from the graph alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tallystick.graphs.graph import Graph, Ref
 
 
 def last_readers(graph: Graph) -> dict[int, list[Ref]]:
-    """For each node the values that nothing reads after it, outputs of the graph left out."""
+    """For each node, the values whose last reader it is; outputs of the graph are left out."""
     reader: dict[Ref, int] = {}
     for node in graph.nodes:
         reader |= dict.fromkeys((*filter(None, node.outputs), *node.refs), node.number)
@@ -18,7 +18,7 @@ def last_readers(graph: Graph) -> dict[int, list[Ref]]:
 
 
 def depths(graph: Graph) -> dict[int, int]:
-    """For each node the length of the longest chain of nodes that ends with it; 1 where it reads no other node."""
+    """For each node, the length of the longest chain of nodes that ends with it; 1 if it reads no other node."""
     found: dict[int, int] = {}
     of_value: dict[Ref, int] = {}
     for node in graph.nodes:
@@ -28,9 +28,9 @@ def depths(graph: Graph) -> dict[int, int]:
 
 
 def peak_bytes(graph: Graph, scratch: Mapping[int, int]) -> int:
-    """The most bytes alive at one time in `execute`, with the `scratch` bytes of the running node.
+    """The largest number of bytes in memory at one time in `execute`, with the `scratch` bytes of the running node.
 
-    Inputs and constants are loaded before the first node, and every value goes after its last reader.
+    Inputs and constants are loaded before the first node. Every value is freed after its last reader.
     """
     specs, last = graph.specs(), last_readers(graph)
     held = sum(value.spec.nbytes for value in graph.sources)

@@ -1,11 +1,11 @@
-"""The names by which a decode graph is known: tokens, places, and a cache of keys and values for every layer.
+"""The names in the interface of a decode graph: tokens, places, and a cache of keys and values for every layer.
 
 Inputs `inputs.input_ids` and `inputs.position_ids` [B, length], `inputs.cache.<layer>.key` and `.value`
 [B, heads, past, width]; outputs `outputs.logits` [B, length, V] and `outputs.cache.<layer>.…` of past + length places.
-A graph without cache among its inputs is a pass over whole sequences.
+A graph without a cache among its inputs is a pass over whole sequences.
 
-A graph that holds a sampler gives the token itself, and reads the sampler's seed, the place of the token in the answer,
-and with a repetition penalty the tokens seen.
+A graph that contains a sampler gives the token itself. It reads the sampler's seed and the place of the token in the
+answer, and with a repetition penalty the tokens seen so far.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SEQUENCE: Final = 2
 
 @dataclass(frozen=True)
 class DecodeSizes:
-    """How many sequences are fed how many tokens each, with how many places behind them."""
+    """The number of sequences, the tokens fed to each, and the places already in the cache."""
 
     batch: int
     length: int
@@ -64,32 +64,32 @@ def decode_sizes(graph: Graph) -> DecodeSizes:
 
 
 def cache_specs(graph: Graph) -> dict[Ref, TensorSpec]:
-    """The specs of keys and values by the names of the inputs."""
+    """The specs of the cached keys and values by input name."""
     return {each.name: each.spec for each in graph.inputs if CACHE.fullmatch(each.name)}
 
 
 def grown_cache(outputs: Mapping[str, Tensor]) -> dict[Ref, Tensor]:
-    """The cache that a step gave, as the next one reads it."""
+    """The cache among the outputs of a step, under the names by which the next step reads it."""
     named = {name.replace("outputs.", "inputs.", 1): tensor for name, tensor in outputs.items()}
     return {name: tensor for name, tensor in named.items() if CACHE.fullmatch(name)}
 
 
 def fed(graph: Graph, tokens: npt.NDArray[Any], past: int) -> dict[Ref, Tensor]:
-    """What to bind so that `graph` is fed `tokens` [B, length] after `past` others: the tokens and their places."""
+    """The bindings that feed `graph` the `tokens` [B, length] after `past` others: tokens and their places."""
     specs = {each.name: each.spec for each in graph.inputs}
     places = np.broadcast_to(np.arange(past, past + tokens.shape[1]), tokens.shape)
     arrays = {TOKENS: tokens, PLACES: places}
-    return {name: _integers(array, specs[name]) for name, array in arrays.items() if name in specs}
+    return {
+        name: Tensor.of(np.ascontiguousarray(array, numpy_dtype(specs[name].dtype)), specs[name].dtype)
+        for name, array in arrays.items()
+        if name in specs
+    }
 
 
 def empty_cache(graph: Graph) -> dict[Ref, Tensor]:
-    """The cache that holds no place, where the graph reads such a one."""
+    """A cache without places, if the graph reads an empty cache; else nothing."""
     return {
         name: Tensor.of(np.zeros(spec.shape, numpy_dtype(spec.dtype)), spec.dtype)
         for name, spec in cache_specs(graph).items()
         if spec.shape[SEQUENCE] == 0
     }
-
-
-def _integers(array: npt.NDArray[Any], spec: TensorSpec) -> Tensor:
-    return Tensor.of(np.ascontiguousarray(array, numpy_dtype(spec.dtype)), spec.dtype)

@@ -1,4 +1,4 @@
-"""What an operator makes of the specs of its operands: its results, and what they cost."""
+"""Derives the specs of an operator's results from those of its operands, and what one evaluation costs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tallystick.operators.types import Types
 from tallystick.tensors.spec import TensorSpec
 
 PRIMITIVES_MAX: Final = 20_000
-"""No operator may consist of more primitives: a split of an enormous side into single elements would."""
+"""The limit of primitives in one operator; a split of a very long axis into single elements would exceed it."""
 PRIMITIVES_TOTAL_MAX: Final = 1_000_000
-"""Nor all different nodes of one graph together."""
+"""The limit of primitives in all different nodes of one graph together."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Derived:
 
 
 class Deriver:
-    """Derives node after node; nodes that say the same of operands with the same specs are derived once."""
+    """Derives the nodes of a graph one by one; equal nodes over operands of equal specs are derived once."""
 
     def __init__(self, find: Find = operator, primitives_max: int = PRIMITIVES_TOTAL_MAX) -> None:
         self._find = find
@@ -38,12 +38,12 @@ class Deriver:
         self._known: dict[tuple[object, ...], Derived] = {}
 
     def __call__(self, node: Node, specs: Mapping[Ref, TensorSpec]) -> Derived:
-        """What `node` makes of the `specs` of the values before it.
+        """The result specs and costs of `node`; `specs` holds the specs of the values before it.
 
-        Raises `MalformedError` naming the node where operands and attributes do not fit together.
+        Raises `MalformedError` naming the node if its operands and attributes do not fit together.
         """
         operands = {name: operand_of(operand, specs) for name, operand in node.operands.items()}
-        # The text of the attributes, because 1, 1.0 and True are equal.
+        # The key holds the text of the attributes, because 1, 1.0 and True are equal in Python.
         key = (node.operator, *operands.items(), repr(sorted(node.attributes.items())))
         if key not in self._known:
             types = Types()
@@ -57,8 +57,8 @@ class Deriver:
 def read(node: Node, algebra: Any, arguments: Mapping[str, Any], find: Find = operator) -> tuple[Any, ...]:
     """The results of a node in any algebra; raises `MalformedError` naming the node.
 
-    A definition that meets an attribute which its author did not think of may fail in Python's own ways: that too
-    means that the attributes do not fit.
+    A definition may also raise Python's own exceptions for an attribute that its author did not expect. These become
+    `MalformedError` too: the attributes do not fit.
     """
     try:
         return find(node.operator).read(algebra, arguments)
@@ -70,14 +70,14 @@ def read(node: Node, algebra: Any, arguments: Mapping[str, Any], find: Find = op
 
 
 def operand_of(operand: Operand, values: Mapping[Ref, Any]) -> Any:
-    """What an operand stands for, given what each value stands for."""
+    """An operand with each reference replaced by its entry in `values`."""
     if operand is None or isinstance(operand, str):
         return None if operand is None else values[operand]
     return tuple(None if ref is None else values[ref] for ref in operand)
 
 
 class _Metered:
-    """The reading of types, which refuses a definition that calls too many primitives."""
+    """The algebra of types, with a limit on the number of primitives that a definition calls."""
 
     def __init__(self, types: Types, calls_max: int) -> None:
         self._types = types

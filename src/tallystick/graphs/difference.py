@@ -1,8 +1,8 @@
-"""What is different between two graphs: nodes added, removed and changed, whatever their numbers are.
+"""The differences between two graphs: nodes added, removed and changed, whatever their numbers are.
 
-A node's structure is its operator, attributes, results and the structure of all that it reads. Nodes of equal
-structure are the same. The others are aligned in order: a node with the same operator, attributes and results that
-reads the counterparts of what it read is only downstream of a change.
+The structure of a node is its operator, attributes, results and the structure of everything it reads. Nodes with equal
+structure are the same. The others are aligned in order. Such a node counts as unchanged if it has the same operator,
+attributes and results as its counterpart and reads the counterparts of the same values: the change is upstream of it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tallystick.graphs.encoding import header_json, node_json
 from tallystick.graphs.graph import Graph, Node, Ref
 
 COMPARISONS_MAX: Final = 4_000_000
-"""Beyond so many pairs of equal keys, what is not aligned at the ends is aligned by place."""
+"""With more pairs of equal keys than this, the middle part is aligned by position, to bound the time."""
 Pairs: TypeAlias = dict[int, int]
 
 
@@ -39,9 +39,9 @@ class Change:
 
 @dataclass(frozen=True)
 class Diff:
-    """The differences: numbers of removed nodes in the first graph, of added ones in the second, and changes.
+    """The differences: node numbers removed from the first graph, node numbers added in the second, and changes.
 
-    `header` names what differs beside the nodes, such as `input x` or `dialect`.
+    `header` names the differences outside the nodes, such as `input x` or `dialect`.
     """
 
     removed: tuple[int, ...]
@@ -52,7 +52,7 @@ class Diff:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the two graphs say the same; the numbers of their nodes may differ."""
+        """Whether the two graphs are equal but for node numbers."""
         return not (self.removed or self.added or self.changed or self.header)
 
     def to_json(self) -> Json:
@@ -105,17 +105,13 @@ def _structures(graph: Graph) -> dict[int, bytes]:
 
 
 def _signature(node: Node) -> str:
-    """All that a node says beside its number and which values it reads."""
+    """Everything in a node except its number and the values it reads; of these, only which are present."""
     record = node_json(node)
-    return canonical([record["operator"], record["attributes"], record["results"], _arity(node)])
-
-
-def _arity(node: Node) -> Json:
-    return {name: _shape_of(operand) for name, operand in node.operands.items()}
-
-
-def _shape_of(operand: object) -> Json:
-    return [item is not None for item in operand] if isinstance(operand, tuple) else operand is not None
+    present: Json = {
+        name: [item is not None for item in operand] if isinstance(operand, tuple) else operand is not None
+        for name, operand in node.operands.items()
+    }
+    return canonical([record["operator"], record["attributes"], record["results"], present])
 
 
 def _rest(graph: Graph, paired: Iterable[int]) -> list[Node]:
@@ -138,7 +134,7 @@ def _aligned(first: list[Node], second: list[Node]) -> Pairs:
 def _blocks(
     first: list[Node], second: list[Node], key: Callable[[Node], str]
 ) -> Iterator[tuple[bool, list[Node], list[Node]]]:
-    """Both lists cut into stretches with equal keys and stretches with different ones."""
+    """Both lists cut into runs with equal keys and runs with different keys."""
     ours, others = [*map(key, first)], [*map(key, second)]
     head = _common(ours, others)
     tail = _common(ours[head:][::-1], others[head:][::-1])
@@ -161,7 +157,7 @@ def _inner_blocks(
 
 
 def _common(first: list[str], second: list[str]) -> int:
-    """How many items are equal from the beginning on."""
+    """The length of the common prefix."""
     pairs = enumerate(zip(first, second, strict=False))
     return next((i for i, (mine, theirs) in pairs if mine != theirs), min(len(first), len(second)))
 
@@ -171,7 +167,7 @@ def _paired(first: list[Node], second: list[Node]) -> Pairs:
 
 
 def _counterparts(first: Graph, theirs: Mapping[int, Node], pairs: Pairs) -> dict[Ref, Ref]:
-    """For each value that a node gives, the reference to it in the other graph; empty where it has none there."""
+    """For each value that a node gives, its reference in the other graph; empty if it has no counterpart."""
     found: dict[Ref, Ref] = dict.fromkeys((ref for node in first.nodes for ref in node.outputs if ref is not None), "")
     for node in first.nodes:
         if node.number in pairs:

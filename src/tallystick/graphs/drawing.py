@@ -1,7 +1,7 @@
-"""Pictures of a graph: text for Graphviz, and an SVG that needs nothing else.
+"""Pictures of a graph: text for Graphviz, and a self-contained SVG.
 
-Nodes, cut values and inputs that are given anew are boxes. Weights and other state stand as lines in the boxes that
-read them: as boxes of their own they would cross the picture with arrows.
+Nodes, cut values and the inputs that are new in each step are boxes. Weights and other state are lines of text in the
+boxes that read them; as separate boxes they would fill the picture with arrows.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Box:
 
 
 def draw_dot(graph: Graph, find: Find = operator) -> str:
-    """The graph in Graphviz' language."""
+    """The graph in the DOT language of Graphviz."""
     boxes, arrows = _boxes(graph, find), _arrows(graph)
     lines = ["digraph {", '  node [shape=box, style="filled,rounded", fontname=monospace, fontsize=10];']
     for name, box in boxes.items():

@@ -1,7 +1,7 @@
-"""A graph as canonical JSON, and JSON as the parts of a graph.
+"""Converts graphs to canonical JSON and back.
 
-The text is ASCII and holds no JSON float, so that Python's compact form with sorted keys is the canonical one
-(RFC 8785). A float attribute is a string, as Python writes it: `0.1`, `1e-05`, `-inf`, `nan`.
+The text is ASCII without JSON floats, so Python's compact form with sorted keys is the canonical one (RFC 8785). A
+float attribute is a string in Python's spelling: `0.1`, `1e-05`, `-inf`, `nan`.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ NODE_FIELDS: Final = ("attributes", "number", "operands", "operator", "results")
 FLOAT: Final = re.compile(r"-?\d+\.\d+(e[+-]\d{2,3})?|-?\d+e[+-]\d{2,3}|-?inf|nan", re.ASCII)
 
 Find: TypeAlias = Callable[[str], Operator]
-"""The operator of a name; raises `MalformedError` where the allow-list has none."""
+"""Looks an operator up by name; raises `MalformedError` for a name that is not on the allow-list."""
 T = TypeVar("T")
 
 
 def graph_bytes(graph: Graph) -> bytes:
-    """The canonical bytes of a graph; its nodes stand in the order in which it holds them."""
+    """The canonical bytes of a graph, with its nodes in their order."""
     nodes: list[Json] = [node_json(node) for node in graph.nodes]
     return canonical(header_json(graph) | {"nodes": nodes}).encode()
 
 
 def header_json(graph: Graph) -> dict[str, Json]:
-    """Everything but the nodes."""
+    """The fields of a graph without its nodes."""
     return {
         "constants": [
             {"digest": str(each.digest), "name": each.name, "spec": spec_json(each.spec)} for each in graph.constants
@@ -63,12 +63,12 @@ def node_json(node: Node) -> dict[str, Json]:
 
 
 def spec_json(spec: TensorSpec) -> Json:
-    """`["F32",2,3]`."""
+    """A dtype and its sides, such as `["F32",2,3]`."""
     return [spec.dtype, *spec.shape]
 
 
 def attribute_json(attribute: Attribute) -> Json:
-    """Floats become strings, tuples lists."""
+    """An attribute as JSON: floats become strings, tuples lists."""
     if isinstance(attribute, tuple):
         return [attribute_json(item) for item in attribute]
     return repr(attribute) if isinstance(attribute, float) else attribute
@@ -78,7 +78,7 @@ def attribute_json(attribute: Attribute) -> Json:
 
 
 def graph_from_json(header: Mapping[str, Json], nodes: tuple[Node, ...]) -> Graph:
-    """A graph from the fields beside its nodes; raises `MalformedError` naming the field."""
+    """A graph from its header fields and nodes; raises `MalformedError` naming the field."""
     if header["graph"] != FORMAT or isinstance(header["graph"], bool):
         raise MalformedError(f"graph: format {shown(header['graph'])} is unknown, {FORMAT} is known")
     return Graph(
@@ -117,7 +117,7 @@ def node_from_json(value: Json, what: str, find: Find) -> Node:
 
 
 def attribute_from_json(value: Json, parameter: Parameter, what: str) -> Attribute:
-    """An attribute of the parameter's kind; raises `MalformedError` where it has another."""
+    """An attribute of the parameter's kind; raises `MalformedError` if it has another kind."""
     kind = parameter.kind.removesuffix("?")
     place = f"{what}: {parameter.name}"
     is_number = kind.removesuffix("[]") in {"float", "Scalar"}
@@ -134,7 +134,7 @@ def attribute_from_json(value: Json, parameter: Parameter, what: str) -> Attribu
 
 
 def spec_from_json(value: Json, what: str) -> TensorSpec:
-    """A dtype and sides that some tensor can have; raises `MalformedError` naming `what`."""
+    """The spec of a possible tensor; raises `MalformedError` naming `what` for anything else."""
     found = items(value, what)
     if not found or not isinstance(found[0], str):
         raise MalformedError(f"{what}: a dtype and the sides of a shape are needed")

@@ -1,4 +1,4 @@
-"""What runs a graph: an engine turns tensors into its own arrays, and a node into something that can be called."""
+"""The interface of an engine: it converts tensors to its own arrays, and nodes to functions of these arrays."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from tallystick.graphs.graph import Node
 from tallystick.tensors.tensor import Tensor
 
 Arguments: TypeAlias = Mapping[str, Any]
-"""The operands of a node by parameter: an array, a tuple of arrays and `None`s, or `None`."""
+"""The operands of a node by parameter name: an array, a tuple of arrays and `None`s, or `None`."""
 
 
 class Engine(Protocol):
-    """A way of computing operators; raises `UnavailableError` for one that it does not know."""
+    """Computes operators; raises `UnavailableError` for an operator that it does not implement."""
 
     @property
     def name(self) -> str:
-        """Such as `reference`, `torch`, `jax` or `iree`."""
+        """The name of the engine: `reference`, `torch`, `jax` or `iree`."""
         ...
 
     def load(self, tensor: Tensor) -> Any:
@@ -29,5 +29,5 @@ class Engine(Protocol):
         ...
 
     def prepare(self, node: Node) -> Callable[[Arguments], tuple[Any, ...]]:
-        """A function from operands to the node's results (`None` where the node has none)."""
+        """A function from the operands to the node's results; a result that the node does not have is `None`."""
         ...

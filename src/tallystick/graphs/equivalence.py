@@ -1,6 +1,7 @@
-"""Whether a pass over a whole sequence gives what decoding gives token by token.
+"""Compares a pass over a whole sequence with decoding token by token.
 
-The cache that a step gives is what the next one reads, rounded to the dtype of the graph's input; nothing else is kept.
+Each step reads the cache of the step before, rounded to the dtype of the graph's input. Nothing else is kept between
+steps.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ from tallystick.operators.precision import FORMATS
 from tallystick.tensors.tensor import State, Tensor
 
 DecodeGraphs = Callable[[int], Graph]
-"""The decode graph of length 1 for a number of places in the cache."""
+"""Returns the decode graph of length 1 for this number of places in the cache."""
 Distances = dict[str, float]
-"""By output, the largest |Δ| as a share of its largest element."""
+"""By output name, the largest |Δ| as a share of the largest element."""
 ROUNDINGS: Final = 16
-"""So many roundings of its dtype may an output be away, because the cache is rounded between steps."""
+"""How many roundings of its dtype an output may be off, because the cache is rounded between steps."""
 
 
 def decoding_distances(
     decode: DecodeGraphs, whole: Graph, bindings: State, engine: Engine, generator: np.random.Generator
 ) -> Distances:
-    """Feed random tokens one by one from an empty cache, and at once to `whole`; how far logits and cache are apart.
+    """How far logits and cache differ between feeding random tokens one by one and feeding them at once to `whole`.
 
-    `bindings` holds weights, buffers and constants of all these graphs. Raises `MalformedError` where a graph does not
-    have the interface of a decode graph, or the sizes do not belong together.
+    Decoding starts from an empty cache. `bindings` holds weights, buffers and constants of all these graphs. Raises
+    `MalformedError` if a graph does not have the interface of a decode graph, or if the sizes do not fit together.
     """
     sizes = decode_sizes(whole)
     tokens = generator.integers(sizes.vocabulary, size=(sizes.batch, sizes.length))
@@ -61,10 +62,10 @@ def decoding_distances(
 def last_step_distances(
     decode: Graph, whole: Graph, bindings: tuple[State, State], engine: Engine, generator: np.random.Generator
 ) -> Distances:
-    """The same for a decode graph of one size: the last token fed to it, with the cache that `whole` gives before it.
+    """As `decoding_distances`, for one decode graph: it gets the last token and the cache of `whole` before that token.
 
-    `bindings` are those of `decode` and of `whole`, which is one token longer than the cache of `decode`. With the
-    cache right for all places but the last, this is one step of the induction over the sequence.
+    `bindings` holds those of `decode` and of `whole`; `whole` is one token longer than the cache of `decode`. Because
+    the cache is right for all places but the last, this is one step of an induction over the sequence.
     """
     sizes = decode_sizes(whole)
     past = sizes.length - 1
@@ -77,15 +78,15 @@ def last_step_distances(
 
 
 def allowed_share(graph: Graph) -> float:
-    """How far decoding may be from a pass over the whole sequence, on the reference: what rounding the cache does."""
+    """The allowed distance of decoding from the whole pass on the reference: the effect of rounding the cache."""
     dtypes = [spec.dtype for spec in cache_specs(graph).values()]
     return ROUNDINGS * max((FORMATS[dtype].unit for dtype in dtypes if dtype in FORMATS), default=FORMATS["F32"].unit)
 
 
 def draw_step(graph: Graph, generator: np.random.Generator, places: int) -> dict[Ref, Tensor]:
-    """Random tokens at random places in the upper half of `places`, behind a normally distributed random cache.
+    """Random tokens at random places in the upper half of `places`, after a normally distributed random cache.
 
-    Angles of rotary embeddings are large there. Masks of a graph follow the order in the cache and not the places.
+    The angles of rotary embeddings are large there. Masks of a graph depend on the order in the cache, not on places.
     """
     sizes = decode_sizes(graph)
     tokens = generator.integers(sizes.vocabulary, size=(sizes.batch, sizes.length))

@@ -1,8 +1,8 @@
-"""Runs a graph on an engine, node by node, and lets go of every value after its last reader."""
+"""Runs a graph on an engine, node by node, and frees every value after its last reader."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tallystick.errors import MalformedError
@@ -15,7 +15,7 @@ from tallystick.tensors.tensor import State, Tensor
 
 Watcher = Callable[[Node, Arguments, tuple[Any, ...]], None]
 Run = Callable[[Graph, State, Any], dict[str, Tensor]]
-"""How a graph is executed with its bindings on an engine: `execute`, or an engine's own way of running it whole."""
+"""Executes a graph with its bindings on an engine: `execute`, or an engine's own function for whole graphs."""
 
 
 def execute(
@@ -24,9 +24,9 @@ def execute(
     """The outputs of `graph` by name; `bindings` holds its inputs and constants, and may hold more.
 
     `watch` is called after each node with the node, its operands and its results as arrays of the engine. Raises
-    `MalformedError` where a binding is missing or has another spec.
+    `MalformedError` if a binding is missing or has another spec.
     """
-    held = {name: engine.load(_bound(bindings, name, spec)) for name, spec in _sources(graph)}
+    held = {each.name: engine.load(_bound(bindings, each.name, each.spec)) for each in graph.sources}
     specs, last = graph.specs(), last_readers(graph)
     for node in graph.nodes:
         arguments = operands_of(node, held)
@@ -40,12 +40,8 @@ def execute(
 
 
 def operands_of(node: Node, held: Mapping[Ref, Any]) -> dict[str, Any]:
-    """The operands of a node by parameter, out of the arrays that are held."""
+    """The operands of a node by parameter name, taken from the arrays by reference."""
     return {name: operand_of(operand, held) for name, operand in node.operands.items()}
-
-
-def _sources(graph: Graph) -> Iterator[tuple[Ref, TensorSpec]]:
-    yield from ((value.name, value.spec) for value in graph.sources)
 
 
 def _bound(bindings: Mapping[Ref, Tensor], name: Ref, spec: TensorSpec) -> Tensor:

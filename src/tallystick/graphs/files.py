@@ -1,4 +1,4 @@
-"""A program on disk: `<name>.json` holds the graph, `<name>.safetensors` its constants, and is absent without any."""
+"""A program on disk: `<name>.json` is the graph; `<name>.safetensors` its constants, absent if there are none."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tallystick.tensors.tensor import Tensor
 
 
 def save_program(path: Path | str, graph: Graph, constants: Mapping[str, Tensor]) -> Path:
-    """Write `graph` and its constants beside `path`, whose suffix is `.json` or added; returns the graph's path.
+    """Write `graph` to `path` and its constants beside it; returns the path of the graph, which ends in `.json`.
 
-    `constants` may hold more than the graph needs. Raises `MalformedError` where one lacks or has another digest,
-    `UnavailableError` where the disk refuses.
+    `constants` may hold more than the graph needs. Raises `MalformedError` if one is missing or has another digest,
+    `UnavailableError` if a file cannot be written.
     """
     check_constants(graph.constants, constants)
     target = _graph_path(path)
@@ -35,7 +35,7 @@ def load_program(path: Path | str, limits: GraphLimits = DEFAULT) -> tuple[Graph
     """The graph and its constants; everything is checked.
 
     Raises:
-        MalformedError: the graph is refused, or a constant is not there or has another digest.
+        MalformedError: the graph is invalid, or a constant is missing or has another digest.
         UnavailableError: there is no such file.
     """
     target = _graph_path(path)
@@ -50,7 +50,7 @@ def load_program(path: Path | str, limits: GraphLimits = DEFAULT) -> tuple[Graph
 
 
 def load_graph(path: Path, limits: GraphLimits = DEFAULT) -> Graph:
-    """The graph at `path`, without its constants; a refusal names the file. Raises what `load_program` raises."""
+    """The graph at `path`, without its constants; errors name the file. Raises what `load_program` raises."""
     data = read_graph_file(path, limits)
     try:
         return read_graph(data, limits)
@@ -59,12 +59,12 @@ def load_graph(path: Path, limits: GraphLimits = DEFAULT) -> Graph:
 
 
 def constants_path(path: Path) -> Path:
-    """Where the constants of the graph at `path` stand."""
+    """The path of the constants of the graph at `path`."""
     return path.with_suffix(".safetensors")
 
 
 def read_graph_file(path: Path, limits: GraphLimits = DEFAULT) -> bytes:
-    """The bytes of a document that is not larger than allowed; raises `UnavailableError` or `MalformedError`."""
+    """The bytes of a graph file; raises `UnavailableError` if there is none, `MalformedError` if it is too large."""
     if file_size(path) > limits.document_bytes:
         raise MalformedError(f"{path.name}: more than the {limits.document_bytes} bytes allowed")
     return read_document(path, limits.document_bytes)

@@ -1,9 +1,9 @@
-"""Autoregressive generation as graphs: one pass over the prompt, then one step a token, on any engine.
+"""Autoregressive generation with graphs: one pass over the prompt, then one step per token, on any engine.
 
     (cache', logits or token) = graph(cache, tokens)
 
-What is chosen from is what the graphs give. A choice outside of them (greedy, or a sampler) reads the logits; a graph
-that holds the sampler's own operators gives the token itself.
+The token is chosen outside the graph, from its logits (greedy, or a sampler); or the graph contains the sampler's
+operators and gives the token itself.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tallystick.tensors.tensor import State, Tensor
 
 @dataclass(frozen=True)
 class TokenPosition:
-    """A token about to be chosen: its place in the answer, and all tokens before it, the prompt's among them."""
+    """The token to be chosen next: its place in the answer, and all tokens before it, including the prompt."""
 
     position: int
     history: tuple[int, ...]
@@ -44,27 +44,27 @@ class TokenPosition:
 
 @dataclass(frozen=True)
 class GraphAnswer:
-    """The tokens of an answer, and for each of them what its graph gave."""
+    """The tokens of an answer, and for each of them the outputs of its graph."""
 
     tokens: tuple[int, ...]
     outputs: tuple[Mapping[str, Tensor], ...]
 
 
 GraphFor = Callable[[int, int], Graph]
-"""The graph that feeds so many tokens behind so many others."""
+"""Returns the graph for a number of tokens fed and a number of tokens before them."""
 Choose = Callable[[Mapping[str, Tensor], TokenPosition], int]
-"""The token that follows, from the outputs of a graph."""
+"""Chooses the next token from the outputs of a graph."""
 Given = Callable[[TokenPosition], State]
-"""What a step reads beside tokens, places and cache: a sampler's seed and position."""
+"""Gives the inputs of a step besides tokens, places and cache, such as a sampler's seed and position."""
 
 
 def nothing(_: TokenPosition) -> State:
-    """What a graph without a sampler reads of a step."""
+    """The `Given` of a graph without a sampler: no inputs."""
     return {}
 
 
 def sampler_given(seed: npt.NDArray[np.int64], vocabulary: int) -> Given:
-    """What the operators of `transforms.with_sampler` read of a step: the key I64 [2], the place, the tokens seen."""
+    """The `Given` of a graph made by `with_sampler`: the key I64 [2], the place, and the tokens seen."""
 
     def given(step: TokenPosition) -> State:
         seen = np.zeros((1, 1, vocabulary), np.bool_)
@@ -76,12 +76,12 @@ def sampler_given(seed: npt.NDArray[np.int64], vocabulary: int) -> Given:
 
 
 def greedy(outputs: Mapping[str, Tensor], _: TokenPosition) -> int:
-    """The token with the largest logit of the last row, the lowest of equals."""
+    """The token with the largest logit in the last row; of equal logits, the lowest token."""
     return int(np.argmax(outputs[LOGITS].values()[0, -1]))
 
 
 def token_output(outputs: Mapping[str, Tensor], _: TokenPosition) -> int:
-    """The token that the graph itself gives, of its last row."""
+    """The token that the graph itself gives for its last row."""
     return int(outputs[TOKEN].array().reshape(-1)[-1])
 
 
@@ -99,19 +99,19 @@ def generate_with_graph(
     """Up to `tokens` tokens after `prompt`, for one sequence; an end token is the last.
 
     Args:
-        graph_for: with the prompt's length and 0, then with 1 and the number of tokens fed before.
+        graph_for: called with the prompt's length and 0, then with 1 and the number of tokens fed before.
         bindings: weights, buffers and constants of all graphs.
-        engine: what runs them. The cache is rounded to the dtype in which the next graph reads it.
+        engine: computes the graphs. The cache is rounded to the dtype in which the next graph reads it.
         prompt: at least one token.
-        tokens: how many to generate at most.
-        choose: how a token follows from the outputs.
-        given: what the graphs read of a step, where they hold a sampler.
-        end_tokens: the tokens after which an answer is over.
-        run: how the engine executes a graph.
+        tokens: the largest number of tokens to generate.
+        choose: chooses a token from the outputs.
+        given: gives the inputs of a sampler inside the graphs.
+        end_tokens: the tokens that end an answer.
+        run: executes a graph on the engine.
 
     Raises:
         UsageError: there is no prompt.
-        MalformedError: a graph does not have the interface of a decode graph of these sizes.
+        MalformedError: a graph does not have the interface of a decode graph for these sizes.
     """
     if not prompt:
         raise UsageError("a prompt has at least one token")

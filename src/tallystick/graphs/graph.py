@@ -1,4 +1,4 @@
-"""A graph: a pure tensor program as data, operators and the values between them.
+"""A graph is a pure tensor program as data: operators, and the values that pass between them.
 
     (state', outputs) = graph(state, inputs)
 
@@ -22,7 +22,7 @@ Operand: TypeAlias = "Ref | tuple[Ref | None, ...] | None"
 
 
 class GraphForm(StrEnum):
-    """What a graph is for; `distributed` has its place in the format and no content yet."""
+    """What a graph is for; `distributed` is reserved in the format and not used yet."""
 
     LOGICAL = "logical"
     VERIFICATION = "verification"
@@ -30,7 +30,7 @@ class GraphForm(StrEnum):
 
 
 class Role(StrEnum):
-    """What an input is: part of the state, given anew at each step, or cut out of a larger graph."""
+    """The role of an input: part of the state, new in each step, or cut out of a larger graph."""
 
     WEIGHT = "weight"
     BUFFER = "buffer"
@@ -43,7 +43,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True)
 class Input:
-    """A value that comes from outside."""
+    """A value that the caller provides."""
 
     name: Ref
     role: Role
@@ -52,7 +52,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Constant:
-    """A value that is part of the program, kept under its tensor digest."""
+    """A value that is part of the program, identified by its tensor digest."""
 
     name: Ref
     spec: TensorSpec
@@ -61,7 +61,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Node:
-    """One operator applied: every parameter of the operator stands in `operands` or in `attributes`."""
+    """One application of an operator; every parameter of the operator is in `operands` or in `attributes`."""
 
     number: int
     operator: str
@@ -71,18 +71,18 @@ class Node:
 
     @property
     def refs(self) -> tuple[Ref, ...]:
-        """The values read, in the order of the parameters, as often as they occur."""
+        """The values read, in the order of the parameters; a value read twice is listed twice."""
         return tuple(ref for operand in self.operands.values() for ref in refs_of(operand))
 
     @property
     def outputs(self) -> tuple[Ref | None, ...]:
-        """References to the results; `None` for one that the operator was told not to compute."""
+        """References to the results; `None` for a result that an attribute excludes."""
         return tuple(None if spec is None else result_ref(self.number, i) for i, spec in enumerate(self.results))
 
 
 @dataclass(frozen=True)
 class Output:
-    """A named result of the whole graph; state that goes on bears the name of its input."""
+    """A named result of the whole graph; new state has the name of the input that it replaces."""
 
     name: str
     value: Ref
@@ -90,7 +90,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Graph:
-    """A checked tensor program: `nodes` stand in an order of execution."""
+    """A checked tensor program; `nodes` are in an order of execution."""
 
     dialect: str
     form: GraphForm

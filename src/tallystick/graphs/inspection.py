@@ -1,4 +1,4 @@
-"""What a graph consists of: its operators, values, depth, and what each node costs, depends on and serves."""
+"""Facts about a graph without running it: operators, values, depth, and the costs and neighbours of each node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tallystick.tensors.spec import TensorSpec
 
 @dataclass(frozen=True)
 class OperatorCount:
-    """How often an operator occurs, and what its nodes cost together."""
+    """How often an operator occurs, and the total cost of its nodes."""
 
     nodes: int
     flops: int
@@ -28,7 +28,7 @@ class OperatorCount:
 
 @dataclass(frozen=True)
 class Inspection:
-    """A graph and everything that can be told about it without running it."""
+    """A graph and what can be computed about it without running it."""
 
     graph: Graph
     find: Find = operator
@@ -45,28 +45,28 @@ class Inspection:
 
     @cached_property
     def costs(self) -> Mapping[int, Derived]:
-        """What each node costs."""
+        """The derived results and costs of each node, by number."""
         derive = Deriver(self.find)
         return {node.number: derive(node, self.specs) for node in self.graph.nodes}
 
     @cached_property
     def depths(self) -> Mapping[int, int]:
-        """The longest chain of nodes that ends with each node."""
+        """The length of the longest chain of nodes that ends with each node, by number."""
         return depths(self.graph)
 
     @property
     def depth(self) -> int:
-        """The longest chain of nodes that read each other."""
+        """The length of the longest chain of nodes in which each reads the one before."""
         return max(self.depths.values(), default=0)
 
     @property
     def flops(self) -> int:
-        """All floating-point operations."""
+        """The floating-point operations of all nodes."""
         return sum(cost.flops for cost in self.costs.values())
 
     @property
     def bytes_moved(self) -> int:
-        """What an evaluation that keeps every intermediate reads and writes."""
+        """The bytes read and written by an evaluation that stores every intermediate."""
         return sum(cost.bytes_moved for cost in self.costs.values())
 
     @property
@@ -76,17 +76,17 @@ class Inspection:
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes alive at one time, each value in its own dtype."""
+        """The largest number of bytes in memory at one time, each value in its own dtype."""
         return peak_bytes(self.graph, {number: cost.largest_bytes for number, cost in self.costs.items()})
 
     @property
     def kinds(self) -> Mapping[str, int]:
-        """How many operators of each exactness class there are."""
+        """The number of nodes in each exactness class."""
         return dict(Counter(str(self.find(node.operator).exactness) for node in self.graph.nodes).most_common())
 
     @cached_property
     def operators(self) -> Mapping[str, OperatorCount]:
-        """The operators, those with the most floating-point operations first."""
+        """The operators by name, those with the most floating-point operations first."""
         found: dict[str, OperatorCount] = {}
         for node in self.graph.nodes:
             seen, cost = found.get(node.operator, OperatorCount(0, 0, 0)), self.costs[node.number]

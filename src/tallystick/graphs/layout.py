@@ -1,6 +1,6 @@
-"""Boxes in layers, so that every arrow points down and few of them cross (Sugiyama, Tagawa and Toda, 1981).
+"""Arranges boxes in layers so that every arrow points down and few arrows cross (Sugiyama, Tagawa and Toda, 1981).
 
-An arrow over several layers runs through a point in each of them, and arrows from one box share these points.
+An arrow over several layers passes through one point in each of them. Arrows from the same box share these points.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 Box: TypeAlias = str
 Spot: TypeAlias = tuple[Box, int]
-"""A box (in its own layer) or the point in a lower layer through which its arrows run."""
+"""A box (in its own layer) or the point in a lower layer through which its arrows pass."""
 Point: TypeAlias = tuple[float, float]
 
 SWEEPS: Final = 8
@@ -21,7 +21,7 @@ POINT_WIDTH: Final = 6.0
 
 @dataclass(frozen=True)
 class DrawingLayout:
-    """The middle of every box, the points of every arrow, and the size of the whole."""
+    """The centre of every box, the points of every arrow, and the size of the whole drawing."""
 
     middles: Mapping[Box, Point]
     routes: Mapping[tuple[Box, Box], tuple[Point, ...]]
@@ -32,7 +32,7 @@ class DrawingLayout:
 def arrange(
     arrows: Collection[tuple[Box, Box]], sizes: Mapping[Box, tuple[float, float]], gap: tuple[float, float]
 ) -> DrawingLayout:
-    """Place boxes of these `sizes`, which stand in an order in which every arrow leads to a later one."""
+    """Place boxes of these `sizes`; every arrow leads to a box later in their order."""
     layers = _layers(arrows, list(sizes))
     links = _links(arrows, layers)
     rows = _ordered(_rows(layers, links), links)
@@ -50,7 +50,7 @@ def arrange(
 
 
 def _layers(arrows: Collection[tuple[Box, Box]], boxes: Sequence[Box]) -> dict[Box, int]:
-    """The longest way from the top; a box without a way from the top stands right above its first reader."""
+    """The layer of each box: its longest path from the top; a box without a path is just above its first reader."""
     before: dict[Box, list[Box]] = {}
     after: dict[Box, list[Box]] = {}
     for a, b in arrows:
@@ -84,7 +84,7 @@ def _rows(layers: Mapping[Box, int], links: Collection[tuple[Spot, Spot]]) -> li
 
 
 def _ordered(rows: list[list[Spot]], links: Collection[tuple[Spot, Spot]]) -> list[list[Spot]]:
-    """Each row by the mean place of its neighbours, downward and upward in turn."""
+    """The rows, each sorted by the mean position of its neighbours, in alternating passes down and up."""
     above, below = _neighbours(links)
     for sweep in range(SWEEPS):
         neighbours, order = (above, rows) if sweep % 2 == 0 else (below, rows[::-1])
@@ -113,7 +113,7 @@ def _across(
 
 
 def _packed(row: list[Spot], wished: list[float], widths: Mapping[Spot, float], gap: float) -> dict[Spot, float]:
-    """As near to what is wished as order and gaps allow: the mean of pushing right and of pushing left."""
+    """Positions near the wished ones, within order and gaps: the mean of a pass to the right and one to the left."""
     apart = [(widths[a] + widths[b]) / 2 + gap for a, b in pairwise(row)]
     right, left = list(wished), list(wished)
     for i, distance in enumerate(apart):
@@ -126,7 +126,7 @@ def _packed(row: list[Spot], wished: list[float], widths: Mapping[Spot, float], 
 def _down(
     rows: list[list[Spot]], layers: Mapping[Box, int], sizes: Mapping[Box, tuple[float, float]], gap: float
 ) -> tuple[list[float], float]:
-    """The middle of every row, and where the last one ends."""
+    """The vertical centre of every row, and the lower end of the last one."""
     middles, y = [], gap / 2
     for layer, row in enumerate(rows):
         tallest = max((sizes[box][1] for box, _ in row if layers[box] == layer), default=0)

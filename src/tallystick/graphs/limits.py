@@ -1,7 +1,7 @@
-"""What a verifier is willing to look at, and to run.
+"""Limits on the graphs that a verifier reads and runs.
 
-Each limit is checked as early as it can be: the size of a document before it is parsed, its nodes before they are
-read, and what an execution would take before anything runs.
+Each limit is checked as early as possible: the size of a document before it is parsed, the number of its nodes before
+they are read, and the costs of an execution before anything runs.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from tallystick.commitments.nesting import DEPTH_MAX, nesting
 from tallystick.errors import MalformedError
 
 PARSED_BYTES: Final[Mapping[bytes, int]] = {b"{": 240, b"[": 72, b",": 48, b":": 96, b'"': 32}
-"""At most so much memory is taken by a parsed document for each such byte of it (CPython 3.11 … 3.14)."""
+"""By kind of byte, the most memory that each such byte of a document takes once parsed (CPython 3.11 … 3.14)."""
 NODE_MARK: Final = b'"operator":'
 
 
 @dataclass(frozen=True)
 class GraphLimits:
-    """Upper limits; a graph beyond one of them is refused.
+    """Upper limits; a graph beyond any of them is refused.
 
-    `document_bytes` and `parsed_bytes` are about the text and the memory of its parsed form. `depth` is the longest
-    chain of nodes that read each other. `memory_bytes` is the largest sum of values alive at one time and of the
-    largest intermediate of the running operator, each in its own dtype. `flops` is what `Types` counts.
+    `document_bytes` limits the text, `parsed_bytes` the memory of its parsed form, and `depth` the longest chain of
+    nodes in which each reads the one before. `memory_bytes` limits the values in memory at one time plus the largest
+    intermediate of the running operator, each in its own dtype. `flops` limits the operations that `Types` counts.
     """
 
     document_bytes: int = 16 << 20
@@ -35,7 +35,7 @@ class GraphLimits:
     flops: int = 10**16
 
     def check_document(self, data: bytes) -> None:
-        """Raise `MalformedError` for a text that is too long or would become too large; parses nothing."""
+        """Raise `MalformedError` for a text that is too long, or too large once parsed. Does not parse it."""
         if len(data) > self.document_bytes:
             raise MalformedError(f"graph: {len(data)} bytes, more than the {self.document_bytes} allowed")
         if data.count(NODE_MARK) > self.nodes:

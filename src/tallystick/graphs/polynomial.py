@@ -22,9 +22,9 @@ _INTEGER: Final = re.compile(r"0|[1-9][0-9]{0,15}")
 
 
 def evaluate(text: str, sizes: Mapping[str, int]) -> int:
-    """The value of a polynomial where each name has its size.
+    """The value of a polynomial whose names are replaced by their sizes.
 
-    Raises `MalformedError` for what is no polynomial, for a name without a size, and beyond 2⁵³ − 1 in magnitude.
+    Raises `MalformedError` if `text` is not a polynomial, if a name has no size, or beyond 2⁵³ − 1 in magnitude.
 
     >>> evaluate("4*batch*length+1", {"batch": 2, "length": 3})
     25

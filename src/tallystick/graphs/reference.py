@@ -1,4 +1,4 @@
-"""The reference: every operator by its definition, in NumPy and float64; nothing else computes in the trusted base."""
+"""The reference engine: every operator by its definition, in NumPy and float64. Verifiers trust no other engine."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tallystick.tensors.tensor import Tensor
 class Reference:
     """The engine without a framework; its arrays are `Value`s that hold every float in float64.
 
-    Results deviate from exact ones by float64 rounding alone: narrower dtypes of a graph do not round.
+    Results differ from exact ones only by float64 rounding, because a narrower dtype of a graph does not round.
     """
 
     name: Final = "reference"
 
     @cached_property
     def algebra(self) -> Values:
-        """What definitions are read in."""
+        """The algebra in which definitions are read."""
         return Values(NUMPY, "F64")
 
     def load(self, tensor: Tensor) -> Value:
@@ -32,12 +32,12 @@ class Reference:
         return self.algebra.load(tensor)
 
     def unload(self, array: Value, dtype: str) -> Tensor:
-        """F64 for every float, else `dtype`."""
+        """A tensor of dtype F64 for every float, else of `dtype`."""
         assert array.dtype == dtype, f"{array.dtype} where the graph says {dtype}"
         return self.algebra.unload(array)
 
     def prepare(self, node: Node) -> Callable[[Arguments], tuple[Any, ...]]:
-        """The definition of the node's operator with its attributes; raises `MalformedError` for an unknown one."""
+        """The definition of the node's operator with its attributes; raises `MalformedError` if it is unknown."""
         known, algebra = operator(node.operator), self.algebra
 
         def run(arguments: Arguments) -> tuple[Any, ...]:

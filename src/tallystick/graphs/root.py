@@ -1,6 +1,6 @@
-"""The root of a graph: one digest over its header and every node, so that one operator can be opened.
+"""The root of a graph: a Merkle root over its header and nodes, so that a single node can be proved.
 
-Leaf 0 is the header, everything but the nodes; leaf i is the record of the i-th node (RFC 6962 §2.1).
+Leaf 0 is the header, which is everything but the nodes; leaf i is the record of the i-th node (RFC 6962 §2.1).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PROOF_FIELDS = ("index", "proof", "record", "root", "size")
 
 @dataclass(frozen=True)
 class NodeProof:
-    """One node record, and that it is leaf `index` of a graph whose tree has `size` leaves and this `root`."""
+    """A node record with the proof that it is leaf `index` of a graph with `size` leaves and this `root`."""
 
     record: bytes
     index: int
@@ -85,8 +85,8 @@ def check_node(proof: NodeProof, graph: Digest, find: Find = operator) -> Node:
     """The node that `proof` opens.
 
     Raises:
-        ProofError: the record is not one of the nodes of the graph of this root.
-        MalformedError: it is, and is no node record all the same.
+        ProofError: the record is not one of the nodes of the graph with this root.
+        MalformedError: the record is in the graph, but is not a valid node record.
     """
     if name_of(proof.root, proof.size) != graph:
         raise ProofError("the proof is about another graph")

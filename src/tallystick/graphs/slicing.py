@@ -1,8 +1,9 @@
-"""Slices: parts of a graph that are graphs themselves, and can be executed alone.
+"""Slices: parts of a graph that are graphs themselves and can be executed alone.
 
-Node numbers stay. A value that the slice reads and does not give becomes an input, under its reference and with the
-role `cut`; inputs and constants of the whole graph keep their names. What a slice gives are the outputs of the whole
-graph that it computes, and, under their references, all values that nodes outside of it read or that nothing reads.
+Nodes keep their numbers. A value that the slice reads but does not compute becomes an input with the role `cut`, named
+by its reference; inputs and constants of the whole graph keep their names. The outputs of a slice are the outputs of
+the whole graph that it computes and, named by their references, its values that nodes outside read or that no node
+reads.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def subgraph(graph: Graph, numbers: Iterable[int]) -> Graph:
 
 
 def ancestors(graph: Graph, numbers: Iterable[int]) -> set[int]:
-    """The numbers of all nodes that these depend on, themselves included."""
+    """The numbers of these nodes and of all nodes that they depend on."""
     wanted = set(numbers)
     _require_nodes(graph, wanted)
     givers = givers_of(graph)
@@ -34,7 +35,7 @@ def ancestors(graph: Graph, numbers: Iterable[int]) -> set[int]:
 
 
 def descendants(graph: Graph, numbers: Iterable[int]) -> set[int]:
-    """The numbers of all nodes that depend on these, themselves included."""
+    """The numbers of these nodes and of all nodes that depend on them."""
     found = set(numbers)
     _require_nodes(graph, found)
     givers = givers_of(graph)
@@ -45,9 +46,9 @@ def descendants(graph: Graph, numbers: Iterable[int]) -> set[int]:
 
 
 def between(graph: Graph, sources: Iterable[int], targets: Iterable[int]) -> Graph:
-    """All paths from the nodes `sources` to the nodes `targets`, both ends included.
+    """The slice of all paths from the nodes `sources` to the nodes `targets`, both ends included.
 
-    Raises `UsageError` where there is no such path.
+    Raises `UsageError` if there is no such path.
     """
     numbers = descendants(graph, sources) & ancestors(graph, targets)
     if not numbers:
@@ -56,11 +57,12 @@ def between(graph: Graph, sources: Iterable[int], targets: Iterable[int]) -> Gra
 
 
 def verification_slice(graph: Graph, given: Collection[Ref], wanted: Collection[Ref]) -> Graph:
-    """What computes the values `wanted` from the values `given`: its only outputs are `wanted`, its form verification.
+    """The slice that computes the values `wanted` from the values `given`.
 
-    Inputs and constants of the whole graph that it needs besides are inputs and constants of the slice. A node that
-    gives one value of `given` and another that is needed is part of the slice. Raises `UsageError` for a value that
-    the graph does not have, and where nothing has to be computed.
+    Its only outputs are `wanted`, and its form is verification. Other inputs and constants of the whole graph that it
+    needs are inputs and constants of the slice. A node that gives a value in `given` and also another value that is
+    needed is part of the slice. Raises `UsageError` for a value that the graph does not have, and if there is nothing
+    to compute.
     """
     _require_values(graph, (*given, *wanted))
     needed, kept = {ref for ref in wanted if ref not in given}, set[int]()
@@ -81,7 +83,7 @@ def givers_of(graph: Graph) -> dict[Ref, int]:
 
 
 def readers_of(graph: Graph) -> dict[Ref, list[int]]:
-    """The numbers of the nodes that read each value, each once, in order."""
+    """The numbers of the nodes that read each value, without repetition, in order."""
     found: dict[Ref, list[int]] = {}
     for node in graph.nodes:
         for ref in dict.fromkeys(node.refs):
@@ -106,7 +108,7 @@ def _sliced(graph: Graph, nodes: tuple[Node, ...], outputs: tuple[Output, ...]) 
 
 
 def _boundary(graph: Graph, nodes: Collection[Node]) -> tuple[Output, ...]:
-    """The outputs of a slice: those of the graph, then what is read outside or nowhere."""
+    """The outputs of a slice: those of the graph, then values that are read outside the slice or by no node."""
     numbers, readers = {node.number for node in nodes}, readers_of(graph)
     produced = {ref: None for node in nodes for ref in node.outputs if ref is not None}
     named = tuple(output for output in graph.outputs if output.value in produced)

@@ -1,7 +1,6 @@
-"""A graph with named dimensions: shapes and integer attributes are polynomials, and binding the names gives a graph.
+"""A graph with named dimensions: sides and integer attributes are polynomials; sizes for the names give a graph.
 
-Every size is checked anew for the graph that comes out, by the same door as for any other graph: a template is not
-trusted to be right for the sizes that nobody tried.
+The resulting graph passes all checks that any other graph passes. So a template need not be right for every size.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ DIMENSIONS_MAX: Final = 64
 
 @dataclass(frozen=True)
 class Template:
-    """Named dimensions, each with its smallest and largest size, and the document of a graph that uses them."""
+    """Named dimensions, each with its smallest and largest size, and the JSON of a graph that uses them."""
 
     dimensions: Mapping[str, tuple[int, int]]
     document: Mapping[str, Json]
@@ -58,7 +57,7 @@ class Template:
 
         Raises:
             UsageError: a dimension has no size, or one outside its range, or there is no such dimension.
-            MalformedError: what comes out is no graph, or one beyond `limits`.
+            MalformedError: the result is not a valid graph, or is beyond `limits`.
         """
         self._check_sizes(sizes)
         document = dict(self.document)

@@ -1,1 +1,1 @@
-"""Judging: opened operators and the leaf of a dispute against bounds and thresholds."""
+"""Judges opened operators, and the leaf of a dispute, by bounds and thresholds."""

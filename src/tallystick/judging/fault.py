@@ -1,4 +1,4 @@
-"""Who is at fault, as a referee, a vote or a clock finds."""
+"""Who is at fault, as decided by a referee, a vote or a timeout."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Fault(StrEnum):
-    """The end of a dispute; `NOBODY` means that it could not be decided, and both bonds go back."""
+    """The outcome of a dispute; `NOBODY` means that it could not be decided and both bonds are returned."""
 
     PROVER = "prover"
     CHALLENGER = "challenger"

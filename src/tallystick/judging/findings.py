@@ -1,4 +1,4 @@
-"""The findings of a verdict in the making: checks that raise become rejections, and nothing is left out."""
+"""Collects the findings of a verdict; a check that raises becomes a finding that disagrees."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ DIFFERS = Finding(1.0, 0.0)
 
 @dataclass
 class Findings:
-    """What an audit saw so far, and what it could not decide."""
+    """The findings of an audit so far, and what it could not decide."""
 
     seen: list[Finding] = field(default_factory=list)
     undecided: list[str] = field(default_factory=list)
 
     @contextmanager
     def check(self, name: str, subject: str = "") -> Iterator[None]:
-        """Note that the check `name` agreed, or why it did not if the block raises `ProofError`."""
+        """Run a block as the check `name`: note that it agreed, or the reason if the block raises `ProofError`."""
         try:
             yield
         except ProofError as error:
@@ -33,7 +33,7 @@ class Findings:
     def note(
         self, finding: Finding, check: str = "", subject: str = "", detail: str = "", advisory: bool = False
     ) -> None:
-        """Note a comparison."""
+        """Add a finding under a name and a subject."""
         named = replace(
             finding,
             name=check or finding.name,
@@ -44,13 +44,13 @@ class Findings:
         self.seen.append(named)
 
     def extend(self, other: Findings) -> None:
-        """Add all findings of another."""
+        """Add all findings of `other`."""
         self.seen.extend(other.seen)
         self.undecided.extend(line for line in other.undecided if line not in self.undecided)
 
     @property
     def rejected(self) -> bool:
-        """Whether a decisive finding disagrees already."""
+        """Whether a decisive finding already disagrees."""
         return any(not finding.agrees and not finding.advisory for finding in self.seen)
 
 

@@ -1,4 +1,4 @@
-"""Properties of the flow of data: counters go forward, and what is moved, split or summed is conserved."""
+"""Properties of the flow of data: counters grow, and moves, splits and sums conserve their elements."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COUNTERS: Final = (".step", "position.step")
 
 
 def check_positions(graph: Graph, values: Values) -> Iterator[Finding]:
-    """Ranges grow, sorted values are sorted, and each counter of the state is one further after the step."""
+    """Ranges grow, sorted values are sorted, and each counter of the state is larger by one after the step."""
     for node in graph.nodes:
         ref = node.outputs[0] if node.outputs else None
         if ref is not None and ref in values:
@@ -55,7 +55,7 @@ def _order(node: Node, out: Tensor) -> Iterator[Finding]:
 
 
 def check_conservation(graph: Graph, values: Values) -> Iterator[Finding]:
-    """Moved elements keep their bits, pieces make up their whole, and a sum of sums is the sum."""
+    """Moved elements keep their bits, parts make up the whole, and partial sums add up to the sum of all elements."""
     for node in graph.nodes:
         pieces = [values.get(ref) for ref in node.outputs if ref is not None]
         sources = [values.get(ref) for ref in node.refs]

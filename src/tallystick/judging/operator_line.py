@@ -1,7 +1,8 @@
-"""The line of an operator record, as its node and the digests around it determine it.
+"""Writes and reads the line of an operator record without a JSON parser, for speed.
 
-A record says no more than its node but for digests, and what a node reads was given before. So whoever follows the
-operators of a graph knows each line but for the digests of what the node gave, and compares bytes where it would parse.
+Besides digests, a record holds nothing that its node does not hold, and the digests of a node's operands are known from
+the nodes before. So a reader that follows the operators in order knows each line except the digests of the results. It
+compares bytes instead of parsing them.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ def operator_line(node: Node, read: Mapping[Ref, Digest], given: Mapping[Ref, Di
 
 
 def given_in(line: bytes, node: Node, read: Mapping[Ref, Digest]) -> dict[Ref, Digest] | None:
-    """The digests of what `node` gave, where `line` is its record over the digests in `read`; `None` where it is not.
+    """The digests of the results of `node`, if `line` is its record over the digests in `read`; else `None`.
 
-    Why it is not, `OperatorRecord.from_bytes` says, or the record itself.
+    For the reason, parse the line with `OperatorRecord.from_bytes` and compare the fields.
     """
     text = line.decode("ascii", "replace")
     found = {ref: Digest(name) for ref, name in _GIVEN.findall(text, max(text.rfind(_OUTPUTS), 0))}

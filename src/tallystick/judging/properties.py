@@ -1,7 +1,7 @@
-"""What can be checked of bound values without running anything: properties that a policy names.
+"""Properties of bound values that can be checked without running anything; a policy names them.
 
-Each property says what it proves. It speaks about the nodes whose values are bound, and leaves the others open, so it
-is of use where data is only partly there. A property that found nothing to speak about was not checked.
+Each property states what it proves. It applies only to nodes whose values are bound, so it is useful when data is
+incomplete. A property that applies to no bound value counts as not checked.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Values = Mapping[Ref, Tensor]
 Check = Callable[[Graph, Values], Iterator[Finding]]
 STATE: Final = (Role.WEIGHT, Role.BUFFER, Role.OPTIMIZER)
 LIBRARY_SLACK: Final = 2.0**-21
-"""Eight units of float32 roundoff: more than a library function strays beyond the range of its results."""
+"""Eight units of float32 roundoff; no library function exceeds its range by more."""
 
 
 @dataclass(frozen=True)
 class Property:
-    """One property: its name in a policy, what it proves where it holds, and the check."""
+    """One property: its name in a policy, what it proves if it holds, and the check."""
 
     name: str
     proves: str
@@ -40,18 +40,17 @@ class Property:
 def judge_properties(notes: Findings, graph: Graph, values: Values, names: Iterable[str]) -> tuple[str, ...]:
     """Note every finding of the named properties; returns what could not be checked, one line each.
 
-    The name `all` stands for every property that speaks about a bound value. Raises `UsageError` for a property that
-    does not exist.
+    The name `all` means every property that applies to a bound value. Raises `UsageError` for an unknown property.
     """
     names = tuple(names)
     silent = [name for name in PROPERTIES if not _noted(notes, graph, values, name)] if EVERY in names else []
     silent = [EVERY] if len(silent) == len(PROPERTIES) else []
     silent += [name for name in names if name != EVERY and not _noted(notes, graph, values, name)]
-    return tuple(f"property {name}: no value that it speaks about is bound" for name in silent)
+    return tuple(f"property {name}: no value that it applies to is bound" for name in silent)
 
 
 def _noted(notes: Findings, graph: Graph, values: Values, name: str) -> int:
-    """How many findings of a property there are; all are noted."""
+    """Note all findings of a property; returns their number."""
     found = list(find_property(name).check(graph, values))
     for finding in found:
         notes.note(finding, name)
@@ -83,7 +82,7 @@ def check_finite(graph: Graph, values: Values) -> Iterator[Finding]:
 
 
 def check_ranges(graph: Graph, values: Values) -> Iterator[Finding]:
-    """The results of functions with a known range lie in it; NaN lies in none."""
+    """The results of functions with a known range are in that range; NaN is in no range."""
     for node in graph.nodes:
         limits, ref = RANGES.get(".".join(node.operator.split(".")[:2])), node.outputs[0] if node.outputs else None
         if limits is not None and ref is not None and ref in values:
@@ -99,7 +98,7 @@ def _outside(node: Node, found: np.ndarray, limits: tuple[float, float]) -> Find
 
 
 def check_conserved(values: Values, whole: Ref, parts: Sequence[Ref]) -> Finding:
-    """The elements of `parts` together are those of `whole`, in any order; raises `UsageError` where one is unbound."""
+    """The elements of `parts` together are those of `whole`, in any order; raises `UsageError` if one is unbound."""
     missing = [ref for ref in (whole, *parts) if ref not in values]
     if missing:
         raise UsageError(f"{missing[0]} is not bound")

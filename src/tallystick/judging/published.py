@@ -1,7 +1,7 @@
-"""What a verifier holds of the claim that an opening answers: the claim itself, and the spec of a training.
+"""Checks an opening against the published claim, and for a training against its spec.
 
-An opening names a claim by its digest and brings a transcript of its own; only the claim says whether that transcript,
-and the graph whose operators are opened, are the claimed ones.
+An opening names a claim by its digest and contains a transcript. Only the claim itself shows whether this transcript,
+and the graph of the opened operators, are the claimed ones.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ SCHEDULE = "schedule."
 WEIGHTS = ("weights.", "buffers.")
 RATE_TOLERANCE = 1e-12
 Read = Callable[[Mapping[str, Digest]], Mapping[str, Tensor]]
-"""Gives those of the named values that are opened."""
+"""Returns those of the named values that are opened."""
 
 
 @dataclass(frozen=True)
 class Published:
-    """A claim as it was published, and for a training the spec that it names."""
+    """A published claim, and for a training the spec that it names."""
 
     claim: Claim | InferenceClaim
     spec: Spec | None = None
 
     def check(self, notes: Findings, opening: Opening) -> None:
-        """Note whether the opening is one of this claim: its digest, its transcript, its graph, its model."""
+        """Note whether the opening belongs to this claim: digest, transcript, graph and model."""
         with notes.check("claim"):
             require(opening.claim == self.claim.identity, f"the opening belongs to the claim {opening.claim}")
             require(opening.transcript == self.claim.transcript, "the opening brings another transcript than the claim")
@@ -58,7 +58,7 @@ class Published:
         require(state_digest_of(weights | opening.rest_before) == claim.weights, "the operators read other weights")
 
     def check_step(self, notes: Findings, opening: Opening, record: StepRecord | CallRecord, read: Read) -> None:
-        """Note whether loss and learning rates of the record are those of the step, as far as they are opened."""
+        """Note whether loss and learning rates in the record are those of the step, as far as they are opened."""
         if self.spec is None or not isinstance(record, StepRecord):
             return
         loss = read({LOSS: opening.results[LOSS]} if LOSS in opening.results else {}).get(LOSS)
@@ -95,7 +95,7 @@ class Published:
     def not_checked(
         self, opening: Opening, record: StepRecord | CallRecord, is_opened: Callable[[Digest], bool]
     ) -> Iterator[str]:
-        """What stays open in spite of the claim."""
+        """What cannot be checked even with the claim, one line each."""
         if isinstance(record, CallRecord):
             return
         if self.spec is None:
@@ -105,7 +105,7 @@ class Published:
 
 
 def _is_same(wanted: Tensor, stated: Digest, opened: Tensor | None) -> bool:
-    """Equal bytes, or nearly equal numbers: powers are rounded by the C library of whoever computes them."""
+    """Whether bytes are equal, or numbers nearly equal, because C libraries round powers differently."""
     if tensor_digest(wanted) == stated:
         return True
     if opened is None or (opened.dtype, opened.shape) != (wanted.dtype, wanted.shape):
@@ -114,7 +114,7 @@ def _is_same(wanted: Tensor, stated: Digest, opened: Tensor | None) -> bool:
 
 
 def _step_number(opening: Opening, record: StepRecord, read: Read) -> int:
-    """The step that the optimizer counts: an optimizer that had stepped before the run goes on counting."""
+    """The step by the optimizer's own count, which may include steps from before the run."""
     names = {n: d for n, d in opening.sources.items() if n.startswith("optimizer.") and n.endswith(STEP_SLOT)}
     counts = {float(tensor.values()) for tensor in read(names).values() if tensor.shape == ()}
     finite = [count for count in counts if math.isfinite(count) and count >= 0]

@@ -1,7 +1,7 @@
-"""Properties of rows: what softmax and normalisation leave behind whatever their operands were.
+"""Properties of rows that hold after softmax and normalisation whatever their operands are.
 
-With u the roundoff of the precision computed in, a sum of n computed terms is off by at most n·u of itself
-(Higham 2002, §4.2), and a quotient by its own denominator inherits exactly that.
+Let u be the roundoff of the precision of the computation. A sum of n computed terms has a relative error of at most n·u
+(Higham 2002, §4.2), and quotients by this sum add up to 1 within the same error.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Values = Mapping[Ref, Tensor]
 
 
 def check_softmax(graph: Graph, values: Values) -> Iterator[Finding]:
-    """|Σ p − 1| ≤ (n + 4)·u + the rounding of storage, and every p is at least 0."""
+    """Each row has |Σ p − 1| ≤ (n + 4)·u plus the rounding of storage, and every p is at least 0."""
     for node, out, axis in _rows(graph, values, (*SOFTMAX, *LOG_SOFTMAX)):
         given = out.values().astype(np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -65,7 +65,10 @@ def check_norms(graph: Graph, values: Values) -> Iterator[Finding]:
     """‖row‖₂ ≤ √n · max |weight| + ‖bias‖₂, where weight and bias are bound or absent."""
     for node in graph.nodes:
         ref = node.outputs[0] if node.outputs else None
-        if ref is not None and node.operator in NORMS and ref in values and _is_bound(node, values):
+        if ref is None or node.operator not in NORMS or ref not in values:
+            continue
+        affine = [node.operands.get(name) for name in ("weight", "bias")]
+        if all(operand is None or operand in values for operand in affine):
             yield _longest_row(node, values[ref], values)
 
 
@@ -95,10 +98,6 @@ def _row_slack(dtype: str, length: int) -> float:
     computed = ROUNDOFF["F64" if dtype == "F64" else "F32"]
     stored = (math.log(max(length, 2)) + 2) * ROUNDOFF[dtype] + length * SMALLEST[dtype]
     return (2 * length + 16) * computed + stored
-
-
-def _is_bound(node: Node, values: Values) -> bool:
-    return all(node.operands.get(name) is None or node.operands[name] in values for name in ("weight", "bias"))
 
 
 def _operand(node: Node, name: str, values: Values) -> Floats | None:

@@ -1,4 +1,4 @@
-"""Accepted, rejected or inconclusive, with everything that led there and everything that did not."""
+"""The verdict: accepted, rejected or inconclusive, with all findings and everything that was not checked."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ EXIT_CODES: dict[Outcome, int] = {"accepted": 0, "rejected": 1, "inconclusive": 
 class Verdict:
     """The outcome of an audit.
 
-    Nothing checked is inconclusive; what could not be checked is never a pass. An advisory finding is shown and
-    decides nothing.
+    If nothing was checked, the outcome is inconclusive. A check that could not be made never counts as passed. An
+    advisory finding is shown and decides nothing.
     """
 
     findings: tuple[Finding, ...]
@@ -45,7 +45,7 @@ class Verdict:
         return tuple(finding for finding in self.findings if not finding.agrees and not finding.advisory)
 
     def to_json(self) -> dict[str, Json]:
-        """The verdict as JSON values; numbers that JSON lacks are strings."""
+        """The verdict as JSON values; infinities and NaN are strings."""
         return {
             "verdict": self.outcome,
             "findings": [finding_to_json(finding) for finding in self.findings],
@@ -69,7 +69,7 @@ def finding_to_json(finding: Finding) -> Json:
 
 
 def number(value: float) -> Json:
-    """A JSON number, or the string that stands for a non-finite one."""
+    """A JSON number, or a string for an infinity or NaN."""
     if value != value:
         return "nan"
     if value in (float("inf"), float("-inf")):

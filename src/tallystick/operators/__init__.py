@@ -1,1 +1,1 @@
-"""Operators: each one defined once, and read as types, batches, values or error bounds."""
+"""Operators: each is defined once, and the definition is read as types, batches, values or error bounds."""

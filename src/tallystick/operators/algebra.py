@@ -1,16 +1,16 @@
-"""The primitives in which the meaning of every operator is written, and what an algebra must offer.
+"""The primitives in which every operator is defined: the interface of an algebra.
 
-An operator is defined once, as a function over an algebra. Reading the same definition in different algebras gives
+An operator is defined once, as a function over an algebra. The same definition, read in different algebras, gives
 
-* `Types`: the dtypes and shapes of its results, its floating-point operations;
-* `Batches`: which axis of a result is the batch, or that examples mix;
+* `Types`: the dtypes and shapes of its results, and its floating-point operations;
+* `Batches`: which axis of a result is the batch axis, or that examples mix;
 * `Values`: its results, on NumPy, PyTorch or JAX arrays, in float64 or in the stated precision;
 * `Balls`: its results and a bound on the rounding error of any honest evaluation.
 
-Every value knows its `dtype` (a safetensors name) and its `shape`. Unless said otherwise tensor operands of one
-primitive have the same dtype, elementwise primitives broadcast as NumPy does, and a Python number beside a tensor is a
+Every value has a `dtype` (a safetensors name) and a `shape`. Unless stated otherwise, the tensor operands of a
+primitive have the same dtype, elementwise primitives broadcast as in NumPy, and a Python number next to a tensor is a
 constant of the tensor's dtype. Axes are counted from 0 and never negative. An operand that does not fit raises
-`MalformedError`: definitions are read on untrusted graphs.
+`MalformedError`, because definitions are read on untrusted graphs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Axes: TypeAlias = tuple[int, ...]
 
 
 class Typed(Protocol):
-    """Anything that has a dtype and a shape."""
+    """A value that has a dtype and a shape."""
 
     @property
     def dtype(self) -> str:
@@ -42,7 +42,7 @@ X = TypeVar("X")
 
 
 class Integers(Protocol[X]):
-    """The primitives of `Algebra` that these functions use."""
+    """The primitives of `Algebra` that functions of integers alone use."""
 
     def add(self, x: X, y: X | int) -> X:
         """I64."""
@@ -70,12 +70,12 @@ class Integers(Protocol[X]):
 
 
 class Algebra(Protocol[V]):
-    """What a definition may use."""
+    """The primitives that a definition may call."""
 
     # ---- values from nothing
 
     def full(self, shape: Sequence[int], number: Number, dtype: str) -> V:
-        """A tensor that holds `number` everywhere, rounded to `dtype`."""
+        """A tensor whose elements are all `number`, rounded to `dtype`."""
         ...
 
     def iota(self, shape: Sequence[int], axis: int, dtype: str) -> V:
@@ -85,7 +85,7 @@ class Algebra(Protocol[V]):
     # ---- one element at a time
 
     def cast(self, x: V, dtype: str) -> V:
-        """Convert: floats round to nearest even, floats to integers truncate, numbers to BOOL are `!= 0`."""
+        """Convert: floats round to nearest even, floats to integers truncate, numbers to BOOL become `x != 0`."""
         ...
 
     def neg(self, x: V) -> V:
@@ -181,7 +181,7 @@ class Algebra(Protocol[V]):
         ...
 
     def pow(self, x: V | Number, y: V | Number) -> V:
-        """Library function; |y| ≤ 3 whole is repeated multiplication, 0.5 and -0.5 are roots, at most 4 roundings."""
+        """Library function; for integers |y| ≤ 3 and for ±0.5, products and roots with at most 4 roundings."""
         ...
 
     def maximum(self, x: V, y: V | Number) -> V:
@@ -229,7 +229,7 @@ class Algebra(Protocol[V]):
         ...
 
     def where(self, condition: V, x: V | Number, y: V | Number) -> V:
-        """`x` where the BOOL `condition` holds, else `y`; at least one of both is a tensor."""
+        """`x` where the BOOL `condition` is true, else `y`; at least one of the two is a tensor."""
         ...
 
     # ---- many elements to one
@@ -265,15 +265,15 @@ class Algebra(Protocol[V]):
     def dot(self, x: V, y: V, contract: tuple[Axes, Axes], batch: tuple[Axes, Axes] = ((), ()), short: int = 0) -> V:
         """Sum of products over the `contract` axes; result axes: batch, free of `x`, free of `y`. Any order.
 
-        `short`: where operands are 16-bit floats, how many roundings to their dtype each term goes through in kernels
-        that keep partial sums in it.
+        `short`: for 16-bit float operands, the number of roundings to their dtype per term in kernels that keep partial
+        sums in this dtype.
         """
         ...
 
     # ---- moving data
 
     def reshape(self, x: V, shape: Sequence[int]) -> V:
-        """Row-major; the number of elements stays."""
+        """Row-major; the number of elements does not change."""
         ...
 
     def broadcast(self, x: V, shape: Sequence[int]) -> V:
@@ -289,7 +289,7 @@ class Algebra(Protocol[V]):
         ...
 
     def pad(self, x: V, number: Number, low: Sequence[int], high: Sequence[int], interior: Sequence[int]) -> V:
-        """`number` before, behind and between elements (StableHLO `pad`); negative `low` and `high` crop."""
+        """`number` before, after and between elements (StableHLO `pad`); negative `low` and `high` crop."""
         ...
 
     def concat(self, xs: Sequence[V], axis: int) -> V:
@@ -303,13 +303,13 @@ class Algebra(Protocol[V]):
     def take(self, x: V, indices: Sequence[V], axis: int) -> V:
         """`x[..., i0, i1, …, ...]` with integer tensors that broadcast together, for adjacent axes from `axis` on.
 
-        The broadcast shape stands in place of the indexed axes. Negative indices count from the end; an index outside
-        the side raises `MalformedError` where values are known.
+        The broadcast shape replaces the indexed axes. Negative indices count from the end; an index out of range
+        raises `MalformedError` if values are known.
         """
         ...
 
     def take_along(self, x: V, indices: V, axis: int) -> V:
-        """NumPy's `take_along_axis` with equal shapes but along `axis`."""
+        """NumPy's `take_along_axis`; the shapes are equal except along `axis`."""
         ...
 
     def scatter(self, x: V, indices: Sequence[V], axis: int, updates: V, add: bool) -> V:
@@ -323,5 +323,5 @@ class Algebra(Protocol[V]):
     # ---- precision
 
     def wide(self, x: V) -> V:
-        """`x` in the type in which kernels accumulate: F32 for F16 and BF16, otherwise unchanged. Exact."""
+        """`x` in the dtype in which kernels accumulate: F32 for F16 and BF16, otherwise unchanged. Exact."""
         ...

@@ -1,7 +1,7 @@
-"""What values are computed on: an array library, and NumPy as one.
+"""The interface of an array library on which values are computed, and its implementation for NumPy.
 
-Every library follows the Python array API standard (2025.12); `xp` is the namespace. What the standard lacks, or leaves
-to the library, has one small method. PyTorch and JAX are in `frameworks`.
+Every library follows the Python array API standard (2025.12); `xp` is the namespace. Each operation that the standard
+lacks, or leaves open, is one small method. The implementations for PyTorch and JAX are in `frameworks`.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ class ArrayLibrary(Protocol):
         ...
 
     def dtype(self, name: str) -> Any:
-        """The library's own name of a dtype; raises `UnavailableError` where it has none."""
+        """The library's dtype for this name; raises `UnavailableError` if it has none."""
         ...
 
     def quiet(self) -> contextlib.AbstractContextManager[Any]:
-        """Infinities, NaNs and wrapping integers are results like any other: no warnings within."""
+        """A context without warnings about infinities, NaNs and wrapping integers, which are valid results."""
         ...
 
     def is_known(self, x: Array) -> bool:
-        """Whether there are elements yet: a traced array has none."""
+        """Whether the elements are known; those of a traced array are not."""
         ...
 
     def asarray(self, elements: Any, dtype: str) -> Array:
-        """Numbers, or a NumPy array in storage form (bfloat16 as its bits), as an array."""
+        """An array from numbers, or from a NumPy array in storage form (bfloat16 as its bits)."""
         ...
 
     def storage(self, x: Array) -> np.ndarray[Any, Any]:
@@ -63,7 +63,7 @@ class ArrayLibrary(Protocol):
         ...
 
     def convert(self, x: Array, dtype: str) -> Array:
-        """To another dtype, as C does; from floats to integers only NumPy says what becomes of the unrepresentable."""
+        """Convert as C does; from floats to integers, only NumPy's version defines results for values out of range."""
         ...
 
     def erf(self, x: Array) -> Array:
@@ -87,13 +87,13 @@ class ArrayLibrary(Protocol):
         ...
 
     def windows(self, x: Array, axis: int, size: int, stride: int, dilation: int) -> Array:
-        """`axis` becomes the position of a sliding window, a last axis the place within it."""
+        """Sliding windows: `axis` becomes the position of the window, and a new last axis the place within it."""
         ...
 
 
 @dataclass(frozen=True)
 class _Numpy:
-    """NumPy, which follows the standard itself: what the verifier trusts."""
+    """NumPy, which follows the standard itself; the only array library that a verifier trusts."""
 
     name = "numpy"
     xp = np
@@ -116,7 +116,7 @@ class _Numpy:
         return np.asarray(x)
 
     def convert(self, x: Array, dtype: str) -> Array:
-        """NaN becomes integer 0 and the unrepresentable the nearest integer, as in XLA."""
+        """As in XLA, NaN becomes the integer 0, and a float out of range the nearest integer."""
         target = self.dtype(dtype)
         if x.dtype.kind == "f" and target.kind in "iu":
             return _saturated(x, target)
@@ -145,7 +145,8 @@ class _Numpy:
     def windows(self, x: Array, axis: int, size: int, stride: int, dilation: int) -> Array:
         span = dilation * (size - 1) + 1
         views = np.lib.stride_tricks.sliding_window_view(x, span, axis=axis)
-        return views[_every(axis, stride, views.ndim)][..., ::dilation]
+        every = tuple(slice(None, None, stride if place == axis else None) for place in range(views.ndim))
+        return views[every][..., ::dilation]
 
 
 NUMPY: Final[ArrayLibrary] = _Numpy()
@@ -157,19 +158,18 @@ def exact_float64(bits: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any
 
 
 def standard_name(name: str) -> str:
-    """What the standard calls a dtype; raises `UnavailableError` for one that it does not have."""
+    """The array API's name of a dtype; raises `UnavailableError` if it has none."""
     if name not in _STANDARD_NAMES:
         raise UnavailableError(f"no array library computes in {name[:40]!r}")
     return _STANDARD_NAMES[name]
 
 
 def _saturated(x: Array, target: np.dtype[Any]) -> Array:
-    """Bounds are compared as floats: the largest I64 and U64 are none, and the power of two above them is."""
+    """Floats clipped to the range of integers. The upper bound is the power of two above the largest integer.
+
+    The largest I64 and U64 are not floats, but the powers of two above them are.
+    """
     limits = np.iinfo(target)
     too_large, too_small = x >= float(limits.max), x <= float(limits.min)
     inside = np.where(too_large | too_small | np.isnan(x), 0, x).astype(target)
     return np.where(too_large, limits.max, np.where(too_small, limits.min, inside)).astype(target)
-
-
-def _every(axis: int, stride: int, axes: int) -> tuple[slice, ...]:
-    return tuple(slice(None, None, stride if place == axis else None) for place in range(axes))

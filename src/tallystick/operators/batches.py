@@ -1,15 +1,15 @@
-"""The reading of a definition that tells where the examples of a batch are, and refuses where they mix.
+"""The algebra that follows the examples of a batch through a definition, and refuses it if they mix.
 
-A value is the same for every example (`axis` is `None`), or its side along `axis` is `size` × `block`, and the rows
-from i·block to (i + 1)·block are what the operator gives for example i alone. `block` is 1 until a reshape merges the
-batch with the axes behind it.
+Either a value is the same for every example (`axis` is `None`), or its side along `axis` is `size` × `block`, and the
+rows from i·block to (i + 1)·block are what the operator gives for example i alone. `block` is 1 until a reshape merges
+the batch axis with the axes after it.
 
-What a definition makes from nothing is the same for every example too, but may have sides that come from the batch
-(`zeros_like(x)`). Such axes are `live`, wherever they go. They may meet the batch axis of another value if all rows are
-equal (`uniform`), and index it if each element is its own index (`counted`). They may not be summed, cut or reordered:
-all that would depend on the number of examples.
+A value that a definition makes from nothing is also the same for every example, but its sides may come from the batch
+(`zeros_like(x)`). Such axes are `live`, and stay live when they move. A live axis may meet the batch axis of another
+value if all its rows are equal (`uniform`), and index it if each element is its own index (`counted`). It may not be
+summed, cut or reordered, because the result would depend on the number of examples.
 
-The rules are sound and not complete: where no rule shows that examples stay apart, `Mixes` is raised.
+The rules are sound but not complete: if no rule shows that examples stay apart, `Mixes` is raised.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ class Batched:
 
 
 Map: TypeAlias = Callable[[int], "int | None"]
-"""Where an axis of an operand is in the result; `None` if it is not, or not row by row."""
+"""Maps an axis of an operand to the result's axis; `None` if there is none, or if rows do not correspond."""
 Operand: TypeAlias = "Batched | Number"
 
 
 @dataclass(frozen=True)
 class Note:
-    """One step of a reading, by everything that must not depend on the size of the batch.
+    """One primitive of a reading, described by everything that must not depend on the batch size.
 
-    Only the sides of `shape` along the axes `free` may, in proportion.
+    Only the sides of `shape` along the axes `free` may depend on it, in proportion.
     """
 
     what: tuple[str, ...]
@@ -73,7 +73,7 @@ class Note:
     free: frozenset[int] = frozenset()
 
     def agrees(self, alone: Note, size: int) -> bool:
-        """Whether `alone` is this step, for one of `size` examples."""
+        """Whether `alone` is the same primitive for one of `size` examples."""
         if self.what != alone.what or len(self.shape) != len(alone.shape):
             return False
         pairs = enumerate(zip(self.shape, alone.shape, strict=True))
@@ -83,8 +83,8 @@ class Note:
 class Batches(ByElement[Batched]):
     """`Algebra[Batched]` for batches of `size` examples; `sides` are the sides that hold a whole batch.
 
-    `notes` lists what was done: the result for one example is a part of the batch's only where the definition, read
-    for one example, does the same.
+    `notes` lists the primitives called. The result for one example is a part of the batch's result only if the
+    definition, read for one example, calls the same primitives.
     """
 
     def __init__(self, size: int, sides: Iterable[int] = ()) -> None:
@@ -111,7 +111,7 @@ class Batches(ByElement[Batched]):
     # ---- one element at a time
 
     def cast(self, x: Batched, dtype: str) -> Batched:
-        """Element by element; integers go on counting."""
+        """Element by element; a counted axis stays counted for integers."""
         self._note("cast", dtype)
         spec = self.types.cast(x.spec, dtype)
         return replace(x, spec=spec, counted=x.counted if dtype in {"I64", "I32"} else None)
@@ -189,7 +189,7 @@ class Batches(ByElement[Batched]):
     # ---- moving data
 
     def reshape(self, x: Batched, shape: Sequence[int]) -> Batched:
-        """The batch survives where rows of one example stay together: shown by the row-major stride of an example."""
+        """The batch axis is kept if the rows of one example stay together, as its row-major stride shows."""
         spec = self.types.reshape(x.spec, shape)
         moved = {axis: self._carried(x, spec.shape, axis, x.shape[axis] // self.size) for axis in x.live}
         live = frozenset(_found(place, x, spec)[0] for place in moved.values())
@@ -215,7 +215,8 @@ class Batches(ByElement[Batched]):
         self._note("broadcast", shape=spec.shape, free=live | {result.axis if result.axis is not None else -1})
         if result.axis is not None:
             return replace(result, live=live - {result.axis})
-        return replace(result, uniform=result.uniform | stretched, live=live, counted=self._shifted(x, new, stretched))
+        counted = None if x.counted is None or x.counted + new in stretched else x.counted + new
+        return replace(result, uniform=result.uniform | stretched, live=live, counted=counted)
 
     def transpose(self, x: Batched, axes: Sequence[int]) -> Batched:
         """The batch moves with its axis."""
@@ -253,7 +254,7 @@ class Batches(ByElement[Batched]):
         return self._result(self.types.flip(x.spec, axes), (x, _all_but(axes)))
 
     def take(self, x: Batched, indices: Sequence[Batched], axis: int) -> Batched:
-        """Indices that are the same for all, or of the batch; and rows of the batch by their own numbers."""
+        """Indices may be the same for all examples or batched; or they are the row numbers of the batch axis itself."""
         self._note("take", axis)
         spec = self.types.take(x.spec, [index.spec for index in indices], axis)
         width = len(spec.shape) - len(x.shape) + len(indices)
@@ -274,7 +275,7 @@ class Batches(ByElement[Batched]):
         return self._result(spec, (x, _all_but((axis,))), (indices, _shift(0)))
 
     def scatter(self, x: Batched, indices: Sequence[Batched], axis: int, updates: Batched, add: bool) -> Batched:
-        """Indices that are the same for all and updates of the batch; and rows of the batch by their own numbers."""
+        """As `take`: indices the same for all examples with batched updates, or the row numbers of the batch axis."""
         spec = self.types.scatter(x.spec, [index.spec for index in indices], axis, updates.spec, add)
         self._note("scatter", axis, add)
         width = len(updates.shape) - len(x.shape) + len(indices)
@@ -314,7 +315,7 @@ class Batches(ByElement[Batched]):
         return self._result(spec, (x, place))
 
     def _result(self, spec: TensorSpec, *operands: tuple[Batched, Map]) -> Batched:
-        """A result whose rows along an axis come from rows of the operands along the axes that are mapped to it."""
+        """A result whose rows along each axis come from the operands' rows along the axes mapped to it."""
         places = {(place(x.axis), x.block) for x, place in operands if x.axis is not None}
         if len(places) > 1:
             raise Mixes("the operands have their examples along different axes")
@@ -343,7 +344,7 @@ class Batches(ByElement[Batched]):
     def _own(
         self, x: Batched, indices: Sequence[Batched], axis: int, chosen: tuple[int, ...]
     ) -> tuple[int, int] | None:
-        """An axis of `x` that is indexed by its own numbers, as many as there are, and where in the chosen shape."""
+        """The axis of `x` that is indexed by all its own row numbers, and its axis in the chosen shape."""
         for i, index in enumerate(indices):
             if index.counted is None:
                 continue
@@ -353,7 +354,7 @@ class Batches(ByElement[Batched]):
         return None
 
     def _carried(self, x: Batched, shape: tuple[int, ...], axis: int, block: int) -> tuple[int, int] | None:
-        """The axis of `shape` with all examples, and how many rows of it each one has."""
+        """The axis of `shape` that holds all examples, and the number of rows of each example."""
         outer = math.prod(x.shape[:axis])
         assert x.shape[axis] == self.size * block
         for i, side in enumerate(shape):
@@ -365,9 +366,6 @@ class Batches(ByElement[Batched]):
 
     def _live(self, shape: Sequence[int]) -> frozenset[int]:
         return frozenset(i for i, side in enumerate(shape) if self.size > 1 and side in self.sides)
-
-    def _shifted(self, x: Batched, new: int, stretched: set[int]) -> int | None:
-        return None if x.counted is None or x.counted + new in stretched else x.counted + new
 
     def _note(self, name: str, *exact: object, shape: tuple[int, ...] = (), free: frozenset[int] = frozenset()) -> None:
         self.notes.append(Note((name, *map(repr, exact)), shape, free))
@@ -391,14 +389,14 @@ def _all_but(axes: Iterable[int]) -> Map:
 
 
 def _dotted(shape: tuple[int, ...], contract: Axes, batch: Axes, first: int) -> Map:
-    """The batch axes come first; the free ones stand from `first` on."""
+    """The axes of one operand of a dot in the result: batch axes come first, its free axes from `first` on."""
     free = [i for i in range(len(shape)) if i not in contract and i not in batch]
     places = {axis: i for i, axis in enumerate(batch)} | {axis: first + i for i, axis in enumerate(free)}
     return places.get
 
 
 def _marked(indices: Sequence[Batched], own: tuple[int, int] | None, axis: int) -> list[Batched]:
-    """The indices; the one that counts the rows of the batch agrees with every example."""
+    """The indices; the one that holds the row numbers of the batch is marked as uniform, as it fits every example."""
     if own is None:
         return list(indices)
     index = indices[own[0] - axis]

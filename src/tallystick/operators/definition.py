@@ -1,7 +1,7 @@
-"""An operator: its name, its parameters, its one definition; and families of them.
+"""An operator: its name, its parameters and its definition; and families of operators.
 
-The parameters of an operator are written as PyTorch writes a schema: `Tensor self, Tensor other, *, Scalar alpha=1`.
-What a node holds for each parameter is an operand (a value) or an attribute (a constant of the program).
+The parameters are written as in a schema of PyTorch: `Tensor self, Tensor other, *, Scalar alpha=1`. For each parameter
+a node holds an operand (a value) or an attribute (a constant of the program).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Parameter:
 
     @property
     def is_operand(self) -> bool:
-        """Whether nodes give a value here, rather than a constant of the program."""
+        """Whether nodes hold a value for it, and not a constant of the program."""
         return self.kind in TENSOR_KINDS
 
     def check(self, attribute: Attribute) -> None:
@@ -61,8 +61,8 @@ class Parameter:
 class Operator:
     """One operator of the allow-list.
 
-    `meaning` is one line for people, `define` the definition: a function of an algebra and of the parameters by
-    name, which returns one value or a tuple of values and `None`s.
+    `meaning` describes it in one line. `define` is the definition: a function of an algebra and of the parameters by
+    name that returns one value, or a tuple of values and `None`s.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Operator:
     def read(self, algebra: Algebra[Any], arguments: Mapping[str, Any]) -> tuple[Any, ...]:
         """The results in one algebra; `arguments` gives every parameter its value or attribute.
 
-        Raises `MalformedError` where operands or attributes do not fit together.
+        Raises `MalformedError` if operands or attributes do not fit together.
         """
         results = self.define(algebra, **arguments)
         return results if isinstance(results, tuple) else (results,)
@@ -87,12 +87,12 @@ class Operator:
 
 @dataclass
 class Family:
-    """Operators that are described in one file."""
+    """Operators that are defined in one file."""
 
     operators: dict[str, Operator] = field(default_factory=dict)
 
     def operator(self, name: str, parameters: str, meaning: str, exactness: Exactness) -> Callable[[D], D]:
-        """Add the decorated definition under `name`; several decorators give one definition several names."""
+        """A decorator that adds a definition under `name`; several of them give one definition several names."""
 
         def added(define: D) -> D:
             assert name not in self.operators, f"{name} is described twice"

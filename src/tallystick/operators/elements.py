@@ -1,4 +1,4 @@
-"""The primitives that work one element at a time, for algebras that read all of them by one rule."""
+"""The primitives that work one element at a time, for algebras that treat all of them by one rule."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Binary(Protocol[R]):
 
 
 class ByElement(ABC, Generic[V]):
-    """The elementwise part of an `Algebra[V]`: every primitive that is annotated here is `_by_element` of its name."""
+    """The elementwise part of an `Algebra[V]`: every primitive annotated here calls `_by_element` with its name."""
 
     neg: Unary[V]
     abs: Unary[V]

@@ -1,9 +1,9 @@
-"""Engines that are known to lie outside the bounds: what judges consult before they accuse.
+"""Engines that are known to exceed bounds; judges of openings read this table before they reject a result.
 
-An opening says which engine computed it. Where that engine is known to leave the bound of an operator, a result outside
-it is no evidence against anybody: the judge says so and the verdict is inconclusive. Naming such an engine gains a
-prover nothing but that: what lies inside its bound is judged as ever, and what lies outside is never accepted. A
-dispute has to end with a loser, so its referee does not read this table: docs/bounds.md.
+An opening names the engine that computed it. If that engine is known to exceed the bound of an operator, a result
+beyond the bound is not evidence against the prover: the judge says so, and the verdict is inconclusive. A prover that
+falsely names such an engine gains no more than this: results inside the bound are judged as usual, and results beyond
+it are never accepted. A dispute must end with a loser, so its referee does not read this table: docs/bounds.md.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Outside:
-    """One line of the table: results of `dtypes` of these operators (of all, where empty) by an engine.
+    """One line of the table: results with `dtypes` of these operators (of all if empty) by an engine.
 
-    `factor` is the largest error ÷ radius that was measured with `version`; others were not tried and count as alike.
+    `factor` is the largest error ÷ radius measured with `version`. Other versions were not measured and are treated the
+    same.
     """
 
     engine: str
@@ -47,7 +48,7 @@ OUTSIDE: Final = (
 
 
 def outside(engine: str | None, operator: str, dtype: str) -> Outside | None:
-    """The line of the table about a result of `dtype` of this operator, if there is one."""
+    """The line of the table about a result with `dtype` of this operator, or `None`."""
     return next(
         (each for each in lines_of(engine) if dtype in each.dtypes and operator in (each.operators or {operator})), None
     )

@@ -1,6 +1,6 @@
-"""Which module defines which operator: what lets a verifier load no other.
+"""Which module defines which operator, so that a verifier loads only the modules it needs.
 
-A family that is not named here is not on the allow-list; a test holds the table to what the modules define.
+A family that is not listed here is not on the allow-list. A test compares the table with the modules.
 """
 
 from __future__ import annotations
@@ -180,6 +180,6 @@ FAMILIES: Final[Mapping[str, str]] = {
         tally.softmax_weights
     """,
 }
-"""The names of its operators by module."""
+"""The names of the operators by module."""
 HOMES: Final[Mapping[str, str]] = {name: module for module, names in FAMILIES.items() for name in names.split()}
-"""The module by the name of an operator."""
+"""The module by operator name."""

@@ -1,8 +1,8 @@
-"""How far from exact the elementary functions of honest libraries are, in units in the last place.
+"""Error bounds of the elementary functions in honest libraries, in units in the last place.
 
-A figure U says |computed − exact| ≤ U ulp(exact) + A, in the dtype in which the function is computed; A is 0 but within
-some fused kernels. Figures of `ANY` hold for every engine; a device that states its library can be held to smaller
-ones. Where the figures come from, and what was measured, is written in docs/bounds.md and held by a test.
+A figure U means |computed − exact| ≤ U ulp(exact) + A, in the dtype in which the function is computed; A is 0 except in
+some fused kernels. The figures of `ANY` hold for every engine. For a device that states its library, smaller figures
+can be used. docs/bounds.md gives the sources and measurements of the figures, and a test checks them.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Final
 
 @dataclass(frozen=True)
 class MathLibrary:
-    """Figures by function: in units in the last place, and absolute where there are such."""
+    """Figures by function: in units in the last place, and absolute errors if there are any."""
 
     name: str
     ulps: Mapping[str, float]
     absolute: Mapping[str, float] = field(default_factory=dict)
 
     def within(self, operator: str, is_short: bool) -> MathLibrary:
-        """The figures inside the kernels of one operator: fused and 16-bit ones have cheaper functions.
+        """The figures inside the kernels of one operator; fused and 16-bit kernels use cheaper functions.
 
-        oneDNN's gelu, and kernels for 16-bit floats, have an error function that is as close as Abramowitz & Stegun
-        7.1.26, 1.5e-7. What exponentials of fused attention may be is part of its definition.
+        The error function in oneDNN's gelu and in kernels for 16-bit floats has the error of Abramowitz & Stegun
+        7.1.26, 1.5e-7. The error of exponentials in fused attention is part of its definition.
         """
         return replace(self, absolute={"erf": 2.0**-21}) if is_short or "gelu" in operator else self
 
@@ -52,11 +52,11 @@ VECTOR: Final = MathLibrary(
     {**ANY.ulps}
     | {"exp": 1.5, "expm1": 1.5, "log": 1.5, "log1p": 1.5, "sin": 1.5, "cos": 1.5, "tanh": 1.5, "erf": 1.5, "pow": 1.5},
 )
-"""SLEEF's and MKL's functions of 1.0 ulp, with which PyTorch computes on CPUs."""
+"""The functions of SLEEF and MKL with 1.0 ulp, which PyTorch uses on CPUs."""
 
 FUSED_EXPONENTIAL: Final = {"F16": 8192, "BF16": 8192, "F32": 16, "F64": 16}
-"""What the relative error of an exponential inside fused attention may be beside the library's own.
+"""The allowed relative error of an exponential inside fused attention, in addition to that of the library.
 
-In units of 2⁻²⁴ (of 2⁻⁵³ in F64). Of PyTorch's, at most 7 units were measured in F32; for F16 and BF16, whose weights
-are rounded next, at most 6,540 on AVX-512.
+In units of 2⁻²⁴ (of 2⁻⁵³ in F64). In PyTorch, at most 7 units were measured for F32, and at most 6,540 on AVX-512 for
+F16 and BF16, whose weights are rounded next.
 """

@@ -1,8 +1,8 @@
-"""In which formats an honest evaluation holds its numbers: three separate terms of every bound.
+"""The formats in which an honest evaluation holds its numbers; they enter every bound as three separate terms.
 
-*Storage* is the nominal dtype of a tensor, *products* the format to which operands of a contraction are rounded before
-they are multiplied (TF32), *accumulation* the format of running sums. A value of dtype `d` carries the unit roundoff of
-`d`; definitions widen 16-bit floats to F32 before they compute and round once at the end.
+*Storage* is the nominal dtype of a tensor. *Products* is the format to which operands of a contraction are rounded
+before they are multiplied (TF32). *Accumulation* is the format of running sums. A value of dtype `d` has the unit
+roundoff of `d`; definitions widen 16-bit floats to F32, compute, and round once at the end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tallystick.errors import MalformedError
 
 @dataclass(frozen=True)
 class Format:
-    """A binary floating-point format: significand bits with the hidden one, and the range of normal exponents."""
+    """A binary floating-point format: significand bits including the hidden one, and the range of normal exponents."""
 
     bits: int
     exponent_min: int
@@ -29,12 +29,12 @@ class Format:
 
     @property
     def smallest_normal(self) -> float:
-        """Below it, numbers are subnormal, and flushed to zero by some processors."""
+        """The smallest normal number; smaller ones are subnormal, and some processors flush them to zero."""
         return float(2.0**self.exponent_min)
 
     @property
     def half_step(self) -> float:
-        """What rounding among the subnormal numbers changes at most."""
+        """The largest change by rounding among the subnormal numbers."""
         return float(max(2.0 ** (self.exponent_min - self.bits), 2.0**-1074))
 
     @property
@@ -54,17 +54,17 @@ FORMATS: Final[Mapping[str, Format]] = {
 
 SHORT: Final = frozenset({"BF16", "F16"})
 REFERENCE: Final = FORMATS["F64"]
-"""The format in which the verifier itself computes."""
+"""The format of the verifier's own computation."""
 
 
 @dataclass(frozen=True)
 class Precision:
-    """How a stated device departs from plain arithmetic in the nominal dtypes; the default does not.
+    """How a stated device differs from plain arithmetic in the nominal dtypes; by default not at all.
 
     `products` and `accumulation` name a format, or are `None` for that of the operands. With `flush`, subnormal
-    numbers (F16 excepted) may be read and written as zero, as XLA and many GPU kernels do. Unless it `widens`, a
-    kernel for F16 or BF16 may round every intermediate result to that type, and not only the last one; running sums
-    are F32 all the same, save the partial ones that a definition calls `short` (`Algebra.dot`).
+    numbers (F16 excepted) may be read and written as zero, as in XLA and many GPU kernels. If `widens` is false, a
+    kernel for F16 or BF16 may round every intermediate result to that dtype, not only the last one. Even then running
+    sums are F32, except for the partial sums that a definition marks as `short` (`Algebra.dot`).
     """
 
     products: str | None = None
@@ -84,17 +84,17 @@ class Precision:
         return stated if stated.bits < nominal.bits else nominal
 
     def multiplier(self, dtype: str) -> Format | None:
-        """The format to which operands of a contraction are rounded, where it is narrower than `dtype`."""
+        """The format to which operands of a contraction are rounded; `None` unless it is narrower than `dtype`."""
         stated = FORMATS[self.products or dtype]
         return stated if stated.bits < FORMATS[dtype].bits else None
 
     def underflow(self, dtype: str) -> float:
-        """The most that one rounding to `dtype` changes a result too small for its unit roundoff."""
+        """The largest change by one rounding to `dtype` of a result that is too small for its unit roundoff."""
         form = FORMATS[dtype]
         return form.smallest_normal if self._flushes(dtype) else form.half_step
 
     def read_as_zero(self, dtype: str) -> float:
-        """Operands of `dtype` below this magnitude may be taken for zero; 0 where none may."""
+        """Operands of `dtype` below this magnitude may be read as zero; 0 if none may."""
         return FORMATS[dtype].smallest_normal if self._flushes(dtype) else 0.0
 
     def _flushes(self, dtype: str) -> bool:
@@ -103,9 +103,9 @@ class Precision:
 
 PLAIN: Final = Precision()
 STEPWISE: Final = Precision(widens=False)
-"""What PyTorch's kernels on CPUs do with F16 and BF16: some compute in F32, some round after every step."""
+"""PyTorch's kernels for F16 and BF16 on CPUs: some compute in F32, some round after every step."""
 UNSTATED: Final = STEPWISE
-"""What a judge assumes of a device about which its verifier states nothing: no honest kernel may be outside."""
+"""The assumption about a device if the verifier states nothing: it covers every honest kernel."""
 TENSOR_FLOAT: Final = Precision(products="TF32")
 BFLOAT_PRODUCTS: Final = Precision(products="BF16")
 HALF_SUMS: Final = Precision(accumulation="F16")

@@ -1,4 +1,4 @@
-"""The allow-list: every operator that a graph may hold, by its name; a family is loaded when it is asked for."""
+"""The allow-list: every operator that a graph may hold, by name; a family is loaded at the first use of one of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tallystick.operators.families import HOMES
 
 
 class AllowList(Mapping[str, Operator]):
-    """All operators by sorted name; an operator loads the module that defines it, and names load none."""
+    """All operators by sorted name; a look-up loads the module that defines the operator, listing names loads none."""
 
     def __getitem__(self, name: str) -> Operator:
         """The operator of this name; raises `KeyError` for one that is not listed."""

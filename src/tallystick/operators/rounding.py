@@ -1,10 +1,12 @@
-"""Three models of rounding: how much a sum of k terms may differ from the exact one.
+"""Three models of rounding: bounds on how much a computed sum of k terms may differ from the exact one.
 
-* `Deterministic`: γ_k Σ|t|, whatever the data and the order (Higham 2002, §3.1). No assumption beyond IEEE 754.
-* `Probabilistic(λ)`: γ̃_k(λ) Σ|t|, if rounding errors have mean zero given the earlier ones (Higham & Mary 2019).
-* `Variance(λ, summation)`: from ‖t‖₂, if also the terms about their mean have random signs, and the tree is as stated.
+* `Deterministic`: γ_k Σ|t|, whatever the data and the order (Higham 2002, §3.1). Assumes only IEEE 754.
+* `Probabilistic(λ)`: γ̃_k(λ) Σ|t|. Assumes that rounding errors have mean zero given the earlier ones (Higham & Mary
+  2019).
+* `Variance(λ, summation)`: from ‖t‖₂. Assumes in addition that the terms minus their mean have random signs, and that
+  the summation tree is the stated one.
 
-All hold for one element of a result with the stated confidence; docs/bounds.md has the derivations.
+Each bound holds for one element of a result with the stated confidence. The derivations are in docs/bounds.md.
 """
 
 from __future__ import annotations
@@ -27,11 +29,11 @@ RESCALED_TILE: Final = 64
 class RoundedSums:
     """Sums of `terms` terms each, as arrays of one library.
 
-    `value` is the exact sum, `magnitude` bounds Σ|t|, `norm()` bounds ‖t‖₂, over the terms as an honest evaluation has
-    them. `unit` is the unit roundoff of the running sum. `products` says that each term is itself a rounded product,
-    `plain` that the sum is all that the operator does, `rescaling` how many roundings each further tile of
-    `RESCALED_TILE` terms costs a running sum that is rescaled, `short` how many roundings to a 16-bit type each term
-    goes through where kernels keep partial sums in it: bounded in the worst case under every model.
+    `value` is the exact sum; `magnitude` bounds Σ|t| and `norm()` bounds ‖t‖₂ over the terms of an honest evaluation.
+    `unit` is the unit roundoff of the running sum. `products` means that each term is itself a rounded product, `plain`
+    that the operator computes nothing but the sum. `rescaling` is the number of roundings of a rescaled running sum for
+    each further tile of `RESCALED_TILE` terms. `short` is the number of roundings per term to a 16-bit dtype, in
+    kernels that keep partial sums in it; every model bounds these in the worst case.
     """
 
     terms: Any
@@ -46,27 +48,27 @@ class RoundedSums:
 
     @property
     def roundings(self) -> Any:
-        """The most roundings that one term goes through."""
+        """The largest number of roundings of one term."""
         return np.maximum(np.asarray(self.terms, np.float64) - 1, 0) + self.products + self.rescalings
 
     @property
     def rescalings(self) -> Any:
-        """Roundings of whole running sums, between tiles."""
+        """The number of roundings of whole running sums, between tiles."""
         tiles = np.ceil(np.asarray(self.terms, np.float64) / RESCALED_TILE)
         return self.rescaling * np.maximum(tiles - 1, 0)
 
 
 class Model(Protocol):
-    """What is assumed of rounding errors."""
+    """A model of rounding errors."""
 
     @property
     def name(self) -> str:
-        """For tables."""
+        """A short name, for tables."""
         ...
 
     @property
     def failure(self) -> float:
-        """The probability that one element leaves its bound although the evaluation is honest, at most."""
+        """An upper bound on the probability that one element of an honest evaluation exceeds its bound."""
         ...
 
     def spread(self, sums: RoundedSums, library: ArrayLibrary) -> Any:
@@ -82,7 +84,7 @@ class Deterministic:
     failure: float = 0.0
 
     def spread(self, sums: RoundedSums, library: ArrayLibrary) -> Any:
-        """γ_k Σ|t|, infinite from ku = 1 on."""
+        """γ_k Σ|t|; infinite if ku ≥ 1."""
         return lifted(library, worst_factor(sums.roundings, sums.unit)) * sums.magnitude
 
 
@@ -102,7 +104,7 @@ class Probabilistic:
         return 2 * math.exp(-((self.confidence * (1 - 2.0**-8)) ** 2) / 2)
 
     def spread(self, sums: RoundedSums, library: ArrayLibrary) -> Any:
-        """γ̃_k(λ) Σ|t|, or γ_k Σ|t| where that is less."""
+        """γ̃_k(λ) Σ|t|, or γ_k Σ|t| if that is smaller."""
         k, u = sums.roundings, sums.unit
         likely = np.expm1(np.minimum(self.confidence * np.sqrt(k) * u + k * u**2 / (1 - u), 700.0))
         likely = likely + worst_factor(k, 0.0)
@@ -124,7 +126,7 @@ class Variance:
         return 6 * math.exp(-(self.confidence**2) / 2)
 
     def spread(self, sums: RoundedSums, library: ArrayLibrary) -> Any:
-        """The sum of both parts and of what rounding adds to partial sums, or γ_k Σ|t| where that is less."""
+        """The sum of both parts and of the second-order terms, or γ_k Σ|t| if that is smaller."""
         summation = self.plain if sums.plain else self.summation
         tree = summation.tree(sums.terms, sums.products)
         k, size = np.maximum(np.asarray(sums.terms, np.float64), 1.0), abs(sums.value)
@@ -146,12 +148,12 @@ class Variance:
 
 
 def worst_factor(roundings: Any, unit: float) -> Any:
-    """γ_k of an honest evaluation and γ_k of the reference's own sums, 2⁻⁵³; infinite from ku = 1 on."""
+    """γ_k of an honest evaluation plus γ_k of the reference's own sums, with u = 2⁻⁵³; infinite if ku ≥ 1."""
     return _gamma(roundings, unit) + _gamma(roundings, REFERENCE.unit)
 
 
 def lifted(library: ArrayLibrary, numbers: Any) -> Any:
-    """Numbers of NumPy's for arithmetic with arrays of `library`."""
+    """NumPy numbers, converted for arithmetic with arrays of `library`."""
     return float(numbers) if np.ndim(numbers) == 0 else library.asarray(numbers, "F64")
 
 

@@ -1,4 +1,4 @@
-"""Whether an operator gives one example alone what it gives it in a batch, and with which attributes."""
+"""Whether an operator gives the same results for one example alone as in a batch, and with which attributes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tallystick.operators.types import Types
 from tallystick.tensors.spec import TensorSpec
 
 SHAPES: Final = frozenset({"size", "shape", "input_size", "input_sizes", "limit_indices"})
-"""Parameters that state the sides of a result, or how far they reach; along the batch one example has its own."""
+"""Parameters that hold sides or ends of a result; along the batch axis, one example needs its own."""
 COUNTS: Final = frozenset({"N"})
-"""Parameters that state the size of the batch."""
+"""Parameters that hold the batch size."""
 
 
 @dataclass(frozen=True)
 class Separated:
-    """Where the examples are in the results, and the attributes for one example alone."""
+    """The results with their batch axes, and the attributes for one example alone."""
 
     results: tuple[Batched | None, ...]
     attributes: Mapping[str, Any]
@@ -29,11 +29,12 @@ class Separated:
 def separated(operator: Operator, arguments: Mapping[str, Any], size: int) -> Separated:
     """Read a node on operands that are `Batched`, for batches of `size`.
 
-    For every example i: if each operand with a batch axis is replaced by its rows of example i, each operand with
-    `live` axes by what `alone` says, and the attributes by those that are returned, then the results are the rows of
-    example i of the results. Without an operand that has a batch axis nothing changes, and no result has one.
+    The following holds for every example i. Replace each operand with a batch axis by its rows of example i, each
+    operand with `live` axes by the one that `alone` describes, and the attributes by the returned ones. Then the
+    results are the rows of example i of the original results. If no operand has a batch axis, nothing changes and no
+    result has one.
 
-    Raises `Mixes` where that cannot be shown, `MalformedError` where operands or attributes do not fit.
+    Raises `Mixes` if this cannot be shown, `MalformedError` if operands or attributes do not fit.
     """
     attributes = {each.name: arguments[each.name] for each in operator.parameters if not each.is_operand}
     if not any(each.axis is not None for each in _operands(operator, arguments)):
@@ -51,10 +52,10 @@ def separated(operator: Operator, arguments: Mapping[str, Any], size: int) -> Se
 
 
 def alone(x: Batched, size: int) -> TensorSpec:
-    """What stands for `x` when one example is computed alone.
+    """The spec that replaces `x` when one example is computed alone.
 
-    Along the batch axis the rows of the example; along live axes of a value that is the same for every example the
-    first rows, as many as one example has, where rows are equal or counted.
+    Along the batch axis: the rows of the example. Along live axes of a value that is the same for every example: the
+    first rows, as many as one example has, if rows are equal or counted.
     """
     sides = list(x.shape)
     for axis in range(len(sides)):
@@ -66,7 +67,7 @@ def alone(x: Batched, size: int) -> TensorSpec:
 def agree(
     whole: Batches, results: tuple[Batched | None, ...], single: Batches, singles: tuple[Batched | None, ...]
 ) -> bool:
-    """Whether a definition read for one example took the steps it took for the batch, to results that are parts."""
+    """Whether a definition called the same primitives for one example as for the batch, and its results are parts."""
     if len(results) != len(singles) or len(whole.notes) != len(single.notes):
         return False
     steps = zip(whole.notes, single.notes, strict=True)
@@ -79,16 +80,15 @@ def _shared(operator: Operator, arguments: Mapping[str, Any], size: int) -> tupl
     """Results that are the same for every example, with what is known of their rows."""
     try:
         results = _read(operator, arguments, size)[1]
-        return tuple(None if each is None else _settled(each) for each in results)
+        # Only rows that are equal or counted may be cut for one example; along other axes it reads the whole value.
+        return tuple(
+            None if each is None else replace(each, live=each.live & (each.uniform | {each.counted}))
+            for each in results
+        )
     except Mixes:
         specs = {name: _mapped(value, 0) for name, value in arguments.items()}
         plain = operator.read(Types(), {name: _spec(value) for name, value in specs.items()})
         return tuple(None if spec is None else Batched(spec) for spec in plain)
-
-
-def _settled(x: Batched) -> Batched:
-    """What one example reads as it is, where neither equal nor counted rows allow for less."""
-    return replace(x, live=x.live & (x.uniform | {x.counted}))
 
 
 def _read(operator: Operator, arguments: Mapping[str, Any], size: int) -> tuple[Batches, tuple[Batched | None, ...]]:

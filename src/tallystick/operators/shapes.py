@@ -1,4 +1,4 @@
-"""Shape rules of the primitives: what comes out of which sides, or `MalformedError`; nothing is allocated."""
+"""Shape rules of the primitives: the shapes of results, or `MalformedError`; nothing is allocated."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def sliced(shape: Shape, starts: Sequence[int], stops: Sequence[int], steps: Seq
 
 
 def padded(shape: Shape, low: Sequence[int], high: Sequence[int], interior: Sequence[int]) -> Shape:
-    """StableHLO `pad`: interior first, then both edges, of which negative ones crop."""
+    """The shape after StableHLO `pad`: interior first, then both edges; negative edges crop."""
     check_lengths(shape, low, high, interior)
     if any(gap < 0 for gap in interior):
         raise MalformedError(f"interior padding {shown(interior)} is negative")
@@ -149,6 +149,6 @@ def check_number(number: Number, dtype: str) -> None:
 
 
 def shown(numbers: object) -> str:
-    """Numbers on one line, cut where they are many."""
+    """Numbers as text of at most 101 characters."""
     text = str(list(numbers) if isinstance(numbers, tuple) else numbers)
     return text if len(text) <= 100 else f"{text[:100]}…"

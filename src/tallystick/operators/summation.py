@@ -1,8 +1,8 @@
-"""How the terms of a sum are put together: numbers of the summation tree that the variance bound needs.
+"""The order in which the terms of a sum are added: the numbers of the summation tree that the variance bound needs.
 
-Let a tree over k leaves have an inner node for every addition. `Summation` assumes chains: blocks of at most `block`
-terms are added one after the other, then the block sums one after the other; a tree with shorter paths only gains.
-Derivations are in docs/bounds.md.
+A tree over k leaves has an inner node for every addition. `Summation` assumes chains: the terms of each block of at
+most `block` terms are added one after the other, and then the block sums. A tree with shorter paths has a smaller
+error. Derivations are in docs/bounds.md.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Count = npt.NDArray[np.float64]
 class Tree:
     """Numbers of one tree, for each of several k.
 
-    `depth` is the mean number of roundings a term goes through, `peak` the largest eigenvalue of the matrix "additions
-    that terms i and j share" divided by k, `coherent` the norm of the subtree sizes divided by k.
+    `depth` is the mean number of roundings of a term. `peak` is the largest eigenvalue, divided by k, of the matrix of
+    the numbers of additions that terms i and j share. `coherent` is the norm of the subtree sizes divided by k.
     """
 
     depth: Count
@@ -32,9 +32,9 @@ class Tree:
 
 @dataclass(frozen=True)
 class Summation:
-    """Chains of at most `block` terms, then chains of at most `outer` sums, again and again; `None` is one chain.
+    """Chains of at most `block` terms, then chains of at most `outer` sums, repeatedly; `None` is one chain.
 
-    Where there are several levels of `outer`, those outside are full.
+    If there are several levels of `outer`, the outermost ones are full.
     """
 
     block: int | None = None
@@ -67,7 +67,7 @@ class Summation:
 ANY_ORDER: Final = Summation()
 BLOCKED: Final = Summation(256)
 CASCADE: Final = Summation(16, 16)
-"""PyTorch's kernels for plain sums: at most 16 steps to a partial sum, 16 of them to the next one, 16 lanes at last."""
+"""PyTorch's kernels for plain sums: at most 16 terms to a partial sum, 16 of these to the next, finally 16 lanes."""
 
 
 def growth(tree: Tree, confidence: float) -> Count:

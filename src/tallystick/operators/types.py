@@ -1,13 +1,13 @@
-"""The reading of a definition that derives dtypes and shapes, and counts; it allocates nothing.
+"""The algebra that derives the dtypes and shapes of a definition and counts its costs; it allocates nothing.
 
-Counted are
+The counts are
 
 * `flops`: floating-point operations. A multiply-add is 2, each other arithmetic operation or library function on a
   float is 1 per element of its result, a sum of n elements is n. Comparisons, choices, conversions, moves and
   integers are 0.
-* `bytes_moved`: what an evaluation that keeps every intermediate reads and writes. Views (reshape, broadcast,
+* `bytes_moved`: the bytes read and written by an evaluation that stores every intermediate. Views (reshape, broadcast,
   transpose, slice, windows) are 0.
-* `largest_bytes`: the largest intermediate, views included: an engine may have to write them out.
+* `largest_bytes`: the largest intermediate, including views, because an engine may have to store them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tallystick.operators.shapes import COMPUTED, FLOATS, INTEGERS, NUMBERS, che
 from tallystick.tensors.spec import TensorSpec
 
 BYTES_MAX: Final = 1 << 40
-"""No intermediate of an operator may be larger, unless a caller says otherwise."""
+"""The default limit on the bytes of one intermediate of an operator."""
 
 Operand = TensorSpec | Number
 
@@ -57,7 +57,7 @@ class Types:
     # ---- one element at a time
 
     def cast(self, x: TensorSpec, dtype: str) -> TensorSpec:
-        """Any dtype that is computed with to any other; costs nothing where it stays."""
+        """From any dtype to any other; costs nothing if the dtype does not change."""
         kept = self._made(x.dtype, x.shape)
         return kept if dtype == x.dtype else self._written(self._made(dtype, x.shape), x)
 
@@ -285,7 +285,7 @@ class Types:
         return self._computed(result, x, y)
 
     def _together(self, x: Operand, y: Operand) -> TensorSpec:
-        """What two operands broadcast to, before an operation; a constant takes the other's dtype."""
+        """The spec to which two operands broadcast before an operation; a constant takes the other's dtype."""
         tensors = [each for each in (x, y) if isinstance(each, TensorSpec)]
         if not tensors:
             raise MalformedError("both operands are constants")

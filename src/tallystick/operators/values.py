@@ -3,9 +3,9 @@
     Values(NUMPY, "F64")    the verifier's reference: exact definitions in float64
     Values(JAX, None)       the same definitions in the dtypes that they state
 
-In the reference every float is held and computed in float64, whatever its dtype: conversions to narrower floats do not
-round, so that what is left between a reference and a kernel is the kernel's own rounding. Constants of a definition
-are rounded to their dtype, as they are in every kernel. Integers wrap at the width of their dtype.
+In the reference every float is stored and computed in float64, whatever its dtype. Conversions to narrower floats do
+not round, so that a kernel differs from the reference only by the kernel's own rounding. Constants of a definition are
+rounded to their dtype, as in every kernel. Integers wrap at the width of their dtype.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _WIDE: Final = {"F16": "F32", "BF16": "F32"}
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """An array and the dtype that its elements stand for, which in the reference is not the dtype they are held in."""
+    """An array and its nominal dtype; in the reference the array stores every float in float64 all the same."""
 
     array: Array
     dtype: str
@@ -53,11 +53,11 @@ Operand: TypeAlias = "Value | Number"
 
 @dataclass(frozen=True)
 class Values:
-    """The algebra of arrays. `working` is the dtype in which all floats are held: `F64`, or `None` for their own.
+    """The algebra of arrays. `working` is the dtype in which all floats are stored: `F64`, or `None` for their own.
 
-    Every method raises `MalformedError` for operands that do not fit, for an index outside a side and for an integer
-    divided by 0 (unless the array is traced and its elements are not known), and `UnavailableError` for a dtype that
-    the library does not compute in.
+    Every method raises `MalformedError` for operands that do not fit, for an index out of range and for an integer
+    divided by 0 (unless the array is traced, so that its elements are unknown), and `UnavailableError` for a dtype in
+    which the library cannot compute.
     """
 
     library: ArrayLibrary
@@ -73,7 +73,7 @@ class Values:
         return Value(self.library.asarray(tensor.array(), tensor.dtype), tensor.dtype)
 
     def unload(self, value: Value) -> Tensor:
-        """A tensor in the dtype in which the elements are held."""
+        """A tensor in the dtype in which the elements are stored."""
         array = self.library.storage(value.array)
         return Tensor.of(array, "BF16" if self._held(value.dtype) == "BF16" else dtype_of(array.dtype))
 
@@ -94,7 +94,7 @@ class Values:
     # ---- one element at a time
 
     def cast(self, x: Value, dtype: str) -> Value:
-        """See `Algebra.cast`; in the reference, to narrower floats without rounding."""
+        """See `Algebra.cast`; the reference does not round to narrower floats."""
         if dtype == "BOOL" and x.dtype != "BOOL":
             return self.compare(x, 0, "ne")
         if self._held(dtype) == self._held(x.dtype):
@@ -243,11 +243,11 @@ class Values:
         return self._each("bitwise_invert", x)
 
     def shift_left(self, x: Value, y: Operand) -> Value:
-        """See `Algebra.shift_left`; 0 where `y` is no place of the integer."""
+        """See `Algebra.shift_left`; 0 if `y` is negative or at least the width of the integer."""
         return self._shifted("bitwise_left_shift", x, y)
 
     def shift_right(self, x: Value, y: Operand) -> Value:
-        """See `Algebra.shift_right`; the sign, everywhere, where `y` is no place of the integer."""
+        """See `Algebra.shift_right`; the sign in every bit if `y` is negative or at least the width of the integer."""
         return self._shifted("bitwise_right_shift", x, y)
 
     def where(self, condition: Value, x: Operand, y: Operand) -> Value:
@@ -267,11 +267,11 @@ class Values:
         return self._reduced("prod", x, axes, keep, dtype=x.array.dtype)
 
     def max(self, x: Value, axes: Axes, keep: bool = False) -> Value:
-        """See `Algebra.max`; raises `MalformedError` for no elements, unless they are BOOL."""
+        """See `Algebra.max`; raises `MalformedError` over no elements, except for BOOL."""
         return self._extreme("any" if x.dtype == "BOOL" else "max", x, axes, keep)
 
     def min(self, x: Value, axes: Axes, keep: bool = False) -> Value:
-        """See `Algebra.min`; raises `MalformedError` for no elements, unless they are BOOL."""
+        """See `Algebra.min`; raises `MalformedError` over no elements, except for BOOL."""
         return self._extreme("all" if x.dtype == "BOOL" else "min", x, axes, keep)
 
     def argmax(self, x: Value, axis: int, keep: bool = False) -> Value:
@@ -371,7 +371,7 @@ class Values:
         return self._made(self.library.xp.take_along_axis, x.dtype, x.array, wide, axis=axis)
 
     def scatter(self, x: Value, indices: Sequence[Value], axis: int, updates: Value, add: bool) -> Value:
-        """See `Algebra.scatter`; where several updates are written to one place, which one stays is not defined."""
+        """See `Algebra.scatter`; of several updates written to one place, it is not defined which one stays."""
         index = self._index(x, indices, axis)
         if updates.dtype != x.dtype:
             raise MalformedError(f"{updates.dtype} scattered into {x.dtype}")
@@ -401,7 +401,7 @@ class Values:
     # ---- how
 
     def _held(self, dtype: str) -> str:
-        """The dtype of the arrays that hold elements of `dtype`."""
+        """The dtype of the arrays that store elements of `dtype`."""
         return self.working if self.working is not None and dtype in FLOATS else dtype
 
     def _made(self, function: Callable[..., Array], into: str, *arguments: Any, **named: Any) -> Value:
@@ -440,11 +440,9 @@ class Values:
         if not x.dtype.startswith("U"):
             inside = self.logical_and(inside, self.compare(places, 0, "ge"))
         shifted = self._both(name, x, self.where(inside, places, 0))
-        return self.where(inside, shifted, self._emptied(name, x, bits))
-
-    def _emptied(self, name: str, x: Value, bits: int) -> Operand:
-        """What is left when every bit is shifted out."""
-        return 0 if name == "bitwise_left_shift" or x.dtype.startswith("U") else self._both(name, x, bits - 1)
+        if name == "bitwise_left_shift" or x.dtype.startswith("U"):
+            return self.where(inside, shifted, 0)
+        return self.where(inside, shifted, self._both(name, x, bits - 1))  # the sign, when all bits are shifted out
 
     def _reduced(self, name: str, x: Value, axes: Axes, keep: bool, **named: Any) -> Value:
         _check_axes(x, axes)
@@ -482,7 +480,7 @@ class Values:
         return self._along(apart, axis, 0, -between)
 
     def _along(self, x: Value, axis: int, start: int, end: int) -> Value:
-        """`x` from `start` to `end` places before the last along `axis`."""
+        """`x[start : side + end]` along `axis`; raises `MalformedError` if this range is negative."""
         stop = x.shape[axis] + end
         if start > stop:
             raise MalformedError(f"{x.shape} is cropped away along axis {axis}")
@@ -524,7 +522,7 @@ _ROOTS_AND_PRODUCTS: Final[Mapping[float, Callable[[Values, Value], Value]]] = {
 
 
 def _rounded(number: Number, dtype: str, held: str) -> Any:
-    """`number` as an element of `dtype`, in the storage form of `held`."""
+    """`number` rounded to `dtype`, in the storage form of `held`."""
     if dtype == "BOOL":
         return bool(number)
     if dtype not in FLOATS:

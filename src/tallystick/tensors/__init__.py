@@ -1,1 +1,1 @@
-"""Tensors, their bytes, their digests and the files they are kept in."""
+"""Tensors, their bytes, their digests and their files."""

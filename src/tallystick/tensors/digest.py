@@ -1,4 +1,7 @@
-"""Tensor and state digests: Merkle roots over 1 MiB chunks, computed by all cores and partially openable."""
+"""Tensor and state digests: Merkle roots over 1 MiB chunks, hashed on all cores.
+
+Because of the tree, one chunk can be proved without the rest of the tensor.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,10 @@ from tallystick.commitments.tree import LEAF_PREFIX, Hash, leaf_hash, tree_root
 from tallystick.tensors.tensor import State, Tensor
 
 CHUNK_BYTES: Final = 1 << 20
-GROUP_BYTES: Final = 16 << 20  # what one thread is handed at a time; with less, threads wait for each other
+GROUP_BYTES: Final = 16 << 20  # one job of a thread; with smaller jobs threads wait for each other
 
 Release: TypeAlias = Callable[[str, int, int], None]
-"""Told that the bytes from … to … of the tensor of this name will not be read again."""
+"""Called with a tensor's name, begin and end when these of its bytes have been hashed: they are not read again."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class TensorDigest:
 
     @property
     def header(self) -> bytes:
-        """Leaf 0: what the bytes mean."""
+        """Leaf 0, canonical JSON: dtype, shape and chunk size."""
         return encode({"chunk_bytes": CHUNK_BYTES, "dtype": self.dtype, "shape": list(self.shape)})
 
     @property
@@ -49,7 +52,7 @@ class TensorDigest:
 
 @dataclass(frozen=True)
 class StateDigests:
-    """The digests of all tensors of a state, by sorted name."""
+    """The digests of all tensors of a state, sorted by name."""
 
     entries: tuple[tuple[str, TensorDigest], ...]
 
@@ -60,7 +63,7 @@ class StateDigests:
 
 
 def tensor_digest(tensor: Tensor, threads: int | None = None) -> Digest:
-    """The digest of one tensor."""
+    """The digest that names one tensor."""
     return digest_tensor(tensor, threads).digest
 
 
@@ -70,7 +73,7 @@ def digest_tensor(tensor: Tensor, threads: int | None = None) -> TensorDigest:
 
 
 def state_digest(state: State, threads: int | None = None) -> Digest:
-    """The digest of a state."""
+    """The digest that names a state."""
     return digest_state(state, threads).digest
 
 
@@ -80,35 +83,35 @@ def digest_state(
     previous: StateDigests | None = None,
     changed: Collection[str] | None = None,
 ) -> StateDigests:
-    """The trees of all tensors of a state, by as many threads as there are cores.
+    """The trees of all tensors of a state; `threads` is the number of cores by default.
 
-    Given the `previous` digests and the names that `changed` since, the chunks of all other tensors are not
-    read again; a tensor with another dtype or shape is always hashed.
+    With the `previous` digests and the names of the tensors that `changed` since, only these are hashed. A tensor whose
+    dtype or shape is not the previous one is always hashed.
     """
     known = dict(previous.entries) if previous is not None and changed is not None else {}
-    kept = {
+    reused = {
         name: known[name]
         for name, tensor in state.items()
         if name in known
         and name not in (changed or ())
         and (known[name].dtype, known[name].shape) == (tensor.dtype, tensor.shape)
     }
-    fresh = {name: tensor for name, tensor in state.items() if name not in kept}
-    hashed = kept | _digest_all(fresh, threads)
-    return StateDigests(tuple((name, hashed[name]) for name in sorted(hashed)))
+    remaining = {name: tensor for name, tensor in state.items() if name not in reused}
+    digests = reused | _digest_all(remaining, threads)
+    return StateDigests(tuple((name, digests[name]) for name in sorted(digests)))
 
 
 def digest_file(path: Path, threads: int | None = None) -> StateDigests:
-    """The digests of a safetensors file over its mapping.
+    """The digests of all tensors in a safetensors file, which is mapped into memory.
 
-    Every chunk's pages are given back as soon as they are hashed, so that about a mebibyte a thread is
-    resident, however large the file or a tensor in it.
+    The pages of a chunk are released as soon as it is hashed. So about 1 MiB per thread is resident, however large
+    the file or one of its tensors is.
 
     Raises:
-        MalformedError: the file is no safetensors file.
+        MalformedError: the file is not a safetensors file.
         UnavailableError: there is no such file.
     """
-    from tallystick.tensors.safetensors import StateFile  # who digests tensors in memory reads no file
+    from tallystick.tensors.safetensors import StateFile  # digests of tensors in memory need no file reader
 
     with StateFile(path) as file:
         state = {name: file.tensor(name) for name in file.names}
@@ -116,7 +119,7 @@ def digest_file(path: Path, threads: int | None = None) -> StateDigests:
 
 
 def _keep(_name: str, _begin: int, _end: int) -> None:
-    """What is in memory anyway is not given back."""
+    """The `Release` for tensors that are not mapped from a file: does nothing."""
 
 
 def _digest_all(state: State, threads: int | None, release: Release = _keep) -> dict[str, TensorDigest]:
@@ -127,7 +130,8 @@ def _digest_all(state: State, threads: int | None, release: Release = _keep) -> 
         return _hash_group(name, memoryview(state[name].data).cast("B"), begin, release)
 
     chunks: dict[str, list[Hash]] = {name: [] for name in state}
-    workers = min(threads or os.cpu_count() or 1, len(jobs)) if _is_large(state) else 1
+    is_large = sum(tensor.nbytes for tensor in state.values()) > CHUNK_BYTES  # below that, starting threads costs more
+    workers = min(threads or os.cpu_count() or 1, len(jobs)) if is_large else 1
     if workers < 2:
         for job in jobs:
             chunks[job[0]].extend(hash_group(job))
@@ -136,11 +140,6 @@ def _digest_all(state: State, threads: int | None, release: Release = _keep) -> 
             for (name, _), hashes in zip(jobs, pool.map(hash_group, jobs), strict=True):
                 chunks[name].extend(hashes)
     return {name: TensorDigest(tensor.dtype, tensor.shape, tuple(chunks[name])) for name, tensor in state.items()}
-
-
-def _is_large(state: State) -> bool:
-    """Whether there is so much to hash that it is worth starting threads."""
-    return sum(tensor.nbytes for tensor in state.values()) > CHUNK_BYTES
 
 
 def _hash_group(name: str, data: memoryview, begin: int, release: Release) -> list[Hash]:
@@ -153,7 +152,7 @@ def _hash_group(name: str, data: memoryview, begin: int, release: Release) -> li
 
 
 def _hash_chunk(chunk: memoryview) -> Hash:
-    """`leaf_hash` without copying the chunk behind the prefix."""
+    """As `leaf_hash`, without a copy of the chunk."""
     hasher = sha256(LEAF_PREFIX)
     hasher.update(chunk)
     return Hash(hasher.digest())
@@ -161,16 +160,16 @@ def _hash_chunk(chunk: memoryview) -> Hash:
 
 @lru_cache(maxsize=1 << 12)
 def _header_leaf(dtype: str, shape: tuple[int, ...]) -> Hash:
-    """Remembered, because the thousands of values of one step have a few dozen specs."""
+    """Cached: the thousands of values of one step have a few dozen specs."""
     return leaf_hash(TensorDigest(dtype, shape, ()).header)
 
 
 @lru_cache(maxsize=1 << 16)
 def _entry_leaf(name: str, tensor: Digest) -> Hash:
-    """Remembered, because after a change of one tensor the leaves of all others are needed again."""
+    """Cached: when one tensor of a state changes, the leaves of all others are needed again."""
     return leaf_hash(encode([name, str(tensor)]))
 
 
 def _tree_digest(noun: str, leaves: Collection[Hash]) -> Digest:
-    """The canonical JSON is written out: a step has thousands of values, and each needs its digest."""
+    """The digest of a tree's root and size. The canonical JSON is formatted directly: a step has many values."""
     return digest(noun, b'{"root":"%s","size":%d}' % (tree_root(tuple(leaves)).hex().encode(), len(leaves)))

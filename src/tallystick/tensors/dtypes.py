@@ -1,6 +1,6 @@
 """Element types by their safetensors names, and rounding to the two 16-bit floats.
 
-NumPy has no bfloat16 and no 8-bit floats: their bytes are held as unsigned integers.
+NumPy has no bfloat16 and no 8-bit floats, so arrays hold their bits as unsigned integers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NAMES: Final = {form: name for name, form in STORAGE.items() if name not in {"B
 
 
 def numpy_dtype(dtype: str) -> np.dtype[Any]:
-    """How elements are held in memory, little-endian; raises `MalformedError` for an unknown name."""
+    """The little-endian NumPy dtype that stores the elements; raises `MalformedError` for an unknown name."""
     if dtype not in STORAGE:
         raise MalformedError(f"dtype {dtype[:40]!r} is unknown")
     return np.dtype(STORAGE[dtype])
@@ -47,7 +47,7 @@ def item_size(dtype: str) -> int:
 
 
 def dtype_of(form: np.dtype[Any]) -> str:
-    """The name of a NumPy dtype; raises `MalformedError` where there is none."""
+    """The safetensors name of a NumPy dtype; raises `MalformedError` if it has none."""
     name = _NAMES.get(form.newbyteorder("<").str)
     if name is None:
         raise MalformedError(f"NumPy dtype {form} has no canonical name")
@@ -55,9 +55,9 @@ def dtype_of(form: np.dtype[Any]) -> str:
 
 
 def round_to_float16(values: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float16]:
-    """Round to float16, nearest even; 65520 and above in magnitude become infinite (IEEE 754-2019 §4.3.1).
+    """Round to float16, nearest even; magnitudes of 65520 and more become infinite (IEEE 754-2019 §4.3.1).
 
-    Every NaN becomes the quiet NaN 0x7E00: what is left of a payload differs from one processor to the next.
+    Every NaN becomes the quiet NaN 0x7E00, because processors differ in how much of a payload they keep.
     """
     values = np.asarray(values)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -67,7 +67,7 @@ def round_to_float16(values: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.fl
 
 
 def round_to_bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
-    """Round float32 to bfloat16 bits, nearest even; a NaN stays a NaN and becomes quiet."""
+    """Round float32 to bfloat16 bits in uint16, nearest even; a NaN stays a NaN and becomes quiet."""
     bits = np.asarray(values, "<f4").view("<u4")
     is_nan = (bits & 0x7FFFFFFF) > 0x7F800000
     rounded = (bits.astype(np.uint64) + 0x7FFF + ((bits >> 16) & 1)) >> 16

@@ -1,7 +1,7 @@
-"""Safetensors files: written in one canonical way, read through one strict door.
+"""Safetensors files: a writer with one canonical form, and a strict reader.
 
-Layout: eight bytes with the length N of the header, N bytes of JSON, and the bytes of the tensors without
-holes. A hole or a tail could hide a second document in the file; both are refused.
+Layout: eight bytes with the length N of the header, N bytes of JSON, and the bytes of the tensors without gaps.
+A gap, or bytes after the last tensor, could hide a second document in the file; both are refused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ METADATA: Final = "__metadata__"
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a tensor lies in a file: its first byte and the one behind its last, from the data's start."""
+    """Where a tensor lies in a file: bytes `begin` … `end − 1`, counted from the end of the header."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -40,9 +40,9 @@ class Placement:
 
 
 def encode_header(state: State) -> bytes:
-    """The canonical header of a state: RFC 8785 JSON in sorted order, padded with spaces to eight bytes.
+    """The canonical header of a state: RFC 8785 JSON with sorted names, padded with spaces to a multiple of 8 bytes.
 
-    Raises `MalformedError` where a name is not one that a state may have.
+    Raises `MalformedError` for a name that a state may not have.
     """
     entries: dict[str, Json] = {}
     position = 0
@@ -58,11 +58,11 @@ def encode_header(state: State) -> bytes:
 def write_state(path: Path, state: State, *, durable: bool = True) -> None:
     """Write a state: the same tensors give the same bytes, and a crash leaves the old file or the new one.
 
-    Without `durable` nothing waits for the disk, and a power failure may leave a file that is cut short.
+    Without `durable` the call does not wait for the disk, and a power failure may leave a truncated file.
 
     Raises:
-        MalformedError: a name is not one that a state may have, or a boolean is neither 0 nor 1.
-        UnavailableError: the disk refused it; the old file, if any, is still there.
+        MalformedError: a state may not have this name, or a boolean is neither 0 nor 1.
+        UnavailableError: the file could not be written; the old file, if any, is still there.
     """
     header = encode_header(state)
     for name, tensor in state.items():
@@ -77,12 +77,12 @@ def write_state(path: Path, state: State, *, durable: bool = True) -> None:
 
 
 class StateFile:
-    """A safetensors file over its mapping; a context manager.
+    """A safetensors file, mapped into memory; a context manager.
 
     With `canonical`, only the bytes that `write_state` would write are accepted.
 
     Raises:
-        MalformedError: the header or the layout is not what it must be.
+        MalformedError: the header or the layout is wrong, or the file is not canonical and has to be.
         UnavailableError: there is no such file.
     """
 
@@ -104,9 +104,9 @@ class StateFile:
         return tuple(sorted(self.specs))
 
     def tensor(self, name: str) -> Tensor:
-        """One tensor over the mapping; copy it to keep it beyond the file.
+        """One tensor, a view of the mapping; copy it to use it after the file is closed.
 
-        Raises `UnavailableError` where the file holds no tensor of this name.
+        Raises `UnavailableError` if the file holds no tensor of this name.
         """
         if name not in self.specs:
             raise UnavailableError(f"{self._path.name}: holds no tensor {_shown(name)}")
@@ -115,7 +115,7 @@ class StateFile:
         return Tensor(spec.dtype, spec.shape, data)
 
     def release(self, name: str, begin: int, end: int) -> None:
-        """Give the pages under bytes `begin` … `end` of a tensor back; they are read again when asked for."""
+        """Release the memory pages under bytes `begin` … `end` of a tensor; a later access reads them again."""
         first = self._start + self.specs[name].begin + begin
         aligned = first - first % mmap.PAGESIZE
         self._map.madvise(mmap.MADV_DONTNEED, aligned, first + end - begin - aligned)
@@ -126,7 +126,7 @@ class StateFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Views handed out may outlive the block; the mapping then closes with the last of them.
+        # Views may outlive the block; the mapping closes with the last of them.
         del self._map
 
     def _read_header(self, file: BinaryIO, header_bytes_max: int) -> bytes:
@@ -156,13 +156,13 @@ class StateFile:
 
 
 def read_state(path: Path, *, canonical: bool = False) -> dict[str, Tensor]:
-    """All tensors of a file in memory of their own; raises what `StateFile` raises."""
+    """Copies of all tensors of a file; raises what `StateFile` raises."""
     with StateFile(path, canonical=canonical) as file:
         return {name: file.tensor(name).copy() for name in file.names}
 
 
 def read_header(header: bytes, what: str, data_bytes: int) -> dict[str, Placement]:
-    """The specs of a header over `data_bytes` bytes of tensors; raises `MalformedError` naming `what`."""
+    """The placements in the header of a file with `data_bytes` of tensors; raises `MalformedError` naming `what`."""
     if not header.startswith(b"{"):
         raise MalformedError(f"{what}: the header does not begin with {{")
     entries = parse(header.rstrip(b" "), what, bytes_max=len(header) + 1)
@@ -228,5 +228,5 @@ def _check_booleans(name: str, tensor: Tensor) -> None:
 
 
 def _shown(name: str) -> str:
-    """A name as one line of printable ASCII: it was chosen by whoever wrote the file."""
+    """A name as at most 80 characters of printable ASCII: the file it comes from is not trusted."""
     return ascii(name if len(name) <= 80 else name[:79] + "…")

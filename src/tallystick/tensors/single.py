@@ -1,7 +1,7 @@
-"""A file with one value: the file of `write_state`, written and read without a parser.
+"""A file with one value: the bytes of `write_state`, written and read without a parser.
 
-The spec of a value determines the header of its file. So whoever knows the spec, from a checked graph say, compares
-bytes; a file that begins otherwise is left to the general reader, which says what is wrong with it.
+The spec of a value determines the header of its file. A reader that knows the spec, for example from a checked graph,
+only compares the first bytes. A file that begins otherwise needs `StateFile`, which reports what is wrong with it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ VALUE: Final = "value"
 
 
 def write_single(path: Path, tensor: Tensor) -> None:
-    """Write a value into an existing folder; a crash may leave a file that is cut short.
+    """Write a value into an existing folder; a crash may leave a truncated file.
 
     Raises what `write_state` raises.
     """
-    if tensor.dtype == "BOOL":  # its bytes are checked one by one
+    if tensor.dtype == "BOOL":  # `write_state` checks that each byte is 0 or 1
         write_state(path, {VALUE: tensor}, durable=False)
         return
     try:
@@ -39,7 +39,7 @@ def write_single(path: Path, tensor: Tensor) -> None:
 
 
 def read_single(path: Path, spec: TensorSpec) -> Tensor | None:
-    """The value of this spec in a file; `None` where the file is any other one, or holds booleans."""
+    """The value of this spec in a file; `None` for booleans and for every file with other contents."""
     head = _head(spec)
     size = len(head) + spec.nbytes
     data = b"" if spec.dtype == "BOOL" else _read_file(path, size)
@@ -48,10 +48,10 @@ def read_single(path: Path, spec: TensorSpec) -> Tensor | None:
 
 
 def _read_file(path: Path, size: int) -> bytes:
-    """The bytes of a regular file of this size, or fewer."""
+    """The bytes of a regular file of this size; fewer bytes, or none, if there is no such file."""
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode) or found.st_size != size:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size != size:
             return b""
         with path.open("rb", buffering=0) as file:
             return file.read(size)
@@ -60,14 +60,14 @@ def _read_file(path: Path, size: int) -> bytes:
 
 
 def _write_whole(handle: int, data: memoryview) -> None:
-    """A system call writes as much as it likes, and no more than 2 GiB."""
+    """Write until nothing is left: one system call may write only a part, and never more than 2 GiB."""
     while data:
         data = data[os.write(handle, data) :]
 
 
 @lru_cache(maxsize=1 << 12)
 def _head(spec: TensorSpec) -> bytes:
-    """Everything in front of the bytes of the tensor, as `write_state` writes it."""
+    """All bytes that `write_state` writes before those of the tensor."""
     header = encode({VALUE: {"data_offsets": [0, spec.nbytes], "dtype": spec.dtype, "shape": list(spec.shape)}})
     header += b" " * (-len(header) % ALIGNMENT)
     return len(header).to_bytes(LENGTH_BYTES, "little") + header

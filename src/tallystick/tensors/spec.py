@@ -1,4 +1,4 @@
-"""What is known of a tensor before there is one: its dtype and its shape."""
+"""The spec of a tensor: its dtype and shape, without its elements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TensorSpec:
 
     @classmethod
     def of(cls, tensor: Tensor) -> TensorSpec:
-        """The spec that `tensor` has."""
+        """The dtype and shape of `tensor`."""
         return cls(tensor.dtype, tensor.shape)
 
     @property
@@ -29,12 +29,12 @@ class TensorSpec:
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes; raises `MalformedError` for a dtype or a shape that no tensor can have."""
+        """The number of bytes; raises `MalformedError` for an unknown dtype or an impossible shape."""
         return byte_count(self.dtype, self.shape)
 
     @property
     def is_float(self) -> bool:
-        """Whether the elements are floating-point numbers that arithmetic is done on."""
+        """Whether the elements are floats that operators compute with; 8-bit floats are not."""
         return self.dtype in FLOATS
 
     def __str__(self) -> str:

@@ -19,9 +19,9 @@ SPAN_BYTES_MAX: Final = 2**63 - 1
 
 @dataclass(frozen=True)
 class Tensor:
-    """The bytes of a multi-dimensional array; -0.0 and NaN payloads are bytes like any other.
+    """The bytes of a multi-dimensional array; the sign of -0.0 and the payloads of NaNs are kept.
 
-    Raises `MalformedError` where dtype, shape and number of bytes do not belong together.
+    Raises `MalformedError` unless the number of bytes follows from dtype and shape.
     """
 
     dtype: str
@@ -35,9 +35,9 @@ class Tensor:
 
     @classmethod
     def of(cls, array: npt.NDArray[Any], dtype: str | None = None) -> Tensor:
-        """The tensor of an array; shares its memory where that is contiguous and little-endian."""
-        held = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-        return cls(dtype or dtype_of(array.dtype), array.shape, held.reshape(-1).view(np.uint8).data)
+        """The tensor of an array; shares its memory if the array is contiguous and little-endian."""
+        canonical = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        return cls(dtype or dtype_of(array.dtype), array.shape, canonical.reshape(-1).view(np.uint8).data)
 
     def array(self) -> npt.NDArray[Any]:
         """The elements in their storage type (bfloat16 as uint16), read-only."""
@@ -46,13 +46,13 @@ class Tensor:
         return array
 
     def values(self) -> npt.NDArray[Any]:
-        """The elements as numbers NumPy computes with: 16-bit floats become float32."""
+        """The elements in a type that NumPy computes with: 16-bit floats become float32."""
         if self.dtype == "BF16":
             return bfloat16_to_float32(self.array())
         return self.array().astype("<f4") if self.dtype == "F16" else self.array()
 
     def copy(self) -> Tensor:
-        """The same tensor in memory of its own."""
+        """The same tensor with its own copy of the bytes."""
         return Tensor(self.dtype, self.shape, bytes(self.data))
 
     @property
@@ -62,9 +62,9 @@ class Tensor:
 
 
 def byte_count(dtype: str, shape: tuple[int, ...]) -> int:
-    """How many bytes a tensor takes; raises `MalformedError` for a shape that no array can have.
+    """The number of bytes of a tensor; raises `MalformedError` for a shape that no array can have.
 
-    An empty tensor may not have enormous sides either: array libraries multiply them all the same.
+    The sides of an empty tensor are limited too, because array libraries multiply its other sides.
     """
     if len(shape) > DIMENSIONS_MAX:
         raise MalformedError(f"{len(shape)} dimensions, more than {DIMENSIONS_MAX}")

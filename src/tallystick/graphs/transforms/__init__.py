@@ -1,1 +1,1 @@
-"""Graphs out of graphs: with a sampler at the end, or over a whole sequence instead of one token."""
+"""Transformations of graphs: add a sampler at the end, or turn a step over one token into a pass over a sequence."""

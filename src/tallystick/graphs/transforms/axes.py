@@ -1,8 +1,8 @@
-"""Axes by what they count: sequences, tokens, keys, or something that has nothing to do with the length of a text.
+"""What each axis counts: sequences, tokens, keys, or something that does not depend on the length of a text.
 
-A step of generation is read at sizes that no other number of the graph has as a factor, primes. A side is then a
-product of such marks and of a plain number, and tells by itself what it counts: what a view merges stays readable, and
-a 1 that is one token is another number than a 1 that is nothing.
+A step of generation is read with *marks* in place of these sizes: primes that divide no other number of the graph.
+Every side is then a product of marks and of a plain number, so the side itself shows what the axis counts. This holds
+after a view has merged axes, and a side of 1 for one token differs from any other side of 1.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 Factors: TypeAlias = tuple[int, ...]
-"""What one axis counts, the slowest first: marks, and plain numbers other than 1."""
+"""What one axis counts, the slowest-varying factor first: marks, and plain numbers other than 1."""
 FIRST_MARK: Final = 1009
 
 
 @dataclass(frozen=True)
 class StepSizes:
-    """How many sequences, tokens fed, places in the cache and keys seen there are; or the marks for these numbers."""
+    """The numbers of sequences, of tokens fed, of places in the cache and of keys seen; or the marks for them."""
 
     batch: int
     tokens: int
@@ -32,14 +32,14 @@ class StepSizes:
         return (self.batch, self.tokens, self.past, self.keys)
 
     def translate(self, number: int, into: StepSizes) -> int:
-        """`number`, a product of these marks and of plain numbers, with the other sizes in their place."""
+        """`number`, a product of these marks and of plain numbers, with each mark replaced by the size in `into`."""
         for mark, size in zip(self.all, into.all, strict=True):
             while number and number % mark == 0:
                 number = number // mark * size
         return number
 
     def factors(self, side: int) -> Factors:
-        """The marks in `side`, then what is left of it."""
+        """The marks that divide `side`, then the quotient."""
         found: list[int] = []
         for mark in self.all:
             while side and side % mark == 0:
@@ -60,7 +60,7 @@ def choose_marks(numbers: Iterable[int]) -> StepSizes:
 
 
 def regrouped(axes: Sequence[Factors], shape: Sequence[int], marks: StepSizes) -> tuple[Factors, ...] | None:
-    """What the axes of a row-major reshape to `shape` count; `None` where a mark would be cut or go out of order."""
+    """What the axes count after a row-major reshape to `shape`; `None` if it would split a mark or reorder marks."""
     left = _joined([factor for axis in axes for factor in axis], marks)
     found = []
     for side in shape:
@@ -78,7 +78,7 @@ def regrouped(axes: Sequence[Factors], shape: Sequence[int], marks: StepSizes) -
 
 
 def _joined(factors: Iterable[int], marks: StepSizes) -> list[int]:
-    """Neighbouring plain numbers as one."""
+    """The factors with neighbouring plain numbers multiplied together."""
     found: list[int] = []
     for factor in factors:
         if found and factor not in marks.all and found[-1] not in marks.all:

@@ -1,7 +1,7 @@
-"""What a decode graph reads and gives: a token of every sequence, its place, and caches.
+"""The inputs and outputs of a decode step: one token of every sequence, its place, and caches.
 
-A cache grows by one row, put behind it; or it has slots, of which the one of the place is written. Then the place is
-one number, an input without axes.
+A cache either grows by one row at its end, or has slots, and the step writes the slot of the place. With slots the
+place is one number, an input without axes.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ HELD: Final = frozenset({Role.WEIGHT, Role.BUFFER})
 
 @dataclass(frozen=True)
 class DecodeStep:
-    """The sizes of a step, and which of its values are what.
+    """The sizes of a step, and the roles of its values.
 
-    `keys` are what a token sees in the captured step, or how many slots there are. `caches` names the cache that each
-    output continues; `axes` the axis along which a cache grows, which for slots is yet to be seen.
+    `keys` is the number of keys that a token sees in the captured step, or the number of slots. `caches` names the
+    cache that each output continues, `axes` the axis along which a cache grows, or the axis that seems to hold slots.
     """
 
     batch: int
@@ -45,7 +45,7 @@ class DecodeStep:
 
     @classmethod
     def of(cls, graph: Graph) -> Self:
-        """Read from the names of the decode graph's interface; raises `UnavailableError` naming what is none."""
+        """Read from the names of a decode graph's interface; raises `UnavailableError` naming what does not fit it."""
         inputs = {each.name: each for each in graph.inputs}
         batch = _batch(inputs.get(TOKENS))
         caches = {name.replace("inputs.", "outputs.", 1): name for name in inputs if CACHE.fullmatch(name)}
@@ -67,7 +67,10 @@ class DecodeStep:
             )
         if PLACES in inputs and place is None and not _is_of_tokens(inputs[PLACES].spec, batch):
             raise UnavailableError(f"{PLACES} is {inputs[PLACES].spec}, no place of one token of each sequence")
-        known = {SEEN: _ones(inputs[SEEN].spec)} if SEEN in inputs else {}
+        known = {}
+        if SEEN in inputs:  # the mask of the keys of a step in which nothing is padded
+            ones = REFERENCE.full(inputs[SEEN].spec.shape, 1, inputs[SEEN].spec.dtype)
+            known[SEEN] = Known(ones, counted=True, sized=True)
         _check_others(graph, {TOKENS, PLACES, SEEN, *axes})
         sources = tuple(
             each for each in graph.sources if each.name not in known and (place is None or each.name != PLACES)
@@ -82,11 +85,11 @@ class DecodeStep:
 
     @property
     def suspects(self) -> frozenset[int]:
-        """Numbers for which another step has others: none where caches have slots, and all steps one graph."""
+        """Numbers that differ from step to step; none if caches have slots, because all steps then share one graph."""
         return frozenset() if self.place is not None else frozenset({self.past, self.keys})
 
     def stacked(self, marks: StepSizes, marks_sequences: bool) -> dict[Ref, Stacked]:
-        """What comes from outside, as values of all steps."""
+        """The inputs and constants, as values of all steps."""
         batch = marks.batch if marks_sequences else self.batch
         return {each.name: self._source(each, marks, batch) for each in self.sources}
 
@@ -117,7 +120,7 @@ def _is_of_tokens(spec: TensorSpec, batch: int) -> bool:
 
 
 def _slots(graph: Graph, caches: Collection[Ref]) -> dict[Ref, int]:
-    """The axes of slots, if every cache is written in place; whether by its place is seen later."""
+    """The axes of slots if no cache grows. That the slot of the place is written is checked when nodes are followed."""
     specs, found = graph.specs(), dict[Ref, int]()
     for node in graph.nodes:
         old, new = (node.operands.get(name) for name in ("operand", "update"))
@@ -128,17 +131,12 @@ def _slots(graph: Graph, caches: Collection[Ref]) -> dict[Ref, int]:
 
 
 def _growing(name: str, old: TensorSpec, new: TensorSpec) -> int:
-    """The one axis along which a cache is longer by one."""
+    """The one axis along which the new cache is longer by one."""
     pairs = list(zip(old.shape, new.shape, strict=False))
     longer = [axis for axis, (before, after) in enumerate(pairs) if before != after]
     if len(old.shape) != len(new.shape) or len(longer) != 1 or pairs[longer[0]][1] != pairs[longer[0]][0] + 1:
         raise UnavailableError(f"{name} is {old} and goes on as {new}: it does not grow by one row")
     return longer[0]
-
-
-def _ones(spec: TensorSpec) -> Known:
-    """What a mask of the keys of one step is when nothing is padded."""
-    return Known(REFERENCE.full(spec.shape, 1, spec.dtype), counted=True, sized=True)
 
 
 def _check_others(graph: Graph, names: set[Ref]) -> None:

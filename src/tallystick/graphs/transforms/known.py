@@ -1,8 +1,8 @@
-"""The part of a decode step that reads neither tokens nor weights: masks, ranges and numbers, computed as they stand.
+"""The part of a decode step that reads neither tokens nor weights: masks, ranges and numbers, computed in advance.
 
-A step was captured with so many keys, and what depends on their number may be a mask, a place in the text, or the
-number itself. A value is `counted` if that number, or the one before it, had a part in it other than as a side. Where
-the place is an input of the step, what depends on it is computed for every place of the text.
+A step was captured with a certain number of keys. A value that depends on this number may be a mask, a place in the
+text, or the number itself. A value is `counted` if this number, or this number minus one, entered it other than as a
+side. If the place is an input of the step, values that depend on it are computed for every place of the text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
 
 ELEMENTS_MAX: Final = 1 << 24
-"""No more elements are computed ahead."""
+"""The limit of elements that are computed in advance."""
 SIDES: Final = frozenset(
     {"size", "shape", "sizes", "split_size", "split_sizes", "slice_sizes", "normalized_shape", "limit_indices"}
 )
@@ -33,14 +33,14 @@ AXES: Final = frozenset(
     {"dim", "dims", "dim0", "dim1", "axis", "axis0", "axis1", "start_dim", "end_dim", "source", "destination"}
     | {"permutation", "broadcast_dimensions", "dimension", "dimensions", "iota_dimension", "index_vector_dim"}
 )
-"""Attributes that name axes, or sides: what they say is checked by reading the definition at other sizes."""
+"""Attributes that name axes or sides: they are checked by reading the definition at other sizes."""
 
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """A value that the program alone determines, and whether the number of keys had a part in it.
+    """A value that the program alone determines, and whether it depends on the number of keys.
 
-    `places` holds it for every place of the text, where it depends on that; `value` then is the first of them.
+    If it depends on the place, `places` holds it for every place of the text, and `value` is the first of these.
     """
 
     value: Value
@@ -55,21 +55,21 @@ class Known:
 
     @property
     def number(self) -> float | None:
-        """The number that every element is at every place, if there is one."""
+        """The number that all elements equal at every place; `None` if there is none."""
         return None if self.places else _number(self.value)
 
     @property
     def is_plain(self) -> bool:
-        """Whether it can be taken as it is: neither the number of keys nor the place had a part in it."""
+        """Whether it depends neither on the number of keys nor on the place, and can be used as it is."""
         return not self.counted and not self.places
 
     @property
     def is_place(self) -> bool:
-        """Whether it is the place itself."""
+        """Whether it equals the place."""
         return bool(self.places) and all(_number(value) == place for place, value in enumerate(self.places))
 
     def causal(self, axis: int) -> tuple[float, float] | None:
-        """The numbers at keys along `axis` that are no later than the place, and at later ones; `None` otherwise."""
+        """The numbers at keys along `axis` up to the place and at later keys; `None` if it is not such a mask."""
         seen, later = set[float | None](), set[float | None]()
         for place, value in enumerate(self.places):
             array = np.moveaxis(np.asarray(value.array), axis, 0)
@@ -80,7 +80,7 @@ class Known:
 
     @property
     def is_mask(self) -> bool:
-        """Whether it can be a mask that treats all keys alike."""
+        """Whether it can be a mask with the same number at all keys."""
         number = self.number
         return self.value.dtype == "BOOL" or (number is not None and (number == 0 or forbids(number)))
 
@@ -89,7 +89,8 @@ class Known:
 class KnownValues:
     """Everything that a graph computes from numbers alone, found node by node.
 
-    `suspects` are the numbers of places in the cache and of keys, where steps differ in them; `length` is the text's.
+    `suspects` are the numbers of places in the cache and of keys, if they differ from step to step; `length` is the
+    length of the text.
     """
 
     suspects: frozenset[int]
@@ -98,14 +99,14 @@ class KnownValues:
     elements_left: int = ELEMENTS_MAX
 
     def hold(self, constants: Mapping[Ref, Tensor]) -> None:
-        """Know constants of the program; one that holds the number of keys may have been made of it."""
+        """Add constants of the program; one that contains the number of keys may have been computed from it."""
         for ref, tensor in constants.items():
             value = REFERENCE.load(tensor)
             counted = bool(np.isin(np.asarray(value.array), sorted(self.suspects)).any())
             self.values[ref] = Known(value, counted)
 
     def follow(self, node: Node) -> bool:
-        """Compute the node if it reads nothing but known values."""
+        """Compute the node if it reads only known values; returns whether it does."""
         elements = sum(spec.size for spec in node.results if spec is not None)
         if not all(ref in self.values for ref in node.refs) or elements > self.elements_left // self.length:
             return False
@@ -125,7 +126,7 @@ class KnownValues:
         return read(node, REFERENCE, arguments | dict(node.attributes))
 
     def ambiguous(self, attributes: Iterable[Attribute]) -> Number | None:
-        """A number that may stand for the number of keys, or of places in the cache."""
+        """The first number that may be the number of keys, or of places in the cache; `None` if there is none."""
         for attribute in attributes:
             for entry in attribute if isinstance(attribute, tuple) else (attribute,):
                 if isinstance(entry, int | float) and not isinstance(entry, bool) and entry in self.suspects:
@@ -150,7 +151,7 @@ class KnownValues:
 
 
 def place_of(length: int, spec: TensorSpec) -> Known:
-    """The place of a token as an input, for every token of a text."""
+    """The input that holds the place of the token, with its value for every token of a text."""
     values = tuple(REFERENCE.full(spec.shape, place, spec.dtype) for place in range(length))
     return Known(values[0], places=values)
 
@@ -165,7 +166,7 @@ def _number_of(array: Any) -> float | None:
 
 
 def numbers_of(graph: Graph) -> Iterable[int]:
-    """Every side and every whole number that a graph names."""
+    """Every side and every whole number in a graph."""
     for spec in graph.specs().values():
         yield from spec.shape
     for node in graph.nodes:
@@ -175,7 +176,7 @@ def numbers_of(graph: Graph) -> Iterable[int]:
 
 
 def is_checked(name: str) -> bool:
-    """Whether an attribute of this name says nothing but axes and sides."""
+    """Whether an attribute of this name holds only axes and sides."""
     return name in SIDES | AXES or name.endswith(("_dimensions", "_dims"))
 
 

@@ -1,11 +1,11 @@
-"""What stands at keys that are later than the token, where every token is paired with every key.
+"""The value at keys later than the token, when every token is paired with every key.
 
-No step has these pairs, so that nothing may read them; but a mask puts a number there, which a reduction over keys then
-leaves out: e^−∞ is 0, and 0 more is no more. Known is a number; `None` where finite numbers stand that no step has; or
-`ANYTHING`, where there may be infinities and what they lead to.
+No step has these pairs, so no result may depend on them. A mask writes a number there that a reduction over keys leaves
+out: e^−∞ is 0, and adding 0 changes nothing. A value at later keys is a number if it is known; `None` if it consists of
+finite numbers that no step has; and `ANYTHING` if it may contain infinities or what follows from them.
 
-Finite is what activations, keys and scores are taken to be, and far above `FORBIDS`: that number, added to a score,
-leaves nothing of it.
+Activations, keys and scores are assumed to be finite and far above `FORBIDS`: that number, added to a score, makes the
+weight of the key 0.
 """
 
 from __future__ import annotations
@@ -24,37 +24,38 @@ ANYTHING: Final = math.nan
 FORBIDS: Final = -1e9
 REFERENCE: Final = Values(NUMPY, "F64")
 NEUTRAL: Final[Mapping[str, float]] = {"sum": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf}
-"""What a reduction leaves out."""
+"""The neutral number of each reduction: an element that equals it changes nothing."""
 IDEMPOTENT: Final = frozenset({"max", "min"})
 UNBOUNDED: Final = frozenset({"exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "pow"})
-"""What makes infinities, or no number at all, of finite numbers that no step has."""
+"""Primitives that can turn finite numbers into infinities or NaN."""
 
 
 def forbids(later: Later) -> bool:
-    """Whether a number, added to a score, leaves nothing of it."""
+    """Whether this number, added to a score, makes the weight of the key 0."""
     return later is not None and later <= FORBIDS
 
 
 def is_neutral(reduction: str, later: Later, dtype: str) -> bool:
-    """Whether a reduction over keys leaves out later ones."""
+    """Whether a reduction over keys leaves out the later keys."""
     if dtype == "BOOL" and later is not None:
         return later == (reduction in {"min", "prod"})
     return forbids(later) if reduction == "max" else later == NEUTRAL[reduction]
 
 
 def computed(operands: Sequence[tuple[str, Later]], compute: Compute) -> Later:
-    """One primitive on known numbers of these dtypes; '' for the dtype of a plain number."""
+    """The result of one primitive on known numbers of these dtypes; the dtype of a Python number is ''."""
     values = [REFERENCE.full((), later or 0.0, dtype) if dtype else later for dtype, later in operands]
     try:
-        return _same(float(compute(values).array))
+        number = float(compute(values).array)
     except MalformedError:
         return ANYTHING
+    return ANYTHING if math.isnan(number) else number  # one NaN object, so that values that hold it are equal
 
 
 def absorbed(primitive: str, operands: Sequence[Later], in_steps: Sequence[bool]) -> Later:
-    """A primitive of operands of which not all are known; `in_steps` tells which are numbers that steps have.
+    """The result of a primitive if not all operands are known; `in_steps` says which operands occur in the steps.
 
-    Products with what no step has are not relied on: it may be out of range, and 0·∞ is no number.
+    A product with a number that no step has is never taken as 0: that number may be infinite, and 0·∞ is NaN.
     """
     x, y = (*operands, None)[:2]
     if (primitive in UNBOUNDED and not all(in_steps)) or (primitive == "div" and not in_steps[1]):
@@ -73,31 +74,29 @@ def absorbed(primitive: str, operands: Sequence[Later], in_steps: Sequence[bool]
 
 
 def chosen(condition: Later, x: Later, y: Later) -> Later:
-    """One of two by a condition."""
+    """The value at later keys of a choice between two by a condition."""
     if condition is not None:
         return x if condition else y
     return x if x == y else spoiled(x, y)
 
 
 def reduced(reduction: str, later: Later) -> Later:
-    """Several of one number, along an axis that is not that of keys."""
+    """The value at later keys of a reduction of equal numbers along an axis other than that of keys."""
     if later is None or reduction in IDEMPOTENT or later == NEUTRAL[reduction] or later == 0:
         return later
     return later if forbids(later) and reduction == "sum" else spoiled(later)
 
 
 def product_sum(x: Later, y: Later) -> Later:
-    """A sum of products, along an axis that is not that of keys; at most one of both pairs tokens with keys."""
+    """The value at later keys of a sum of products, along an axis other than that of keys.
+
+    At most one of the operands pairs tokens with keys.
+    """
     if x is None and y is None:
         return None
     return 0.0 if (x, y) in {(0.0, None), (None, 0.0), (0.0, 0.0)} else spoiled(x, y)
 
 
 def spoiled(*operands: Later) -> Later:
-    """Finite numbers from finite ones; anything where an operand is an infinity, or as good as one."""
+    """Finite numbers if all operands are finite; `ANYTHING` if one is infinite, or too large to tell from infinite."""
     return ANYTHING if any(each is not None and not abs(each) < -FORBIDS for each in operands) else None
-
-
-def _same(number: float) -> float:
-    """NaN is one object, so that values that hold it are equal."""
-    return ANYTHING if math.isnan(number) else number

@@ -1,7 +1,7 @@
-"""The forms that a value which is the same in every step can take beside values of all steps.
+"""The forms of a value that is the same in every step, when it meets values of all steps in one node.
 
-It can stand as the step has it, or be spread along tokens and keys, as the nodes that read it need. A mask that lets
-the last token see every key is, for all tokens, a causal mask. Nothing is written before a form is chosen.
+The value can stay as it is in the step, or be spread along tokens and keys, as its readers need. A mask that lets the
+last token see every key becomes a causal mask for all tokens. Nodes are written only after a form is chosen.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DEPTH_MAX: Final = 200
 
 @dataclass(frozen=True)
 class StackedValue:
-    """A value of all steps, how it is written, and how many nodes deep."""
+    """A value of all steps, a function that writes its nodes, and how many nodes deep it is."""
 
     stacked: Stacked
     write: Callable[[], Ref]
@@ -39,9 +39,9 @@ class StackedValue:
 
 @dataclass
 class Options:
-    """The forms of values by reference; `counts_places` where no input of the step says the place of a token.
+    """The forms of values by reference; `counts_places` is set if no input of the step holds the place of a token.
 
-    `counted_places` tells whether a known number was written as that place.
+    `counted_places` says whether a known number was written as that place.
     """
 
     reader: NodeReader
@@ -53,14 +53,14 @@ class Options:
 
     @property
     def scale(self) -> Scale:
-        """The sizes of step, marks and whole."""
+        """The sizes of the step, the marks, and the sizes of the whole text."""
         return self.reader.scale
 
     def define(self, node: Node, held: Mapping[Ref, Stacked], known: Mapping[Ref, Known]) -> None:
-        """Find the forms of what `node` gives, if it reads only what is the same in every step.
+        """Find the forms of the results of `node`, if it reads only values that are the same in every step.
 
-        `held` are weights and constants; `known` the results that are known ahead. Raises `MalformedError` for a node
-        that has no form and whose results are not known.
+        `held` are weights and constants, `known` the results that are computed in advance. Raises `MalformedError` for
+        a node that has no form and whose results are not known.
         """
         copies: list[list[StackedValue]] = [[] for _ in node.outputs]
         if not any(each.counted for each in known.values()):
@@ -75,13 +75,13 @@ class Options:
                 raise Mixed("has no form beside values of all steps")
 
     def of(self, ref: Ref) -> list[StackedValue]:
-        """The forms of a value in the order in which they are tried; raises `Mixed` where it has none."""
+        """The forms of a value in the order in which they are tried; raises `Mixed` if it has none."""
         if not self.forms[ref]:
             raise Mixed(f"{ref} was computed from the number of keys or the place, and is no causal mask")
         return self.forms[ref]
 
     def open_masks(self, dtypes: Iterable[str]) -> Iterator[list[StackedValue]]:
-        """Masks that let a token see every key, as attention takes them."""
+        """The forms of masks that let a token see every key, in the dtypes that attention accepts."""
         keys = self.scale.step.keys
         yield self.known_forms(Known(REFERENCE.full((1, keys), 1, "BOOL")), [])
         for dtype in dtypes:
@@ -98,13 +98,14 @@ class Options:
         if copies:
             return [*copies[:1], *causal, *copies[1:]]
         if known.is_mask:
-            return causal + [self._uniform(known, each) for each in spread if self._sees_keys(each)]
+            over_keys = [each for each in spread if self.scale.marks.keys in each.shape]
+            return causal + [self._uniform(known, each) for each in over_keys]
         if self.counts_places and known.number == self.scale.step.past:
             return [option for option in (self._places(each) for each in spread) if option is not None]
         return []
 
     def _moving_forms(self, known: Known) -> list[StackedValue]:
-        """A value that depends on the place: the place itself, or a mask of the keys that are later."""
+        """The forms of a value that depends on the place: the place itself, or a mask of later keys."""
         spread = list(self._spread(known))[:OPTIONS_MAX]
         if known.is_place:
             return [option for option in (self._places(each) for each in spread) if option is not None]
@@ -116,13 +117,10 @@ class Options:
             found += [self._masking(each, *numbers)] if numbers is not None else []
         return [option for option in found if option is not None]
 
-    def _sees_keys(self, spec: TensorSpec) -> bool:
-        return any(side == self.scale.marks.keys for side in spec.shape)
-
     # ---- the nodes of the step, copied
 
     def _copies(self, node: Node, held: Mapping[Ref, Stacked]) -> list[list[StackedValue]]:
-        """For each result its forms, from the forms of the operands and the readings of the node."""
+        """The forms of each result, from the forms of the operands and the readings of the node."""
         refs = list(dict.fromkeys(node.refs))
         choices = [self.of(ref) if ref in self.forms else [source(ref, held[ref])] for ref in refs]
         found: list[dict[Stacked, StackedValue]] = [{} for _ in node.outputs]
@@ -153,7 +151,7 @@ class Options:
     # ---- what is known ahead
 
     def _spread(self, known: Known) -> list[TensorSpec]:
-        """The specs at marks that are the value's for one step, the least changed first."""
+        """The specs with marks that become the value's spec for one step, the least changed first."""
         sides = [[side, *marked(side, self.scale)] for side in known.spec.shape]
         marks = self.scale.marks
         shapes = [
@@ -173,14 +171,14 @@ class Options:
         )
 
     def _causal(self, known: Known, spec: TensorSpec) -> StackedValue | None:
-        """A mask that shuts nothing out in the last step shuts out later keys in all."""
+        """The causal mask of a mask that excludes no key in the last step."""
         number = known.number
         if number is None or not (spec.dtype == "BOOL" or (spec.is_float and number == 0)):
             return None
         return self._masking(spec, number, 1 - number if spec.dtype == "BOOL" else -math.inf)
 
     def _masking(self, spec: TensorSpec, seen: float, later: float) -> StackedValue | None:
-        """One number at the keys that a token sees, and another at later ones."""
+        """The value with one number at the keys that a token sees, and another at later keys."""
         stacked = Steps(self.scale.marks).stacked(spec)
         tokens, keys = (stacked.axis_of(mark) for mark in (self.scale.marks.tokens, self.scale.marks.keys))
         if min(tokens, keys) < 0 or not (spec.dtype == "BOOL" or spec.is_float):
@@ -190,7 +188,7 @@ class Options:
         return StackedValue(replace(stacked, later=later), write)
 
     def _places(self, spec: TensorSpec) -> StackedValue | None:
-        """The number of places in the cache, where it stands for the place of the token."""
+        """The number of places in the cache, written as the place of each token."""
         stacked = Steps(self.scale.marks).stacked(spec)
         tokens = stacked.axis_of(self.scale.marks.tokens)
         if tokens < 0 or spec.dtype == "BOOL":
@@ -204,19 +202,19 @@ class Options:
 
 
 def stacked_of(operand: Operand, picked: Mapping[Ref, StackedValue]) -> Any:
-    """An operand as values of all steps."""
+    """An operand with each reference replaced by its value of all steps."""
     if isinstance(operand, tuple):
         return tuple(stacked_of(each, picked) for each in operand)
     return None if operand is None else picked[operand].stacked
 
 
 def written_of(operand: Operand, picked: Mapping[Ref, StackedValue]) -> Any:
-    """An operand as references of the new graph, written where they are not yet."""
+    """An operand as references of the new graph; nodes that are still missing are written."""
     if isinstance(operand, tuple):
         return tuple(written_of(each, picked) for each in operand)
     return None if operand is None else picked[operand].write()
 
 
 def source(ref: Ref, stacked: Stacked) -> StackedValue:
-    """A weight or a constant, which is written already."""
+    """The form of a weight or a constant, which needs no nodes."""
     return StackedValue(stacked, lambda: ref)

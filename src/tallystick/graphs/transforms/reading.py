@@ -1,9 +1,9 @@
-"""One node read for one step, for all steps, and at the length that is wanted: the same primitives, or refused.
+"""Reads one node for one step, for all steps, and at the wanted length; refuses it unless the primitives are the same.
 
-Attributes that say sides, such as the shape of a view, are found by trying: an entry that can stand for tokens, keys
-or sequences is replaced by their mark. What is tried is accepted only if the definition then takes the steps that it
-took for one token, to results that `Steps` shows to be those of all steps; of several, the one that keeps what is
-counted most apart, with the fewest changes.
+Attributes that hold sides, such as the shape of a view, are found by trial: an entry that can be a number of tokens,
+keys or sequences is replaced by the mark. A trial is accepted only if the definition then calls the same primitives as
+for one token, and if `Steps` shows that the results are those of all steps. Of several accepted trials, the one is used
+whose results have the fewest axes that count more than one thing; then the one with the fewest changes.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from tallystick.tensors.spec import TensorSpec
 CHANGES_MAX: Final = 3
 PLACES_MAX: Final = 12
 TRIED_MAX: Final = 100_000
-"""No graph takes more readings: a model of a hundred different layers takes a tenth."""
+"""The limit of readings for one graph; a model of a hundred different layers needs a tenth of it."""
 ENDS: Final = frozenset({"end", "length"})
-"""Numbers that say how far a part reaches."""
+"""Attributes that hold the end or the length of a part."""
 WHOLE: Final = frozenset({"int", "int?", "int[]", "int[]?"})
 Attributes = Mapping[str, Attribute]
 
 
 @dataclass(frozen=True)
 class Scale:
-    """The sizes of the captured step, the marks in their place, and the sizes that are wanted.
+    """The sizes of the captured step, the marks for them, and the wanted sizes.
 
-    One sequence may go unmarked: it is no side then that could be told from any other 1.
+    A single sequence may have no mark: its side then cannot be distinguished from any other side of 1.
     """
 
     step: StepSizes
@@ -47,7 +47,7 @@ class Scale:
     marks_sequences: bool = True
 
     def at(self, value: Any, sizes: StepSizes) -> Any:
-        """Specs, attributes and lists of sides at `sizes`, given at marks."""
+        """A spec, attribute or list of sides with each mark replaced by the size in `sizes`."""
         if isinstance(value, TensorSpec):
             return TensorSpec(value.dtype, self.at(value.shape, sizes))
         if isinstance(value, Stacked):
@@ -59,7 +59,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Reading:
-    """A node for all steps: its attributes at marks and at the wanted length, and its results."""
+    """A node for all steps: its attributes with marks and at the wanted length, and its results."""
 
     attributes: Attributes
     whole: Attributes
@@ -69,7 +69,7 @@ class Reading:
 
 
 class NodeReader:
-    """Reads nodes, each that says the same of the same values once."""
+    """Reads nodes; equal nodes over equal values are read once."""
 
     def __init__(self, scale: Scale) -> None:
         self.scale = scale
@@ -79,8 +79,8 @@ class NodeReader:
     def best(self, node: Node, arguments: Mapping[str, Any]) -> Reading:
         """The reading with the least crowded results and the fewest changes.
 
-        `arguments` are `Stacked`, `None`, or tuples of them. Raises `Mixed` where no attributes make it the node of all
-        steps; `MalformedError` where nothing fits.
+        `arguments` are `Stacked`, `None`, or tuples of them. Raises `Mixed` if no attributes make it the node of all
+        steps, `MalformedError` if no attributes fit.
         """
         found, error = self._readings(node, arguments, is_first=True)
         if error is not None:
@@ -88,7 +88,7 @@ class NodeReader:
         return found[0]
 
     def all(self, node: Node, arguments: Mapping[str, Any]) -> list[Reading]:
-        """Every reading that differs in its results, the best first; none where nothing fits."""
+        """All readings with different results, the best first; none if no attributes fit."""
         return self._readings(node, arguments, is_first=False)[0]
 
     def _readings(
@@ -142,9 +142,9 @@ def _reading(
 
 
 def _doubt(x: Stacked, scale: Scale) -> int:
-    """How many axes are crowded: what is counted shares one with another, or worse with a plain number.
+    """A score for axes that count more than one thing: two marks on one axis, or worse a mark and a plain number.
 
-    A plain side that is the number of keys, or of sequences, is in doubt as well, unless these have an axis.
+    A plain side that equals the number of keys or of sequences adds to it too, unless keys or sequences have an axis.
     """
     marks, step = scale.marks, scale.step
     crowded = sum(10 if set(axis) - set(marks.all) else 1 for axis in x.axes if len(axis) > 1)
@@ -154,7 +154,7 @@ def _doubt(x: Stacked, scale: Scale) -> int:
 
 
 def _moves(arguments: Mapping[str, Any], results: Sequence[Stacked | None], marks: StepSizes) -> int:
-    """How far the axis of tokens moves: where it stays is what was meant."""
+    """How far the axis of tokens moves; the reading in which it stays is the likely one."""
     operands = (x for value in arguments.values() for x in (value if isinstance(value, tuple) else (value,)))
     places = [x.axis_of(marks.tokens) for x in operands if x is not None and x.counts(marks.tokens)]
     found = [x.axis_of(marks.tokens) for x in results if x is not None and x.counts(marks.tokens)]
@@ -172,7 +172,7 @@ def _read(node: Node, algebra: Any, arguments: Mapping[str, Any]) -> tuple[Any, 
 
 
 class _Recorder:
-    """An algebra that writes down every primitive: its name, its operands and numbers, its results."""
+    """An algebra that records every primitive: its name, its operands and numbers, and its results."""
 
     def __init__(self, algebra: Any) -> None:
         self._algebra = algebra
@@ -192,7 +192,7 @@ class _Recorder:
 
 
 def _note(value: Any) -> Any:
-    """Specs of values, tuples of sides or axes, and numbers as they are written."""
+    """A comparable record of one argument: specs for values, tuples for sides or axes, the text of numbers."""
     if hasattr(value, "spec"):
         return value.spec
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -219,7 +219,7 @@ def _candidates(node: Node, scale: Scale) -> Iterator[tuple[int, Attributes]]:
 
 
 def _places(node: Node, scale: Scale) -> Iterator[tuple[str, int | None, list[int]]]:
-    """Where a number stands that can be one of tokens, keys or sequences, with what it can be."""
+    """The places of numbers that may count tokens, keys or sequences, each with the candidates for it."""
     for name, kind in parameters_of(node).items():
         attribute = node.attributes[name]
         entries = enumerate(attribute) if isinstance(attribute, tuple) else [(None, attribute)]
@@ -230,7 +230,7 @@ def _places(node: Node, scale: Scale) -> Iterator[tuple[str, int | None, list[in
 
 
 def marked(side: int, scale: Scale) -> list[int]:
-    """The products of marks and a plain number that are this side in the captured step."""
+    """The products of marks and a plain number that equal this side in the captured step."""
     marks, step = scale.marks, scale.step
     units = [(marks.tokens, step.tokens), (marks.keys, step.keys)]
     if scale.marks_sequences:

@@ -1,9 +1,9 @@
-"""A graph that gives logits becomes one that gives the token: the sampler's operators are part of what is committed to.
+"""Turns a graph that gives logits into one that gives the token, so that the commitment covers the sampler too.
 
     (state', token) = graph(state, inputs)
 
 The seed, I64[2], and the position, an I64, are inputs, so that one graph serves every position of every answer. With a
-repetition penalty the tokens seen so far are state that goes on.
+repetition penalty, the tokens seen so far are state that each step updates.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def with_sampler(
     min_p: float = 0.0,
     repetition_penalty: float = 1.0,
 ) -> Graph:
-    """`graph` with the output `token` behind its output `logits`, floats [B, V] or [B, length, V].
+    """`graph` with an output `token`, computed from its output `logits`, floats [B, V] or [B, length, V].
 
-    Of several rows of a sequence the last is chosen from: the token is I64 [B], or [B, 1], which is what the next step
-    reads. Inputs are added: `sampler.seed` I64[2] and `sampler.position` I64[] unless the temperature is 0, and
-    `sampler.seen` BOOL [B, V] or [B, 1, V] if there is a penalty; it is an output too, with the new token in it.
+    If a sequence has several rows, the last one is used. The token is I64 [B], or [B, 1], as the next step reads it.
+    Added inputs: `sampler.seed` I64[2] and `sampler.position` I64[] unless the temperature is 0, and with a penalty
+    `sampler.seen` BOOL [B, V] or [B, 1, V], which is also an output that includes the new token.
 
-    Raises `UsageError` where there is no such output, and `MalformedError` for attributes outside their ranges, or
-    names that are taken.
+    Raises `UsageError` if the graph has no such output, and `MalformedError` for attributes outside their ranges and
+    for names that are taken.
     """
     wanted = _Settings(form, float(temperature), top_k, float(top_p), float(min_p), float(repetition_penalty))
     sampled = _Sampled(graph, _value_of(graph, logits))
@@ -62,7 +62,7 @@ class _Settings:
 
 
 class _Sampled:
-    """A graph that grows by nodes at its end."""
+    """A graph to which nodes are appended."""
 
     def __init__(self, graph: Graph, logits: Ref) -> None:
         self._graph, self._specs = graph, graph.specs()
@@ -70,12 +70,12 @@ class _Sampled:
         self._logits = self._last_row(logits)
 
     def graph(self) -> Graph:
-        """The graph so far; its inputs by name."""
+        """The graph with the nodes added so far; inputs are sorted by name."""
         inputs = tuple(sorted(self._inputs, key=lambda each: each.name))
         return replace(self._graph, inputs=inputs, nodes=tuple(self._nodes), outputs=tuple(self._outputs))
 
     def choose(self, settings: _Settings) -> None:
-        """Penalty, temperature, filters, draw."""
+        """Add penalty, temperature, filters and draw, in this order."""
         is_penalized = settings.repetition_penalty != 1.0
         logits = self._penalized(settings.repetition_penalty) if is_penalized else self._logits
         keys = self._add("tally.scale_logits", {"logits": logits}, temperature=settings.temperature)

@@ -1,16 +1,16 @@
-"""The reading of a definition that follows one step of generation to all steps at once.
+"""An algebra that turns the definition for one step of generation into a definition for all steps at once.
 
-Step t feeds token t, with what t earlier tokens left in the cache. A value v of the step stands for one value V of all
-steps, and this relation is kept by every rule below:
+Step t feeds token t; the cache holds the rows of the t earlier tokens. Each value v of the step corresponds to one
+value V of all steps. Every rule below keeps this relation:
 
-* along an axis of tokens, V holds v of step t in row t;
-* along an axis of keys, V holds the rows of all tokens, of which v of step t has the first t + 1;
-* with both, row t of V begins with v of step t; what stands at later keys is `later`, a number, or unknown;
-* with neither, v is the same in every step.
+* along an axis of tokens, row t of V is v of step t;
+* along an axis of keys, V has the rows of all tokens, and v of step t has the first t + 1 of them;
+* with both axes, row t of V begins with v of step t; the value at later keys is `later`: a number, or unknown;
+* with neither axis, v is the same in every step.
 
-A definition is read at marks (`axes`) in place of sizes, so that shapes show which axes are which. Where no rule shows
-that the relation is kept, `Mixed` is raised. Two things are left to the caller: `ReadsLater`, where a reduction over
-keys is right once later keys are masked with its neutral number, and a `grown` result: a cache with a row behind it.
+A definition is read with marks (`axes`) in place of sizes, so that shapes show what each axis counts. If no rule shows
+that the relation holds, `Mixed` is raised. Two cases are left to the caller. `ReadsLater` is raised for a reduction
+over keys that becomes right once later keys hold its neutral number. A `grown` result is a cache with a row appended.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tallystick.operators.types import Types
 from tallystick.tensors.spec import TensorSpec
 
 BYTES_MAX: Final = 1 << 62
-"""Marks are larger than sizes, and nothing is allocated."""
+"""No limit on intermediates: marks are larger than real sizes, and nothing is allocated."""
 
 
 class Mixed(MalformedError):  # noqa: N818
@@ -50,7 +50,7 @@ class Mixed(MalformedError):  # noqa: N818
 
 
 class ReadsLater(Mixed):
-    """A reduction over keys that is right if later keys hold the number `neutral`."""
+    """A reduction over keys that is right only if later keys hold the number `neutral`."""
 
     def __init__(self, neutral: float) -> None:
         super().__init__("reads the keys of later tokens")
@@ -59,10 +59,10 @@ class ReadsLater(Mixed):
 
 @dataclass(frozen=True)
 class Stacked:
-    """A value of all steps: its spec at marks, what its axes count, and what stands at later keys.
+    """A value of all steps: its spec with marks, what its axes count, and its value at later keys.
 
-    `number` is set where every element is that number, `even` where all keys have the same. `cache` names the cache of
-    which this value is all, as it came in or with a new row; `grown` is the new row of one that was just joined.
+    `number` is set if every element is that number, `even` if all keys have the same value. `cache` names the cache
+    that this value equals, as it was read or with a new row. `grown` is the new row of a cache that was just joined.
     """
 
     spec: TensorSpec
@@ -80,15 +80,15 @@ class Stacked:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The sides, at marks."""
+        """The sides, with marks."""
         return self.spec.shape
 
     def counts(self, mark: int) -> bool:
-        """Whether an axis counts this."""
+        """Whether an axis counts what `mark` marks."""
         return any(mark in axis for axis in self.axes)
 
     def axis_of(self, mark: int) -> int:
-        """The axis that counts this and nothing else; -1 where there is none."""
+        """The axis that counts what `mark` marks and nothing else; -1 if there is none."""
         return self.axes.index((mark,)) if (mark,) in self.axes else -1
 
 
@@ -96,7 +96,7 @@ Operand: TypeAlias = "Stacked | Number"
 
 
 class Steps(ByElement[Stacked]):
-    """`Algebra[Stacked]`; raises `Mixed` where steps read each other in a way that is no attention."""
+    """`Algebra[Stacked]`; raises `Mixed` if a step reads another in any way but attention."""
 
     def __init__(self, marks: StepSizes) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class Steps(ByElement[Stacked]):
         return replace(self.stacked(self.types.full(shape, number, dtype)), number=float(number))
 
     def iota(self, shape: Sequence[int], axis: int, dtype: str) -> Stacked:
-        """Keys are counted alike in every step; the only token of a step is always number 0."""
+        """Keys have the same indices in every step. An axis of tokens is refused: its index in a step is always 0."""
         result = self.stacked(self.types.iota(shape, axis, dtype))
         self._check_apart(result.axes[axis], "counts the tokens of one step", keys=len(result.axes[axis]) > 1)
         return result
@@ -138,7 +138,7 @@ class Steps(ByElement[Stacked]):
         return self._elementwise(spec, [x, y], lambda found: REFERENCE.compare(found[0], found[1], how))
 
     def where(self, condition: Stacked, x: Operand, y: Operand) -> Stacked:
-        """Element by element; what a condition decides about later keys holds whatever the other side is there."""
+        """Element by element; at later keys the branch that the condition selects decides, whatever the other is."""
         spec = self.types.where(condition.spec, _spec(x), _spec(y))
         result = self._elementwise(spec, [condition, x, y], None)
         return replace_later(result, chosen(later_of(condition), later_of(x), later_of(y)), self.marks)
@@ -186,7 +186,7 @@ class Steps(ByElement[Stacked]):
     def dot(
         self, x: Stacked, y: Stacked, contract: tuple[Axes, Axes], batch: tuple[Axes, Axes] = ((), ()), short: int = 0
     ) -> Stacked:
-        """Keys may be summed over where a factor that belongs to a token is 0 at later ones."""
+        """A sum over keys is allowed if one factor belongs to a token and is 0 at later keys."""
         spec = self.types.dot(x.spec, y.spec, contract, batch)
         for ours, theirs in zip(contract[0] + batch[0], contract[1] + batch[1], strict=True):
             _check_same(x.axes[ours], y.axes[theirs])
@@ -218,7 +218,7 @@ class Steps(ByElement[Stacked]):
     # ---- moving data
 
     def reshape(self, x: Stacked, shape: Sequence[int]) -> Stacked:
-        """Tokens, and keys, stay together."""
+        """An axis of tokens or keys may be merged with others, but not split."""
         spec = self.types.reshape(x.spec, shape)
         if spec.shape == x.shape:
             return x
@@ -318,7 +318,7 @@ class Steps(ByElement[Stacked]):
     # ---- rules
 
     def grown(self, old: Stacked, new: Stacked, axis: int) -> Stacked:
-        """Induction: what the cache holds are the rows that the steps before put into it, as this one does."""
+        """The cache with a row appended, by induction: the cache holds the rows that the earlier steps appended."""
         beside = [_without(x.axes, (axis,)) for x in (old, new)]
         if new.dtype != old.dtype or new.axes[axis] != (self.marks.tokens,) or beside[0] != beside[1]:
             raise Mixed(f"what is put into {old.cache} is no row of the token")
@@ -344,7 +344,7 @@ class Steps(ByElement[Stacked]):
     def _changed(self, spec: TensorSpec, x: Stacked, what: str) -> Stacked:
         """`x` with other sides along plain axes."""
         axes = []
-        for i, side in _sides(spec):
+        for i, side in enumerate(spec.shape):
             if side != x.shape[i]:
                 self._check_apart(x.axes[i], what)
                 if self.marks.batch in x.axes[i]:
@@ -353,7 +353,7 @@ class Steps(ByElement[Stacked]):
         return self._moved(spec, axes, x)
 
     def _moved(self, spec: TensorSpec, axes: Iterable[Factors], x: Stacked) -> Stacked:
-        """Elements of `x` in other places, those at later keys still at later keys."""
+        """Elements of `x` in other places; elements at later keys stay at later keys."""
         return replace(self._made(spec, axes, x.later), number=x.number, even=x.even)
 
     def _made(self, spec: TensorSpec, axes: Iterable[Factors], later: Later = None) -> Stacked:
@@ -380,14 +380,14 @@ def replace_later(x: Stacked, later: Later, marks: StepSizes) -> Stacked:
 
 
 def later_of(x: Operand) -> Later:
-    """What stands at later keys of an operand; a number stands everywhere."""
+    """The value at later keys of an operand; a Python number has this value everywhere."""
     if not isinstance(x, Stacked):
         return float(x)
     return x.later if x.number is None else x.number
 
 
 def _merged(operands: Iterable[tuple[Sequence[Factors], int]], rank: int) -> list[Factors]:
-    """What the axes of a result count, given those of operands and how far to the right they stand."""
+    """What the axes of a result count, from the axes of the operands and their offsets in the result."""
     found: list[Factors] = [()] * rank
     for axes, shift in operands:
         for i, axis in enumerate(axes):
@@ -405,10 +405,6 @@ def _check_same(ours: Factors, theirs: Factors) -> None:
 def _without(axes: Sequence[Factors], gone: Iterable[int], keep: bool = False) -> tuple[Factors, ...]:
     left = set(gone)
     return tuple(() if i in left else axis for i, axis in enumerate(axes) if keep or i not in left)
-
-
-def _sides(spec: TensorSpec) -> list[tuple[int, int]]:
-    return list(enumerate(spec.shape))
 
 
 def _spec(operand: Operand) -> Any:

@@ -1,12 +1,12 @@
-"""A step of generation with a cache becomes one pass over a whole text: teacher forcing, on the typed graph.
+"""Turns a step of generation with a cache into one pass over a whole text: teacher forcing, on the typed graph.
 
-The step is a function of a token, its place and the keys and values of the tokens before. Given all tokens at once, the
-cache of step t is what the steps before t put behind it, so that caches need not be given, and every key is seen by the
-tokens that are not before it. Nothing is matched by form: each node is read in `Steps`, which follows what the node
-makes of one step to what it makes of all, and a node for which no rule shows that is refused, with the reason.
+The step is a function of a token, its place, and the keys and values of the earlier tokens. If all tokens are given at
+once, the cache of step t consists of the rows that the steps before t appended. So the pass needs no cache, and each
+token sees the keys up to its own. No patterns of nodes are matched. Each node is read in the algebra `Steps`, which
+derives its results for all steps from those for one. A node for which no rule applies is refused with the reason.
 
-What is assumed of the graph, because one step cannot show it: constants and weights do not depend on the place in the
-text. A number that does would have been captured from the number of keys, so any that equals it is refused; capture
+One step cannot show that constants and weights do not depend on the place in the text, so this is assumed. A number
+that does depend on it was captured from the number of keys, so any number equal to that is refused. Therefore capture
 steps at a number of keys that is no other number of the model.
 """
 
@@ -22,7 +22,7 @@ from tallystick.errors import MalformedError, UnavailableError, UsageError
 from tallystick.graphs.admission import check_constants, read_graph
 from tallystick.graphs.decode_interface import PLACES
 from tallystick.graphs.encoding import graph_bytes
-from tallystick.graphs.graph import Graph, Input, Node, Output, Ref
+from tallystick.graphs.graph import Graph, Node, Output, Ref
 from tallystick.graphs.transforms.axes import StepSizes, choose_marks
 from tallystick.graphs.transforms.decode_step import WRITTEN, DecodeStep
 from tallystick.graphs.transforms.known import KnownValues, is_checked, numbers_of, parameters_of, place_of
@@ -40,19 +40,19 @@ Chosen: TypeAlias = tuple[Reading, Mapping[Ref, StackedValue]]
 
 
 def to_teacher_forcing(graph: Graph, length: int, constants: Mapping[Ref, Tensor] | None = None) -> Graph:
-    """The graph that gives for `length` tokens what the decode graph gives for one after the other.
+    """The graph that gives in one pass over `length` tokens what the decode graph gives token by token.
 
-    Its inputs are `inputs.input_ids` [B, length], `inputs.position_ids` [B, length] where the step reads a place for
-    each token, and the weights. Its outputs are those of the step for all tokens: logits [B, length, V], caches of
-    `length` places. Row t is the step's result for token t with the tokens before in the cache. `length` is at most the
-    number of keys of the captured step, beyond which a window or another mask would not have shown. `constants` are
-    those of the graph: one that is read has to be given, because it could hold a place in the text.
+    Its inputs are `inputs.input_ids` [B, length], `inputs.position_ids` [B, length] if the step reads a place for each
+    token, and the weights. Its outputs are those of the step for all tokens: logits [B, length, V], and caches of
+    `length` places. Row t is the step's result for token t with the earlier tokens in the cache. `length` is at most
+    the number of keys of the captured step: a sliding window or another mask could show only beyond that. `constants`
+    holds every constant that a node reads, because a constant could contain a place in the text.
 
     Raises:
-        UsageError: `length` is none.
-        MalformedError: a constant has not the digest that the graph states.
-        UnavailableError: the graph is no such step, or it cannot be shown that the result would be the same; the line
-            names the node and the reason.
+        UsageError: `length` is out of range.
+        MalformedError: a constant does not have the digest that the graph states.
+        UnavailableError: the graph is not such a step, or it cannot be shown that the results would be the same; the
+            message names the node and the reason.
     """
     step = DecodeStep.of(graph)
     if not 1 <= length <= step.keys:
@@ -83,7 +83,7 @@ def _forced(graph: Graph, step: DecodeStep, scale: Scale, constants: Mapping[Ref
 
 
 class _Forcing:
-    """A step graph followed so far, and the graph of all steps as far as it is written."""
+    """The state of the transformation: values of the step graph so far, and the nodes written for all steps."""
 
     def __init__(self, graph: Graph, step: DecodeStep, scale: Scale) -> None:
         self.graph, self.step, self.marks = graph, step, scale.marks
@@ -101,7 +101,7 @@ class _Forcing:
         self.options.forms |= {ref: self.options.known_forms(each, []) for ref, each in self.program.values.items()}
 
     def hold(self, constants: Mapping[Ref, Tensor]) -> None:
-        """Know constants of the graph."""
+        """Add the tensors of the graph's constants."""
         self.program.hold(constants)
         self.opaque -= constants.keys()
         for ref in constants:
@@ -112,7 +112,7 @@ class _Forcing:
     # ---- one node
 
     def follow(self, node: Node) -> None:
-        """Write what gives for all steps what `node` gives for one; raises `MalformedError` with the reason."""
+        """Write the nodes that do for all steps what `node` does for one; raises `MalformedError` with the reason."""
         if self.program.follow(node):
             known = {ref: self.program.values[ref] for ref in node.outputs if ref is not None}
             self.options.define(node, self.values, known)
@@ -120,7 +120,8 @@ class _Forcing:
         for ref in node.refs:
             if ref in self.opaque:
                 raise Mixed(f"reads {ref}, a constant that is not given")
-        of_step = any(ref in self.values and self._is_of_step(self.values[ref]) for ref in node.refs)
+        counted = (self.marks.tokens, self.marks.keys, self.marks.past)
+        of_step = any(ref in self.values and any(map(self.values[ref].counts, counted)) for ref in node.refs)
         self._check_numbers(node, of_step)
         if of_step:
             self._write(node)
@@ -147,9 +148,9 @@ class _Forcing:
                 self.written[old] = new
 
     def _is_slot_written(self, node: Node) -> bool:
-        """A cache whose slot of the place holds the row of the token: for all tokens, the rows of all.
+        """Whether `node` writes the token's row into the slot of its place; for all tokens, this gives the rows of all.
 
-        What its later slots hold no token reads: the step's own masks have to show that.
+        No token may read the later slots; the masks of the step itself have to show that.
         """
         held = self.values.get(str(node.operands.get("operand")))
         if node.operator != WRITTEN or held is None or held.cache is None or not held.counts(self.marks.past):
@@ -172,7 +173,7 @@ class _Forcing:
         return True
 
     def _check_row(self, node: Node, result: Stacked) -> None:
-        """A cache with the row of a token behind it is, for all tokens, the rows of all: the same for all readers."""
+        """A cache with the token's row appended becomes the rows of all tokens; all readers append the same row."""
         new = {self.written[ref] for ref in node.refs if self.values.get(ref) == result.grown}
         if len(new) != 1 or len(node.outputs) != 1:
             raise Mixed(f"what is put behind {result.cache} is no one value of the token")
@@ -181,7 +182,7 @@ class _Forcing:
             raise Mixed(f"puts a second, other row behind {result.cache}")
 
     def _check_numbers(self, node: Node, of_step: bool) -> None:
-        """A number of a node that may be the number of keys: as a factor of data, or as a place in a table."""
+        """Refuse a number that may be the number of keys, used as a factor of data or as a place in a table."""
         for name, kind in parameters_of(node).items():
             if is_checked(name) or (kind not in NUMBERS and of_step):
                 continue
@@ -189,13 +190,10 @@ class _Forcing:
             if number is not None:
                 raise Mixed(f"{name} is {number}, which may be the number of keys or of places in the cache")
 
-    def _is_of_step(self, x: Stacked) -> bool:
-        return x.counts(self.marks.tokens) or x.counts(self.marks.keys) or x.counts(self.marks.past)
-
     # ---- its operands
 
     def _chosen(self, node: Node) -> Chosen | None:
-        """The first forms of operands with which the node can be read; `None` where that reads later keys."""
+        """The first forms of the operands with which the node can be read; `None` if it then reads later keys."""
         refs = list(dict.fromkeys(node.refs))
         shapes = {self.values[ref].shape for ref in refs if ref in self.values}
         choices = [sorted(self._forms(ref), key=lambda each: each.stacked.shape not in shapes) for ref in refs]
@@ -217,9 +215,9 @@ class _Forcing:
         return [StackedValue(self.values[ref], lambda: self.written[ref])]
 
     def _masked(self, node: Node) -> Chosen:
-        """Masking later keys changes nothing of what the steps give: where that lets the node be read, they are.
+        """The operands with later keys masked, if the node can then be read: masking them does not change any step.
 
-        Of slots, steps themselves have later ones.
+        This is not so for a cache with slots, because there a step itself has later keys.
         """
         if self.step.place is not None:
             raise Mixed("reads slots of the cache that are yet to be written")
@@ -242,7 +240,7 @@ class _Forcing:
             self.values[ref] = held
 
     def _attending(self, node: Node) -> Iterator[Chosen]:
-        """Attention without a mask is attention with one that forbids nothing."""
+        """The operands with a mask that forbids no key, which is the same as attention without a mask."""
         if node.operands.get(MASK, "") is not None:
             return
         dtypes = {self.values[ref].dtype for ref in node.refs if ref in self.values}
@@ -262,7 +260,7 @@ class _Forcing:
     # ---- the whole
 
     def finished(self) -> Graph:
-        """The graph of all steps, through the door for any graph."""
+        """The graph of all steps, with all checks that any graph has to pass."""
         outputs = tuple(Output(each.name, self._given(each)) for each in self.graph.outputs)
         needed, nodes = {each.value for each in outputs}, list[Node]()
         for node in reversed(self.writer.nodes):
@@ -274,18 +272,17 @@ class _Forcing:
             raise UnavailableError("no place in the text enters the graph: it may have become a constant of it")
         found = replace(
             self.graph,
-            inputs=tuple(self._input(each) for each in self.graph.inputs if each.name in needed),
+            inputs=tuple(
+                replace(each, spec=self.writer.specs[each.name]) for each in self.graph.inputs if each.name in needed
+            ),
             constants=tuple(each for each in self.graph.constants if each.name in needed),
             nodes=tuple(reversed(nodes)),
             outputs=outputs,
         )
         return read_graph(graph_bytes(found))
 
-    def _input(self, value: Input) -> Input:
-        return replace(value, spec=self.writer.specs[value.name])
-
     def _given(self, output: Output) -> Ref:
-        """The value of all steps that an output of one becomes."""
+        """The reference to the value of all steps for an output of the step."""
         if output.value in self.options.forms:
             return self._same(output)
         x, cache = self.values[output.value], self.step.caches.get(output.name)
@@ -298,7 +295,7 @@ class _Forcing:
         return self.written[output.value]
 
     def _same(self, output: Output) -> Ref:
-        """An output that every step gives alike."""
+        """The reference to an output that is the same in every step."""
         if output.value in self.program.values and not self.program.values[output.value].is_plain:
             raise UnavailableError(f"{output.name} was computed from the number of keys")
         return self._forms(output.value)[0].write()

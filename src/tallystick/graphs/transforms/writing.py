@@ -1,4 +1,4 @@
-"""Nodes that a whole text needs and one token did not: causal masks, ranges of places, numbers of another shape."""
+"""Writes nodes that a whole text needs and one token does not: causal masks, ranges of places, larger constants."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class GraphWriter:
     def add(
         self, name: str, operands: Mapping[str, Operand], attributes: Mapping[str, Attribute], shared: bool = False
     ) -> tuple[Ref | None, ...]:
-        """Append a node; one that is `shared` is written once for all that ask for it."""
+        """Append a node; a `shared` node is written once and reused by later calls."""
         key = (name, *operands.items(), repr(sorted(attributes.items())))
         if shared and key in self.made:
             return self.made[key]
@@ -50,7 +50,7 @@ class GraphWriter:
 
 
 class Dialect(Protocol):
-    """How one dialect says what a whole text needs."""
+    """The nodes that a whole text needs, in one dialect."""
 
     def number(self, writer: GraphWriter, number: float, spec: TensorSpec) -> Ref:
         """`number` everywhere."""

@@ -1,12 +1,12 @@
-"""A leaf bundle: one file with which anybody can judge one contested operator, offline.
+"""A leaf bundle: one file from which anybody can judge one contested operator offline.
 
     opening     which record is opened, and the root over its operators
-    graph       the header of the graph with its proof: which values come from outside, and the digests of constants
-    operator    the contested operator: its node and its record, each with the proof of its place
-    edges       the records of the operators that gave what it reads, with proofs
-    question    what was asked: a nonce, and the element that the challenger named
-    values.<ref>      the values that it read and gave
-    claimed.<name>    small values of the opening by their names in it, such as the loss and what the schedule gives
+    graph       the header of the graph with its proof: the inputs, and the digests of constants
+    operator    the contested operator: its node and its record, each with an inclusion proof
+    edges       the records of the operators that produced its operands, with inclusion proofs
+    question    the challenge: a nonce, and the element that the challenger named
+    values.<ref>      the operands and results of the operator
+    claimed.<name>    small values of the opening by name, such as the loss and the values from the schedule
 
 A canonical safetensors file; the first five are canonical JSON as U8. Format: spec/leaf-bundle.md.
 """
@@ -43,7 +43,7 @@ D = TypeVar("D", bound=Document)
 
 
 class GraphHeader(Document):
-    """Leaf 0 of a graph's tree: everything but its nodes, with the proof of its place."""
+    """Leaf 0 of a graph's tree: everything but its nodes, with its inclusion proof."""
 
     graph: Literal["header"] = "header"
     version: Literal[1] = 1
@@ -52,7 +52,7 @@ class GraphHeader(Document):
 
 
 class Edge(Document):
-    """The record of an operator that gave a value, and the proof of its place."""
+    """The record of an operator that produced a value, and its inclusion proof."""
 
     index: Count
     record: OperatorRecord
@@ -60,7 +60,7 @@ class Edge(Document):
 
 
 class OperandEdges(Document):
-    """Who gave what the contested operator reads; `producers` stand in the order of the graph."""
+    """The operators that produced the operands of the contested one; `producers` are in the order of the graph."""
 
     edges: Literal["producers"] = "producers"
     version: Literal[1] = 1
@@ -75,9 +75,9 @@ class Element(Document):
 
 
 class LeafChallenge(Document):
-    """What was asked about a leaf: the nonce that chooses elements, and the element that the challenger named.
+    """The challenge to a leaf: the nonce that selects elements, and the element that the challenger named.
 
-    The nonce is drawn after the prover committed to the leaf. Who judges may use another question.
+    The nonce is drawn after the prover committed to the leaf. A referee may use another challenge.
     """
 
     question: Literal["leaf"] = "leaf"
@@ -88,7 +88,7 @@ class LeafChallenge(Document):
 
 @dataclass(frozen=True)
 class LeafBundle:
-    """One contested operator with all that a referee reads; nothing in it is checked yet but its form."""
+    """One contested operator with everything that a referee reads. Only its form is checked, not its contents."""
 
     opening: Opening
     header: GraphHeader
@@ -100,13 +100,13 @@ class LeafBundle:
 
     @property
     def documents(self) -> dict[str, Document]:
-        """Everything but values, by the names in the file."""
+        """The documents, which are everything but the values, by their names in the file."""
         named = (self.opening, self.header, self.operator, self.edges, self.asked)
         return dict(zip(DOCUMENTS, named, strict=True))
 
     @property
     def sizes(self) -> BundleSizes:
-        """How many bytes there are of what."""
+        """The bytes of each part of the bundle."""
         path = self.operator.node.get("proof")
         leaf = [self.operator.proof, path if isinstance(path, list) else (), *(e.proof for e in self.edges.producers)]
         shared = [self.opening.proof, self.header.proof]
@@ -119,7 +119,7 @@ class LeafBundle:
 
     @property
     def state(self) -> dict[str, Tensor]:
-        """The tensors of the file."""
+        """The tensors of the file by name: documents as U8, and values."""
         texts = {name: np.frombuffer(document.to_bytes(), np.uint8) for name, document in self.documents.items()}
         state = {name: Tensor.of(text) for name, text in texts.items()}
         state |= {f"{VALUE}{ref}": tensor for ref, tensor in self.values.items()}
@@ -135,8 +135,8 @@ class LeafBundle:
 class BundleSizes:
     """Bytes of a bundle: `statement` is what all leaves of an opening share (opening, header of the graph).
 
-    `proof` are the documents of this leaf (node, records, proofs). `hashes` are the hashes in them at 32 bytes each, as
-    they are sent where bytes are dear, and `shared_hashes` those of the statement.
+    `proof` counts the documents of this leaf (node, records, proofs). `hashes` counts their hashes at 32 bytes each, as
+    in a compact encoding, and `shared_hashes` those of the statement.
     """
 
     statement: int
@@ -158,16 +158,16 @@ DOCUMENTS: Final[Mapping[str, type[Document]]] = {
 def write_bundle(path: Path, bundle: LeafBundle) -> None:
     """Write a bundle; the same leaf gives the same bytes.
 
-    Raises `MalformedError` for a reference that cannot be a name, `UnavailableError` where the disk refuses.
+    Raises `MalformedError` for a reference that cannot be a name, `UnavailableError` if the file cannot be written.
     """
     write_state(path, bundle.state)
 
 
 def read_bundle(source: bytes | Path, bytes_max: int = BUNDLE_BYTES_MAX) -> LeafBundle:
-    """A bundle from a file or from bytes; its values stay where they are.
+    """A bundle from a file or from bytes; its values are views, not copies.
 
     Raises:
-        MalformedError: these are not the bytes of a leaf bundle. Whose fault that is depends on who supplied them.
+        MalformedError: these are not the bytes of a leaf bundle. The party that supplied them is at fault.
         UnavailableError: there is no such file, or it is larger than allowed.
     """
     if isinstance(source, Path):

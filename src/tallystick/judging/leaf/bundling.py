@@ -1,4 +1,4 @@
-"""Makes leaf bundles out of what a prover opened: either party and the board can, and all make the same bytes."""
+"""Makes leaf bundles from an opening. Both parties and the board can do so, and all get the same bytes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class WholeOpening:
 
     @cached_property
     def places(self) -> Mapping[int, int]:
-        """The place of every node by its number."""
+        """The position of every node by its number."""
         return {node.number: place for place, node in enumerate(self.graph.nodes)}
 
     @cached_property
@@ -58,7 +58,7 @@ class WholeOpening:
         return LeafHashes([leaf_hash(line) for line in self.lines])
 
     def record(self, place: int) -> OperatorRecord:
-        """The record at a place; raises `UsageError` outside the graph, `MalformedError` where the file is short."""
+        """The record at a position; raises `UsageError` outside the graph, `MalformedError` if the file is short."""
         if not 0 <= place < len(self.graph.nodes):
             raise UsageError(f"the opening has no operator {place}")
         if place >= len(self.lines):
@@ -66,10 +66,10 @@ class WholeOpening:
         return OperatorRecord.from_bytes(self.lines[place], f"{OPERATORS}: line {place + 1}")
 
     def bundle(self, number: int, asked: LeafChallenge | None = None) -> LeafBundle:
-        """The bundle of node `number`; values that are not there are left out.
+        """The bundle of node `number`; values that are not opened are left out.
 
-        Raises `UsageError` where the graph has no such node, `MalformedError` where that has no record, `ProofError`
-        where a value is not what its name says.
+        Raises `UsageError` if the graph has no such node, `MalformedError` if the node has no record, `ProofError` if a
+        value does not have the digest in its file name.
         """
         bare = self.bare(number, asked)
         record = bare.operator.record
@@ -85,7 +85,7 @@ class WholeOpening:
         return LeafBundle(self.opening, self._header(), self.operator(place), edges, asked or LeafChallenge())
 
     def operator(self, place: int) -> OpenedOperator:
-        """The operator at a place, with its proofs; raises what `record` raises."""
+        """The operator at a position, with its proofs; raises what `record` raises."""
         record, leaves, index = self.record(place), self._graph_leaves, place + 1
         path = prove_inclusion(leaves, index, len(leaves.leaves))
         line = canonical(node_json(self.graph.nodes[place])).encode()
@@ -117,7 +117,7 @@ class WholeOpening:
 
     @cached_property
     def small(self) -> Mapping[str, Digest]:
-        """What a published claim says more about: the loss, what the schedule gives, the optimizer's count of steps."""
+        """The small values that a published claim checks: the loss, values from the schedule, the optimizer's step."""
         sources, results = self.opening.sources, self.opening.results
         if isinstance(self.opening.opened_record(), CallRecord):
             return {}

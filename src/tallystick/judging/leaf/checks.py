@@ -1,7 +1,7 @@
-"""Whether the pieces of a leaf bundle are consistent: what a referee checks before any number.
+"""Checks that the pieces of a leaf bundle are consistent, before a referee compares any number.
 
-A leaf is checked for itself. That the record at place p is about node p of the graph is checked at leaf p, so that the
-records of producers need no proof about the graph here: where every leaf holds, all of them are paired.
+Each leaf is checked alone. Leaf p checks that the record at position p is about node p of the graph. So the records of
+producers need no proof about the graph here: their own leaves check that.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ HEADER_FIELDS = {"constants", "dialect", "form", "graph", "inputs", "outputs"}
 
 
 def check_bundle(notes: Findings, bundle: LeafBundle, published: Published | None, bits: bool = True) -> Node | None:
-    """Note every check of a bundle; returns the contested node, or `None` where something is not consistent.
+    """Note every check of a bundle; returns the contested node, or `None` if a check fails.
 
-    A value that is not there is no objection here.
+    A missing value is not an objection here.
     """
     with _noted(notes, "opened record"):
         check_binding(bundle.opening, bits)
@@ -61,13 +61,13 @@ def check_bundle(notes: Findings, bundle: LeafBundle, published: Published | Non
 
 
 def small_values(bundle: LeafBundle, names: Mapping[str, Digest]) -> dict[str, Tensor]:
-    """Those of the named values of the opening that the bundle brings, single numbers only."""
+    """The named values of the opening that the bundle contains; single numbers only."""
     found = {name: bundle.claimed[name] for name in names if name in bundle.claimed}
     return {name: value for name, value in found.items() if value.shape == () and tensor_digest(value) == names[name]}
 
 
 def _check_node(bundle: LeafBundle) -> Node:
-    """The node, which stands under the graph at the place at which its record stands under the operators."""
+    """The node; its position in the graph is the position of its record among the operators."""
     opening, operator = bundle.opening, bundle.operator
     proof = NodeProof.from_json(operator.node)
     operator.check_record(opening)
@@ -98,7 +98,7 @@ def _check_header(bundle: LeafBundle) -> Graph:
 
 
 def _check_edges(bundle: LeafBundle, node: Node, graph: Graph) -> None:
-    """Everything that is read came from outside, or from an operator that stands before this one."""
+    """Check that every operand is an input of the graph or a result of an operator before this one."""
     opening, inputs = bundle.opening, bundle.operator.record.inputs
     outside, producers = {each.name for each in graph.sources}, _producers(bundle)
     used = set()
@@ -116,7 +116,7 @@ def _check_edges(bundle: LeafBundle, node: Node, graph: Graph) -> None:
 
 
 def _producers(bundle: LeafBundle) -> dict[int, Edge]:
-    """The records in front of the contested one by node number, each under the root of the operators."""
+    """The records of producers by node number; each is under the root of the operators, before the contested one."""
     found: dict[int, Edge] = {}
     for edge in bundle.edges.producers:
         place, number = f"the record at place {edge.index}", edge.record.node
@@ -128,7 +128,7 @@ def _producers(bundle: LeafBundle) -> dict[int, Edge]:
 
 
 def _check_results(bundle: LeafBundle, node: Node, graph: Graph) -> None:
-    """What the graph gives is what this operator gave, where it gave it, or what came from outside."""
+    """Check the outputs of the graph that are results of this operator or inputs of the graph."""
     opening, given = bundle.opening, {**bundle.opening.sources, **bundle.operator.record.outputs}
     require({each.name for each in graph.outputs} == opening.results.keys(), "the opening names other results")
     for output in graph.outputs:
@@ -146,7 +146,7 @@ def _check_values(bundle: LeafBundle) -> None:
 
 @contextmanager
 def _noted(notes: Findings, name: str) -> Iterator[None]:
-    """As `Findings.check`; what a prover committed to and is not what it should be is an objection too."""
+    """As `Findings.check`; a `MalformedError` is an objection too, because the prover committed to these bytes."""
     with notes.check(name):
         try:
             yield

@@ -1,8 +1,9 @@
-"""What a referee concludes from the results of one operator beside their bounds.
+"""What a referee concludes when it compares the results of one operator with their bounds.
 
-A result beyond its bound is wrong, unless it is a choice between numbers that honest devices may order either way. A
-dispute has to end with a loser, so nothing is excused for the engine that computed it (`operators/engines.py`); and
-elements about which the bound says nothing pass only as what the reference computes: otherwise nothing is decided.
+A result beyond its bound is wrong, except for a choice between numbers that honest devices may order either way. A
+dispute must end with a loser, so a referee does not read the table of engines that are known to exceed bounds
+(`operators/engines.py`). An element with an infinite bound passes only if it is what the reference computes; otherwise
+the dispute is undecided.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from tallystick.tolerances.tolerance import Finding
 
 @dataclass
 class Conclusions:
-    """Results that are wrong, that are tied, and that nothing decides, one line each.
+    """Results that are wrong, tied or undecided, one line each.
 
-    `outside` says what left a calibrated threshold, `worst` which element of each wrong result is the worst, and
-    `refused` why the definition does not take the claimed operands.
+    `outside` lists results beyond a calibrated threshold, `worst` the worst element of each wrong result, and `refused`
+    the reasons why the definition does not accept the claimed operands.
     """
 
     wrong: list[str] = field(default_factory=list)
@@ -43,9 +44,10 @@ def conclude(
     places: Mapping[Ref, Places] | None = None,
     chunk: int = 0,
 ) -> Conclusions:
-    """Note a finding for each result of `node`, and say what follows; with `places` of these elements alone.
+    """Note a finding for each result of `node`, and return the conclusions; `places` selects the elements to compare.
 
-    `values` holds every value of the node, of the specs that it states. Choices are tied within `margin` roundings.
+    `values` holds every value of the node, with the specs that the node states. Choices within `margin` roundings are
+    tied.
     """
     found = Conclusions()
     try:
@@ -82,7 +84,7 @@ def _conclude_one(
 
 
 def _is_tie(notes: Findings, found: Conclusions, result: ComparedResult, values: Values, margin: float) -> bool:
-    """Whether the operator chooses, so that its differing results are tied or wrong by how close the numbers are."""
+    """Whether the operator chooses among numbers; then a differing result is tied or wrong by how close they are."""
     from tallystick.judging.leaf.near_ties import find_near_tie
 
     tie = find_near_tie(result.node, values, result.ref, result.places[result.wrong | result.unbounded])
@@ -99,7 +101,7 @@ def _is_tie(notes: Findings, found: Conclusions, result: ComparedResult, values:
 
 
 def _ask_threshold(notes: Findings, found: Conclusions, judge: OperatorJudge, result: ComparedResult) -> None:
-    """What the bound allows and the threshold does not is left to a committee."""
+    """Note the result beside its threshold; if it is within the bound but not the threshold, a committee decides."""
     try:
         finding = judge.threshold(result)
     except UnavailableError as error:

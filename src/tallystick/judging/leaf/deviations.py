@@ -1,9 +1,10 @@
-"""Where the results of a kernel of one's own differ most from the claimed ones: where to look, never a reason.
+"""Finds the elements of a claimed result that differ most from the result of the judge's own kernel.
 
-A prover may place a wrong element among millions that are within their bounds, and a few drawn ones miss it. So those
-are judged exactly that deviate most, by several measures: the absolute distance, and the distance relative to the
-element's own size, and to its size and the scale of its surroundings. An element far beyond its bound is far ahead in
-one of them, unless the prover moved many others nearly to their own bounds, and those are wider.
+A deviation only selects elements to judge; it is never itself a reason. A prover may hide one wrong element among
+millions, and a few random draws miss it. So the elements that deviate most are judged exactly. Three measures are used:
+the absolute distance, the distance relative to the element's size, and the distance relative to its size and the scale
+of the elements around it. An element far beyond its bound ranks high in one of them, unless the prover moved many
+others, with wider bounds, almost to their bounds.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from tallystick.operators.precision import FORMATS
 from tallystick.tensors.tensor import Tensor
 
 BY_EACH: Final = 32
-"""Elements that are judged for each measure."""
+"""The number of elements that are judged for each measure."""
 DISCRETE_MAX: Final = 1024
-"""Whole numbers and truth values that are judged among those that differ."""
+"""The number of differing integers and booleans that are judged."""
 SHORTEST: Final = 8
-"""Numbers along an axis from which their root mean square says something of a scale."""
+"""The shortest axis along which a root mean square is used as a scale."""
 Floats = npt.NDArray[np.float64]
 
 
 def deviating_places(claimed: Tensor, own: Tensor, nonce: bytes) -> Places:
-    """Flat places, ascending, of the elements of a claimed result that are farthest from one's own, of equal spec.
+    """Flat places, ascending, of the elements of a claimed result that differ most from `own`, of equal spec.
 
-    Among whole numbers and truth values there is no distance: the nonce chooses among those that differ.
+    Integers and booleans have no distance: the nonce selects among those that differ.
     """
     if not own.array().size:
         return np.empty(0, np.int64)
@@ -46,7 +47,7 @@ def deviating_places(claimed: Tensor, own: Tensor, nonce: bytes) -> Places:
 
 
 def _distance(x: Floats, y: Floats) -> Floats:
-    """Infinite for other NaNs and infinities; a zero of the other sign is a little off."""
+    """|x − y|; infinite if NaNs or infinities differ, and a small number for zeros of different signs."""
     with np.errstate(all="ignore"):
         same = (x == y) | (np.isnan(x) & np.isnan(y))
         off = np.where(same, 0.0, np.nan_to_num(np.abs(x - y), nan=np.inf, posinf=np.inf))
@@ -55,7 +56,7 @@ def _distance(x: Floats, y: Floats) -> Floats:
 
 
 def _scale(size: Floats) -> Floats:
-    """The least root mean square along the axes through an element; that of all elements where axes are short."""
+    """The smallest root mean square along the axes through each element; that of all elements if axes are short."""
     largest = float(size.max(initial=0.0)) or 1.0
     squares = np.square(size / largest)
     axes = [axis for axis, side in enumerate(size.shape) if side >= SHORTEST]
@@ -64,7 +65,7 @@ def _scale(size: Floats) -> Floats:
 
 
 def _largest(measure: Floats) -> Places:
-    """The places of the largest few that are more than 0."""
+    """The places of the few largest elements above 0."""
     few = min(BY_EACH, measure.size)
     places = np.argpartition(measure, measure.size - few)[measure.size - few :]
     return np.asarray(places[measure[places] > 0], np.int64)

@@ -1,12 +1,12 @@
-"""A product of matrices, checked without being computed: C·r beside A·(B·r) for vectors r of random signs.
+"""Checks a product of matrices without computing it: C·r against A·(B·r) for vectors r of random signs.
 
 Freivalds, *Fast probabilistic algorithms* (1979): over exact numbers a wrong product passes one vector with
 probability at most 1/2. Rounded products leave a residual, so here row i passes where |Cᵢ·r − Aᵢ·(B·r)| ≤ Tᵢ, and Tᵢ
-covers the sum of the bounds of the row's elements: no honest product fails, whatever r is. An element that is farther
-than Tᵢ from the exact one passes one vector with probability at most 1/2: turning its sign moves the residual by more
-than 2 Tᵢ.
+covers the sum of the bounds of the row's elements. So no honest product fails, whatever r is. An element that is
+farther than Tᵢ from the exact one passes one vector with probability at most 1/2, because changing its sign in r moves
+the residual by more than 2 Tᵢ.
 
-Of products with a summand, C = βS + α·A·B. All sums are formed in float64, whose own rounding is in Tᵢ.
+With a summand, C = βS + α·A·B. All sums are formed in float64; their rounding is included in Tᵢ.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from tallystick.tensors.tensor import Tensor
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 EXTRA_ROUNDINGS: Final = 8
-"""Scaling by alpha and beta, adding, and storing: more roundings than any kernel spends on them."""
+"""Roundings for scaling by alpha and beta, adding, and storing; no kernel needs more."""
 ROOM: Final = 0.9
-"""Rows whose elements may come closer to the largest number have no tolerance: an overflow promises nothing."""
+"""Rows whose elements may come closer to the largest number have no tolerance, because an overflow is possible."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,11 @@ class Product:
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing is scaled or added."""
+        """Whether it is a product alone, without scaling or summand."""
         return self.alpha == 1.0 and (self.summand is None or self.beta == 0.0)
 
     def operations(self, vectors: int) -> int:
-        """Floating-point operations of a check with so many vectors; each multiply-add is 2."""
+        """Floating-point operations of a check with this many vectors; each multiply-add is 2."""
         return 2 * vectors * (self.left.size + self.right.size + self.claimed.size)
 
 
@@ -76,12 +76,12 @@ class Residuals:
 
     @property
     def worst(self) -> float:
-        """The largest share."""
+        """The largest share of any row."""
         return float(self.shares.max(initial=0.0))
 
     @property
     def worst_rows(self) -> list[tuple[int, int]]:
-        """Stack and row of all rows, those with the largest shares first."""
+        """Stack index and row index of all rows, the largest shares first."""
         order = np.argsort(-self.shares.reshape(-1), kind="stable").tolist()
         return [divmod(place, self.shares.shape[-1]) for place in order]
 
@@ -92,12 +92,12 @@ class Residuals:
 
     @property
     def escape(self) -> float:
-        """The probability, at most, with which an element beyond its row's tolerance passes: 2^−vectors."""
+        """An upper bound on the probability that an element beyond its row's tolerance passes: 2^−vectors."""
         return float(2.0**-self.vectors)
 
 
 def check_product(product: Product, signs: Floats, precision: Precision) -> Residuals:
-    """Compare the claimed product with the exact one along the columns of `signs` [m,t], each ±1."""
+    """The residuals of the claimed product along the columns of `signs` [m,t], each ±1."""
     with np.errstate(all="ignore"):
         expected = product.alpha * (product.left @ (product.right @ signs))
         if product.summand is not None and product.beta:
@@ -110,10 +110,10 @@ def check_product(product: Product, signs: Floats, precision: Precision) -> Resi
 
 
 def places_of_largest_errors(product: Product, residuals: Residuals, rows: int, count: int) -> npt.NDArray[np.int64]:
-    """Flat places in the result of the `count` elements in each of a few rows that are farthest from the exact ones.
+    """Flat places of the `count` elements in each of `rows` rows that are farthest from the exact ones.
 
-    The rows are those with the largest residuals; distances are relative to |A|·|B|. An error that hides within its
-    row's tolerance, but not within its own bound, stands out here.
+    The rows are those with the largest residuals; distances are relative to |A|·|B|. This finds an error that is within
+    the tolerance of its row but not within its own bound.
     """
     found = []
     for stack, row in residuals.worst_rows[:rows]:
@@ -139,7 +139,8 @@ def row_tolerances(product: Product, precision: Precision) -> Floats:
     read_a, read_b = _as_read(a, product, precision), _as_read(b, product, precision)
     plain, total = (scale * (x @ y.sum(axis=-1)[..., None])[..., 0] for x, y in ((a, b), (read_a, read_b)))
     spread = np.maximum(total - plain, 0.0)
-    added = _summand_size(product)
+    # With β = 0 the summand is not read.
+    added = None if product.summand is None or not product.beta else abs(product.beta) * np.abs(product.summand)
     beside = 0.0 if added is None else added.sum(axis=-1)
     relative, stored, lost = _roundings(product, precision)
     stated = np.abs(product.claimed).sum(axis=-1) + 2 * beside
@@ -156,7 +157,7 @@ def signs_of(nonce: bytes, subject: str, side: int, vectors: int) -> Floats:
 
 
 def product_of(node: Node, values: Mapping[Ref, Tensor]) -> Product | None:
-    """The product that a node claims; `None` for others, for vectors, whole numbers and nothing at all."""
+    """The matrix product that a node claims; `None` for other operators, vectors, integers and empty products."""
     read = _READINGS.get(node.operator)
     claimed = values[next(filter(None, node.outputs))]
     if read is None or claimed.dtype not in FORMATS or not claimed.array().size:
@@ -167,8 +168,8 @@ def product_of(node: Node, values: Mapping[Ref, Tensor]) -> Product | None:
     if parts is None:
         return None
     left, right, result, summand = parts
-    held = {name: _held(node.attributes.get(name, 1), claimed.dtype) for name in ("alpha", "beta")}
-    return Product(left, right, result, claimed.dtype, summand, **held)
+    factors = {name: _constant(node.attributes.get(name, 1), claimed.dtype) for name in ("alpha", "beta")}
+    return Product(left, right, result, claimed.dtype, summand, **factors)
 
 
 Reading: TypeAlias = "Callable[[Mapping[str, Floats], Floats], tuple[Floats, Floats, Floats, Floats | None] | None]"
@@ -217,13 +218,13 @@ def _numbers(tensor: Tensor) -> Floats:
     return np.asarray(exact_float64(tensor.array(), tensor.dtype), np.float64)
 
 
-def _held(number: Any, dtype: str) -> float:
-    """A constant as the reference holds it: rounded to the dtype in which it multiplies."""
+def _constant(number: Any, dtype: str) -> float:
+    """A constant, rounded as in the reference to the dtype in which it multiplies."""
     return float(number) if dtype == "F64" else float(np.float32(number))
 
 
 def _as_read(size: Floats, product: Product, precision: Precision) -> Floats:
-    """The most that a factor may be taken for: in coarser products, and where 2 reads take a subnormal number for 0."""
+    """The largest size as which a device may read a factor: rounded for coarser products, subnormal numbers grown."""
     tiny, form = precision.read_as_zero(product.inner), precision.multiplier(product.inner)
     if size.min(initial=np.inf, where=size > 0) < tiny:
         size = np.where(size < tiny, 4.0 * size, size)
@@ -231,7 +232,7 @@ def _as_read(size: Floats, product: Product, precision: Precision) -> Floats:
 
 
 def _roundings(product: Product, precision: Precision) -> tuple[float, float, float]:
-    """The roundings of one element relative to its terms and to itself, and what underflow loses at most."""
+    """The rounding of one element relative to its terms, the rounding relative to itself, and the largest underflow."""
     terms, width = product.left.shape[-1] + EXTRA_ROUNDINGS, product.claimed.shape[-1]
     inner, outer = product.inner, product.dtype
     own = float(worst_factor(2 * (terms + width), 0.0))  # those of this check itself
@@ -243,10 +244,6 @@ def _roundings(product: Product, precision: Precision) -> tuple[float, float, fl
     deep = wide if precision.widens else max(wide, least)
     scale = max(1.0, abs(product.alpha), abs(product.beta))
     return relative, stored, EXTRA_ROUNDINGS * max(wide, least) + 4.0 * terms * deep * scale
-
-
-def _summand_size(product: Product) -> Floats | None:
-    return None if product.summand is None or not product.beta else abs(product.beta) * np.abs(product.summand)
 
 
 def _is_bounded(product: Product, a: Floats, b: Floats, added: Floats | None) -> npt.NDArray[np.bool_]:

@@ -1,13 +1,13 @@
-"""The ruling at the leaf: who is at fault over one opened operator, as a check that anybody can make offline.
+"""The ruling at the leaf: decides who is at fault over one opened operator. Anybody can repeat it offline.
 
-In this order: the bundle is consistent (`checks.py`); every value is there; the element that the challenger named
-exists; the results lie within the operator's proven bound (`operator/judge.py`); discrete results that differ are tied
-or wrong (`near_ties.py`); and what the bound allows, a calibrated threshold allows too.
+The checks, in order: the bundle is consistent (`checks.py`); every value is present; the element that the challenger
+named exists; the results are within the operator's proven bound (`operator/judge.py`); discrete results that differ are
+tied or wrong (`near_ties.py`); and results within the bound are also within a calibrated threshold.
 
-A named element is judged alone where there is no nonce. With one, those elements of a large operator are judged that
-were named, drawn or found to deviate, and all rows of a product of matrices by vectors of random signs
-(`freivalds.py`). The same bundle and request give the same ruling: no clock, no randomness but the nonce's. The
-reference's own rounding, 2⁻⁵³, is in every radius.
+Without a nonce, only the named element is judged. With a nonce, a large operator is judged at the elements that were
+named, drawn or found to deviate; all rows of a matrix product are also checked with vectors of random signs
+(`freivalds.py`). The same bundle and request give the same ruling: there is no clock, and no randomness but the
+nonce's. Every radius includes the reference's own rounding, 2⁻⁵³.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from tallystick.transcripts.record import StepRecord
 FEWEST: Final = 32
 CHUNK_TERMS: Final = 1 << 22
 FRACTIONS: Final = (0.01, 0.001)
-"""Shares of a result's elements for which a ruling says how likely wrong ones are to be missed."""
+"""Shares of wrong elements for which a ruling states the probability of missing them all."""
 
 
 def rule_leaf(bundle: LeafBundle, request: LeafRequest) -> Ruling:
-    """The ruling on a bundle whose pieces the prover supplied, or that was made of what the prover supplied.
+    """The ruling on a bundle that the prover supplied, or that was made of pieces from the prover.
 
-    A piece that does not prove what it should, and a value that is not there, are the prover's fault: it had to open
-    them. Whoever cannot say that the prover supplied these bytes must not hold it to `STRUCTURE` and `DATA`.
+    An invalid proof or a missing value is the prover's fault, because the prover had to open it. If it is not certain
+    that the bytes came from the prover, a ruling on the grounds `STRUCTURE` or `DATA` must not be held against it.
 
     Raises:
-        ProofError: the bundle is about another leaf than the one that is contested.
+        ProofError: the bundle is about another leaf than the contested one.
     """
     if request.opening not in (None, bundle.opening.identity):
         raise ProofError(f"the bundle is about the opening {bundle.opening.identity}, another one than is contested")
@@ -68,7 +68,7 @@ def rule_leaf(bundle: LeafBundle, request: LeafRequest) -> Ruling:
 
 @dataclass(frozen=True)
 class _Leaf:
-    """One operator whose opening is consistent."""
+    """The judgement of one operator whose bundle is consistent."""
 
     bundle: LeafBundle
     request: LeafRequest
@@ -106,7 +106,7 @@ class _Leaf:
         return self._values[ref].array().size
 
     def _compared(self, derived: Derived, work: RulingWork) -> Ruling:
-        """All elements, or the one that was named; of a large operator those that a nonce chooses, and a few more."""
+        """The ruling on all elements, or on the named one; of a large operator, on those that are selected."""
         if self._named_alone is not None:
             ref, place = self._named_alone
             return self._concluded(self._conclude({ref: np.array([place])}), replace(work, judged=1))
@@ -127,12 +127,12 @@ class _Leaf:
         return conclude(self.notes, judge, self.node, self._values, self.request.bands, places, chunk)
 
     def _affordable(self, derived: Derived, elements: int) -> int:
-        """How many elements of each result are drawn: those that cost what a small operator costs."""
+        """How many elements of each result are drawn, so that they cost no more than a small operator."""
         limits = self.request.limits
         return min(limits.elements, max(FEWEST, limits.whole_flops * elements // max(derived.flops, 1)))
 
     def _places(self, ref: Ref, count: int) -> Places:
-        """The elements of a result that are judged: those that are drawn, the named one, and those that deviate."""
+        """The elements of a result that are judged: the drawn ones, the named one, and those that deviate."""
         from tallystick.judging.leaf.sampling import chosen_places
 
         named, deviating = self.request.element, self.request.deviating.get(ref)
@@ -146,13 +146,13 @@ class _Leaf:
 
     @property
     def _named_alone(self) -> tuple[Ref, int] | None:
-        """The element that the challenger named, where nothing else was asked about."""
+        """The element that the challenger named, if nothing else was asked for."""
         return None if self.request.nonce else self.request.element
 
     def _product(self, places: dict[Ref, Places], work: RulingWork) -> tuple[list[str], RulingWork]:
-        """Check all rows of a product of matrices at once; add where its errors are largest to the `places`.
+        """Check all rows of a product of matrices at once; adds the places of its largest errors to `places`.
 
-        Returns what is wrong with it, and what the check cost.
+        Returns the objections, and the cost of the check.
         """
         from tallystick.judging.leaf.freivalds import check_product, places_of_largest_errors, product_of, signs_of
 
@@ -171,7 +171,7 @@ class _Leaf:
         return [] if residuals.holds else [objection], work
 
     def _concluded(self, found: Conclusions, work: RulingWork) -> Ruling:
-        """From the strongest statement to the weakest; what is open goes to a committee before a tie ends it."""
+        """The ruling, the strongest ground first. An undecided result goes to a committee before a tie ends it."""
         if found.wrong:
             ruling = self._ruled(Fault.PROVER, Ground.BOUND, found.wrong[0], work)
             return replace(ruling, worst=found.worst[0] if found.worst else None)
@@ -187,7 +187,7 @@ class _Leaf:
         return self._ruled(Fault.CHALLENGER, Ground.HOLDS, "; ".join([reason, *self._missed(work)]), work)
 
     def _missed(self, work: RulingWork) -> Iterator[str]:
-        """With which probability something is wrong all the same, whatever was named or found to deviate."""
+        """The probability that a wrong element was missed, whatever was named or found to deviate."""
         if work.judged >= work.elements:
             return
         if self._named_alone is not None:

@@ -1,12 +1,12 @@
-"""Discrete results that depend on a rounding: where the largest is, and in which order.
+"""Discrete results that depend on rounding: the index of the largest element, and the order of elements.
 
-Two numbers that lie within a few roundings of each other may come in either order on honest devices that hold them a
-little differently. A claimed index that differs from the reference's is a *near tie* where the numbers it chose between
-are within the margin: so many *bands*, each the unit roundoff of their dtype times the larger magnitude. Inside the
-margin nobody can be said to be wrong. Integers have no margin: there only equal ones are tied.
+Two numbers within a few roundings of each other may come in either order on honest devices. A claimed index that
+differs from the reference's is a *near tie* if the two numbers are within a margin, measured in *bands*: the unit
+roundoff of their dtype times the larger magnitude. Inside the margin neither party is wrong. Integers have no margin:
+only equal integers are tied.
 
-Comparisons and stable sorts have no ties: whoever opens operators one by one has the very bits that are compared.
-Devices differ in them only over NaN, zeros of either sign, and subnormal numbers, which some take for 0.
+Comparisons and stable sorts have no ties, because with single operators opened the compared bits are known. Devices
+differ there only in NaN, zeros of either sign, and subnormal numbers, which some devices treat as 0.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Values: TypeAlias = Mapping[Ref, Tensor]
 
 @dataclass(frozen=True)
 class NearTie:
-    """How far apart the numbers are between which a claim chose otherwise, at most, in bands; infinite where wrong.
+    """The largest distance in bands between a claimed choice and the reference's; infinite if the claim is wrong.
 
-    `place` is the flat place of the choice for which they are farthest apart.
+    `place` is the flat place of the choice with that distance.
     """
 
     bands: float
@@ -41,10 +41,10 @@ class NearTie:
 
 
 def find_near_tie(node: Node, values: Values, ref: Ref, places: Places) -> NearTie | None:
-    """The tie behind results of `ref` at flat `places` that differ from the reference's; `None` for other operators.
+    """The tie behind results of `ref` that differ from the reference's at flat `places`; `None` if nothing is chosen.
 
-    A claim is wrong outright, infinitely many bands apart, where an index names no element, names one twice in its row
-    where each occurs once, or stands beside another value than that element's.
+    A claim is wrong outright, at an infinite distance, if an index is out of range, if it repeats in a row in which
+    each index occurs once, or if the value beside it is not that of the element.
     """
     choice = _CHOICES.get(node.operator)
     if choice is None or not places.size:
@@ -55,7 +55,7 @@ def find_near_tie(node: Node, values: Values, ref: Ref, places: Places) -> NearT
 
 
 def bands_between(x: Numbers, y: Numbers, dtype: str) -> npt.NDArray[np.float64]:
-    """|x − y| in bands of their dtype; 0 for equal numbers and two NaNs, infinite for whole numbers that differ."""
+    """|x − y| in bands of their dtype; 0 for equal numbers and for two NaNs, infinite for integers that differ."""
     same = _same(x, y)
     if dtype not in FORMATS:
         return np.where(same, 0.0, math.inf)
@@ -67,7 +67,7 @@ def bands_between(x: Numbers, y: Numbers, dtype: str) -> npt.NDArray[np.float64]
 
 
 def _extreme(node: Node, values: Values, _: Ref, places: Places) -> Apart:
-    """An index beside the largest or smallest number, or that number itself."""
+    """The distances for a claimed index of the largest or smallest number, or for that number itself."""
     x, axis = _operand(node, values)
     lines = _lines(x.values(), axis)[places]
     find = np.max if "max" in node.operator else np.min  # NaN where any is
@@ -75,7 +75,7 @@ def _extreme(node: Node, values: Values, _: Ref, places: Places) -> Apart:
 
 
 def _order(node: Node, values: Values, ref: Ref, places: Places) -> Apart:
-    """Indices and values along an axis in ascending or descending order, or the first few of them."""
+    """The distances for indices and values in ascending or descending order, or for the first few of them."""
     x, axis = _operand(node, values)
     shape = values[ref].shape or (1,)
     row, column = row_and_column(places, shape, axis)
@@ -95,7 +95,7 @@ def _order(node: Node, values: Values, ref: Ref, places: Places) -> Apart:
 
 
 def _is_vague(lines: Numbers, dtype: str) -> npt.NDArray[np.bool_]:
-    """Whose order devices may see otherwise: NaN, and zeros and subnormal numbers of a row that has different ones."""
+    """Elements that devices may order differently: NaN, and zeros or subnormal numbers if a row has different ones."""
     if dtype not in FORMATS:
         return np.zeros(lines.shape, np.bool_)
     small = np.abs(lines) < FORMATS[dtype].smallest_normal
@@ -120,7 +120,7 @@ _CHOICES: Final[Mapping[str, Choice]] = {
 def _judged(
     node: Node, values: Values, places: Places, lines: Numbers, which: Places, best: Numbers, dtype: str
 ) -> Apart:
-    """How far the claimed index's number is from the `best` one; row `which` of `lines` is that of each place."""
+    """How far the number at the claimed index is from the `best` one; `which` is the row of `lines` of each place."""
     stated, index = _results(node, values)
     if index is None:
         return np.full(places.size, math.inf)
@@ -133,7 +133,7 @@ def _judged(
 
 
 def _operand(node: Node, values: Values) -> tuple[Tensor, int]:
-    """The tensor that is chosen from, and the axis; all elements in one row where none is named."""
+    """The tensor that is chosen from, and the axis; without an axis, all elements in one row."""
     x, dim = values[str(node.operands["self"])], node.attributes.get("dim", -1)
     if dim is None or not x.shape:
         return Tensor(x.dtype, (x.array().size,), x.data), 0
@@ -142,7 +142,7 @@ def _operand(node: Node, values: Values) -> tuple[Tensor, int]:
 
 
 def _results(node: Node, values: Values) -> tuple[Numbers | None, Numbers | None]:
-    """The claimed numbers, where the operator gives them, and the claimed indices."""
+    """The claimed numbers, if the operator gives them, and the claimed indices."""
     given = [None if ref is None else values[ref].values() for ref in node.outputs]
     return (None, given[0]) if len(given) == 1 else (given[0], given[1])
 

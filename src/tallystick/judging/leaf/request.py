@@ -1,4 +1,4 @@
-"""What a referee is asked about a leaf, and what it answers."""
+"""The request to a referee about a leaf, and its ruling."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from tallystick.transcripts.profile import Profile
 
 BANDS: Final = 2.0
-"""The default margin of ties: both numbers may be off by one rounding."""
+"""The default margin of ties, in bands: each of the two numbers may be off by one rounding."""
 
 
 class Ground(StrEnum):
-    """What a ruling rests on."""
+    """The ground of a ruling."""
 
     STRUCTURE = "structure"
     DATA = "data"
@@ -41,12 +41,12 @@ class Ground(StrEnum):
 
 @dataclass(frozen=True)
 class LeafLimits:
-    """How much a referee computes.
+    """Limits on what a referee computes.
 
-    Operators of more than `whole_flops` floating-point operations, or with intermediates of more than `whole_bytes`,
-    are judged at `elements` elements of each result and by `vectors` vectors of signs, and in the `rows` rows of a
-    product with the largest residuals. Beyond `memory_bytes` for operands and intermediates in float64 a referee does
-    not judge at all.
+    An operator with more than `whole_flops` floating-point operations, or with intermediates of more than
+    `whole_bytes`, is not judged as a whole. It is judged at `elements` elements of each result, with `vectors` vectors
+    of signs, and in the `rows` rows of a product with the largest residuals. If operands and intermediates take more
+    than `memory_bytes` in float64, the referee does not judge.
     """
 
     whole_flops: int = 1 << 26
@@ -57,20 +57,20 @@ class LeafLimits:
     rows: int = 2
 
     def are_passed_by(self, derived: Derived) -> bool:
-        """Whether an operator is too large to be judged as a whole."""
+        """Whether an operator exceeds the limits for being judged as a whole."""
         return derived.flops > self.whole_flops or derived.largest_bytes > self.whole_bytes
 
 
 @dataclass(frozen=True)
 class LeafRequest:
-    """What a referee asks of a leaf; the prover chooses none of it.
+    """The settings of a ruling; the prover chooses none of them.
 
     `profile` holds calibrated thresholds, `published` the claim as it was published. `nonce` was drawn after the
-    prover had committed to the leaf. `element` is what the challenger named, a result and a flat place in it: without a
-    nonce it alone is judged, and every element where none is named. `deviating` are elements of a large operator that
-    are judged besides those that are drawn, because a kernel of whoever judges gives others. `opening` and `index` say
-    which leaf is contested: a bundle about another one is refused. Without `bits`, the states and outputs of an opening
-    are not compared with the digests in its record (`check_binding`).
+    prover had committed to the leaf. `element` is the one that the challenger named: a result and a flat place in it.
+    Without a nonce only this element is judged, or every element if none is named. `deviating` are further elements of
+    a large operator to judge, because the judge's own kernel gives different ones. `opening` and `index` identify the
+    contested leaf: a bundle about another one is refused. Without `bits`, the states and outputs of an opening are not
+    compared with the digests in its record (`check_binding`).
     """
 
     precision: Precision = UNSTATED
@@ -88,10 +88,10 @@ class LeafRequest:
 
 @dataclass(frozen=True)
 class RulingWork:
-    """What a ruling cost: operations of the operator, its elements, and how many were judged.
+    """The cost of a ruling: operations of the operator, its elements, and how many were judged.
 
-    `drawn` times a nonce drew an element of each result that was not judged as a whole. `vectors` of signs were
-    multiplied with a product, of which `rows` have a tolerance and `unbounded` rows have none.
+    `drawn` is the number of draws from each result that was not judged as a whole. `vectors` is the number of sign
+    vectors in the check of a product; `rows` of its rows have a tolerance, and `unbounded` have none.
     """
 
     flops: int = 0
@@ -106,9 +106,9 @@ class RulingWork:
 
 @dataclass(frozen=True)
 class Ruling:
-    """Who is at fault, and why; where `fault` is `None`, a committee has to decide.
+    """Who is at fault, and why; if `fault` is `None`, a committee has to decide.
 
-    `worst` is an element that is wrong, by its result and flat place: the one farthest beyond its bound.
+    `worst` is the wrong element farthest beyond its bound, by its result and flat place.
     """
 
     fault: Fault | None

@@ -1,4 +1,4 @@
-"""Which elements of a result a nonce chooses."""
+"""Selects elements of a result by a nonce."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from tallystick.judging.operator.places import Places
 
 
 def chosen_places(nonce: bytes, subject: str, size: int, count: int, named: int | None = None) -> Places:
-    """At most `count` places of `size` elements by the words of a nonce, and the `named` one; ascending.
+    """At most `count` of `size` places, drawn by the words of a nonce, and the `named` one; ascending.
 
-    All of them where there are no more. Each is drawn from all, so that one that is drawn twice counts once. The key is
-    the digest of nonce and `subject`: whoever committed to the elements before the nonce was known cannot foresee them.
+    If there are at most `count` elements, all are returned. Draws are with replacement, so a place drawn twice counts
+    once. The key is the digest of nonce and `subject`: a prover that committed to the elements before the nonce was
+    known cannot predict the places.
     """
     if size <= count:
         return np.arange(size)

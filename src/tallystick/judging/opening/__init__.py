@@ -1,1 +1,1 @@
-"""What a prover opened of one step or call: its files, what binds them together, and the verdict on them."""
+"""The opening of one step or call: its files, the checks that bind them together, and the verdict on them."""

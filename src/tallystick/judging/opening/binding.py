@@ -1,4 +1,4 @@
-"""What binds an opening to its record, and an operator's record to its node: each reads and gives what is named."""
+"""Checks that an opening belongs to its record, and an operator's record to its node, by the digests they name."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tallystick.workloads.names import BATCH, POSITION, STATE_PREFIXES
 
 
 def check_binding(opening: Opening, bits: bool = True) -> None:
-    """Raise `ProofError` unless the record stands in its transcript, and sources and results are what it says.
+    """Raise `ProofError` unless the record is in its transcript and names the sources and results of the opening.
 
-    Without `bits`, states and outputs may be others than those whose digests the record names: an honest replay on
-    another stack gives other bits, and who disputes one operator has compared them within limits already.
+    Without `bits`, states and outputs need not have the digests in the record: an honest replay on another stack gives
+    other bits. In a dispute about one operator they have already been compared within limits.
     """
     record = opening.opened_record()
     given = {name.removeprefix(BATCH): found for name, found in opening.sources.items() if name.startswith(BATCH)}
@@ -51,7 +51,7 @@ def states_around(opening: Opening) -> tuple[Digest, Digest]:
 
 
 def check_operator(node: Node, record: OperatorRecord) -> None:
-    """Raise `ProofError` unless `record` is about exactly the values of `node`."""
+    """Raise `ProofError` unless `record` names `node`, its operator, and exactly the values it reads and gives."""
     what, given = f"node {node.number}", {ref for ref in node.outputs if ref is not None}
     require((record.node, record.operator) == (node.number, node.operator), f"{what} is not the one recorded")
     require(record.inputs.keys() == set(node.refs), f"{what} reads other values than its record names")

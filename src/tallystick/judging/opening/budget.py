@@ -1,12 +1,12 @@
-"""The budget of a whole opening: errors that stay inside every operator's tolerance, and yet are aligned.
+"""The error budget of a whole opening: detects errors that are within every operator's tolerance but aligned.
 
-Rounding errors of an honest run point in all directions: over n elements their mean is about 1/√n of their size, and
-along L operators they grow like √L. Errors that somebody chose can point in one direction, and grow like L. Two
-statistics tell them apart, each with a limit that is calibrated on honest stacks (docs/budget.md):
+Rounding errors of an honest run have no common direction: over n elements their mean is about 1/√n of their size, and
+along L operators they grow like √L. Errors chosen by an attacker can have one direction and grow like L. Two statistics
+distinguish them, each with a limit that is calibrated on honest stacks (docs/budget.md):
 
-* *bias*: of each operator the mean signed error in units of its bound, divided by what chance and a systematic part of
-  `SYSTEMATIC` of its size explain; over all operators the mean of these (one direction), and their root mean square
-  (any direction).
+* *bias*: for each operator the mean signed error in units of its bound, divided by its standard error; this allows for
+  chance and for a systematic part of `SYSTEMATIC` of the error's size. Over all operators, the mean of these scores
+  (one direction) and their root mean square (any direction) are used.
 * *path*: for each result of the graph the relative distance ‖claimed − exact‖ ÷ ‖exact‖ from a run in float64 that
   starts from the same inputs, in units of u√L; L is the number of rounding operators on its longest path.
 """
@@ -40,10 +40,10 @@ from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.budget import Budget
 
 Read: TypeAlias = Callable[[Ref], "Tensor | None"]
-"""Gives the claimed value of a reference, where it is opened."""
+"""Returns the claimed value of a reference; `None` if it is not opened."""
 Floats: TypeAlias = npt.NDArray[np.float64]
 SYSTEMATIC: Final = 0.25
-"""The part of an operator's errors that honest kernels may repeat in every element: functions and sums have habits."""
+"""The share of an operator's error that honest kernels may repeat in every element, as in functions and sums."""
 ELEMENTS_MIN: Final = 16
 ROUNDS: Final = frozenset({Exactness.ROUNDS, Exactness.ACCUMULATES, Exactness.LIBRARY, Exactness.COMPOSITE})
 
@@ -59,7 +59,7 @@ class OperatorBias:
 
     @property
     def standard_error(self) -> float:
-        """Of the mean: by chance, and by a systematic part that honest kernels may have."""
+        """The standard error of the mean: by chance, plus the systematic part that honest kernels may have."""
         return math.hypot(self.size / math.sqrt(self.elements), SYSTEMATIC * self.size)
 
     @property
@@ -79,13 +79,13 @@ class PathError:
 
     @property
     def steps(self) -> float:
-        """The distance in units of u√L: about constant for honest runs of one graph, whatever the length."""
+        """The distance in units of u√L: nearly constant for honest runs of one graph, whatever L is."""
         return self.distance / (self.unit * math.sqrt(max(self.length, 1)))
 
 
 @dataclass(frozen=True)
 class Accumulated:
-    """What a budget is judged on. `unavailable` says what could not be measured."""
+    """The measurements that are compared with a budget; `unavailable` lists what could not be measured."""
 
     biases: tuple[OperatorBias, ...]
     path_errors: tuple[PathError, ...]
@@ -93,13 +93,13 @@ class Accumulated:
 
     @property
     def one_direction(self) -> float:
-        """|Σ score| ÷ √operators: large where all errors have one sign."""
+        """|Σ score| ÷ √operators: large if the errors of all operators have one sign."""
         scores = [bias.score for bias in self.biases]
         return abs(math.fsum(scores)) / math.sqrt(len(scores)) if scores else 0.0
 
     @property
     def any_direction(self) -> float:
-        """The root mean square of the scores: large where operators are biased, whichever way."""
+        """The root mean square of the scores: large if operators are biased, in whatever direction."""
         return math.sqrt(math.fsum(bias.score**2 for bias in self.biases) / len(self.biases)) if self.biases else 0.0
 
 
@@ -110,9 +110,9 @@ def budget_of(
     stacks: Iterable[str] = (),
     machines: Iterable[str] = (),
 ) -> Budget:
-    """The budget of a graph: `safety` times the largest that honest runs showed, which came from `stacks`.
+    """The budget of a graph: `safety` times the largest statistics of honest `runs` on `stacks`.
 
-    Raises `MalformedError` where there is no run, or where the distance of one is infinite.
+    Raises `MalformedError` if there are no runs, or if the distance of a run is infinite.
     """
     runs = list(honest)
     paths: dict[str, Json] = {}
@@ -133,15 +133,15 @@ def budget_of(
 
 
 def judge_budget(graph: Graph, read: Read, budget: Budget, precision: Precision = UNSTATED) -> Verdict:
-    """Whether the errors of a whole opening stay within a budget; inconclusive where too little is opened.
+    """Whether the errors of a whole opening are within a budget; inconclusive if too little is opened.
 
-    A rejection is statistical: it holds as far as honest stacks are those that the budget was calibrated on.
+    A rejection is statistical: it assumes that honest stacks behave like those that the budget was calibrated on.
     """
     return compare_with_budget(accumulate(graph, read, precision), budget)
 
 
 def compare_with_budget(found: Accumulated, budget: Budget) -> Verdict:
-    """The measured errors beside their limits."""
+    """The verdict on measured errors, each compared with its limit."""
     notes = Findings()
     if found.biases:
         count = f"{len(found.biases)} results"
@@ -157,7 +157,7 @@ def compare_with_budget(found: Accumulated, budget: Budget) -> Verdict:
 def accumulate(graph: Graph, read: Read, precision: Precision = UNSTATED) -> Accumulated:
     """Measure both statistics over the opened values of a graph; computes every operator twice, in float64.
 
-    A value of another dtype or shape than the graph states counts as one that is not opened.
+    A value whose dtype or shape is not the one in the graph counts as not opened.
     """
     unavailable: list[str] = []
     read = _fitting(graph, read)
@@ -203,7 +203,7 @@ def _biases_of(node: Node, values: Mapping[Ref, Tensor], precision: Precision) -
 
 
 def signed_shares(claimed: Tensor, exact: npt.NDArray[Any], radius: Floats) -> Floats:
-    """(claimed − exact) ÷ radius as a vector, of the elements with a finite radius beyond 0, at most 1 in size."""
+    """(claimed − exact) ÷ radius as a vector over the elements with a finite radius above 0, clipped to ±1."""
     numbers = claimed.values().astype(np.float64)
     known = np.isfinite(radius) & (radius > 0) & np.isfinite(numbers) & np.isfinite(exact)
     return np.asarray(np.clip((numbers[known] - exact[known]) / radius[known], -1.0, 1.0), np.float64)
@@ -213,7 +213,7 @@ def signed_shares(claimed: Tensor, exact: npt.NDArray[Any], radius: Floats) -> F
 
 
 def _path_errors(graph: Graph, read: Read, unavailable: list[str]) -> Iterator[PathError]:
-    """The distances of the graph's results; those that follow from another choice cannot be compared."""
+    """The distances of the graph's results; a result that depends on a different discrete choice is not compared."""
     bindings = {source.name: read(source.name) for source in graph.sources}
     known = {name: value for name, value in bindings.items() if value is not None}
     if len(known) < len(bindings):
@@ -233,7 +233,7 @@ def _path_errors(graph: Graph, read: Read, unavailable: list[str]) -> Iterator[P
 
 
 class _PathObserver:
-    """Compares every claimed value with the exact one on the way."""
+    """Compares each claimed value with the exact one during the run."""
 
     def __init__(self, graph: Graph, read: Read) -> None:
         self.read = read

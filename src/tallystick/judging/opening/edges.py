@@ -1,4 +1,4 @@
-"""Whether the operator records of an opening follow from one another, from its sources to its results."""
+"""Checks that the operator records of an opening connect its sources to its results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tallystick.transcripts.record import OperatorRecord
 def follow_operators(opening: Opening, graph: Graph, lines: Collection[bytes]) -> dict[Ref, Digest]:
     """The digest of every value, from the sources of the opening through all records to its results.
 
-    Raises `ProofError` where they do not follow from one another, `MalformedError` where a line is no record.
+    Raises `ProofError` if an operator reads a value that was not given, `MalformedError` if a line is not a record.
     """
     digests: dict[Ref, Digest] = dict(opening.sources)
     try:
@@ -26,7 +26,7 @@ def follow_operators(opening: Opening, graph: Graph, lines: Collection[bytes]) -
         _follow(graph, lines, digests)
         _check_results(graph, opening, digests)
     except ProofError:
-        for number, line in enumerate(lines, 1):  # one that is no record at all is named first
+        for number, line in enumerate(lines, 1):  # report a line that is not a record at all before any other error
             _read_record(line, number)
         raise
     return digests
@@ -40,7 +40,7 @@ def _check_sources(graph: Graph, opening: Opening) -> None:
 
 
 def _follow(graph: Graph, lines: Collection[bytes], digests: dict[Ref, Digest]) -> None:
-    """Every record belongs to its node, and what one operator gives is what the next one reads."""
+    """Add the digests of all results; each record must belong to its node and read the values that were given."""
     require(len(lines) == len(graph.nodes), f"{len(lines)} operators, and the graph has {len(graph.nodes)}")
     for number, (node, line) in enumerate(zip(graph.nodes, lines, strict=True), 1):
         given = given_in(line, node, digests)
@@ -52,7 +52,7 @@ def _read_record(line: bytes, number: int) -> OperatorRecord:
 
 
 def _checked(node: Node, record: OperatorRecord, digests: Mapping[Ref, Digest]) -> Mapping[Ref, Digest]:
-    """What a record names, field by field: says what is wrong with it."""
+    """The digests of the results in a record; raises `ProofError` naming the field that is wrong."""
     check_operator(node, record)
     for ref, found in record.inputs.items():
         require(digests.get(ref) == found, f"node {node.number} reads another {ref} than was given")

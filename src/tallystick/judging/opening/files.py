@@ -1,4 +1,4 @@
-"""The files of an opening, as `tally open --operators` wrote them; the format is `transcripts.opening`."""
+"""Reads the files of an opening that `tally open --operators` wrote; the format is in `transcripts.opening`."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ OPERATORS_MAX: Final = 1 << 20
 
 
 def read_opening(folder: Path) -> Opening:
-    """What is opened; raises `UnavailableError` for a missing file, `MalformedError` for one that is no opening."""
+    """The statement of an opening; raises `UnavailableError` if the file is missing, `MalformedError` if invalid."""
     return Opening.from_bytes(read_document(folder / OPENING), OPENING)
 
 
 def read_operator_lines(folder: Path) -> list[bytes]:
-    """The lines of the operator records; raises `UnavailableError` where there are none, or too many."""
+    """The lines of the operator records; raises `UnavailableError` if there is no file, or if there are too many."""
     lines: list[bytes] = []
     for line in read_lines(folder / OPERATORS):
         if len(lines) >= OPERATORS_MAX:
@@ -47,7 +47,7 @@ def value_file(name: Digest) -> str:
 
 
 def read_values(folder: Path, wanted: Mapping[Ref, Digest]) -> dict[Ref, Tensor]:
-    """The opened ones among the wanted values; raises `ProofError` where one has another digest."""
+    """Those of the wanted values that are opened; raises `ProofError` if one has another digest."""
     paths = {ref: folder / value_file(name) for ref, name in wanted.items()}
     return {ref: read_value(path, wanted[ref]) for ref, path in paths.items() if path.is_file()}
 
@@ -55,7 +55,7 @@ def read_values(folder: Path, wanted: Mapping[Ref, Digest]) -> dict[Ref, Tensor]
 def read_value(path: Path, name: Digest, spec: TensorSpec | None = None) -> Tensor:
     """An opened value; raises `ProofError` unless it has the digest `name`.
 
-    It may have any spec, and is read faster where it has the expected one.
+    It may have any spec, and is read faster if it has the expected one.
     """
     tensor = None if spec is None else read_single(path, spec)
     if tensor is None:

@@ -1,6 +1,6 @@
-"""Judges the operators of one opened step or call; nothing is executed but the reference in NumPy.
+"""Judges the operators of one opened step or call. Only the reference in NumPy is executed.
 
-The opening has to be consistent first. A value that was not opened leaves its operator unjudged.
+The opening must be consistent. An operator with a value that is not opened is not judged.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from tallystick.transcripts.profile import Profile
 from tallystick.transcripts.record import StepRecord
 
 Opened: TypeAlias = "tuple[Graph | None, tuple[Node, ...], Mapping[Ref, Digest]]"
-"""The graph where all of it is opened, its opened nodes, and the digests of their values."""
+"""The graph (`None` if only one operator is opened), the opened nodes, and the digests of their values."""
 
 
 @dataclass(frozen=True)
 class OpeningRequest:
-    """What a verifier asks of opened operators.
+    """The settings of a verifier of opened operators.
 
-    `claim` is the digest of the claim that was published, `published` the claim itself, which says more.
+    `claim` is the digest of the published claim; `published` is the claim itself, which allows further checks.
     """
 
     precision: Precision = UNSTATED
@@ -62,9 +62,9 @@ def judge_opening(folder: Path, asked: OpeningRequest) -> Verdict:
     """Judge every opened operator in `folder`, or those that are asked for.
 
     Raises:
-        MalformedError: a file is not what it should be.
+        MalformedError: a file is invalid.
         UnavailableError: a file is missing.
-        UsageError: a node or a property that does not exist is asked for.
+        UsageError: a requested node or property does not exist.
     """
     opening, notes = read_opening(folder), Findings()
     with notes.check("opened record"):
@@ -95,10 +95,11 @@ def judge_opening(folder: Path, asked: OpeningRequest) -> Verdict:
 
 
 def judge_operator(notes: Findings, judge: OperatorJudge, node: Node, values: Values, engine: str | None = None) -> str:
-    """Judge the results of `node`; returns what could not be checked, or nothing.
+    """Judge the results of `node`; returns what could not be checked, or an empty string.
 
-    `engine` is what the prover says it computed with: where that is known to leave bounds, nothing is held against it.
-    Raises `MalformedError` where the operands hold what the operator does not take, an index out of range for example.
+    `engine` is the engine that the prover states. If it is known to exceed a bound, a result beyond that bound is not
+    held against the prover. Raises `MalformedError` if the operator does not accept its operands, for example an index
+    out of range.
     """
     missing = next((ref for ref in (*node.refs, *filter(None, node.outputs)) if ref not in values), None)
     if missing is not None:

@@ -1,1 +1,1 @@
-"""One operator: its claimed results beside what its claimed operands allow."""
+"""Judges one operator: compares its claimed results with the bounds that follow from its claimed operands."""

@@ -1,7 +1,7 @@
 """The bounds of a few elements of an operator's results.
 
-`bound` computes all of a result; here a definition is read over lazy tensors, so that only the named elements are
-computed, from only those elements of the operands that they need.
+`bound` computes a whole result. Here a definition is read over lazy tensors: only the named elements are computed, from
+only those elements of the operands that they depend on.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def bound_at(
     model: Model = DETERMINISTIC,
     chunk: int = 0,
 ) -> tuple[ResultBound | None, ...]:
-    """What `bound` gives at flat `places`, I64[n] for each result or `None`, as vectors; `chunk` at a time.
+    """The bounds at flat `places`, I64[n] for each result or `None`, as vectors; computes `chunk` elements at a time.
 
-    Values and radii are those of the whole but for the order in which float64 sums are formed. Raises
-    `MalformedError` where the arguments do not fit together.
+    Values and radii equal those of `bound` except for the order in which float64 sums are formed. Raises
+    `MalformedError` if the arguments do not fit together.
     """
 
     def define(balls: Balls, **given: Any) -> tuple[Ball | None, ...]:

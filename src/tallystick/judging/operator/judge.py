@@ -1,10 +1,10 @@
-"""Compares the claimed results of one operator with what its claimed operands allow.
+"""Compares the claimed results of one operator with the bounds that follow from its claimed operands.
 
-Operands are the claimed ones, so that errors do not add up from operator to operator. The reference computes in float64
-with NumPy alone. What moves data is exact, down to the signs of zeros; integers and truth values are equal one by one;
-every other result lies within the operator's proven bound, and within a calibrated threshold where the verifier brings
-a profile. Openings, leaf bundles and members of committees are judged by this one judge; what follows from a comparison
-each of them says for itself.
+The claimed operands are used, so errors do not add up from operator to operator. The reference computes in float64 with
+NumPy alone. The results of an operator that moves data must be exact, including the signs of zeros; integers and
+booleans must be equal. Every other result must be within the operator's proven bound, and within a calibrated threshold
+if the verifier has a profile. Openings, leaf bundles and committee members all use this judge; each draws its own
+conclusions from the comparison.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ Values: TypeAlias = Mapping[Ref, Tensor]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 Floats: TypeAlias = npt.NDArray[np.float64]
 CLOSE: Final = 64.0
-"""So many roundings from the reference a result may be where its bound is infinite; farther, nothing decides."""
+"""With an infinite bound, a result this many roundings from the reference passes; one farther away is undecided."""
 DEFINITION_ERRORS: Final = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
-"""How a definition may fail in Python on operands or attributes that its author did not think of."""
+"""Python's exceptions that a definition may raise on operands or attributes that its author did not expect."""
 
 
 @dataclass(frozen=True)
 class OperatorJudge:
-    """How operators of one graph are judged: stated precision, perhaps a profile, and the model of rounding."""
+    """The settings for judging operators of one graph: stated precision, profile if any, and model of rounding."""
 
     graph: Digest
     precision: Precision = UNSTATED
@@ -55,13 +55,13 @@ class OperatorJudge:
     def compare(
         self, node: Node, values: Values, places: Mapping[Ref, Places] | None = None, chunk: int = 0
     ) -> tuple[ComparedResult, ...]:
-        """Each claimed result of `node` beside its bound; with `places` only these elements, `chunk` at a time.
+        """Compare each claimed result of `node` with its bound; with `places` only these elements, `chunk` at a time.
 
-        `values` holds every value of the node, of the specs that it states.
+        `values` holds every value of the node, with the specs that the node states.
 
         Raises:
-            MalformedError: the operands hold what the operator does not take, an index out of range for example.
-            UnavailableError: the definition fails over them.
+            MalformedError: the operator does not accept its operands, for example an index out of range.
+            UnavailableError: the definition fails on the operands.
         """
         limits = result_bounds(node, values, self.precision, self.model, places, chunk)
         return tuple(
@@ -70,9 +70,9 @@ class OperatorJudge:
         )
 
     def threshold(self, result: ComparedResult) -> Finding | None:
-        """A result beside its calibrated threshold; `None` where there is no profile, or nothing was rounded.
+        """Compare a result with its calibrated threshold; `None` without a profile, or if nothing was rounded.
 
-        Raises `UnavailableError` where the profile does not know the operator.
+        Raises `UnavailableError` if the profile has no threshold for the operator.
         """
         limit, dtype = result.limit, result.dtype
         if self.profile is None or limit is None or not limit.radius.any():
@@ -88,11 +88,11 @@ class OperatorJudge:
 
 @dataclass(frozen=True)
 class ComparedResult:
-    """One claimed result beside its bound: N of its elements, at flat `places` I64[N].
+    """One claimed result compared with its bound at N of its elements, at flat `places` I64[N].
 
-    `finding` names the worst element. `wrong` BOOL[N] lie beyond the bound; `unbounded` BOOL[N] have an infinite radius
-    and are not what the reference computes either. `shares` F64[N] are distances in radii, `numbers` F64[N] the claimed
-    values. Integers and truth values have no `limit`, and 1 for a share where they differ.
+    `finding` names the worst element. `wrong` BOOL[N] marks elements beyond the bound; `unbounded` BOOL[N] marks
+    elements with an infinite radius that are not what the reference computes either. `shares` F64[N] are distances in
+    radii, `numbers` F64[N] the claimed values. Integers and booleans have no `limit`, and a share of 1 if they differ.
     """
 
     node: Node
@@ -113,7 +113,7 @@ class ComparedResult:
 
     @property
     def undecided(self) -> str:
-        """What is said of a result about which the bound says nothing at all; empty for others."""
+        """The message for a result without a bound for any element; empty for other results."""
         has_bound = self.limit is None or self.limit.decides
         return "" if has_bound else f"{self.name}: no bound holds for any of its elements"
 
@@ -124,9 +124,9 @@ class ComparedResult:
 
 
 def derive_results(node: Node, values: Values) -> Derived:
-    """What `node` makes of its operands by their specs, and what that costs.
+    """The specs of the results of `node`, derived from those of its operands, and the costs.
 
-    Raises `MalformedError` unless the operands fit, and the claimed results have the specs that follow.
+    Raises `MalformedError` unless the operands fit and the claimed results have the derived specs.
     """
     specs = {ref: TensorSpec.of(values[ref]) for ref in (*node.refs, *filter(None, node.outputs))}
     derived = Deriver()(node, specs)
@@ -167,7 +167,7 @@ def result_bounds(
 def compare_result(
     node: Node, ref: Ref, claimed: Tensor, limit: ResultBound, places: Places | None = None
 ) -> ComparedResult:
-    """A claimed result, or its elements at flat `places`, beside reference and radius of as many elements."""
+    """Compare a claimed result, or its elements at flat `places`, with the reference and radius of these elements."""
     where = np.arange(limit.value.size) if places is None else places
     value, radius = np.asarray(limit.value).reshape(-1), np.asarray(limit.radius).reshape(-1)
     if claimed.dtype in FORMATS:
@@ -180,7 +180,7 @@ def compare_result(
 
 
 def count_differing(differs: Flags) -> Finding:
-    """How many elements differ, of which none may."""
+    """The finding for values that must be equal: the number of elements that differ."""
     count = int(np.count_nonzero(differs))
     return Finding(float(count), 0.0, detail=f"{count} of {differs.size} elements differ" if count else "")
 
@@ -189,7 +189,7 @@ def _compare_floats(node: Node, ref: Ref, claimed: Tensor, limit: Bound, places:
     numbers = claimed.values().reshape(-1)[places].astype(np.float64)
     finding, shares = limit.compare(numbers), limit.shares(numbers)
     wrong = shares > 1.0
-    if operator(node.operator).exactness is Exactness.MOVES:  # what is moved keeps the signs of its zeros too
+    if operator(node.operator).exactness is Exactness.MOVES:  # moved elements keep the signs of their zeros
         is_zero = (limit.reference == 0) & (limit.radius == 0)
         turned = is_zero & (np.signbit(numbers) != np.signbit(limit.reference))
         if finding.agrees and turned.any():
@@ -204,7 +204,7 @@ def _compare_floats(node: Node, ref: Ref, claimed: Tensor, limit: Bound, places:
 
 
 def _is_close(x: Floats, exact: Floats, form: Format) -> Flags:
-    """Whether a result is what one rounding, or a few, make of the exact one."""
+    """Whether a result is within a few roundings of the exact one."""
     y = np.where(np.abs(exact) > form.largest, np.copysign(np.inf, exact), exact)
     with np.errstate(all="ignore"):
         near = np.isfinite(y) & (np.abs(x - y) <= CLOSE * form.unit * np.abs(y))

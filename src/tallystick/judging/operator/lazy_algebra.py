@@ -1,8 +1,8 @@
-"""Lazy evaluation of definitions: only those elements of a result are computed that are asked for.
+"""Lazy evaluation of definitions: computes only the requested elements of a result.
 
-A `LazyTensor` knows its spec, and how to compute the elements at given flat places from those elements of its operands
-that they need. Asking for a few elements of a matrix product thus reads a few rows and columns; asking for a few of a
-softmax reads their rows. Sorts and scatters are computed as a whole: every element of theirs may need all others.
+A `LazyTensor` has a spec and a rule that computes the elements at given flat places from the operand elements they
+depend on. So a few elements of a matrix product need a few rows and columns, and a few elements of a softmax need their
+rows. Sorts and scatters are computed as a whole, because each of their elements may depend on all others.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ REMEMBERED: Final = 4
 
 @dataclass(frozen=True, eq=False)
 class LazyTensor:
-    """A value of which single elements can be computed; `rule` gives those at flat places, for I64[n] a ball of [n]."""
+    """A value whose elements can be computed singly; `rule` maps flat places I64[n] to a ball of [n]."""
 
     spec: TensorSpec
     rule: Rule
@@ -56,7 +56,7 @@ class LazyTensor:
         return self.spec.shape
 
     def at(self, places: Places) -> Ball:
-        """The elements at flat `places`, I64[n]; those asked for last are remembered."""
+        """The elements at flat `places`, I64[n]; the last result is cached."""
         for known, ball in self._known:
             if known is places or np.array_equal(known, places):
                 return ball
@@ -69,14 +69,14 @@ Operand: TypeAlias = LazyTensor | Number
 
 
 class LazyAlgebra(ByElement[LazyTensor]):
-    """The algebra of lazy tensors over an algebra of balls; specs, and what does not fit, are those of `Types`."""
+    """The algebra of lazy tensors over an algebra of balls; `Types` derives the specs and refuses unfit operands."""
 
     def __init__(self, balls: Balls) -> None:
         super().__init__()
         self.balls, self.types = balls, Types()
 
     def load(self, ball: Ball) -> LazyTensor:
-        """A lazy tensor of a ball that is there as a whole."""
+        """A lazy tensor over a ball that is already computed."""
         flat = self.balls.reshape(ball, (math.prod(ball.shape),))
         return LazyTensor(TensorSpec(ball.dtype, ball.shape), lambda places: self._taken(flat, places))
 
@@ -126,12 +126,12 @@ class LazyAlgebra(ByElement[LazyTensor]):
         return LazyTensor(spec, lambda places: read(*self._each(places, spec, *given)))
 
     def _divided(self, x: Any, y: Ball) -> Ball:
-        """A divisor that serves many elements stays one that does: see `Balls.div`."""
+        """Division that still treats a divisor used by many elements as one: see `Balls.div`."""
         ahead = self.balls.reshape(x, (1, *x.shape)) if isinstance(x, Ball) else self.balls.full((1, 1), x, y.dtype)
         return self.balls.reshape(self.balls.div(ahead, y), y.shape)
 
     def _each(self, places: Places, spec: TensorSpec, *operands: Operand) -> list[Any]:
-        """The operands' elements for those of a result to which they are broadcast; one operand twice is one ball."""
+        """The operands' elements for elements of a broadcast result; an operand that occurs twice gives one ball."""
         found: dict[int, Ball] = {}
         for each in operands:
             if isinstance(each, LazyTensor) and id(each) not in found:
@@ -297,7 +297,7 @@ class LazyAlgebra(ByElement[LazyTensor]):
         return LazyTensor(spec, rule)
 
     def take(self, x: LazyTensor, indices: Sequence[LazyTensor], axis: int) -> LazyTensor:
-        """See `Algebra.take`; only the indices that are needed are looked at."""
+        """See `Algebra.take`; only the needed indices are checked."""
         spec = self.types.take(x.spec, [each.spec for each in indices], axis)
         chosen = np.broadcast_shapes(*(each.shape for each in indices))
 
@@ -356,7 +356,7 @@ class LazyAlgebra(ByElement[LazyTensor]):
         )
 
     def _read_at(self, x: LazyTensor, found: list[Places], indices: Sequence[Ball], count: int) -> Ball:
-        """Nothing is known where an index is not."""
+        """The elements of `x` at indices; an element is unknown if its index is unknown."""
         ball = x.at(flat_places(found, x.shape, count))
         unsure = [each.radius for each in indices if each.radius is not None]
         return replace(ball, radius=sum(unsure, np.zeros(count) + ball.width)) if unsure else ball

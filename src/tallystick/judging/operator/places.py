@@ -1,4 +1,4 @@
-"""Flat places of elements in row-major order, and the indices along axes that they stand for."""
+"""Converts between flat places of elements in row-major order and indices along axes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def flat_places(found: Sequence[Places], shape: tuple[int, ...], count: int) -> 
 
 
 def broadcast_places(places: Places, shape: tuple[int, ...], source: tuple[int, ...]) -> Places:
-    """Where elements of a value of `shape` come from in the value of shape `source` that is broadcast to it."""
+    """For elements of a value of `shape`, their places in the value of shape `source` that is broadcast to it."""
     if shape == source:
         return places
     found = coordinates(places, shape)[len(shape) - len(source) :]
@@ -47,13 +47,13 @@ def reduced_places(places: Places, shape: tuple[int, ...], axes: Axes) -> Places
 
 
 def row_and_column(places: Places, shape: tuple[int, ...], axis: int) -> tuple[Places, Places]:
-    """The place among the rows along `axis`, and the place in its row, of every element."""
+    """For each element, the number of its row along `axis` and its place in that row."""
     found, kept = coordinates(places, shape), shape[:axis] + shape[axis + 1 :]
     return flat_places(found[:axis] + found[axis + 1 :], kept, len(places)), found[axis]
 
 
 def lines_along(shape: tuple[int, ...], fixed: Axes, at: Sequence[Places], along: Axes, count: int) -> Places:
-    """Places of all elements along some axes, one row for each of `count` sets of indices of the `fixed` axes."""
+    """The places of all elements along some axes, one row for each of `count` index sets of the `fixed` axes."""
     steps = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
     inner = np.zeros(1, np.int64)
     for axis in along:

@@ -42,7 +42,7 @@ def hardtanh(a: Algebra[V], self: V, min_val: Scalar, max_val: Scalar) -> V:
     Exactness.COMPOSITE,
 )
 def hardtanh_backward(a: Algebra[V], grad_output: V, self: V, min_val: Scalar, max_val: Scalar) -> V:
-    """0 at a bound; NaN where `self` is, for which some kernels give the gradient, others 0."""
+    """0 at a bound. NaN where `self` is NaN; kernels differ there: some give the gradient, others 0."""
     outside = a.logical_or(a.compare(self, min_val, "le"), a.compare(self, max_val, "ge"))
     return a.where(outside, 0, a.where(a.compare(self, self, "eq"), grad_output, self))
 
@@ -262,10 +262,11 @@ def glu(a: Algebra[V], self: V, dim: int) -> V:
     Exactness.ROUNDS,
 )
 def hardsigmoid_backward(a: Algebra[V], grad_output: V, self: V) -> V:
-    """PyTorch holds 1/6 in F32, for F64 too."""
+    """PyTorch rounds 1/6 to F32, also for F64."""
     g = a.wide(grad_output)
     sixth = a.cast(constant(a, 1 / 6, "F32"), g.dtype)
-    return a.cast(a.where(_between(a, self, -3, 3), a.mul(g, sixth), 0), grad_output.dtype)
+    between = a.logical_and(a.compare(self, -3, "gt"), a.compare(self, 3, "lt"))
+    return a.cast(a.where(between, a.mul(g, sixth), 0), grad_output.dtype)
 
 
 @FAMILY.operator(
@@ -275,7 +276,7 @@ def hardsigmoid_backward(a: Algebra[V], grad_output: V, self: V) -> V:
     Exactness.COMPOSITE,
 )
 def hardswish_backward(a: Algebra[V], grad_output: V, self: V) -> V:
-    """Kernels divide by 3, or multiply by 1/3; some of them give a NaN of `self` on, some `grad_output`."""
+    """Kernels divide by 3, or multiply by 1/3; where `self` is NaN, some give NaN, others `grad_output`."""
     g, x = a.wide(grad_output), a.wide(self)
     slope = a.mul(g, a.add(divided(a, x, 3), 0.5))
     below = a.where(a.compare(x, 3, "ge"), g, slope)
@@ -298,7 +299,7 @@ def log_sigmoid_forward(a: Algebra[V], self: V) -> tuple[V, V]:
     Exactness.COMPOSITE,
 )
 def log_sigmoid_backward(a: Algebra[V], grad_output: V, self: V, buffer: V) -> V:
-    """From z = e^−|x|, which is read from the buffer where that is full: z / (1 + z), or 1 − z / (1 + z) below 0."""
+    """With z = e^−|x|: z / (1 + z), or 1 − z / (1 + z) below 0; z is read from the buffer unless that is empty."""
     g, x = a.wide(grad_output), a.wide(self)
     z = a.wide(buffer) if buffer.shape == self.shape else a.exp(a.neg(a.abs(x)))
     share = a.div(z, a.add(z, 1))
@@ -367,10 +368,6 @@ def _halved(x: V, dim: int) -> tuple[int, int]:
     if not x.shape or x.shape[axis] % 2:
         raise MalformedError(f"no two halves of {x.shape} along axis {axis}")
     return axis, x.shape[axis] // 2
-
-
-def _between(a: Algebra[V], x: V, low: Scalar, high: Scalar) -> V:
-    return a.logical_and(a.compare(x, low, "gt"), a.compare(x, high, "lt"))
 
 
 def _ramp(a: Algebra[V], x: V) -> V:

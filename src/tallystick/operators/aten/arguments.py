@@ -1,9 +1,9 @@
-"""How ATen's arguments are read: axes from the end, absent axes, the dtype at which operands meet.
+"""The conventions of ATen's arguments: axes counted from the end, absent axes, and type promotion.
 
-A kernel computes in one dtype, at which its operands meet (PyTorch's type promotion): tensors with axes decide, then
-0-dimensional tensors, then numbers, and what comes later counts only if its category (BOOL, integer, float) is higher.
-16-bit floats are computed with in F32 and rounded once, at the end, unless kernels of PyTorch are known to round in
-between: then a definition says so with `stored`, or computes in 16 bits.
+A kernel computes in one dtype, to which its operands are promoted (PyTorch's type promotion). Tensors with axes decide
+first, then 0-dimensional tensors, then numbers; a later group counts only if its category (BOOL, integer, float) is
+higher. Kernels compute 16-bit floats in F32 and round once, at the end. If kernels of PyTorch are known to round in
+between, a definition uses `stored`, or computes in 16 bits.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def lifted(a: Algebra[V], x: V) -> V:
 
 
 def common_dtype(*operands: Typed | Scalar) -> str:
-    """The dtype at which operands meet.
+    """The dtype to which the operands are promoted.
 
     Raises `MalformedError` for two dtypes that PyTorch does not promote to one (unsigned integers wider than 8 bits).
     """
@@ -68,9 +68,9 @@ def float_dtype(dtype: str) -> str:
 
 
 def brought(a: Algebra[V], x: Any, dtype: str) -> Any:
-    """An operand at the dtype of a kernel that computes in `wide_dtype(dtype)`.
+    """An operand in the dtype in which a kernel for `dtype` computes, `wide_dtype(dtype)`.
 
-    A number stays one. Some kernels round a 0-dimensional tensor to a 16-bit `dtype` first, others do not.
+    A number stays a number. Some kernels first round a 0-dimensional tensor to a 16-bit `dtype`, others do not.
     """
     if isinstance(x, bool | int | float):
         return x
@@ -108,12 +108,12 @@ def stored(a: Algebra[V], x: V, dtype: str) -> V:
 
 
 def constant(a: Algebra[V], number: float, dtype: str) -> V:
-    """A number that kernels round to `dtype`, or compute in more than one way: known to F64, then rounded."""
+    """A constant that kernels round to `dtype` or compute in several ways: given in F64, then rounded."""
     return a.cast(a.full((), number, "F64"), dtype)
 
 
 def divided(a: Algebra[V], x: V, divisor: V | float) -> V:
-    """`x` times 1 / `divisor`: some kernels divide, some multiply by the inverse, which rounds once more."""
+    """`x` times 1 / `divisor`. Some kernels divide; others multiply by the inverse, which rounds once more."""
     number = a.full((), divisor, x.dtype) if isinstance(divisor, int | float) else divisor
     return a.mul(x, a.div(1, number))
 

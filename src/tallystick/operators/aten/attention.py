@@ -1,10 +1,10 @@
 """Scaled dot-product attention and its gradient: softmax(q·kᵀ·scale + mask)·v.
 
-Fused kernels walk over the keys in tiles, keep a running maximum, and multiply what they have by e^(old − new) when it
-grows (Milakov & Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022, arXiv:2205.14135, Algorithm 1). The exponents
-telescope: every weight is e^(s − max) times one rounded factor per tile, for which the bound counts roundings of the
-sums over keys. So it holds for any order of tiles, for numerators divided at once or combined later, and for the
-unfused kernel. Fused kernels have exponentials of their own, `library.FUSED_EXPONENTIAL`.
+Fused kernels process the keys in tiles and keep a running maximum. When it grows, they multiply the partial results by
+e^(old − new) (Milakov & Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022, arXiv:2205.14135, Algorithm 1). The
+exponents telescope: every weight is e^(s − max) times one rounded factor per tile. The bound counts these factors as
+roundings of the sums over keys. So it holds for any order of tiles, for numerators divided at once or combined later,
+and for the unfused kernel. Fused kernels use their own exponentials, `library.FUSED_EXPONENTIAL`.
 """
 
 from __future__ import annotations
@@ -171,17 +171,13 @@ def _scores(a: Algebra[V], q: V, k: V, mask: V | None, is_causal: bool, scale: f
     """Kernels scale the product, or both factors by √scale, which rounds `_SCALINGS` times at most."""
     values = a.mul(_over(a, summand(a, q, _SCALINGS), k, -1, -1), _scale(q, scale))
     if is_causal:
-        return Scores(values, a.compare(*_positions(a, values.shape[-2:]), "ge"))
+        shape = values.shape[-2:]
+        return Scores(values, a.compare(a.iota(shape, 0, "I64"), a.iota(shape, 1, "I64"), "ge"))  # keys 0 … i
     return Scores(values, None) if mask is None else _masked(a, values, mask)
 
 
-def _positions(a: Algebra[V], shape: tuple[int, ...]) -> tuple[V, V]:
-    """Query i sees keys 0 … i."""
-    return a.iota(shape, 0, "I64"), a.iota(shape, 1, "I64")
-
-
 def _masked(a: Algebra[V], values: V, mask: V) -> Scores[V]:
-    """A mask of numbers is added, and −∞ forbids: infinities stay out of the arithmetic."""
+    """Adds a mask of numbers; an entry of −∞ forbids its key instead, so that no infinity enters the arithmetic."""
     if mask.dtype == "BOOL":
         return Scores(values, a.broadcast(mask, values.shape))
     added = a.broadcast(a.cast(mask, values.dtype), values.shape)
@@ -208,7 +204,7 @@ def _exponential(a: Algebra[V], scores: Scores[V], shift: V, dtype: str) -> V:
 
 
 def _known_within(a: Algebra[V], x: V, units: int) -> V:
-    """`x` itself, known to within units of roundoff: what is added is (0 + units) − units."""
+    """`x` itself, with an error of that many units of roundoff: adds (0 + units) − units."""
     return a.add(x, a.sub(a.add(a.full((), 0, x.dtype), units), units))
 
 

@@ -218,7 +218,7 @@ def _batch_inner(a: Algebra[V], g: V, centred: V, total: V, dotted: V, rstd: V) 
 
 
 def _moved(a: Algebra[V], running: V, new: V, momentum: float) -> V:
-    """Kernels round `momentum` to F32, or to the type of the statistics, before they take it from 1, or use F64."""
+    """Kernels compute 1 − momentum in F64, or after rounding `momentum` to F32 or to the type of the statistics."""
     share = a.full((), momentum, new.dtype)
     kept = summand(a, a.mul(a.cast(running, new.dtype), a.sub(1, share)), TERMS)
     return a.cast(a.add(kept, summand(a, a.mul(new, share), TERMS)), running.dtype)

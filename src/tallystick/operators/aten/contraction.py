@@ -175,17 +175,14 @@ def _batched(a: Algebra[V], x: V, y: V) -> V:
 
 
 def _scaled_product(a: Algebra[V], multiply: Callable[[Algebra[V], V, V], V], x: V, y: V, factor: Number) -> V:
-    """Kernels scale the sum or either factor; an overflow or underflow on any of these ways has its place."""
+    """Kernels scale the sum or either factor; the bound covers an overflow or underflow in each of these orders."""
     if factor == 1:
         return multiply(a, x, y)
     on_the_left, on_the_right = multiply(a, a.mul(x, factor), y), multiply(a, x, a.mul(y, factor))
     return a.maximum(a.maximum(on_the_left, on_the_right), a.mul(multiply(a, x, y), factor))
 
 
-def _scaled(a: Algebra[V], x: V, factor: Number) -> V:
-    return x if factor == 1 else a.mul(x, factor)
-
-
 def _added(a: Algebra[V], x: V, result: V, beta: Number, terms: int) -> V:
-    broadcast = a.broadcast(summand(a, _scaled(a, x, beta), terms), result.shape)
+    scaled = x if beta == 1 else a.mul(x, beta)
+    broadcast = a.broadcast(summand(a, scaled, terms), result.shape)
     return result if beta == 0 else a.add(broadcast, result)

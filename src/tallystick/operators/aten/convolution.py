@@ -4,9 +4,9 @@ A convolution is a sum of products over channels and window positions (Dumoulin 
 §4 for transposed ones), taken in any order. Kernels that transform their operands (Winograd, Fourier) are another
 formula and outside its bound.
 
-Kernels of PyTorch on CPUs without units for 16-bit floats multiply matrices of columns (`slow_conv…`): a product for
-each place of the kernel is rounded to 16 bits before a transposed convolution adds them up in 16 bits, and gradients
-of weights are added up over the examples in 16 bits. `short` counts these roundings.
+On CPUs without units for 16-bit floats, PyTorch multiplies matrices of columns (`slow_conv…`). A transposed convolution
+then rounds the product of each kernel place to 16 bits and adds these in 16 bits; gradients of weights are added over
+the examples in 16 bits. `short` counts these roundings.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def convolution_backward(
 
 
 def sides(numbers: Sides, count: int, name: str, least: int) -> Sides:
-    """One number per spatial axis; a single one stands for all. Raises `MalformedError` below `least`."""
+    """One number per spatial axis; a single number is used for all. Raises `MalformedError` below `least`."""
     spread = numbers * count if len(numbers) == 1 else numbers
     if len(spread) != count or any(number < least for number in spread):
         raise MalformedError(f"{name} {list(numbers)[:8]} for {count} axes")

@@ -14,7 +14,7 @@ from tallystick.operators.shapes import NUMBERS, check_number
 
 FAMILY = Family()
 SIGNIFICANDS: Final = {"F16": 2**11, "BF16": 2**8, "F32": 2**24, "F64": 2**53}
-"""Up to here a float type holds every integer."""
+"""The largest magnitude up to which a float dtype holds every integer."""
 
 
 @FAMILY.operator("aten.full.default", "int[] size, Scalar fill_value, *, dtype? dtype=None", "c", Exactness.MOVES)

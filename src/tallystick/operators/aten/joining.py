@@ -13,7 +13,7 @@ from tallystick.operators.definition import Exactness, Family, Scalar
 
 FAMILY = Family()
 PARTS_MAX: Final = 1 << 16
-"""No operator has more results."""
+"""The limit on the number of results of one operator."""
 
 
 # ---- parts
@@ -328,7 +328,7 @@ def part(a: Algebra[V], x: V, axis: int, start: int, stop: int, step: int = 1) -
 
 
 class _Sides(tuple[int, ...]):
-    """A shape that stands for a tensor of it."""
+    """A shape, used where functions expect a tensor of this shape."""
 
     @property
     def shape(self) -> tuple[int, ...]:

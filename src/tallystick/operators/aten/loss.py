@@ -1,6 +1,6 @@
 """Losses and their gradients; `reduction` is 0 for none, 1 for the mean, 2 for the sum.
 
-Kernels of PyTorch round every step to 16 bits where that is their dtype, and accumulate in F32.
+Kernels of PyTorch for 16-bit dtypes round every step to 16 bits and accumulate in F32.
 """
 
 from __future__ import annotations

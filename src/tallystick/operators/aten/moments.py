@@ -68,7 +68,7 @@ def stored(a: Algebra[V], statistic: V, input: Typed) -> V:
 
 
 def widened(a: Algebra[V], x: V | None) -> V | None:
-    """The operand as its kernels hold it, if there is one."""
+    """The operand in the dtype in which kernels compute; `None` if there is none."""
     return None if x is None else a.wide(x)
 
 

@@ -1,4 +1,4 @@
-"""Views, copies and conversions: nothing is computed, elements are named anew, moved or converted."""
+"""Views, copies and conversions: elements get other indices, or are moved or converted; nothing else is computed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FAMILY = Family()
 @FAMILY.operator("aten.resolve_conj.default", "Tensor self", "self", Exactness.MOVES)
 @FAMILY.operator("aten.resolve_neg.default", "Tensor self", "self", Exactness.MOVES)
 def same(a: Algebra[V], self: V) -> V:
-    """Aliases do not exist here."""
+    """The value itself: graphs have no aliases."""
     return self
 
 

@@ -1,4 +1,4 @@
-"""The arithmetic that optimizers are written in, beside that of one and two operands."""
+"""The arithmetic with three operands that optimizers use."""
 
 from __future__ import annotations
 

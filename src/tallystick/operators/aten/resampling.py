@@ -1,7 +1,7 @@
 """Nearest-neighbour resampling of lines and planes, and its gradient.
 
-Kernels compute the source of place i as ⌊i·scale⌋ in F32. A definition cannot depend on how a product rounds, so the
-sources are found as exact quotients ⌊i·p/q⌋, and sizes for which no such quotient agrees with F32 are refused.
+Kernels compute the source of place i as ⌊i·scale⌋ in F32. A definition must not depend on how a product rounds. So the
+sources are exact quotients ⌊i·p/q⌋, and sizes for which no such quotient agrees with F32 are refused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Many elements to one: sums, products of matrices, and what is added where updates meet."""
+"""Sums, products, matrix products, and scatters that add."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tallystick.operators.values import Value
 
 
 class Accumulation(Rounding):
-    """See `Algebra`; sums by the model of rounding."""
+    """See `Algebra`; the radii of sums come from the model of rounding."""
 
     def sum(self, x: Ball, axes: Axes, keep: bool = False, short: int = 0) -> Ball:
         """See `Algebra.sum`."""
@@ -30,7 +30,7 @@ class Accumulation(Rounding):
         return self._accumulated(centre, x, terms, lambda array: self._total(array, axes, keep), self.plain, short)
 
     def prod(self, x: Ball, axes: Axes, keep: bool = False) -> Ball:
-        """See `Algebra.prod`; infinite where some order of multiplication overflows or underflows."""
+        """See `Algebra.prod`; the radius is infinite if some order of multiplication overflows or underflows."""
         centre = self.values.prod(x.centre, axes, keep)
         if x.dtype not in FORMATS:
             return self._reduced_discrete(centre, x, axes, keep)
@@ -81,7 +81,7 @@ class Accumulation(Rounding):
         return self._summed(centre, sums, spread, low)
 
     def scatter(self, x: Ball, indices: Sequence[Ball], axis: int, updates: Ball, add: bool) -> Ball:
-        """See `Algebra.scatter`; nothing is known where two updates are written to one place."""
+        """See `Algebra.scatter`; an element is unknown if two updates are written to it."""
         places = [index.centre for index in indices]
         centre = self.values.scatter(x.centre, places, axis, updates.centre, add)
         if any(index.radius is not None for index in indices):
@@ -118,7 +118,7 @@ class Accumulation(Rounding):
         plain: bool = False,
         short: int = 0,
     ) -> Ball:
-        """Sums of one tensor's elements; `total` adds arrays up in the same way."""
+        """The ball of sums over a tensor's elements; `total` sums an array over the same elements."""
         r = self._read(x)
         size = self._finite_size(x)
         spread = 0.0 if self._is_exact(r) else total(self._full(r, x))
@@ -135,9 +135,9 @@ class Accumulation(Rounding):
         return self._summed(centre, sums, spread, 0.0 if x.least >= 0 else -math.inf)
 
     def _summed(self, centre: Value, sums: RoundedSums, spread: Array | float, least: float) -> Ball:
-        """The ball of sums: infinite where partial sums may overflow, and sure of infinities among terms.
+        """The ball of sums: its radius is infinite where partial sums may overflow, and 0 where a term is infinite.
 
-        Among products it is sure of nothing: kernels pad with zeros, and 0 · ∞ is no number.
+        A sum of products with an infinite term is unknown instead: kernels pad with zeros, and 0 · ∞ is NaN.
         """
         form = self._form(centre.dtype)
         limit = min(form.largest, self.precision.accumulator(centre.dtype).largest)
@@ -155,7 +155,7 @@ class Accumulation(Rounding):
         return Ball(centre, self._spread_over(radius, centre), least)
 
     def _kept_short(self, sums: RoundedSums, form: Format, radius: Array) -> Array | float:
-        """What partial sums in a 16-bit format add: γ (Σ|t| + radius), and half a subnormal step for each rounding."""
+        """The error of partial sums in a 16-bit format: γ (Σ|t| + radius), plus half a subnormal step per rounding."""
         if not sums.short:
             return 0.0
         return float(worst_factor(sums.short, form.unit)) * (sums.magnitude + radius) + sums.short * form.half_step
@@ -168,7 +168,7 @@ class Accumulation(Rounding):
         return Ball(centre, radius, min(x.least, updates.least))
 
     def _multiplied(self, x: Ball) -> Array | float:
-        """As `_read`, and rounded to the format in which products are formed; elements that have it stay exact."""
+        """As `_read`, plus the rounding to the format of products; elements that this format holds stay exact."""
         r, form = self._factor(x), self.precision.multiplier(x.dtype)
         if form is None:
             return r

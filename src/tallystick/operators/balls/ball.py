@@ -1,4 +1,4 @@
-"""A value that is known to within a radius."""
+"""A ball: a value that is known to within a radius."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tallystick.operators.arrays import Array
 from tallystick.operators.values import Value
 
 INFLATION: Final = 1 + 2.0**-30
-"""Radii are computed in float64 themselves."""
+"""The factor by which radii grow to cover their own float64 rounding."""
 
 
 @dataclass(frozen=True, eq=False)
 class Ball:
-    """All values within `radius` of `centre`; `radius` is `None` for exact ones, and no value is less than `least`.
+    """All values within `radius` of `centre` that are at least `least`; `radius` is `None` if all are exact.
 
-    Integers and truth values are exact where the radius is 0 and unknown where it is infinite.
+    Integers and booleans are exact with radius 0, and unknown with an infinite radius.
     """
 
     centre: Value

@@ -1,8 +1,8 @@
-"""The result of an operator and how far an honest evaluation may be from it: what a judge asks."""
+"""The results of an operator, each with a bound on how far an honest evaluation may be from it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -21,16 +21,16 @@ from tallystick.operators.values import Value
 from tallystick.tensors.tensor import Tensor
 
 PLAIN_SUMS: Final = frozenset({"aten.sum.default", "aten.sum.dim_IntList", "aten.mean.default", "aten.mean.dim"})
-"""Operators whose kernels are known to add up in cascades, which `Variance.plain` assumes."""
+"""Operators whose kernels are known to sum in cascades, as `Variance.plain` assumes."""
 Argument = Any
 """A tensor, a tuple of tensors and `None`s, an attribute, or `None`."""
 
 
 @dataclass(frozen=True)
 class ResultBound:
-    """One result: `value` in float64 (integers and truth values in their own type), and a `radius` of equal shape.
+    """One result: `value` in float64 (integers and booleans in their own dtype), and a `radius` of equal shape.
 
-    An infinite radius promises nothing; radius 0 beside an infinity or a NaN promises that very class.
+    An infinite radius means no bound. An infinity or a NaN with radius 0 must be matched in class.
     """
 
     dtype: str
@@ -38,13 +38,15 @@ class ResultBound:
     radius: npt.NDArray[np.float64]
 
     def excess(self, claimed: Tensor) -> npt.NDArray[np.float64]:
-        """|claimed − value| ÷ radius: at most 1 for an honest result; infinite for a wrong infinity or NaN.
+        """|claimed − value| ÷ radius: at most 1 for an honest result, infinite for a wrong infinity or NaN.
 
         Raises `MalformedError` for a tensor of another dtype or shape.
         """
         if claimed.dtype != self.dtype or claimed.shape != self.value.shape:
             raise MalformedError(f"{claimed.dtype}{list(claimed.shape)} beside {self.dtype}{list(self.value.shape)}")
-        return excess(_numbers(claimed), self.value, self.radius)
+        array = claimed.array()
+        numbers = exact_float64(array, claimed.dtype) if claimed.dtype in FORMATS else array
+        return excess(numbers, self.value, self.radius)
 
 
 def bound(
@@ -55,13 +57,14 @@ def bound(
     figures: Figures = ANY,
     library: ArrayLibrary = NUMPY,
 ) -> tuple[ResultBound | None, ...]:
-    """The results of `operator` on tensors, each with its bound; two honest runs differ by at most both bounds' sum.
+    """The results of `operator` on tensors, each with its bound; two honest runs differ by at most the sum of bounds.
 
-    `arguments` gives every parameter its tensor, tuple of tensors or attribute. Raises `MalformedError` where they do
-    not fit together.
+    `arguments` gives every parameter its tensor, tuple of tensors or attribute. Raises `MalformedError` if they do not
+    fit together.
     """
     is_composite = operator.exactness is Exactness.COMPOSITE
-    short = _short(arguments.values())
+    tensors = (x for x in arguments.values() if isinstance(x, Tensor))
+    short = next((x.dtype for x in tensors if x.dtype in SHORT), None)  # the 16-bit float dtype, if any
     inner, step = figures.within(operator.name, short is not None), None if precision.widens else short
     rescaling, plain = rescalings(operator), operator.name in PLAIN_SUMS
     balls = Balls(library, precision, model, inner, rescaling, is_composite, step, plain)
@@ -73,7 +76,7 @@ def bound(
 
 
 def excess(claimed: npt.NDArray[Any], value: npt.NDArray[Any], radius: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """|claimed − value| ÷ radius by element: 0 where equal or not bounded, infinite where the class differs."""
+    """|claimed − value| ÷ radius by element: 0 if equal or without bound, infinite if the class differs."""
     with np.errstate(all="ignore"):
         distance = np.abs(claimed.astype(np.float64) - value.astype(np.float64))
         equal = (claimed == value) | (np.isnan(claimed) & np.isnan(value))
@@ -82,24 +85,19 @@ def excess(claimed: npt.NDArray[Any], value: npt.NDArray[Any], radius: npt.NDArr
 
 
 def rescalings(operator: Operator) -> int:
-    """A fused attention kernel multiplies its running sum, at each tile, by a new exponential of 8 ulp."""
+    """Roundings per tile of a running sum: fused attention rescales it by a new exponential of at most 8 ulp."""
     return 1 + FUSED_EXPONENTIAL["F32"] if "attention" in operator.name else 0
 
 
-def _short(arguments: Iterable[Argument]) -> str | None:
-    """The 16-bit float dtype among the operands, if there is one."""
-    return next((x.dtype for x in arguments if isinstance(x, Tensor) and x.dtype in SHORT), None)
-
-
 def _spreads(operator: Operator, loaded: Mapping[str, Any]) -> bool:
-    """Kernels that pad, or transform whole tiles, carry a NaN or an infinity over to other elements."""
+    """Whether a NaN or an infinity may reach other elements: kernels pad, or transform whole tiles."""
     if not any(word in operator.name for word in ("conv", "attention")):
         return False
     return any(_is_wild(name, ball) for name, ball in loaded.items() if isinstance(ball, Ball))
 
 
 def _is_wild(name: str, ball: Ball) -> bool:
-    """−∞ in a mask is what a mask is for."""
+    """Whether an operand holds infinities or NaN; −∞ in a mask is expected and does not count."""
     array = ball.array
     if ball.dtype not in FORMATS:
         return False
@@ -119,7 +117,7 @@ def _loaded(balls: Balls, argument: Argument) -> Any:
 
 
 def _bounded(balls: Balls, ball: Ball, is_composite: bool) -> ResultBound:
-    """Of a composite, other groupings of its terms may turn an infinity into NaN, or into a finite number."""
+    """The bound of one result. In a composite, infinities are unknown: regrouped terms may give NaN or a number."""
     value, radius = balls.library.storage(ball.array), np.asarray(0.0)
     if ball.radius is not None:
         radius = balls.library.storage(balls.values.broadcast(Value(ball.radius, "F64"), ball.shape).array)
@@ -127,7 +125,3 @@ def _bounded(balls: Balls, ball: Ball, is_composite: bool) -> ResultBound:
     if is_composite and ball.dtype in FORMATS:
         radius = np.where(np.isfinite(value), radius, np.inf)
     return ResultBound(ball.dtype, value, radius)
-
-
-def _numbers(tensor: Tensor) -> npt.NDArray[Any]:
-    return exact_float64(tensor.array(), tensor.dtype) if tensor.dtype in FORMATS else tensor.array()

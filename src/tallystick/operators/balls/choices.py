@@ -1,4 +1,4 @@
-"""Primitives that choose: steps, comparisons, extremes and order. Where balls overlap, each outcome stays possible."""
+"""Primitives that choose: steps, comparisons, extremes and order. If balls overlap, the result covers each outcome."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Choices(Rounding):
         return self._step(x, self.values.round(x.centre), "round")
 
     def is_finite(self, x: Ball) -> Ball:
-        """See `Algebra.is_finite`; unknown where the radius is infinite."""
+        """See `Algebra.is_finite`; unknown if the radius is infinite."""
         return self._discrete(self.values.is_finite(x.centre), x)
 
     def maximum(self, x: Ball, y: Operand) -> Ball:
@@ -52,7 +52,7 @@ class Choices(Rounding):
         return replace(self._extreme(x, y, "minimum"), least=min(x.least, y.least))
 
     def compare(self, x: Ball, y: Operand, how: Comparison) -> Ball:
-        """See `Algebra.compare`; unknown where the balls overlap."""
+        """See `Algebra.compare`; unknown if the balls overlap."""
         x, y = self._pair(x, y)
         centre = self.values.compare(x.centre, y.centre, how)
         if x.dtype not in FORMATS:
@@ -81,7 +81,7 @@ class Choices(Rounding):
         return self._discrete(self.values.logical_not(x.centre), x)
 
     def where(self, condition: Ball, x: Operand, y: Operand) -> Ball:
-        """See `Algebra.where`; where the condition is unknown, the ball reaches both branches."""
+        """See `Algebra.where`; if the condition is unknown, the ball covers both branches."""
         x, y = self._pair(x, y)
         centre = self.values.where(condition.centre, x.centre, y.centre)
         least = min(x.least, y.least)
@@ -104,7 +104,7 @@ class Choices(Rounding):
         return self._extreme_of(self.values.min, x, axes, keep)
 
     def argmax(self, x: Ball, axis: int, keep: bool = False) -> Ball:
-        """See `Algebra.argmax`; unknown where several balls reach the maximum, unless exact, and beside NaN."""
+        """See `Algebra.argmax`; unknown if several inexact balls reach the maximum, or if there is a NaN."""
         centre = self.values.argmax(x.centre, axis, keep)
         r = self._read(x) if x.dtype in FORMATS else x.width
         array = self.library.convert(x.array, "F64")
@@ -119,7 +119,7 @@ class Choices(Rounding):
         return Ball(centre, self._unless((crowd < 2) | (doubt == 0), centre))
 
     def sort(self, x: Ball, axis: int, descending: bool) -> tuple[Ball, Ball]:
-        """See `Algebra.sort`; an index is unknown where neighbours overlap or are equal."""
+        """See `Algebra.sort`; an index is unknown if its neighbours in the order overlap or are equal."""
         centre, order = self.values.sort(x.centre, axis, descending)
         if x.dtype not in FORMATS:
             return Ball(centre, x.radius), Ball(order, self._ties(centre, 0.0, axis))
@@ -132,7 +132,7 @@ class Choices(Rounding):
         return Ball(centre, radius, x.least), Ball(order, self._ties(centre, self._widest(self._read(x)), axis))
 
     def _step(self, x: Ball, centre: Value, name: str) -> Ball:
-        """A monotone step function: the ball reaches the steps at both ends."""
+        """A monotone step function: the ball covers the steps at both ends of the operand's ball."""
         r = self._read(x) if x.dtype in FORMATS else x.width
         if self._is_exact(r):
             return Ball(centre, least=x.least if name == "trunc" and x.least >= 0 else -math.inf)
@@ -144,7 +144,7 @@ class Choices(Rounding):
         return Ball(centre, self._unless(radius == 0, centre))
 
     def _settled(self, centre: Value, radius: Array, *sources: Ball) -> Array:
-        """The radius, 0 beside infinities and NaN that are sure, infinite where it is no number."""
+        """The radius: 0 for certain infinities and NaN, infinite if the computed radius is NaN."""
         radius = self.xp.where(radius < math.inf, radius, math.inf)
         sure: Array | bool = ~self.xp.isfinite(centre.array)
         for source in sources:
@@ -178,7 +178,7 @@ class Choices(Rounding):
         return Ball(centre, self._spread_over(radius, centre), x.least)
 
     def _among_zeros(self, centre: Value, r: Array | float, radius: Array | float) -> Array:
-        """Numbers that are all read as 0 may come in any order."""
+        """The radius, grown to cover any order of numbers that a device may all read as 0."""
         if self._is_exact(r):
             return radius
         tiny = self.precision.read_as_zero(centre.dtype)
@@ -187,7 +187,7 @@ class Choices(Rounding):
         return self.xp.where(reach > radius, reach, radius)
 
     def _ties(self, ordered: Value, width: float, axis: int) -> Array | None:
-        """Infinite where a neighbour in the order is no farther than two radii away."""
+        """Infinite for elements with a neighbour in the order at most two radii away."""
         array, side = self.library.convert(ordered.array, "F64"), ordered.shape[axis]
         if side < 2:
             return None
@@ -202,7 +202,7 @@ class Choices(Rounding):
         return self.xp.where(tied > 0, math.inf, 0.0)
 
     def _logical(self, centre: Value, x: Ball, y: Ball, decides: bool) -> Ball:
-        """`decides` on one side makes the other side irrelevant."""
+        """A logical operation; a certain operand that equals `decides` fixes the result, whatever the other is."""
         if x.radius is None and y.radius is None:
             return Ball(centre)
         if x.dtype != "BOOL":

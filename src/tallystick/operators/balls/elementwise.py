@@ -21,7 +21,7 @@ class Elementwise(Choices):
     """See `Algebra`; one function or operation per element."""
 
     def cast(self, x: Ball, dtype: str) -> Ball:
-        """See `Algebra.cast`; of floats cut to integers, those are unknown that may be several, or do not fit."""
+        """See `Algebra.cast`; a float cut to an integer is unknown if several integers are possible or none fits."""
         centre = self.values.cast(x.centre, dtype)
         if dtype == x.dtype:
             return x
@@ -115,7 +115,7 @@ class Elementwise(Choices):
         return self._rounded(centre, spread, (x, y), least=low, doubt=self._vanishing(x, r, y, s))
 
     def div(self, x: Operand, y: Operand) -> Ball:
-        """See `Algebra.div`; two roundings where the divisor serves many elements: kernels multiply by 1 / y."""
+        """See `Algebra.div`; two roundings if one divisor serves many elements, because kernels multiply by 1 / y."""
         x, y = self._pair(x, y)
         centre = self.values.div(x.centre, y.centre)
         r, s = self._factor(x), self._factor(y)
@@ -145,7 +145,7 @@ class Elementwise(Choices):
         return self._open(result, self._is_one_of_any_power(x, r, y, s))
 
     def _is_one_of_any_power(self, x: Ball, r: Array | float, y: Ball, s: Array | float) -> Array:
-        """1 to the power NaN and NaN to the power 0 are 1: where a ball only reaches that 1 or 0."""
+        """Where a ball contains base 1 or exponent 0 without being exactly that; 1^NaN and NaN^0 are 1."""
         base = (y.array != y.array) & (abs(x.array - 1) <= r) & self._some(r)
         return base | ((x.array != x.array) & (abs(y.array) <= s) & self._some(s))
 
@@ -183,7 +183,7 @@ class Elementwise(Choices):
         return self._rounded(centre, spread, (x,), 2 * self.figures.ulps[name], least, doubt, pole)
 
     def _narrowed(self, x: Ball, centre: Value) -> Ball:
-        """Between float dtypes: a wider one holds every value of a narrower one."""
+        """A cast between float dtypes; exact to a wider dtype, which holds every value of a narrower one."""
         old, new = FORMATS[x.dtype], FORMATS[centre.dtype]
         if new.bits >= old.bits and new.exponent_max >= old.exponent_max:
             r = self._read(x)
@@ -192,7 +192,7 @@ class Elementwise(Choices):
         return self._rounded(centre, x.width, (x,), 1.0, least)
 
     def _counted(self, x: Ball, centre: Value) -> Ball:
-        """From integers and truth values: rounded where they have more digits than the format."""
+        """A cast from integers and booleans to floats; rounds if they have more digits than the format."""
         if x.dtype == "BOOL":
             return Ball(centre, None if x.radius is None else self.xp.where(x.radius > 0, 1.0, 0.0), 0.0)
         form = FORMATS[centre.dtype]
@@ -201,19 +201,19 @@ class Elementwise(Choices):
         return Ball(centre, self.xp.where(abs(centre.array) < form.largest, radius, math.inf), x.least)
 
     def _power_units(self, number: Number | None) -> float:
-        """At most 4 roundings for small whole numbers and roots."""
+        """The units of rounding of a power; at most 4 roundings for small integers and roots."""
         if number is not None and (number in (0.5, -0.5) or (float(number).is_integer() and abs(number) <= 3)):
             return 4.0
         return 2 * self.figures.ulps["pow"]
 
     def _vanishing(self, x: Ball, r: Array | float, y: Ball, s: Array | float) -> Array | bool:
-        """Where a factor may be 0 or not, which decides what becomes of an infinity."""
+        """Where a factor may or may not be 0; times an infinity, this decides between NaN and infinity."""
         if self._is_exact(r) and self._is_exact(s):
             return False
         return ((abs(x.array) <= r) & self._some(r)) | ((abs(y.array) <= s) & self._some(s))
 
     def _cut(self, x: Ball, centre: Value) -> Ball:
-        """Floats as integers; C leaves open what becomes of those that the type does not hold."""
+        """A cast from floats to integers; unknown for values out of range, because C does not define them."""
         limits = np.iinfo(numpy_dtype(centre.dtype))
         fits = (x.array > float(limits.min) - 1) & (x.array < float(limits.max))
         found = self._step(x, centre, "trunc")

@@ -1,4 +1,4 @@
-"""What every part of the algebra of balls stands on: its settings, constants, and arrays of radii."""
+"""The common base of all parts of the algebra of balls: its settings, constants, and arrays of radii."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from tallystick.tensors.tensor import Tensor
 class Frame:
     """The algebra of balls over one array library, for devices of one precision and one table of library figures.
 
-    `rescaling` is how many roundings a running sum goes through between tiles, for fused kernels that rescale it. With
-    `regrouped`, factors may be multiplied in another order, so that one near the ends of the range may be lost; with
-    `step`, every F32 result may be rounded to that dtype. `plain` says that sums are all that the operator computes.
+    `rescaling` is the number of roundings between tiles of a running sum, for fused kernels that rescale it. With
+    `regrouped`, factors may be multiplied in another order, so that one near the ends of the range may be lost. With
+    `step`, every F32 result may be rounded to that dtype. `plain` means that the operator computes nothing but sums.
     """
 
     library: ArrayLibrary
@@ -54,7 +54,7 @@ class Frame:
         return Ball(self.values.load(tensor))
 
     def _discrete(self, centre: Value, *sources: Ball) -> Ball:
-        """Unknown wherever a source is."""
+        """An integer or boolean result, unknown wherever a source is unknown."""
         radii = [source.radius for source in sources if source.radius is not None]
         if not radii:
             return Ball(centre)
@@ -74,7 +74,7 @@ class Frame:
         return Ball(centre) if all(source.radius is None for source in sources) else None
 
     def _open(self, x: Ball, doubt: Array) -> Ball:
-        """`x`, and nothing is promised where there is a doubt."""
+        """`x`, with an infinite radius where `doubt` is set."""
         if not bool(self.xp.any(doubt)):
             return x
         return replace(x, radius=self.xp.where(doubt, math.inf, self._full(x.width, x)))
@@ -96,7 +96,7 @@ class Frame:
         return self._constant(x, y.dtype), y
 
     def _constant(self, number: Number, dtype: str) -> Ball:
-        """A number as an element of `dtype`, or unrounded, as some kernels keep it."""
+        """The ball of a constant: a number rounded to `dtype`, or unrounded, as some kernels keep it."""
         centre = self.values.full((), number, dtype)
         if dtype not in FORMATS:
             return Ball(centre)
@@ -131,7 +131,7 @@ class Frame:
         return self.values.sort(Value(array, "F64"), axis, descending)[0].array
 
     def _hull(self, value: Array, low: Array, high: Array) -> Array:
-        """Ends may be rounded themselves."""
+        """The radius that reaches from `value` to both ends; grown, because the ends are themselves rounded."""
         reach = propagation.hull(self.xp, value, low, high)
         return self.xp.where(reach > 0, reach * INFLATION + 2 * REFERENCE.unit * abs(value), reach)
 
@@ -167,7 +167,7 @@ class Frame:
 
 
 def _loss(number: float, form: Format) -> float:
-    """The most that rounding a constant to a format changes it; 0 for one that the format has."""
+    """The largest change of a constant by rounding it to a format; 0 if the format holds it exactly."""
     mantissa, _ = math.frexp(number)
     has_digits = math.ldexp(mantissa, form.bits).is_integer() if math.isfinite(number) else True
     relative = 0.0 if has_digits else form.unit * abs(number)

@@ -1,4 +1,4 @@
-"""Values from nothing, and values that move: their radii move with them."""
+"""Values made from nothing, and moved values: radii move together with the values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tallystick.operators.values import Value
 
 
 class Movement(Frame):
-    """See `Algebra`; nothing rounds."""
+    """See `Algebra`; none of these primitives rounds."""
 
     def full(self, shape: Sequence[int], number: Number, dtype: str) -> Ball:
         """See `Algebra.full`."""
@@ -64,7 +64,7 @@ class Movement(Frame):
         return self._moved(x, lambda value: self.values.flip(value, axes))
 
     def take(self, x: Ball, indices: Sequence[Ball], axis: int) -> Ball:
-        """See `Algebra.take`; nothing is known where an index is not."""
+        """See `Algebra.take`; an element is unknown if its index is unknown."""
         places = [index.centre for index in indices]
         result = self._moved(x, lambda value: self.values.take(value, places, axis))
         unsure = [index.radius for index in indices if index.radius is not None]

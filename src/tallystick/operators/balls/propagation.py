@@ -1,8 +1,8 @@
-"""How far a function's result can move when its argument moves by at most a radius.
+"""How much the result of a function can change when its argument changes by at most a radius.
 
-Each function takes the array namespace, the argument `v`, its radius `r`, and a number `least` below which the true
-argument never lies, and returns a bound on |f(x) − f(v)| over |x − v| ≤ r, x ≥ least; not a number, or infinite, where
-there is none. All are monotone, or their derivative is largest at the argument nearest to 0.
+Each function takes the array namespace, the argument `v`, its radius `r`, and a lower bound `least` of the true
+argument. It returns a bound on |f(x) − f(v)| over |x − v| ≤ r, x ≥ least; NaN or infinity if there is none. All are
+monotone, or their derivative is largest at the argument nearest to 0.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def sin(xp: Any, v: Array, r: Array, least: float) -> Array:
 
 def tanh(xp: Any, v: Array, r: Array, least: float) -> Array:
     """1 − tanh² ≤ 4 e^(−2|x|) and ≤ 1."""
-    return xp.where(r < 2, r * _at_most_1(xp, 4 * xp.exp(-2 * _nearest_0(xp, v, r))), 2.0)
+    slope = 4 * xp.exp(-2 * _nearest_0(xp, v, r))
+    return xp.where(r < 2, r * xp.where(slope < 1, slope, 1.0), 2.0)
 
 
 def erf(xp: Any, v: Array, r: Array, least: float) -> Array:
@@ -131,7 +132,7 @@ def hull(xp: Any, value: Array, low: Array, high: Array) -> Array:
 
 
 def _low(xp: Any, v: Array, r: Array, least: float) -> Array:
-    """The least that the argument can be."""
+    """The smallest possible argument."""
     low = v - r
     return xp.where(low > least, low, least) if math.isfinite(least) else low
 
@@ -139,7 +140,3 @@ def _low(xp: Any, v: Array, r: Array, least: float) -> Array:
 def _nearest_0(xp: Any, v: Array, r: Array) -> Array:
     gap = abs(v) - r
     return xp.where(gap > 0, gap, 0.0)
-
-
-def _at_most_1(xp: Any, x: Array) -> Array:
-    return xp.where(x < 1, x, 1.0)

@@ -1,4 +1,4 @@
-"""One rounding of a result, and what an honest device may read in an operand."""
+"""The rounding of a result, and the values as which an honest device may read an operand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WIDE_RANGE: Final = 64
 
 
 class Rounding(Frame):
-    """Spreads to radii."""
+    """Computes radii from roundings."""
 
     def _rounded(
         self,
@@ -28,7 +28,7 @@ class Rounding(Frame):
         doubt: Array | bool = False,
         pole: Array | bool = False,
     ) -> Ball:
-        """`units` roundings of a result that itself may lie `spread` beside its centre."""
+        """The ball of a result after `units` roundings, if it was within `spread` of its centre before them."""
         form, v = self._form(centre.dtype), centre.array
         relative = units * (form.unit + REFERENCE.unit)
         underflow = units * max(self.precision.underflow(centre.dtype), form.half_step)
@@ -46,8 +46,8 @@ class Rounding(Frame):
     def _fits(self, form: Format, v: Array, radius: Array, spread: Array | float, units: float) -> Array:
         """Where no honest result overflows.
 
-        One rounding to nearest gives an infinity from half a step beyond the largest number on (IEEE 754-2019 §4.3.1):
-        a mask of the smallest number plus a score stays a number. Fused kernels scale their scores and masks first.
+        Rounding to nearest gives an infinity only from half a step beyond the largest number (IEEE 754-2019 §4.3.1). So
+        a mask of the smallest number plus a score stays finite. Fused kernels scale their scores and masks first.
         """
         if units > 1 or self.rescaling:
             return abs(v) + radius < form.largest
@@ -55,7 +55,7 @@ class Rounding(Frame):
         return reached < form.largest * (1 + form.unit / 4)
 
     def _certain(self, v: Array, sources: Sequence[Ball], doubt: Array | bool) -> Array:
-        """Where an infinity or NaN follows from the operands: from infinite ones, or from an invalid operation."""
+        """Where an infinity or NaN is certain: it follows from an infinite operand or an invalid operation."""
         wild: Array | bool = False
         finite: Array | bool = True
         exact: Array | bool = True
@@ -73,11 +73,11 @@ class Rounding(Frame):
         return found
 
     def _read(self, x: Ball) -> Array | float:
-        """The radius, grown over 0 where the device may take a subnormal operand for 0."""
+        """The radius, grown to include 0 where the device may read a subnormal operand as 0."""
         return self._lost_below(x, self.precision.read_as_zero(x.dtype))
 
     def _factor(self, x: Ball) -> Array | float:
-        """As `_read`, of an operand that is multiplied: regrouped products may underflow or overflow early."""
+        """As `_read`, for a factor: regrouped products may underflow or overflow earlier."""
         if not self.regrouped:
             return self._read(x)
         form = self._form(x.dtype)
@@ -87,7 +87,7 @@ class Rounding(Frame):
         return self.xp.where(far, math.inf, r) if bool(self.xp.any(far)) else r
 
     def _regrouping(self, dtype: str) -> float:
-        """What a product among subnormals, multiplied by a further factor, may lose in a format of little range."""
+        """The largest loss when a product underflows and is then multiplied by another factor, in a narrow format."""
         form = self._form(dtype)
         is_lost = self.regrouped and form.exponent_max < _WIDE_RANGE
         return form.half_step * 2.0 ** ((form.exponent_max - 1) // 2) if is_lost else 0.0

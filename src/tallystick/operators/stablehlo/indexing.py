@@ -34,9 +34,9 @@ SCATTER: Final = (
 class Blocks(NamedTuple):
     """How gather and scatter address blocks of a tensor: what their two sets of attributes have in common.
 
-    `window` are the axes of the result (or of the updates) that lie inside a block; `dropped` the axes of the tensor
-    along which blocks have one element; `batched` those that are walked together with `index_batched` axes of the
-    indices; entry `i` of an index vector is a place along axis `mapped[i]`.
+    `window` are the axes of the result (or of the updates) inside a block. `dropped` are the axes of the tensor along
+    which a block has one element. `batched` are the axes that are paired with the `index_batched` axes of the indices.
+    Entry `i` of an index vector is a place along axis `mapped[i]`.
     """
 
     shape: tuple[int, ...]
@@ -50,7 +50,7 @@ class Blocks(NamedTuple):
 
     @property
     def kept(self) -> tuple[int, ...]:
-        """The axes of the tensor that the axes inside a block stand for."""
+        """The axes of the tensor that correspond to the axes inside a block."""
         return tuple(axis for axis in range(len(self.shape)) if axis not in {*self.dropped, *self.batched})
 
     @property
@@ -236,7 +236,7 @@ def _rows_written(a: Algebra[V], x: V, starts: V, updates: V, blocks: Blocks, ad
 
 
 def _written(a: Algebra[V], x: V, places: V, updates: V, add: bool) -> V:
-    """`x` with `updates` at flat `places`; those behind the last element are forgotten."""
+    """`x` with `updates` at flat `places`; updates after the last element are dropped."""
     count, total = prod(x.shape), prod(updates.shape)
     room = a.pad(a.reshape(x, (count,)), 0, (0,), (1,), (0,))
     written = a.scatter(room, (a.reshape(places, (total,)),), 0, a.reshape(updates, (total,)), add)

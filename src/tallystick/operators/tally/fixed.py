@@ -1,9 +1,9 @@
 """Powers and logarithms of two in integer operations alone, so that every engine gets the same bits.
 
-A number x is held as the I64 ⌊x·2³²⌋, its *key*. 2ˣ for x ≤ 0 is held as a *weight*, an I64 of scale 2⁴⁰. Functions are
-polynomials with integer coefficients within one octave; every product stays below 2⁶³, every quotient by a power of two
-is a shift, which rounds down. The polynomials themselves are the definition: how close they are to the functions they
-are named after (2⁻²⁸ and better) is a matter of quality, not of agreement.
+A number x is stored as the I64 ⌊x·2³²⌋, its *key*. 2ˣ for x ≤ 0 is stored as a *weight*, an I64 of scale 2⁴⁰. Functions
+are polynomials with integer coefficients within one octave. Every product is below 2⁶³, and every quotient by a power
+of two is a shift, which rounds down. The polynomials are the definition. Their error against the functions they are
+named after (2⁻²⁸ or less) affects quality, but engines agree whatever it is.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Numbers that every reading of the sampler shares: sizes, limits, and the factors that settings become.
+"""The numbers that all implementations of the sampler share: sizes, limits, and factors computed from settings.
 
-What they mean is defined by the operators of `operators.tally.sampling`, and specified in `spec/sampler.md`.
+The operators of `operators.tally.sampling` define their meaning; `spec/sampler.md` specifies it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ VOCABULARY_BITS: Final = 20
 VOCABULARY_MAX: Final = 1 << VOCABULARY_BITS
 MASKED: Final = -(1 << 62)
 LOWEST: Final = -(1 << 47)
-"""The lowest key of a token that is not out: weight 2⁻³²⁷⁶⁸."""
+"""The lowest key of a token that is not masked: weight 2⁻³²⁷⁶⁸."""
 KEYS_PER_LOGIT: Final = float.fromhex("0x1.71547652b82fep+32")
 """log₂(e)·2³², to nearest."""
 SCALE_MAX: Final = 2.0**100
 NORMAL: Final = 2.0**-126
 """Smaller logits count as 0: some devices flush F32 numbers below it."""
 FINITE: Final = float.fromhex("0x1.fffffep+127")
-"""What +∞ counts as: the largest F32."""
+"""The number that replaces +∞: the largest F32."""
 PENALTY_MIN: Final = 1e-2
 PENALTY_MAX: Final = 1e2
 SHARE_BITS: Final = 30
@@ -31,7 +31,7 @@ WORD_BITS: Final = 62
 
 
 def penalty_factors(penalty: float) -> tuple[float, float]:
-    """What logits above 0, and others, are multiplied by: 1 / penalty and penalty, each rounded to F32."""
+    """The factors of logits above 0 and of other logits: 1 / penalty and penalty, each rounded to F32."""
     if not PENALTY_MIN <= penalty <= PENALTY_MAX:
         raise MalformedError(f"penalty is {penalty!r:.40}, outside {PENALTY_MIN} to {PENALTY_MAX}")
     return float(np.float32(1 / penalty)), float(np.float32(penalty))

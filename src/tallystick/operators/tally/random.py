@@ -1,8 +1,8 @@
-"""Random draws that are pure functions: the seed is an operand, the place in the stream an attribute.
+"""Random draws as pure functions: the seed is an operand, the place in the stream an attribute.
 
 Philox4x64-10 (Salmon et al., *Parallel random numbers: as easy as 1, 2, 3*, SC 2011, §3.3 and table 2) in integer
 operations alone, so that every engine draws the same bits. Element i takes word `offset` + i of the stream that
-`commitments.words` defines; words are held as I64, whose bits are those of the unsigned word.
+`commitments.philox.words` defines. Words are stored as I64 with the bits of the unsigned word.
 """
 
 from __future__ import annotations

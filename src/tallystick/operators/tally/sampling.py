@@ -1,8 +1,8 @@
 """How a token is chosen from logits: penalty, temperature, top-k, top-p, min-p and one draw.
 
 Logits become *keys*: I64, the logarithm to base two of a token's weight relative to the heaviest, times 2³², rounded
-down once. From there on everything is integers, so that the same logits give the same token on every engine. A token
-that is out has the key `MASKED`, also where its logit is −∞ or NaN. The axis of the vocabulary is the last.
+down once. All later steps use integers, so that the same logits give the same token on every engine. A masked token has
+the key `MASKED`; so has a token whose logit is −∞ or NaN. The axis of the vocabulary is the last.
 
 Filters are those of Fan et al. 2018 (top-k), Holtzman et al. 2020 (top-p), Nguyen et al. 2024 (min-p) and Keskar et al.
 2019 (repetition penalty); the draw over keys is the Gumbel-max trick (Gumbel 1954; Maddison et al. 2014).
@@ -72,7 +72,7 @@ def scale_logits(a: Algebra[V], logits: V, temperature: float) -> V:
 
 @FAMILY.operator("tally.keep_top_k", "Tensor keys, int k", "the k largest keys, others masked", Exactness.EXACT)
 def keep_top_k(a: Algebra[V], keys: V, k: int) -> V:
-    """Of equal keys the first; `k` 0, and the size of the vocabulary and more, keep all."""
+    """Of equal keys the first are kept; a `k` of 0, or of at least the size of the vocabulary, keeps all."""
     _check_keys(keys)
     if k < 0:
         raise MalformedError(f"k is {k}, less than 0")
@@ -84,9 +84,9 @@ def keep_top_k(a: Algebra[V], keys: V, k: int) -> V:
 
 @FAMILY.operator("tally.keep_top_p", "Tensor keys, float p", "the heaviest p of all weight", Exactness.EXACT)
 def keep_top_p(a: Algebra[V], keys: V, p: float) -> V:
-    """Kept is a token if the weights of heavier tokens, and of equal ones before it, sum to less than p of all.
+    """Keeps a token if the weights of heavier tokens, and of equal ones before it, sum to less than p of all weights.
 
-    The heaviest is kept in any case; `p` is rounded to 30 bits, and 1 keeps all.
+    The heaviest token is always kept; `p` is rounded to 30 bits, and a `p` of 1 keeps all.
     """
     _check_keys(keys)
     share = share_of(p, "p")
@@ -103,7 +103,7 @@ def keep_top_p(a: Algebra[V], keys: V, p: float) -> V:
 
 @FAMILY.operator("tally.keep_min_p", "Tensor keys, float p", "what weighs p of the heaviest", Exactness.EXACT)
 def keep_min_p(a: Algebra[V], keys: V, p: float) -> V:
-    """Kept is a token of at least p times the largest weight; `p` is rounded to 30 bits."""
+    """Keeps the tokens with at least p times the largest weight; `p` is rounded to 30 bits."""
     _check_keys(keys)
     weights = fixed.exp2(a, keys)
     least = _part_of(a, a.max(weights, (len(keys.shape) - 1,), True), share_of(p, "p"))
@@ -112,7 +112,7 @@ def keep_min_p(a: Algebra[V], keys: V, p: float) -> V:
 
 @FAMILY.operator("tally.softmax_weights", "Tensor keys", "2 to each key, in fixed point", Exactness.EXACT)
 def softmax_weights(a: Algebra[V], keys: V) -> V:
-    """I64: `fixed.exp2`; a token that is out weighs 0. Probabilities are weights over their sum."""
+    """I64: `fixed.exp2`; the weight of a masked token is 0. Probabilities are weights divided by their sum."""
     _check_keys(keys)
     return fixed.exp2(a, keys)
 
@@ -130,7 +130,7 @@ def cumulative_weights(a: Algebra[V], weights: V) -> V:
 def select_token(a: Algebra[V], cumulative: V, seed: V, position: V) -> V:
     """I64: the first token whose running sum exceeds ⌊word·total / 2⁶²⌋, word the leading 62 bits of word 0 there.
 
-    −1 where nothing has weight.
+    −1 if all weights are 0.
     """
     _check_keys(cumulative)
     axis, side = len(cumulative.shape) - 1, cumulative.shape[-1]
