@@ -1,4 +1,4 @@
-"""A run of somebody's own loop whose step graph is not the one of the loop, or lacks a part."""
+"""A run of a custom training loop whose step graph is not that of the loop, or is incomplete."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tallystick.tensors.tensor import Tensor
 
 
 def forge_graph_named_only(run: Path, out: Path) -> None:
-    """Name the graph of a step with another ε than the one that was taken."""
+    """Name the graph of a step with another ε than the real one."""
     program = program_of(run)
     remake(run, out, practised=program, declared=larger_epsilon(program))
 
