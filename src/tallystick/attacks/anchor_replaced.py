@@ -53,7 +53,7 @@ ATTACKS = (
     ),
     Attack(
         name="anchor-swapped",
-        change="the file of one anchor stands in the place of another",
+        change="the file of one anchor replaces that of another",
         forge=forge_file_only,
         screens=rejected("anchor"),
         exact=rejected("anchor"),
@@ -62,7 +62,7 @@ ATTACKS = (
     ),
     Attack(
         name="anchor-swapped-resealed",
-        change="the file and the record of one anchor stand in the place of another; roots and claim are made anew",
+        change="the file and the record of one anchor replace those of another; roots and claim are made anew",
         forge=forge_file_and_record,
         screens=rejected("anchor"),
         exact=rejected("anchor"),

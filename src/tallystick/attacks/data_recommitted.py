@@ -52,7 +52,7 @@ def forge_tokenizer_only(run: Path, out: Path) -> None:
     TrainingRun(forged, Spec.of(recipe, commit_again(forged.data_path, commitment))).record()
 
 
-OTHER_RUN = "it is an honest run on the data it names; only whoever knows which data was agreed on can object"
+OTHER_RUN = "it is an honest run on the data it names; only a party who knows the agreed data can object"
 NOT_DERIVED = "a sampled audit checks the digest of the tokens and does not derive them from the source"
 NOT_TRAINED = "a sampled audit checks the digest of the tokenizer and does not train it again on the source"
 
@@ -76,7 +76,7 @@ ATTACKS = (
     ),
     Attack(
         name="tokenizer-of-other-text",
-        change="the run is made anew on its source, as byte pairs cut it that were learned from another text",
+        change="the run is made again on its source, with byte pairs that were learned from another text",
         forge=forge_tokenizer_only,
         screens=accepted(NOT_TRAINED),
         exact=accepted(NOT_TRAINED),

@@ -45,7 +45,7 @@ def forge_constants_removed(run: Path, out: Path) -> None:
 
 IS_THE_PROGRAM = (
     "no recipe says what the step should be: the graph is the program, the report assumes it, "
-    "and whoever relies on it reads it (`tally graph show`, `tally graph diff`)"
+    "and a person who relies on it must read it (`tally graph show`, `tally graph diff`)"
 )
 NOT_REPLAYED = "no step is taken"
 

@@ -81,7 +81,7 @@ ATTACKS = (
     ),
     Attack(
         name="loop-clipping-undeclared",
-        change="nothing; the loop clips its gradients, and the recorder was not told",
+        change="nothing; the loop clips its gradients, and does not declare this to the recorder",
         forge=train_clipped,
         reference="loop",
         screens=accepted(NOT_REPLAYED),

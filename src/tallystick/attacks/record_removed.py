@@ -51,7 +51,7 @@ ATTACKS = (
     ),
     Attack(
         name="record-removed-renumbered",
-        change="what one step showed is deleted, later steps close up under their right numbers and batches; resealed",
+        change="the values of one step are deleted, later ones move up under their right numbers and batches; resealed",
         forge=forge_renumbered,
         screens=accepted("numbers, batches, learning rates and links are all in order"),
         exact=rejected("loss", "gradient norm", "projection summary"),

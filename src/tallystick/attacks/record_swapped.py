@@ -52,7 +52,7 @@ ATTACKS = (
     ),
     Attack(
         name="record-swapped-renumbered",
-        change="what two neighbouring steps showed is swapped under their right numbers and batches; resealed",
+        change="the values of two neighbouring steps are swapped under their right numbers and batches; resealed",
         forge=forge_renumbered,
         screens=accepted("numbers, batches, learning rates and links are all in order"),
         exact=rejected("loss", "gradient norm", "projection summary"),

@@ -108,7 +108,7 @@ def _gradient(parameter: torch.nn.Parameter) -> np.ndarray:
 
 
 WITHIN_REACH = accepted("every weight moved no further than its learning rates reach")
-SIZE = "honest stacks differ as much in these weights; how many there are and what they do stands below"
+SIZE = "honest stacks differ as much in these weights; their number and effect are stated below"
 
 ATTACKS = (
     Attack(
