@@ -78,7 +78,7 @@ def copy_data(run: Path, out: Path) -> RunDirectory:
 def recipe_of(spec: Spec) -> Recipe:
     """The recipe of a spec; raises `UsageError` for a run of a custom training loop."""
     if spec.recipe is None:
-        raise UsageError("this forgery trains from a recipe, and a run of a custom training loop has none")
+        raise UsageError("a run of a custom training loop has no recipe, and this forgery trains from one")
     return spec.recipe
 
 
