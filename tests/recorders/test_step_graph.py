@@ -219,7 +219,7 @@ def test_rules_of_an_optimizer_stand_beside_a_graph_and_nowhere_else(recorded: P
     assert isinstance(held, dict)
     assert Spec.from_json(held, "spec").graph is not None
     for missing in ("graph", "optimizer"):
-        with pytest.raises(MalformedError, match="optimizer stands beside the step graph"):
+        with pytest.raises(MalformedError, match="optimizer belongs to the step graph"):
             Spec.from_json({name: value for name, value in held.items() if name != missing}, "spec")
 
 

@@ -33,7 +33,7 @@ def spec(recipe_of: Callable[..., Any], commitment: DatasetCommitment) -> Spec:
 
 @pytest.fixture(scope="session")
 def loop_spec() -> Spec:
-    """The spec of somebody's own loop: a description, and an anchor at every second step."""
+    """The spec of a custom training loop: a description, and an anchor at every second step."""
     return Spec.from_json(
         {
             "spec": "training",

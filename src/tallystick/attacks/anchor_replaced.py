@@ -1,4 +1,4 @@
-"""An anchor in the middle is another one than the training went through."""
+"""An anchor in the middle is not a state of the training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tallystick.transcripts.record import AnchorRecord, Record, anchor_file
 
 
 def forge(run: Path, out: Path) -> None:
-    """Edit the weights of the middle anchor, and every record that speaks of them."""
+    """Edit the weights of the middle anchor, and every record about them."""
     forged = copy_run(run, out)
     scene = find_scene(forged)
     before, middle, after = (read_anchor(forged, mark) for mark in (scene.before, scene.middle, scene.after))
@@ -20,14 +20,14 @@ def forge(run: Path, out: Path) -> None:
 
 
 def forge_file_only(run: Path, out: Path) -> None:
-    """Put the next anchor's file in the place of the middle one."""
+    """Replace the file of the middle anchor by that of the next one."""
     forged = copy_run(run, out)
     scene = find_scene(forged)
     (forged.path / anchor_file(scene.middle)).write_bytes((forged.path / anchor_file(scene.after)).read_bytes())
 
 
 def forge_file_and_record(run: Path, out: Path) -> None:
-    """Let the middle anchor be a copy of the next one, in its file and in its record."""
+    """Replace the middle anchor by a copy of the next one, both its file and its record."""
     forge_file_only(run, out)
     forged = RunDirectory(out)
     scene = find_scene(forged)
@@ -53,7 +53,7 @@ ATTACKS = (
     ),
     Attack(
         name="anchor-swapped",
-        change="the file of one anchor stands in the place of another",
+        change="the file of one anchor replaces that of another",
         forge=forge_file_only,
         screens=rejected("anchor"),
         exact=rejected("anchor"),
@@ -62,7 +62,7 @@ ATTACKS = (
     ),
     Attack(
         name="anchor-swapped-resealed",
-        change="the file and the record of one anchor stand in the place of another; roots and claim are made anew",
+        change="the file and the record of one anchor replace those of another; roots and claim are made anew",
         forge=forge_file_and_record,
         screens=rejected("anchor"),
         exact=rejected("anchor"),

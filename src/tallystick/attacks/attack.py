@@ -1,4 +1,4 @@
-"""An attack as data: what it changes, and which audit has to see it by which check."""
+"""An attack as data: what it changes, and which audit must detect it by which check."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Literal, get_args
 Audit = Literal["screens", "exact", "recipe", "full", "claim", "tolerant"]
 """How a run is audited.
 
-screens    every digest, root and binding, and the replay-free screens; nothing is replayed
-exact      the same, and the sampled steps are replayed bit for bit from the step graph, which has to be that of the
-           recipe; the sample is taken to hit the fraud
-recipe     the same with a trainer that is built from the recipe, and no graph is run
-full       the same over the whole chain, and the tokens are derived again from their source
-claim      an exact audit by somebody who kept the digest of the honest claim
+screens    every digest, root and commitment, and the screens that need no replay
+exact      as `screens`, and the sampled steps are replayed bit for bit from the step graph, which must be that of the
+           recipe; the sample is chosen to hit the fraud
+recipe     as `exact`, but with a trainer built from the recipe; no graph is run
+full       as `exact` over the whole chain, and the tokens are derived again from their source
+claim      an exact audit by a verifier who kept the digest of the honest claim
 tolerant   the sampled steps are judged by calibrated limits instead of bits
 """
 AUDITS: tuple[Audit, ...] = get_args(Audit)
@@ -25,17 +25,17 @@ Forger = Callable[[Path, Path], None]
 Reference = Literal["recipe", "bpe", "loop", "gpt2", "gpt2-bf16"]
 """Which honest run an attack forges.
 
-recipe     a Llama-style model by a recipe
-bpe        the same on byte pairs, whose encoder is trained on the source
-loop       somebody's own loop, with a step graph
-gpt2       a GPT-2 by a recipe: no replay determines its key biases
+recipe     a Llama-style model, trained from a recipe
+bpe        the same with a byte-pair tokenizer that is trained on the source
+loop       a custom training loop with a step graph
+gpt2       a GPT-2, trained from a recipe: no replay determines its key biases
 gpt2-bf16  the same in bfloat16
 """
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What one audit says to a forged run; every one of `checks` has to object."""
+    """The outcome of one audit of a forged run; every one of `checks` must fail."""
 
     outcome: Outcome
     checks: tuple[str, ...] = ()
@@ -43,12 +43,12 @@ class Expected:
 
 
 def rejected(*checks: str) -> Expected:
-    """The audit rejects, and each of `checks` objects."""
+    """The audit rejects the run, and each of `checks` fails."""
     return Expected("rejected", checks)
 
 
 def accepted(why: str) -> Expected:
-    """The audit cannot see the fraud, for the stated reason."""
+    """The audit cannot detect the fraud, for the stated reason."""
     return Expected("accepted", why=why)
 
 
@@ -58,7 +58,7 @@ def inconclusive(why: str) -> Expected:
 
 
 def refused(field: str) -> Expected:
-    """The run is no run: the audit stops with one line that names `field`."""
+    """The run is malformed: the audit stops with one line that names `field`."""
     return Expected("refused", (field,))
 
 
@@ -69,7 +69,7 @@ KEPT_DIGEST = rejected("claim")
 class Attack:
     """One way to forge a run, or an honest control.
 
-    `forge(run, out)` writes the forged run `out` from the honest run directory `run` and leaves `run` alone.
+    `forge(run, out)` reads the honest run directory `run`, and writes the forged run to `out`.
     """
 
     name: str
@@ -85,10 +85,10 @@ class Attack:
     reference: Reference = "recipe"
 
     def expected(self, audit: Audit) -> Expected:
-        """What `audit` says; a full audit, and one of the recipe, say what `exact` says unless it is stated."""
-        answers = {"screens": self.screens, "claim": self.claim, "tolerant": self.tolerant}
-        answers |= {"exact": self.exact, "full": self.full or self.exact, "recipe": self.recipe or self.exact}
-        return answers[audit]
+        """The expected outcome of `audit`; `full` and `recipe` default to that of `exact`."""
+        outcomes = {"screens": self.screens, "claim": self.claim, "tolerant": self.tolerant}
+        outcomes |= {"exact": self.exact, "full": self.full or self.exact, "recipe": self.recipe or self.exact}
+        return outcomes[audit]
 
     @property
     def seen_by(self) -> tuple[Audit, ...]:

@@ -1,4 +1,4 @@
-"""Training starts from another seed than the declared one: a hand-picked, or a poisoned, initial state."""
+"""The training starts from another seed than the declared one: a chosen or poisoned initial state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def forge(run: Path, out: Path) -> None:
 
 
 def trainer_of_next_seed(spec: Spec) -> DishonestTrainer:
-    """A trainer whose model was drawn from the seed after the declared one."""
+    """A trainer whose model is initialised from the seed after the declared one."""
     recipe = recipe_of(spec)
     steps = recipe.training.model_copy(update={"seed": recipe.training.seed + 1})
     return DishonestTrainer(spec, recipe.model_copy(update={"training": steps}))

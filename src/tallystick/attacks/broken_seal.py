@@ -23,12 +23,12 @@ def forge(run: Path, out: Path) -> None:
 
 
 def corrupt(run: RunDirectory, mark: int) -> None:
-    """Change one weight of anchor `mark` by 1e-8 in place; the file stays a canonical one."""
+    """Change one weight of anchor `mark` by 1e-8 in place; the file stays canonical."""
     state = read_anchor(run, mark)
     name = next(name for name in sorted(state) if name.startswith("weights."))
     values = np.array(state[name].array())
-    place = int(np.abs(values).argmin())
-    values.flat[place] += CHANGE
+    smallest = int(np.abs(values).argmin())
+    values.flat[smallest] += CHANGE
     write_state(run.path / anchor_file(mark), state | {name: Tensor.of(values)})
 
 

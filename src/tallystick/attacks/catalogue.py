@@ -1,4 +1,4 @@
-"""Every attack there is, by name."""
+"""All attacks by name."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ ATTACKS: dict[str, Attack] = {attack.name: attack for attack in chain.from_itera
 
 
 def find_attack(name: str) -> Attack:
-    """The attack of this name; raises `UsageError` listing all names where there is none."""
+    """The attack of this name; raises `UsageError` listing all names if there is none."""
     if name not in ATTACKS:
         raise UsageError(f"{name}: no such attack; there are {', '.join(ATTACKS)}")
     return ATTACKS[name]

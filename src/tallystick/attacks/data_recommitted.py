@@ -1,4 +1,4 @@
-"""The run is made anew on other data and is consistent in itself."""
+"""The run is made again on other data and is consistent in itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tallystick.transcripts.spec import Spec
 
 
 def forge(run: Path, out: Path) -> None:
-    """Train honestly by the same recipe on a text whose lines stand in another order."""
+    """Train honestly from the same recipe on a text whose lines are in reverse order."""
     honest = RunDirectory(run)
     source = next(honest.data_path.glob("source.*"), None)
     if source is None:
@@ -31,7 +31,7 @@ def forge(run: Path, out: Path) -> None:
 
 
 def forge_tokens_only(run: Path, out: Path) -> None:
-    """Train honestly on tokens that do not come from the source that is committed to beside them."""
+    """Train honestly on tokens that were not derived from the committed source."""
     spec = RunDirectory(run).spec()
     forged = copy_data(run, out)
     forge_tokens(forged.data_path, lambda tokens: tokens[::-1])
@@ -41,7 +41,7 @@ def forge_tokens_only(run: Path, out: Path) -> None:
 
 
 def forge_tokenizer_only(run: Path, out: Path) -> None:
-    """Train honestly on the committed source as a tokenizer cuts it that was trained on another text."""
+    """Train honestly on the committed source, with a tokenizer that was trained on another text."""
     spec = RunDirectory(run).spec()
     recipe, forged = recipe_of(spec), copy_data(run, out)
     source = (forged.data_path / SOURCE_FILES["text"]).read_text("utf-8")
@@ -52,7 +52,7 @@ def forge_tokenizer_only(run: Path, out: Path) -> None:
     TrainingRun(forged, Spec.of(recipe, commit_again(forged.data_path, commitment))).record()
 
 
-OTHER_RUN = "it is an honest run on the data it names; only whoever knows which data was agreed on can object"
+OTHER_RUN = "it is an honest run on the data it names; only a party who knows the agreed data can object"
 NOT_DERIVED = "a sampled audit checks the digest of the tokens and does not derive them from the source"
 NOT_TRAINED = "a sampled audit checks the digest of the tokenizer and does not train it again on the source"
 
@@ -76,7 +76,7 @@ ATTACKS = (
     ),
     Attack(
         name="tokenizer-of-other-text",
-        change="the run is made anew on its source, as byte pairs cut it that were learned from another text",
+        change="the run is made again on its source, with byte pairs that were learned from another text",
         forge=forge_tokenizer_only,
         screens=accepted(NOT_TRAINED),
         exact=accepted(NOT_TRAINED),

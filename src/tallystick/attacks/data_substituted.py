@@ -1,8 +1,8 @@
-"""Other data is trained on than is declared."""
+"""The training uses other data than the declared data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -20,23 +20,22 @@ Disguise = Callable[[int, Batch], Batch]
 
 
 class MisfedTrainer(DishonestTrainer):
-    """Is given the declared batches and learns from others."""
+    """Receives the declared batches and trains on changed ones; `disguise` maps (step, batch) to the batch used."""
 
     def __init__(self, spec: Spec, disguise: Disguise) -> None:
         super().__init__(spec)
         self._disguise = disguise
 
     def step(self, micro_batches: Batches) -> Observation:
-        """One step on other data than was handed over."""
-        return super().step(self._exchanged(micro_batches))
-
-    def _exchanged(self, micro_batches: Batches) -> Iterator[Batch]:
-        return (self._disguise(self.index + 1, batch) for batch in micro_batches)
+        """One step on changed data."""
+        return super().step(self._disguise(self.index + 1, batch) for batch in micro_batches)
 
 
 def backwards(_step: int, batch: Batch) -> Batch:
-    """Every example, read from its end; labels stay where they are."""
-    return {name: values[..., ::-1] for name, values in batch.items()} if "inputs" in batch else _inverted(batch)
+    """Every example in reverse order; labels of images stay."""
+    if "inputs" in batch:
+        return {name: values[..., ::-1] for name, values in batch.items()}
+    return {**batch, "images": batch["images"][..., ::-1]}
 
 
 def one_value_of(step: int) -> Disguise:
@@ -52,18 +51,18 @@ def one_value_of(step: int) -> Disguise:
 
 
 def always_the_first() -> Disguise:
-    """Repeats the first batch it sees in every step."""
-    held: list[Batch] = []
+    """Repeats the first batch in every step."""
+    seen: list[Batch] = []
 
     def disguise(_index: int, batch: Batch) -> Batch:
-        held.append(batch)
-        return held[0]
+        seen.append(batch)
+        return seen[0]
 
     return disguise
 
 
 def training_on(disguise: Callable[[int], Disguise]) -> Forger:
-    """A forger that trains on from the middle anchor on other data; `disguise` is told the step to strike."""
+    """A forger that continues from the middle anchor on other data; `disguise` receives the step to attack."""
 
     def forge(run: Path, out: Path) -> None:
         honest = RunDirectory(run)
@@ -83,10 +82,6 @@ def forge_file(run: Path, out: Path) -> None:
         return changed
 
     forge_tokens(forged.data_path, exchange)
-
-
-def _inverted(batch: Batch) -> Batch:
-    return {**batch, "images": batch["images"][..., ::-1]}
 
 
 UNSEEN = "records name the declared batches, and what was really read leaves no trace in an anchor"

@@ -1,7 +1,7 @@
-"""Trainers that do not what the recipe says, recorded as if they had.
+"""Trainers that do not follow the recipe, recorded as if they did.
 
-Each is handed to an honest recorder together with the honest spec: records, summaries, anchors, roots and claim are
-then as consistent as those of an honest run, and only the computation is wrong.
+An honest recorder records each of them under the honest spec. So records, summaries, anchors, roots and claim are as
+consistent as those of an honest run, and only the computation is wrong.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ Batches = Iterable[Mapping[str, np.ndarray]]
 
 
 class DishonestTrainer(Trainer):
-    """Trains by the recipe `practised` and reports the learning rates of the declared one."""
+    """Trains from the recipe `practised`, and reports the learning rates of the declared one."""
 
     def __init__(self, spec: Spec, practised: Recipe | None = None) -> None:
         self.declared = recipe_of(spec)
         super().__init__(practised or self.declared, classes(spec))
 
     def step(self, micro_batches: Batches) -> Observation:
-        """One step, and what is said about it."""
+        """One step, with the declared learning rate in its observation."""
         seen = super().step(micro_batches)
         return replace(seen, learning_rate=learning_rate(self.declared, self.index))
 
 
 class FabricatingTrainer(DishonestTrainer):
-    """Computes nothing in the steps for which `fabricate` has a state ready; losses follow `lose`."""
+    """Computes nothing in steps for which `fabricate` returns a state; their losses come from `lose`."""
 
     def __init__(
         self, spec: Spec, fabricate: Callable[[int], State | None], lose: Callable[[int], float], norm: float
@@ -72,14 +72,14 @@ def retrain(run: Path, out: Path, trainer: Trainer, spec: Spec | None = None) ->
 
 
 def train_on(run: Path, out: Path, anchor: int, trainer: Trainer) -> None:
-    """Keep the honest records up to `anchor` and train on from there with `trainer`."""
+    """Keep the honest records up to `anchor`, and continue the training from there with `trainer`."""
     forged = copy_run(run, out)
     point = _cut(forged, anchor)
     TrainingRun(forged, forged.spec(), trainer).resume(point)
 
 
 def interpolate(start: State, end: State, share: float, index: int) -> dict[str, Tensor]:
-    """The state at `share` of the straight way from `start` to `end`, with the counters of step `index`."""
+    """The state at the fraction `share` of the line from `start` to `end`, with the counters of step `index`."""
     return {name: _between(name, start[name], end[name], share, index) for name in start}
 
 
@@ -95,7 +95,7 @@ def _between(name: str, start: Tensor, end: Tensor, share: float, index: int) ->
 
 
 def _cut(run: RunDirectory, anchor: int) -> ResumePoint:
-    """Drop everything after an anchor, claim included."""
+    """Delete everything after an anchor, including the claim."""
     lines, summary = [], None
     for line in read_lines(run.transcript_path):
         lines.append(line)

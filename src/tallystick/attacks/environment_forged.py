@@ -1,4 +1,4 @@
-"""The run names another stack than it was computed on, so that nobody dares to replay it exactly."""
+"""The run names another stack than the one that computed it, so that an exact replay seems impossible."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def forge_file(run: Path, out: Path) -> None:
 
 
 def forge(run: Path, out: Path) -> None:
-    """Train by another recipe, and name another stack in environment, header and claim."""
+    """Train from another recipe, and name another stack in environment, header and claim."""
     training_by(higher_rate)(run, out)
     forged = RunDirectory(out)
     replace_environment(forged, other_stack(forged))
 
 
 def forge_cosmetics(run: Path, out: Path) -> None:
-    """Name another version of Python, which decides no bit of the result."""
+    """Name another version of Python, which changes no bit of the result."""
     forged = copy_run(run, out)
     replace_environment(forged, forged.environment().model_copy(update={"python": OTHER_PYTHON}))
 

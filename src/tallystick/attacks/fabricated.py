@@ -24,7 +24,7 @@ CAUTION = 0.8
 
 
 def forge_skipped(run: Path, out: Path) -> None:
-    """Compute no step of the middle segment, go on along the update of the segment before it, then train on."""
+    """Compute no step of the middle segment: extrapolate the update of the segment before it, then train again."""
     honest = RunDirectory(run)
     scene = find_scene(honest)
     trainer = FabricatingTrainer(honest.spec(), onward(honest, scene), straight(honest, scene), NORM)
@@ -32,13 +32,13 @@ def forge_skipped(run: Path, out: Path) -> None:
 
 
 def forge_transcript(run: Path, out: Path) -> None:
-    """Take the final weights of the run as stolen, and invent a training that leads to them."""
+    """Invent a training that leads to the final weights of the run, which are taken as stolen."""
     honest = RunDirectory(run)
     retrain(run, out, _inventor(honest, honest.spec()))
 
 
 def forge_tiny_rate(run: Path, out: Path) -> None:
-    """Invent the same training, under a spec whose learning rate moves nothing (infinitesimal update)."""
+    """Invent the same training under a spec with a learning rate near 0, so that updates are infinitesimal."""
     honest = RunDirectory(run)
     recipe = recipe_of(honest.spec())
     settings = OptimizerRecipe(**recipe.optimizer.model_dump() | {"learning_rate": TINY_RATE})
@@ -63,7 +63,7 @@ def onward(run: RunDirectory, scene: Scene) -> Callable[[int], dict[str, Tensor]
 
 
 def straight(run: RunDirectory, scene: Scene) -> Callable[[int], float]:
-    """Losses on the straight line through the last two that were computed."""
+    """Losses on a straight line through two losses of the segment before."""
     losses = recorded_losses(run)
     slope = (losses[scene.middle] - losses[scene.before + 1]) / (scene.middle - scene.before - 1)
     return lambda step: losses[scene.middle] + slope * (step - scene.middle)
@@ -89,12 +89,10 @@ def _inventor(run: RunDirectory, spec: Spec) -> FabricatingTrainer:
 
 
 def travelled(recipe: Recipe, start: int, end: int) -> float:
-    """How far steps `start + 1` … `end` can carry a weight: a careful forger keeps pace with the reach screen."""
-    return sum(learning_rate(recipe, step) * _stride(recipe, step) for step in range(start + 1, end + 1))
-
-
-def _stride(recipe: Recipe, step: int) -> float:
-    return direction_bound(recipe.optimizer.betas, step) if recipe.optimizer.kind == "adamw" else 1.0
+    """How far steps `start + 1` … `end` can move a weight: a careful forger stays within the reach screen."""
+    settings, steps = recipe.optimizer, range(start + 1, end + 1)
+    bounds = [direction_bound(settings.betas, step) if settings.kind == "adamw" else 1.0 for step in steps]
+    return sum(learning_rate(recipe, step) * bound for step, bound in zip(steps, bounds, strict=True))
 
 
 ATTACKS = (

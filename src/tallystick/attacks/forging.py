@@ -1,7 +1,7 @@
-"""What forgers have in common: copying a run, editing its records, and making everything hang together again.
+"""The common part of forgers: copy a run, edit its records, and make it consistent again.
 
-`seal` is what separates a clumsy forger from a careful one: after it, roots, tiles, offsets and claim are those of
-the edited records, and nothing but a replay, a screen or a kept claim digest can object.
+A careful forger calls `seal`; a clumsy one does not. `seal` computes roots, tiles, offsets and claim from the edited
+records. After that, only a replay, a screen or a kept claim digest can detect the forgery.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SEGMENT_STEPS_MIN = 4
 
 @dataclass(frozen=True)
 class Scene:
-    """Where in a run a forger strikes: in the segment that starts at the middle anchor."""
+    """The place of a forgery in a run, as anchor numbers: the segment that starts at the middle anchor."""
 
     before: int
     middle: int
@@ -49,7 +49,7 @@ class Scene:
 
 
 def find_scene(run: RunDirectory) -> Scene:
-    """The scene of a run; raises `UsageError` where the run is too short to be forged in its middle."""
+    """The scene of a run; raises `UsageError` if the run is too short to be forged in its middle."""
     marks = [record.index for record in read_records(run) if isinstance(record, AnchorRecord)]
     place = (len(marks) - 1) // 2
     if len(marks) < 3 or marks[place + 1] - marks[place] < SEGMENT_STEPS_MIN:
@@ -58,7 +58,7 @@ def find_scene(run: RunDirectory) -> Scene:
 
 
 def copy_run(run: Path, out: Path) -> RunDirectory:
-    """A copy of a finished run to work on; raises `UsageError` where `out` is not empty."""
+    """Copy a finished run to `out` for editing; raises `UsageError` if `out` is not empty."""
     RunDirectory(run).claim()
     _check_empty(out)
     shutil.copytree(run, out, dirs_exist_ok=True)
@@ -66,7 +66,7 @@ def copy_run(run: Path, out: Path) -> RunDirectory:
 
 
 def copy_data(run: Path, out: Path) -> RunDirectory:
-    """A run directory that holds the data of `run`, its step graph if there is one, and nothing else yet."""
+    """A new run directory with only the data of `run`, and its step graph if there is one."""
     _check_empty(out)
     honest, forged = RunDirectory(run), RunDirectory(out)
     shutil.copytree(honest.data_path, forged.data_path)
@@ -76,9 +76,9 @@ def copy_data(run: Path, out: Path) -> RunDirectory:
 
 
 def recipe_of(spec: Spec) -> Recipe:
-    """The recipe of a spec; raises `UsageError` for a run recorded around somebody's own loop."""
+    """The recipe of a spec; raises `UsageError` for a run of a custom training loop."""
     if spec.recipe is None:
-        raise UsageError("a run recorded around somebody's own loop has no recipe to train by dishonestly")
+        raise UsageError("a run of a custom training loop has no recipe, and this forgery trains from one")
     return spec.recipe
 
 
@@ -88,26 +88,25 @@ def read_records(run: RunDirectory) -> list[Record]:
 
 
 def place_of_step(records: Iterable[Record], step: int) -> int:
-    """The place of step `step` among the records."""
-    places = (place for place, r in enumerate(records) if isinstance(r, StepRecord) and r.index == step)
-    return next(places)
+    """The position of step `step` in the list of records."""
+    return next(place for place, r in enumerate(records) if isinstance(r, StepRecord) and r.index == step)
 
 
 def edit_lines(run: RunDirectory, edit: Callable[[list[bytes]], Iterable[bytes]]) -> None:
-    """Rewrite the transcript and nothing else: what a clumsy forger does."""
+    """Rewrite the transcript and nothing else, as a clumsy forger does."""
     lines = edit(list(read_lines(run.transcript_path)))
     run.transcript_path.write_bytes(b"".join(line + b"\n" for line in lines))
 
 
 def write_records(run: RunDirectory, records: Iterable[Record]) -> Claim:
-    """Rewrite the transcript, each step starting where the one before it ended, and seal the run."""
+    """Rewrite the transcript, relink the steps, and seal the run."""
     lines = [record.to_bytes() for record in relink(records)]
     run.transcript_path.write_bytes(b"".join(line + b"\n" for line in lines))
     return seal(run)
 
 
 def seal(run: RunDirectory) -> Claim:
-    """Write tiles, offsets and the claim anew, as the recorder would have written them over these records."""
+    """Write tiles, offsets and claim as the recorder would have written them for these records."""
     spec, environment = run.spec(), run.environment()
     shutil.rmtree(run.path / "tiles", ignore_errors=True)
     anchors = [record for record in read_records(run) if isinstance(record, AnchorRecord)]
@@ -140,27 +139,27 @@ def relink(records: Iterable[Record]) -> list[Record]:
 
 
 def replace_environment(run: RunDirectory, environment: Environment) -> None:
-    """State another environment, in its file, in the header and in the claim."""
+    """Write another environment to its file, the header and the claim."""
     write_atomically(run.environment_path, environment.to_bytes())
     header = header_of(run.spec(), environment)
     write_records(run, [header if isinstance(record, HeaderRecord) else record for record in read_records(run)])
 
 
 def read_anchor(run: RunDirectory, mark: int) -> dict[str, Tensor]:
-    """The state kept in anchor `mark`."""
+    """The state of anchor `mark`."""
     return dict(read_state(run.path / anchor_file(mark)))
 
 
 def anchor_before(run: RunDirectory, mark: int) -> int:
-    """The last anchor in front of anchor `mark`."""
+    """The last anchor before anchor `mark`."""
     return max(r.index for r in read_records(run) if isinstance(r, AnchorRecord) and r.index < mark)
 
 
 def replace_anchor(run: RunDirectory, mark: int, state: State) -> None:
-    """Put another state into anchor `mark`: its file, its record, all summaries of it, roots and claim."""
+    """Put another state into anchor `mark`: file, record, summaries, roots and claim."""
     write_state(run.path / anchor_file(mark), state)
-    scribe = summariser_of(run, state)
-    at_step, at_anchor = scribe.after_step(max(1, mark)), scribe.at_anchor()
+    summariser = summariser_of(run, state)
+    at_step, at_anchor = summariser.after_step(max(1, mark)), summariser.at_anchor()
     digest = state_digest(state)
 
     def replaced(record: Record) -> Record:
@@ -174,7 +173,7 @@ def replace_anchor(run: RunDirectory, mark: int, state: State) -> None:
 
 
 def summariser_of(run: RunDirectory, state: State) -> Summariser:
-    """What the recorder would have written about a model in `state`."""
+    """A summariser that computes what the recorder would write about a model in `state`."""
     spec = run.spec()
     weights = {name: from_tensor(tensor) for name, tensor in state.items() if name.startswith("weights.")}
     return Summariser(spec.recorded, projection_seed(spec), weights, lambda: state, run.write_blob)

@@ -17,7 +17,7 @@ SHARE_OF_NORM = 1e-2
 
 
 class NoisyTrainer(DishonestTrainer):
-    """Adds noise of a given share of each gradient's norm in one step; the generators stay untouched."""
+    """Adds noise to each gradient in one step, as a fraction of its norm; it does not touch the random generators."""
 
     def __init__(self, spec: Spec, noisy_step: int, share: float = SHARE_OF_NORM) -> None:
         super().__init__(spec)
@@ -35,7 +35,7 @@ class NoisyTrainer(DishonestTrainer):
 
 
 def forge(run: Path, out: Path) -> None:
-    """Train on honestly from the middle anchor but for one step."""
+    """Continue honestly from the middle anchor, except for one noisy step."""
     honest = RunDirectory(run)
     scene = find_scene(honest)
     train_on(run, out, scene.middle, NoisyTrainer(honest.spec(), scene.step))

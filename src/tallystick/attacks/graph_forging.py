@@ -1,7 +1,7 @@
-"""What forgers of runs with a step graph have in common: taking the steps with another graph, and recording them so.
+"""The common part of forgers of runs with a step graph: take the steps with another graph, and record them.
 
-As after `forging.seal`, everything hangs together: records, summaries, anchors, roots and claim are those of a run that
-was really made with the graph that was practised, under a spec that names the graph that is declared.
+As after `forging.seal`, the run is consistent: records, summaries, anchors, roots and claim are those of a run with the
+graph that was really used, under a spec that names the declared graph.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def program_of(run: Path) -> StepProgram:
 
 
 def remake(run: Path, out: Path, practised: StepProgram, declared: StepProgram, spec: Spec | None = None) -> None:
-    """Take every step of `run` again with the graph `practised`, under a spec that names the graph `declared`."""
+    """Repeat every step of `run` with the graph `practised`, under a spec that names the graph `declared`."""
     forged = copy_run(run, out)
     save_program(forged.graph_path, declared.graph, declared.constants)
     chosen = (spec or forged.spec()).model_copy(update={"graph": graph_root(declared.graph)})
     write_atomically(forged.spec_path, chosen.to_bytes())
-    write_records(forged, list(_taken_again(forged, chosen, practised)))
+    write_records(forged, list(_repeated(forged, chosen, practised)))
 
 
 def with_nodes(program: StepProgram, nodes: tuple[Node, ...]) -> StepProgram:
@@ -59,7 +59,7 @@ def with_output(graph: Graph, name: str, value: str) -> Graph:
     return replace(graph, outputs=outputs)
 
 
-def _taken_again(forged: RunDirectory, spec: Spec, program: StepProgram) -> Iterator[Record]:
+def _repeated(forged: RunDirectory, spec: Spec, program: StepProgram) -> Iterator[Record]:
     records, replayer = read_records(forged), GraphReplayer(spec, program)
     replayer.restore(read_anchor(forged, 0))
     for record in records:

@@ -1,4 +1,4 @@
-"""A step is taken between two recorded ones, on data that nobody declared."""
+"""An undeclared batch is used for training between two recorded steps."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ PACE = 0.1
 
 
 class MoonlightingTrainer(DishonestTrainer):
-    """Learns from one undeclared batch before a given step; all counters stay right."""
+    """Trains on one undeclared batch before a given step; all counters stay correct."""
 
     def __init__(self, spec: Spec, step: int) -> None:
         super().__init__(spec)
         self._before_step = step
 
     def step(self, micro_batches: Batches) -> Observation:
-        """The declared step, and before one of them another one."""
+        """The declared step; before one of them an undeclared one."""
         batches = list(micro_batches)
         if self.index + 1 == self._before_step:
             self._learn_secretly(batches)
@@ -42,7 +42,7 @@ class MoonlightingTrainer(DishonestTrainer):
 
 
 class CarefulTrainer(MoonlightingTrainer):
-    """Moves the weights a little way down the gradient of the undeclared batch, and leaves every moment alone."""
+    """Moves the weights a little along the gradient of the undeclared batch, and does not touch the moments."""
 
     def _learn_secretly(self, batches: list[Mapping[str, np.ndarray]]) -> None:
         self.optimizer.zero_grad(set_to_none=True)
@@ -60,7 +60,7 @@ def forge(run: Path, out: Path) -> None:
 
 
 def forge_carefully(run: Path, out: Path) -> None:
-    """Follow the gradient of an undeclared batch for a tenth of a step, past the optimizer."""
+    """Follow the gradient of an undeclared batch for a tenth of a step, without the optimizer."""
     _forge_by(CarefulTrainer, run, out)
 
 

@@ -1,4 +1,4 @@
-"""The honest twins: an untouched copy, one with code lying in it, and the same run trained by another process."""
+"""Honest controls: an unchanged copy, a copy with code files in it, and the same run trained by another process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def copy(run: Path, out: Path) -> None:
 
 
 def copy_with_a_program(run: Path, out: Path) -> None:
-    """Copy the run and leave code where a careless auditor would import it."""
+    """Copy the run, and add code files that a careless auditor would import."""
     forged = copy_run(run, out)
     program = "from pathlib import Path\nPath(__file__).with_name('executed').touch()\n"
     for name in ("trainer.py", "conftest.py", "sitecustomize.py", "torch.py"):
@@ -30,12 +30,12 @@ def copy_with_a_program(run: Path, out: Path) -> None:
 
 
 def train_elsewhere(run: Path, out: Path) -> None:
-    """Train the same spec in a second process that shares nothing with this one but two directories."""
+    """Train the same spec in a second process that shares only two directories with this one."""
     prover = multiprocessing.get_context("spawn").Process(target=_prove, args=(str(run), str(out)))
     prover.start()
     prover.join()
     if prover.exitcode != 0:
-        raise UnavailableError(f"{out}: the process that was to train it ended with exit code {prover.exitcode}")
+        raise UnavailableError(f"{out}: the training process ended with exit code {prover.exitcode}")
 
 
 def _prove(run: str, out: str) -> None:

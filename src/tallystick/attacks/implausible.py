@@ -1,4 +1,4 @@
-"""Forgeries of what a run states beside its steps: summaries, clock, numbers that are none, records that are none."""
+"""Forgeries besides the steps: summaries, timeline, NaN weights, missing records and a broken header."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def forge_bucket(run: Path, out: Path) -> None:
     def change(record: Record) -> Record:
         if not (isinstance(record, AnchorRecord) and record.index == middle):
             return record
-        held = record.summary.model_dump(exclude_none=True)
-        changed: dict[str, object] = {mode: other for mode in ("fp16_rne", "grid") if mode in held}
+        present = record.summary.model_dump(exclude_none=True)
+        changed: dict[str, object] = {mode: other for mode in ("fp16_rne", "grid") if mode in present}
         return record.model_copy(update={"summary": record.summary.model_copy(update=changed)})
 
     write_records(forged, [change(record) for record in read_records(forged)])
@@ -48,14 +48,14 @@ def forge_silence(run: Path, out: Path) -> None:
 
 
 def silenced(record: Record) -> Record:
-    """A step's record without what would tell anything about its state."""
+    """The record of a step without its summary and gradient norm."""
     if isinstance(record, StepRecord):
         return record.model_copy(update={"post": StateSummary(), "gradient_norm": None})
     return record
 
 
 def forge_clock(run: Path, out: Path) -> None:
-    """State a hundred times the training time, which makes an audit look cheap."""
+    """State a hundred times the training time, so that an audit looks cheap."""
     forged = copy_run(run, out)
     entries = [TraceEntry.from_bytes(line, "trace.jsonl") for line in read_lines(forged.trace_path)]
     slower = [entry.model_copy(update={"seconds": round(100 * entry.seconds, 6)}) for entry in entries]
@@ -64,7 +64,7 @@ def forge_clock(run: Path, out: Path) -> None:
 
 
 def forge_nan(run: Path, out: Path) -> None:
-    """Plant a NaN among the final weights, and recompute all that is written about them."""
+    """Put a NaN into the final weights, and recompute everything written about them."""
     forged = copy_run(run, out)
     last = find_scene(forged).last
     state = read_anchor(forged, last)
@@ -75,7 +75,7 @@ def forge_nan(run: Path, out: Path) -> None:
 
 
 def forge_nothing(run: Path, out: Path) -> None:
-    """Claim a transcript without records, so that there is nothing to check."""
+    """Claim a transcript without records, which leaves nothing to check."""
     forged = copy_run(run, out)
     write_records(forged, [])
 
@@ -87,7 +87,7 @@ def forge_header(run: Path, out: Path) -> None:
 
 
 def without_spec(header: bytes) -> bytes:
-    """The line of a header without the digest of its spec."""
+    """The header line without the digest of the spec."""
     fields = decode(header, "header")
     assert isinstance(fields, dict)  # the header of an honest run
     return encode({name: value for name, value in fields.items() if name != "spec"})

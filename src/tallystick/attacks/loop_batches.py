@@ -1,4 +1,4 @@
-"""A run of somebody's own loop whose batches, rates or rules are not those that its steps were taken with."""
+"""A run of a custom training loop whose batches, rates or rules are not those of its steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RATE_EXCESS = 1.01
 
 
 def forge_exchanged(run: Path, out: Path) -> None:
-    """Put the batch of another step in the place of the one that a record names."""
+    """Replace the batch that a record names by that of another step."""
     forged = copy_run(run, out)
     step = find_scene(forged).step
     (forged.path / file_of(forged, step)).write_bytes((forged.path / file_of(forged, step + 1)).read_bytes())
@@ -33,7 +33,7 @@ def forge_withheld(run: Path, out: Path) -> None:
 
 
 def forge_renamed(run: Path, out: Path) -> None:
-    """Let a record name a batch that differs in one token, and keep that batch."""
+    """Change a record to name a batch that differs in one token, and save that batch."""
     forged = copy_run(run, out)
     step = find_scene(forged).step
     batch = dict(read_state(forged.path / file_of(forged, step)))
@@ -45,7 +45,7 @@ def forge_renamed(run: Path, out: Path) -> None:
 
 
 def forge_rate(run: Path, out: Path) -> None:
-    """State a learning rate in a record that is 1 % above the one that was used."""
+    """State a learning rate in one record that is 1 % above the real one."""
     forged = copy_run(run, out)
     _rewrite_step(
         forged, lambda record: record.model_copy(update={"learning_rate": RATE_EXCESS * record.learning_rate})
@@ -53,10 +53,10 @@ def forge_rate(run: Path, out: Path) -> None:
 
 
 def forge_rule(run: Path, out: Path) -> None:
-    """State in the spec ten times the weight decay that was used."""
+    """State ten times the real weight decay in the spec."""
     spec, program = RunDirectory(run).spec(), program_of(run)
     if spec.optimizer is None:
-        raise UsageError("this forgery is about a run of somebody's own loop with a step graph")
+        raise UsageError("this forgery needs a run of a custom training loop with a step graph")
     rules = tuple(rule.model_copy(update={"weight_decay": 10 * rule.weight_decay}) for rule in spec.optimizer)
     remake(run, out, program, program, spec.model_copy(update={"optimizer": rules}))
 
@@ -68,12 +68,12 @@ def forge_other_data(run: Path, out: Path) -> None:
 
 
 def file_of(run: RunDirectory, step: int) -> str:
-    """The file of the batch of a step; raises `UsageError` where no batches are kept."""
+    """The file of the batch of a step; raises `UsageError` if no batches are kept."""
     records = read_records(run)
     record = records[place_of_step(records, step)]
-    assert isinstance(record, StepRecord)  # found as one
+    assert isinstance(record, StepRecord)  # by `place_of_step`
     if record.batch.digest is None or not (run.path / batch_file(record.batch.digest)).exists():
-        raise UsageError("this forgery is about the batches of somebody's own loop, and this run keeps none")
+        raise UsageError("this forgery needs the batches of a custom training loop, and this run keeps none")
     return batch_file(record.batch.digest)
 
 
@@ -81,7 +81,7 @@ def _rewrite_step(forged: RunDirectory, change: Callable[[StepRecord], StepRecor
     records = read_records(forged)
     place = place_of_step(records, find_scene(forged).step)
     record = records[place]
-    assert isinstance(record, StepRecord)  # found as one
+    assert isinstance(record, StepRecord)  # by `place_of_step`
     records[place] = change(record)
     write_records(forged, records)
 

@@ -1,4 +1,4 @@
-"""A run of somebody's own loop whose step graph is not the one of the loop, or lacks a part."""
+"""A run of a custom training loop whose step graph is not that of the loop, or is incomplete."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tallystick.tensors.tensor import Tensor
 
 
 def forge_graph_named_only(run: Path, out: Path) -> None:
-    """Name the graph of a step with another ε than the one that was taken."""
+    """Name the graph of a step with another ε than the real one."""
     program = program_of(run)
     remake(run, out, practised=program, declared=larger_epsilon(program))
 
@@ -45,7 +45,7 @@ def forge_constants_removed(run: Path, out: Path) -> None:
 
 IS_THE_PROGRAM = (
     "no recipe says what the step should be: the graph is the program, the report assumes it, "
-    "and whoever relies on it reads it (`tally graph show`, `tally graph diff`)"
+    "and a person who relies on it must read it (`tally graph show`, `tally graph diff`)"
 )
 NOT_REPLAYED = "no step is taken"
 

@@ -1,4 +1,4 @@
-"""The reference run of somebody's own loop: a language model of two layers, with its step graph and its batches."""
+"""The reference run of a custom training loop: a language model of two layers, with step graph and batches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ def train_loop(
     autocast: bool = False,
     undecayed_from: int = STEPS,
 ) -> None:
-    """Record the loop into `out`; another `data_seed` gives other batches, and the rest what people's loops do."""
+    """Record the loop into `out`.
+
+    Another `data_seed` gives other batches. The other arguments turn on what real loops do: a schedule, clipping,
+    autocast, and weight decay that ends at step `undecayed_from`.
+    """
     import torch
 
     torch.manual_seed(0)
@@ -47,7 +51,7 @@ def train_loop(
 
 
 def loss_of(model: Any, batch: Any) -> Any:
-    """Cross entropy of the next token; every class weighs what a constant table says."""
+    """Cross entropy of the next token, with constant class weights."""
     import torch
 
     inputs, targets = batch
@@ -56,7 +60,7 @@ def loss_of(model: Any, batch: Any) -> Any:
 
 
 def batches(seed: int) -> list[Any]:
-    """Batches of tokens in which each token follows from the one before it, but for some noise."""
+    """Batches of random tokens I64[ROWS, SEQUENCE]; each target is a fixed function of its token."""
     import torch
 
     generator = torch.Generator().manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Runs whose claim withdraws the step graph: honest loops that departed from it, and forgers who shun a replay."""
+"""Runs whose claim withdraws the step graph: honest loops that departed from it, and forgers who avoid a replay."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def train_scheduled(run: Path, out: Path) -> None:
 
 
 def train_clipped(run: Path, out: Path) -> None:
-    """Train honestly with clipping that the recorder was not told of."""
+    """Train honestly with clipping that was not declared to the recorder."""
     _train_departing(run, out, clips=CLIP)
 
 
@@ -34,21 +34,21 @@ def train_autocast(run: Path, out: Path) -> None:
 
 
 def train_decay_changed(run: Path, out: Path) -> None:
-    """Train honestly, and take the weight decay away in the middle."""
+    """Train honestly, and set the weight decay to 0 in the middle."""
     _train_departing(run, out, undecayed_from=STEPS // 2)
 
 
 def forge_excused(run: Path, out: Path) -> None:
-    """State another learning rate than was used, and withdraw the graph that would show it."""
+    """State another learning rate than the real one, and withdraw the graph that would show it."""
     forge_rate(run, out)
     _withdraw(RunDirectory(out))
 
 
 def forge_excuse_of_a_recipe(run: Path, out: Path) -> None:
-    """Withdraw the step graph of a run by a recipe."""
+    """Withdraw the step graph of a run from a recipe."""
     forged = copy_run(run, out)
     if forged.spec().recipe is None:
-        raise UsageError("this forgery is about a run by a recipe")
+        raise UsageError("this forgery needs a run from a recipe")
     _withdraw(forged)
 
 
@@ -81,7 +81,7 @@ ATTACKS = (
     ),
     Attack(
         name="loop-clipping-undeclared",
-        change="nothing; the loop clips its gradients, and the recorder was not told",
+        change="nothing; the loop clips its gradients, and does not declare this to the recorder",
         forge=train_clipped,
         reference="loop",
         screens=accepted(NOT_REPLAYED),

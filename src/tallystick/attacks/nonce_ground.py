@@ -18,7 +18,7 @@ from tallystick.transcripts.claim import Claim, Log
 from tallystick.transcripts.record import TraceEntry
 
 PROVER_NONCE = bytes(NONCE_BYTES)
-"""A nonce that anybody could have guessed."""
+"""A nonce that anybody can guess."""
 SAMPLES = 4
 ATTEMPTS_MAX = 100_000
 
@@ -38,7 +38,7 @@ def forge(run: Path, out: Path) -> None:
 
 
 def variants(claim: Claim, trace: list[bytes]) -> Iterator[tuple[bytes, Claim]]:
-    """Claims that differ in nothing but the stated time of the last step, with the line that states it."""
+    """Claims that differ only in the stated time of the last step, each with the line that states it."""
     frontier = Frontier.empty()
     for line in trace[:-1]:
         frontier = frontier.append(leaf_hash(line))

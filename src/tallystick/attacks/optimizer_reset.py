@@ -15,14 +15,14 @@ MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")
 
 
 class ForgetfulTrainer(DishonestTrainer):
-    """Sets the moments of its optimizer to zero before one step, and its step counts stay right."""
+    """Sets moments of its optimizer to zero before one step; the step counters stay correct."""
 
     def __init__(self, spec: Spec, forgets: tuple[str, ...], forgetful_step: int) -> None:
         super().__init__(spec)
         self._forgets, self._forgetful_step = forgets, forgetful_step
 
     def step(self, micro_batches: Batches) -> Observation:
-        """One step, before which the moments may be lost."""
+        """One step; before one of them the moments are set to zero."""
         if self.index + 1 == self._forgetful_step:
             for slots in self.optimizer.state.values():
                 for name in self._forgets:
@@ -37,7 +37,7 @@ def forge(run: Path, out: Path) -> None:
 
 
 def forge_first_moment(run: Path, out: Path) -> None:
-    """Set to zero only what the second-moment screen does not look at."""
+    """Set only the first moments to zero, which the second-moment screen does not check."""
     _forget(run, out, ("exp_avg", "momentum_buffer"))
 
 

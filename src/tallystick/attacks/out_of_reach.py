@@ -1,4 +1,4 @@
-"""The fraud lies so far behind its anchor that no sampled replay reaches it."""
+"""The fraud is so far after its anchor that no sampled replay reaches it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tallystick.store.run import RunDirectory
 
 
 def forge(run: Path, out: Path) -> None:
-    """Declare one anchor for the whole run, and add noise to a step behind the window."""
+    """Declare one anchor for the whole run, and add noise to a step outside of the window."""
     honest = RunDirectory(run)
     scene, recipe = find_scene(honest), recipe_of(honest.spec())
     record = recipe.record.model_copy(update={"anchor_stride": scene.last})

@@ -1,4 +1,4 @@
-"""A record tells of another loss than the step had."""
+"""A record states another loss than that of the step."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def forge(run: Path, out: Path) -> None:
 
 
 def forge_resealed(run: Path, out: Path) -> None:
-    """Lower the loss of one step and make root, tiles and claim anew."""
+    """Lower the loss of one step, and recompute root, tiles and claim."""
     forged = copy_run(run, out)
     change = flatter(forged, find_scene(forged).step)
     write_records(forged, [change(record) for record in read_records(forged)])
 
 
 def flatter(run: RunDirectory, step: int) -> Callable[[Record], Record]:
-    """What lowers the loss of one step by a tenth."""
+    """A function that lowers the loss in the record of one step by a tenth."""
     decimals = recipe_of(run.spec()).record.loss_decimals
 
     def change(record: Record) -> Record:

@@ -1,4 +1,4 @@
-"""The transcript tells of a step that was never taken."""
+"""The transcript contains a step that was never taken."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def forge(run: Path, out: Path) -> None:
 
 
 def forge_resealed(run: Path, out: Path) -> None:
-    """Repeat the record of one step and make root, tiles and claim anew."""
+    """Repeat the record of one step, and recompute root, tiles and claim."""
     forged = copy_run(run, out)
     records = read_records(forged)
     place = place_of_step(records, find_scene(forged).step)
@@ -25,14 +25,14 @@ def forge_resealed(run: Path, out: Path) -> None:
 
 
 def forge_renumbered(run: Path, out: Path) -> None:
-    """Invent what one step showed and let the steps up to the anchor make room, under their right numbers."""
+    """Invent the values of one step and shift those of later steps up to the anchor, under correct numbers."""
     forged = copy_run(run, out)
     scene = find_scene(forged)
     write_records(forged, shift_later(read_records(forged), scene.step, scene.after - 1))
 
 
 def forge_tail(run: Path, out: Path) -> None:
-    """Repeat the last record, which a tree that copies unpaired leaves would not notice, and reseal."""
+    """Repeat the last record and reseal; a tree that duplicates unpaired leaves would have the same root."""
     forged = copy_run(run, out)
     records = read_records(forged)
     write_records(forged, [*records, records[-1]])

@@ -17,7 +17,7 @@ def forge(run: Path, out: Path) -> None:
 
 
 def forge_resealed(run: Path, out: Path) -> None:
-    """Delete the record of one step and make root, tiles and claim anew."""
+    """Delete the record of one step, and recompute root, tiles and claim."""
     forged = copy_run(run, out)
     records = read_records(forged)
     del records[place_of_step(records, find_scene(forged).step)]
@@ -25,7 +25,7 @@ def forge_resealed(run: Path, out: Path) -> None:
 
 
 def forge_renumbered(run: Path, out: Path) -> None:
-    """Delete what one step showed, let the steps up to the anchor close up, and invent what the last one showed."""
+    """Delete the values of one step, shift those of later steps up to the anchor, and repeat the last ones."""
     forged = copy_run(run, out)
     scene = find_scene(forged)
     write_records(forged, shift_earlier(read_records(forged), scene.step, scene.after - 1))
@@ -51,7 +51,7 @@ ATTACKS = (
     ),
     Attack(
         name="record-removed-renumbered",
-        change="what one step showed is deleted, later steps close up under their right numbers and batches; resealed",
+        change="the values of one step are deleted, later ones move up under their right numbers and batches; resealed",
         forge=forge_renumbered,
         screens=accepted("numbers, batches, learning rates and links are all in order"),
         exact=rejected("loss", "gradient norm", "projection summary"),

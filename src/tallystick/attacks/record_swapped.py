@@ -1,4 +1,4 @@
-"""Two neighbouring steps stand in each other's place."""
+"""Two neighbouring steps are exchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def forge(run: Path, out: Path) -> None:
 
 
 def forge_resealed(run: Path, out: Path) -> None:
-    """Swap the records of two neighbouring steps and make root, tiles and claim anew."""
+    """Swap the records of two neighbouring steps, and recompute root, tiles and claim."""
     forged = copy_run(run, out)
     records = read_records(forged)
     place = place_of_step(records, find_scene(forged).step)
@@ -26,7 +26,7 @@ def forge_resealed(run: Path, out: Path) -> None:
 
 
 def forge_renumbered(run: Path, out: Path) -> None:
-    """Swap what two neighbouring steps showed, under their right numbers and batches, and reseal."""
+    """Swap the values of two neighbouring steps under their correct numbers and batches, and reseal."""
     forged = copy_run(run, out)
     step = find_scene(forged).step
     write_records(forged, swap_contents(read_records(forged), step - 1, step))
@@ -52,7 +52,7 @@ ATTACKS = (
     ),
     Attack(
         name="record-swapped-renumbered",
-        change="what two neighbouring steps showed is swapped under their right numbers and batches; resealed",
+        change="the values of two neighbouring steps are swapped under their right numbers and batches; resealed",
         forge=forge_renumbered,
         screens=accepted("numbers, batches, learning rates and links are all in order"),
         exact=rejected("loss", "gradient norm", "projection summary"),

@@ -14,7 +14,7 @@ from tallystick.transcripts.record import HeaderRecord, Record
 
 
 def forge(run: Path, out: Path) -> None:
-    """Continue the run, from its middle anchor on, with the same steps of a run from another seed."""
+    """Continue the run from its middle anchor with the same steps of a run from another seed."""
     forged = copy_run(run, out)
     middle = find_scene(forged).middle
     with TemporaryDirectory() as folder:
@@ -30,13 +30,13 @@ def forge(run: Path, out: Path) -> None:
 
 
 def keep_blobs(source: RunDirectory, target: RunDirectory) -> None:
-    """Take over the boundary hints, where any were recorded."""
+    """Copy the boundary hints, if any were recorded."""
     if (source.path / "blobs").is_dir():
         shutil.copytree(source.path / "blobs", target.path / "blobs", dirs_exist_ok=True)
 
 
 def is_after(record: Record, mark: int) -> bool:
-    """Whether a record tells of something behind state `mark`."""
+    """Whether a record describes something after state `mark`."""
     return not isinstance(record, HeaderRecord) and record.index > mark
 
 

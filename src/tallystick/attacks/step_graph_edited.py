@@ -1,4 +1,4 @@
-"""The run is made with another step than that of its recipe, and its spec names the graph of that other step."""
+"""The run is made with another step than that of its recipe, and its spec names the graph of this other step."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def forge_with(edit: Edit) -> Forger:
 
 
 def forge_named_only(run: Path, out: Path) -> None:
-    """Take honest steps and name the graph of other ones."""
+    """Take honest steps, and name the graph of another step."""
     program = program_of(run)
     remake(run, out, practised=program, declared=larger_epsilon(program))
 
@@ -51,7 +51,7 @@ def shorter_memory(program: StepProgram) -> StepProgram:
 
 
 def looks_ahead(program: StepProgram) -> StepProgram:
-    """The mask of attention lets a token see later ones instead of earlier ones."""
+    """The attention mask lets a token see later tokens instead of earlier ones."""
     nodes = program.graph.nodes
     if not any(node.operator == "aten.le.Tensor" for node in nodes):
         raise UsageError("this forgery turns a causal mask around, and the step graph of this run builds none")
@@ -60,7 +60,7 @@ def looks_ahead(program: StepProgram) -> StepProgram:
 
 
 def skips_a_tensor(program: StepProgram) -> StepProgram:
-    """The largest weight is handed on as it came, its moments as an honest step would leave them."""
+    """The largest weight is not updated; its moments are updated as in an honest step."""
     name = largest_weight(program.graph)
     return replace(program, graph=with_output(program.graph, name, name))
 
@@ -75,7 +75,7 @@ def adds_a_constant(program: StepProgram) -> StepProgram:
 
 
 def adds_an_input(program: StepProgram) -> StepProgram:
-    """Every step adds to the gradient of the largest weight what no batch declares and only the prover has."""
+    """Every step adds to the gradient of the largest weight an input that no batch declares."""
     name = largest_weight(program.graph)
     pattern = _pattern(program.graph.specs()[name])
     given = Input(HIDDEN, Role.INPUT, TensorSpec.of(pattern))
@@ -85,7 +85,7 @@ def adds_an_input(program: StepProgram) -> StepProgram:
 
 
 def largest_weight(graph: Graph) -> str:
-    """The weight that has the most elements, as the graph names it."""
+    """The name of the weight with the most elements."""
     weights = [each for each in graph.inputs if each.name.startswith("weights.")]
     return max(weights, key=lambda each: (each.spec.size, each.name)).name
 
@@ -98,20 +98,20 @@ def _pattern(spec: TensorSpec) -> Tensor:
 def _added(graph: Graph, name: str, what: Ref) -> Graph:
     """The graph in which `what` is added to the gradient that the optimizer reads for the weight `name`."""
     moment = f"optimizer.{name.removeprefix('weights.')}.exp_avg"
-    place = next((i for i, node in enumerate(graph.nodes) if moment in node.refs), None)
-    if place is None:
+    position = next((i for i, node in enumerate(graph.nodes) if moment in node.refs), None)
+    if position is None:
         raise UsageError("this forgery adds to a gradient that AdamW reads, and this run has another optimizer")
-    gradient, number = graph.nodes[place].operands["end"], graph.nodes[place].number
+    gradient, number = graph.nodes[position].operands["end"], graph.nodes[position].number
     added = Node(number, "aten.add.Tensor", {"self": gradient, "other": what}, {"alpha": 1}, (graph.specs()[name],))
     reader = _Renamed(number, gradient)
-    nodes = (*graph.nodes[:place], added, *(reader.node(node) for node in graph.nodes[place:]))
+    nodes = (*graph.nodes[:position], added, *(reader.node(node) for node in graph.nodes[position:]))
     outputs = tuple(replace(each, value=reader.moved(each.value)) for each in graph.outputs)
     return replace(graph, nodes=nodes, outputs=outputs)
 
 
 @dataclass(frozen=True)
 class _Renamed:
-    """Node numbers from `number` on rise by one, and what read `gradient` there reads the new node `number`."""
+    """Increments node numbers from `number` on; operands that are `gradient` become the new node `number`."""
 
     number: int
     gradient: Operand

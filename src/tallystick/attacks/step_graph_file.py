@@ -1,4 +1,4 @@
-"""The step graph that a spec names is not there, or is not what lies in its place."""
+"""The step graph that a spec names is missing, or its file is another graph."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def forge_removed(run: Path, out: Path) -> None:
 
 
 def forge_exchanged(run: Path, out: Path) -> None:
-    """Put the graph of another step in its place."""
+    """Replace it by the graph of another step."""
     other = larger_epsilon(program_of(run)).graph
     copy_run(run, out).graph_path.write_bytes(graph_bytes(other))
 
 
 def editing(edit: Callable[[bytes], bytes]) -> Forger:
-    """A forger that rewrites the bytes of the step graph."""
+    """A forger that applies `edit` to the bytes of the step graph."""
 
     def forge(run: Path, out: Path) -> None:
         program_of(run)
@@ -34,14 +34,6 @@ def editing(edit: Callable[[bytes], bytes]) -> Forger:
         path.write_bytes(edit(path.read_bytes()))
 
     return forge
-
-
-def _of_the_system(graph: bytes) -> bytes:
-    return graph.replace(b'"aten.embedding.default"', b'"aten.system.default"')
-
-
-def _with_a_space(graph: bytes) -> bytes:
-    return graph.replace(b"{", b"{ ", 1)
 
 
 ATTACKS = (
@@ -66,7 +58,7 @@ ATTACKS = (
     Attack(
         name="graph-unknown-operator",
         change="an operator of the step graph is exchanged for one that no verifier runs",
-        forge=editing(_of_the_system),
+        forge=editing(lambda graph: graph.replace(b'"aten.embedding.default"', b'"aten.system.default"')),
         screens=refused("not on the allow-list"),
         exact=refused("not on the allow-list"),
         tolerant=refused("not on the allow-list"),
@@ -75,7 +67,7 @@ ATTACKS = (
     Attack(
         name="graph-respelled",
         change="the step graph is the same in meaning, and its bytes hold one space more",
-        forge=editing(_with_a_space),
+        forge=editing(lambda graph: graph.replace(b"{", b"{ ", 1)),
         screens=refused("not canonical JSON"),
         exact=refused("not canonical JSON"),
         tolerant=refused("not canonical JSON"),

@@ -1,4 +1,4 @@
-"""Exchanging the tokens of a run, with or without committing to the new ones."""
+"""Exchanges the tokens of a run, with or without a new commitment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tallystick.transcripts.dataset import DatasetCommitment
 
 
 def forge_tokens(data: Path, exchange: Callable[[np.ndarray], np.ndarray]) -> None:
-    """Rewrite the file of tokens; raises `UsageError` where the data has none."""
+    """Rewrite the file of tokens; raises `UsageError` if the data has none."""
     path = data / TOKENS_FILE
     if not path.is_file():
         raise UsageError("this forgery exchanges tokens, and the data of this run is not text")
@@ -26,13 +26,13 @@ def forge_tokens(data: Path, exchange: Callable[[np.ndarray], np.ndarray]) -> No
 
 
 def forge_tokenizer(data: Path, source: str, tokenizer: Tokenizer) -> None:
-    """Put another tokenizer in the place of that of a run, and the tokens that it makes of the source."""
+    """Replace the tokenizer of a run by another one, and its tokens by those that this one makes of the source."""
     (data / TOKENIZER_FILE).write_bytes(tokenizer.to_bytes())
     write_tokens(data / TOKENS_FILE, tokenize(tokenizer, source), tokenizer.vocabulary)
 
 
 def commit_again(data: Path, commitment: DatasetCommitment) -> DatasetCommitment:
-    """The commitment with the tokenizer and tokens that stand in `data` now, and the source it named before."""
+    """The commitment with the tokenizer and tokens that are in `data` now, and with its old source."""
     tokenizer = Tokenizer.from_bytes((data / TOKENIZER_FILE).read_bytes())
     tokens = commit_tokens(*read_tokens(data / TOKENS_FILE))
     return replace(commitment, tokens=tokens, tokenizer=tokenizer.digest)

@@ -1,7 +1,7 @@
-"""The weights that no replay determines are moved, at every anchor and as far as the learning rates reach.
+"""Weights that no replay determines are moved at every anchor, as far as the learning rates reach.
 
-Where a gradient is rounding only, honest stacks differ by whole steps, and a tolerant audit takes these elements from
-its own replay. A forger may put anything there that the reach screen allows.
+Where a gradient is only rounding, honest stacks differ by whole steps. So a tolerant audit takes these elements from
+its own replay. A forger may put any value there that the reach screen allows.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ SHARE_OF_REACH = 0.99
 
 
 class PushingTrainer(DishonestTrainer):
-    """Trains by the recipe and moves, before each anchor, whatever is undetermined as far as it can go.
+    """Trains from the recipe and, before each anchor, moves undetermined weights to the end of their reach.
 
-    The moves come in pairs that cancel in the sketch of the weights, which its public seed allows; of the two ways to
-    move a pair, the one that raises the loss is taken.
+    The moves come in pairs that cancel in the sketch of the weights; the seed of the sketch is public. A pair can move
+    in two directions, and the one that raises the loss is chosen.
     """
 
     def __init__(self, spec: Spec) -> None:
@@ -46,7 +46,7 @@ class PushingTrainer(DishonestTrainer):
         self._start, self.moved = _copied(self.state()), 0
 
     def step(self, micro_batches: Batches) -> Observation:
-        """One honest step, and a push where an anchor follows."""
+        """One honest step, and a push if an anchor follows."""
         seen = super().step(micro_batches)
         if self.index % self.declared.record.anchor_stride == 0 or self.index == self.declared.training.steps:
             self._push()
@@ -68,19 +68,19 @@ class PushingTrainer(DishonestTrainer):
         self.restore(state)
 
     def _moves(self, name: str, places: np.ndarray, room: np.ndarray, slopes: np.ndarray) -> np.ndarray:
-        """Moves of one tensor, flat: of each pair in a column of the sketch, what one adds the other takes away."""
+        """The moves of one tensor, flat; the two moves of each pair cancel in their column of the sketch."""
         width, moves = self._projection.width, np.zeros(room.size)
         rows = self._projection.signs(name, -(-room.size // width))
         for column in range(width):
-            found = places[places % width == column]
-            for one, other in zip(found[::2], found[1::2], strict=False):
+            in_column = places[places % width == column]
+            for one, other in zip(in_column[::2], in_column[1::2], strict=False):
                 up, down = int(rows[one // width]), -int(rows[other // width])
                 size = math.copysign(min(room[one], room[other]), up * slopes[one] + down * slopes[other])
                 moves[one], moves[other] = up * size, down * size
         return moves
 
     def _reach(self) -> tuple[float, float]:
-        """What decay leaves of a weight over the segment, and how far AdamW can carry it (`tolerances.reach`)."""
+        """The factor of a weight after decay over the segment, and how far AdamW can move it (`tolerances.reach`)."""
         kept, reach, settings = 1.0, 0.0, self.declared.optimizer
         for step in range(int(self._start["position.step"].values()) + 1, self.index + 1):
             rate = learning_rate(self.declared, step)
@@ -90,7 +90,7 @@ class PushingTrainer(DishonestTrainer):
 
 
 def forge(run: Path, out: Path) -> None:
-    """Train by the recipe and move the undetermined weights at every anchor."""
+    """Train from the recipe, and move the undetermined weights at every anchor."""
     trainer = PushingTrainer(RunDirectory(run).spec())
     retrain(run, out, trainer)
     if not trainer.moved:
@@ -108,7 +108,7 @@ def _gradient(parameter: torch.nn.Parameter) -> np.ndarray:
 
 
 WITHIN_REACH = accepted("every weight moved no further than its learning rates reach")
-SIZE = "honest stacks differ as much in these weights; how many there are and what they do stands below"
+SIZE = "honest stacks differ as much in these weights; their number and effect are stated below"
 
 ATTACKS = (
     Attack(

@@ -1,4 +1,4 @@
-"""The weights are changed after the last step, and all that is written about them with it."""
+"""The weights are changed after the last step, together with everything that is written about them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHARE_BELOW_DRIFT = 3e-6
 
 
 def forge(run: Path, out: Path) -> None:
-    """Take back a tenth of every weight's last move."""
+    """Undo a tenth of every weight's last move."""
     forged = copy_run(run, out)
     last = find_scene(forged).last
     before = read_anchor(forged, anchor_before(forged, last))
@@ -23,7 +23,7 @@ def forge(run: Path, out: Path) -> None:
 
 
 def forge_below_drift(run: Path, out: Path) -> None:
-    """Take back so little of every weight's last move that another stack could have caused it."""
+    """Undo so little of every weight's last move that another stack could cause the difference."""
     forged = copy_run(run, out)
     last = find_scene(forged).last
     before = read_anchor(forged, anchor_before(forged, last))
@@ -42,7 +42,7 @@ def forge_one_ulp(run: Path, out: Path) -> None:
 
 
 def forge_sign_of_zero(run: Path, out: Path) -> None:
-    """Give one zero of the optimizer's memory the other sign."""
+    """Change the sign of one zero in the optimizer's memory."""
     forged = copy_run(run, out)
     last = find_scene(forged).last
     state = read_anchor(forged, last)
@@ -55,9 +55,9 @@ def forge_sign_of_zero(run: Path, out: Path) -> None:
 def take_back(
     before: State, state: State, after: State | None = None, share: float = SHARE_OF_MOVE
 ) -> dict[str, Tensor]:
-    """The state with a share of each weight's last move taken back, which no bound on moves can object to.
+    """The state with a fraction of each weight's last move undone; no bound on moves can detect this.
 
-    With the anchor `after` it given, only weights that turned around there are changed: both moves get shorter.
+    If the anchor `after` it is given, only weights that turned around here are changed, so both moves get shorter.
     """
     return {
         name: _taken_back(before[name], tensor, after[name] if after else None, share)

@@ -1,4 +1,4 @@
-"""The training follows another recipe than the one that is declared."""
+"""The training follows another recipe than the declared one."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def higher_rate(recipe: Recipe) -> Recipe:
 
 
 def heavier_decay(recipe: Recipe) -> Recipe:
-    """The recipe with ten times the declared weight decay, or some where none is declared."""
+    """The recipe with ten times the declared weight decay, or 0.1 if none is declared."""
     return with_optimizer(recipe, weight_decay=10 * recipe.optimizer.weight_decay or 0.1)
 
 
@@ -69,7 +69,7 @@ def with_optimizer(recipe: Recipe, **changed: object) -> Recipe:
 
 
 def training_by(practise: Callable[[Recipe], Recipe]) -> Forger:
-    """A forger that trains on from the middle anchor by another recipe and reports the declared one."""
+    """A forger that continues from the middle anchor with another recipe and reports the declared one."""
 
     def forge(run: Path, out: Path) -> None:
         spec = RunDirectory(run).spec()
@@ -79,18 +79,18 @@ def training_by(practise: Callable[[Recipe], Recipe]) -> Forger:
 
 
 def forge_rate_recorded(run: Path, out: Path) -> None:
-    """Train on at a higher learning rate and say so in the records."""
+    """Continue at a higher learning rate, and state it in the records."""
     spec = RunDirectory(run).spec()
     _train_on(run, out, Trainer(higher_rate(recipe_of(spec)), classes(spec)))
 
 
 def forge_optimizer(run: Path, out: Path) -> None:
-    """Train on with plain gradient descent, with moments as the declared optimizer would have them."""
+    """Continue with plain gradient descent, but with the moments of the declared optimizer."""
     _train_on(run, out, PlainDescentTrainer(RunDirectory(run).spec()))
 
 
 def forge_schedule(run: Path, out: Path) -> None:
-    """Train on at the peak learning rate throughout."""
+    """Continue at the peak learning rate throughout."""
     _train_on(run, out, ConstantRateTrainer(RunDirectory(run).spec()))
 
 

@@ -1,4 +1,4 @@
-"""Whether an Ed25519 signature (RFC 8032) holds, by the library `cryptography`."""
+"""Verifies Ed25519 signatures (RFC 8032) with the library `cryptography`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tallystick.errors import ProofError
 
 
 def check_signature(public: str, signature: str, message: bytes) -> None:
-    """Raise `ProofError` unless `signature` is one of `message` by the key `public` (both hexadecimal).
+    """Raise `ProofError` unless `signature` is valid for `message` under the key `public`, both hexadecimal.
 
-    The one place where signatures are checked; see `spec/signature.md`.
+    All signatures are checked here; see `spec/signature.md`.
     """
     try:
         key, made = bytes.fromhex(public), bytes.fromhex(signature)

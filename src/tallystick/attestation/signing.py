@@ -1,4 +1,4 @@
-"""Secret Ed25519 keys (RFC 8032) and the receipts that they sign, by the library `cryptography`."""
+"""Secret Ed25519 keys (RFC 8032) and the signing of receipts, with the library `cryptography`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECRET_BYTES: Final = 32
 
 @dataclass(frozen=True)
 class SigningKey:
-    """A secret key; it is written nowhere but to a file that its owner alone can read."""
+    """A secret key of 32 bytes; it is only ever written to a file that its owner alone can read."""
 
     secret: bytes
 
@@ -32,12 +32,12 @@ class SigningKey:
 
     @classmethod
     def generate(cls) -> SigningKey:
-        """A new key from the system's generator."""
+        """A new key from the random generator of the operating system."""
         return cls(os.urandom(SECRET_BYTES))
 
     @classmethod
     def read(cls, path: Path) -> SigningKey:
-        """A key from a file of 64 hexadecimal digits; raises `MalformedError`."""
+        """Read a key from a file of 64 hexadecimal digits; raises `MalformedError` for any other content."""
         text = path.read_text(errors="replace")
         try:
             return cls(bytes.fromhex(text.strip()))
@@ -45,11 +45,11 @@ class SigningKey:
             raise MalformedError(f"{path.name}: no signing key of 64 hexadecimal digits") from None
 
     def write(self, path: Path) -> None:
-        """Keep the key in a new file of mode 600.
+        """Write the key to a new file of mode 600.
 
         Raises:
-            UsageError: there is one already.
-            UnavailableError: the disk refuses it.
+            UsageError: the file exists.
+            UnavailableError: the disk cannot be written.
         """
         try:
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -59,7 +59,7 @@ class SigningKey:
             with os.fdopen(handle, "w") as file:
                 file.write(self.secret.hex() + "\n")
         except OSError as error:
-            path.unlink()  # the half of a key would stand in the way of a whole one
+            path.unlink()  # an incomplete file would block the next attempt, since no key is overwritten
             raise UnavailableError(f"{path}: could not be written: {error.strerror}") from None
 
     @cached_property
@@ -82,5 +82,5 @@ def sign_receipt(receipt: Receipt, key: SigningKey) -> SignedReceipt:
 
 
 def verify_receipt_signature(signed: SignedReceipt) -> None:
-    """Raise `ProofError` unless the signature is one of the key named beside it."""
+    """Raise `ProofError` unless the signature is valid under the key in `signed`."""
     check_signature(signed.key, signed.signature, signed.receipt.signed_bytes())

@@ -1,1 +1,1 @@
-"""Calibration: how far honest stacks lie apart, measured on this machine for the limits of a verifier."""
+"""Calibration: measures on this machine how far honest stacks lie apart, to set the limits of a verifier."""

@@ -1,4 +1,4 @@
-"""How a step record names what the step consumed, where no graph has names for it."""
+"""How a step record describes the batch of a step that has no graph to name its tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Examples = torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torch.Tensor] | 
 
 
 def describe_batch(batch: Examples) -> Batch:
-    """Positions as they are, tensors by one digest over all of them."""
+    """Positions are recorded as they are, tensors by one digest over all of them."""
     if isinstance(batch, Mapping):
         return Batch(digest=_digest_of(list(as_mapping(batch).values())))
     if isinstance(batch, torch.Tensor):

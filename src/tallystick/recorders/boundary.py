@@ -1,4 +1,4 @@
-"""Nothing that a recorder meets reaches the loop it records: the training is worth more than its record."""
+"""Keeps the errors of a recorder out of the loop it records: the training is worth more than its record."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ Stop = Callable[[str], None]
 
 @contextmanager
 def sheltered(stop: Stop) -> Iterator[None]:
-    """Run a part of a recorder inside somebody's loop; an error goes to `stop` as one line and no further.
+    """Run a part of a recorder inside a custom training loop; an error is passed to `stop` as one line and ends there.
 
-    A loop meets what no list foresees: tensors of other libraries, wrappers, disks, drivers. So every `Exception` ends
-    here, and this is the only place of the project where that is so. `KeyboardInterrupt` and `SystemExit` are no
-    errors of a recorder, and pass.
+    The causes cannot be listed: tensors of other libraries, wrappers, disks, drivers. So every `Exception` is caught.
+    No other place of the project does that. `KeyboardInterrupt` and `SystemExit` are no errors of a recorder and pass.
     """
     try:
         yield
@@ -27,14 +26,14 @@ def sheltered(stop: Stop) -> Iterator[None]:
 
 
 def reason_of(error: BaseException) -> str:
-    """One line: what tallystick itself says as it is, anything else with its kind."""
+    """An error as one line: a `TallyError` as its message, any other with its type."""
     return str(error) if isinstance(error, TallyError) else first_line(error)
 
 
 def unsaid(_reason: str) -> None:
-    """Say nothing: something better was said already, or nobody can do anything about it."""
+    """Ignore a reason: a better one was given already, or nobody can act on it."""
 
 
 def say(line: str) -> None:
-    """Tell the person whose loop it is."""
+    """Issue `line` as a `RuntimeWarning`."""
     warnings.warn(line, RuntimeWarning, stacklevel=2)

@@ -1,4 +1,4 @@
-"""What recorders have in common that a training calls back: the run is begun at the first batch, inside the loop."""
+"""The common part of recorders that work by callbacks: the run begins at the first batch, inside the loop."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Capture = Callable[[], StepGraph | None]
 
 
 class CallbackRecording:
-    """One run: settings that are read before the training, a recorder that begins in it, and its end.
+    """One run: settings are read before the training, and the recorder begins and ends inside it.
 
-    Raises `UsageError` where `run_dir` is not empty or a setting is unknown; nothing after that.
+    Raises `UsageError` if `run_dir` is not empty or a setting is unknown. Nothing is raised after that.
     """
 
     def __init__(
@@ -37,29 +37,29 @@ class CallbackRecording:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a training was recorded, or is being recorded."""
+        """Whether a training is or was recorded."""
         return self._recorder is not None or self._is_over
 
     @property
     def is_open(self) -> bool:
-        """Whether steps are recorded."""
+        """Whether steps are being recorded now."""
         return self._recorder is not None and not self._is_over
 
     def begin(self, model: torch.nn.Module, optimizer: Any, loop: Mapping[str, str], capture: Capture) -> None:
-        """Lock the directory, capture the step, and keep the state before it."""
+        """Lock the directory, capture the step, and save the state before it."""
         self._lock = lock_new_run(self._folder)
         described = {**loop, **self._description}
         run = RunDirectory(self._folder)
         self._recorder = OwnLoopRecorder(run, model, optimizer, self._settings, described, capture())
 
     def step(self, losses: list[torch.Tensor], is_scaled: bool, batches: list[Any]) -> None:
-        """Record a step over micro-batches; `is_scaled` losses are shares of the step's loss already."""
+        """Record a step over micro-batches; losses are added if `is_scaled`, and averaged otherwise."""
         assert self._recorder is not None
         total = torch.stack(losses).sum() if is_scaled else torch.stack(losses).mean()
         self._recorder.step(total, batches[0] if len(batches) == 1 else batches)
 
     def finish(self) -> None:
-        """Keep the last state and write the claim."""
+        """Save the last state and write the claim."""
         if self.is_open:
             assert self._recorder is not None
             self._recorder.finish()
@@ -73,7 +73,7 @@ class CallbackRecording:
             self._end()
 
     def stop(self, reason: str) -> None:
-        """Record no further, and say why once."""
+        """End the recording, and warn once with the reason."""
         if self._is_over:
             return
         if self._recorder is None:
@@ -83,7 +83,7 @@ class CallbackRecording:
         self._end()
 
     def refuse_another(self) -> None:
-        """Say that a second training is not recorded; the first run stays as it is."""
+        """Warn that a second training is not recorded; the first run stays as it is."""
         again = f"one {self._who} records one training; give the next one another, with a directory of its own"
         self.stop(again)
         say(f"this training is not recorded and goes on: {again}")

@@ -1,4 +1,4 @@
-"""Reads the TOML file in which a person writes a recipe and names the source of its data."""
+"""Reads the TOML file with a recipe and the path of its data."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def read_config(path: Path) -> tuple[Recipe, Path | None]:
     """The recipe in `path`, and the file named by `data.path`, relative to the config.
 
     Raises:
-        MalformedError: no valid TOML, or a field is unknown, missing or out of range.
-        UsageError: the kind of data needs a source and none is named.
+        MalformedError: the file is no valid TOML, or a field is unknown, missing or out of range.
+        UsageError: the kind of data needs a source, and none is named.
         UnavailableError: there is no such file.
     """
     try:

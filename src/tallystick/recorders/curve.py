@@ -1,4 +1,4 @@
-"""The loss curve of a run, as a picture beside its records."""
+"""Draws the loss curve of a run as a picture beside its records."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tallystick.transcripts.record import StepRecord, read_record
 
 
 def draw_losses(run: RunDirectory) -> None:
-    """Write `loss.png`: recorded loss in nats over the steps."""
+    """Write `loss.png`: the recorded loss in nats over the steps, without losses that are not finite."""
     from matplotlib.figure import Figure
 
     records = (read_record(line, "transcript.jsonl") for line in read_lines(run.transcript_path))

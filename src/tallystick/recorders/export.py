@@ -1,4 +1,4 @@
-"""The model that a recorded run ended with, as a directory in the form of transformers."""
+"""Exports the final model of a recorded run as a directory that transformers can load."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def export_model(run: RunDirectory, out: Path) -> None:
         UsageError: `out` is not empty, or the run did not train a language model.
         MalformedError: a file of the run is not what it should be.
         ProofError: the last anchor is not the claimed final state.
-        UnavailableError: the run is not finished, or the disk refused something; then nothing is left in `out`.
+        UnavailableError: the run is not finished, or the disk cannot be written; then `out` stays empty.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out}: not an empty directory; choose another one")
@@ -50,17 +50,17 @@ def export_model(run: RunDirectory, out: Path) -> None:
     state = read_state(run.path / anchor_file(recipe.training.steps), canonical=True)
     if state_digest(state) != end:
         raise ProofError(f"{anchor_file(recipe.training.steps)} does not hold the final state of the claim")
-    held = {name.removeprefix(WEIGHTS): from_tensor(each) for name, each in state.items() if name.startswith(WEIGHTS)}
+    weights = {name.removeprefix(WEIGHTS): from_tensor(t) for name, t in state.items() if name.startswith(WEIGHTS)}
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(held[name])
+            parameter.copy_(weights[name])
     with _whole(out) as draft:
         _write(model, tokenizer, draft)
 
 
 @contextmanager
 def _whole(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that takes its place once everything is in it, and is gone where that fails."""
+    """A folder beside `out` that is renamed to `out` when complete, and deleted if anything fails."""
     draft = out.with_name(f".{out.name}.draft")
     shutil.rmtree(draft, ignore_errors=True)
     try:
@@ -77,7 +77,7 @@ def _whole(out: Path) -> Iterator[Path]:
 def _write(model: PreTrainedModel, tokenizer: Tokenizer, out: Path) -> None:
     disable_progress_bar()
     model.save_pretrained(out)
-    # the library's own `save` raises a bare `Exception` where the disk is full
+    # the library's own `save` raises a bare `Exception` if the disk is full
     write_atomically(out / "tokenizer.json", to_pipeline(tokenizer).to_str(pretty=True).encode())
     write_atomically(out / "tokenizer_config.json", b'{"tokenizer_class":"PreTrainedTokenizerFast"}')
     write_atomically(out / "chat_template.jinja", TEMPLATE.encode())

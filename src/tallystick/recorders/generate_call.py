@@ -1,7 +1,7 @@
-"""One call of transformers' `generate`: whether a receipt can describe it, and what it becomes for the recording.
+"""One call of transformers' `generate`: checks that a receipt can describe it, and rewrites it for the recording.
 
-A receipt states one canonical sampler per answer and tokens fed one after another. A setting that changes logits or the
-order of tokens in another way is refused, and so is one that this file has never heard of.
+A receipt states one canonical sampler per answer, and tokens that are fed one after another. A setting that changes
+logits or the order of tokens in another way is refused. So is a setting that this file does not know.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CHANGES_NO_TOKEN: Final = frozenset(
         *("transformers_version", "early_stopping", "length_penalty"),
     }
 )
-"""Settings of `generate` beside sampling that receipts are indifferent to, beam search being refused."""
+"""Settings of `generate` that change neither logits nor sampling; the last two serve beam search, which is refused."""
 DESCRIBED: Final = CHANGES_NO_TOKEN | {*SAMPLING, "do_sample"}
 UNDESCRIBED: Final = (
     *("prefix_allowed_tokens_fn", "assistant_model", "negative_prompt_ids", "negative_prompt_attention_mask"),
@@ -43,7 +43,7 @@ INPUTS: Final = frozenset(
         *("streamer", "synced_gpus", "tokenizer", "trust_remote_code", "logits_processor", *UNDESCRIBED),
     }
 )
-"""What a call may name besides settings; anything else would reach the model's passes unseen."""
+"""Arguments that a call may have besides settings; any other would be passed to the model without a check."""
 AS_COMPUTED: Final = (
     *("dynamic", "offloaded", "static", "offloaded_static", "sliding_window", "hybrid", "hybrid_chunked"),
     *("DynamicCache", "StaticCache", "OffloadedCache", "EncoderDecoderCache"),
@@ -55,8 +55,9 @@ COMPILED: Final = ("static", "offloaded_static", "sliding_window", "hybrid", "hy
 class GenerateCall:
     """A call of `generate` that a receipt can describe.
 
-    `settings` are those that hold: of the call, or else of its configuration, the model's, or transformers'. `ids` and
-    `mask` are I64 [batch, length], padded on the left; `cached` positions of them are in the cache already.
+    Each of `settings` comes from the first that states it: the call, its configuration, the model's, transformers'
+    defaults. `ids` and `mask` are I64 [batch, length], padded on the left; the first `cached` positions are in the
+    cache already.
     """
 
     arguments: Mapping[str, Any]
@@ -70,8 +71,8 @@ class GenerateCall:
     @classmethod
     def of(cls, model: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> GenerateCall:
         """Read the arguments of a call; raises `UsageError` for what a receipt cannot describe."""
-        places = _parameters(type(model).generate) if given else ()
-        arguments = {**dict(zip(places, given, strict=False)), **named}
+        parameters = _parameters(type(model).generate) if given else ()
+        arguments = {**dict(zip(parameters, given, strict=False)), **named}
         settings = _settings(model, arguments)
         _check_describable(model, arguments, settings)
         ids, mask = _prompts(arguments, settings)
@@ -82,7 +83,7 @@ class GenerateCall:
 
     @cached_property
     def prompts(self) -> list[list[int]]:
-        """The prompts' tokens without padding."""
+        """The token ids of each prompt without padding."""
         rows = zip(self.ids.tolist(), self.mask.tolist(), strict=True)
         return [row[kept.index(1) :] for row, kept in rows]
 
@@ -93,7 +94,7 @@ class GenerateCall:
         return frozenset() if listed is None else frozenset([listed] if isinstance(listed, int) else listed)
 
     def sampler(self, seed: int) -> Sampler:
-        """The canonical sampler with this call's settings; raises `UsageError` where it has none."""
+        """The canonical sampler with this call's settings; raises `UsageError` if there is none."""
         if not self.settings.do_sample:
             return Sampler(temperature=0.0, repetition_penalty=float(self.settings.repetition_penalty or 1.0))
         stated = {name: getattr(self.settings, name) for name in SAMPLING}
@@ -105,7 +106,7 @@ class GenerateCall:
             raise UsageError(f"{error}: nothing that the canonical sampler does") from None
 
     def with_processor(self, processor: Any | None) -> dict[str, Any]:
-        """The arguments of the same call, in which `processor`, or else the largest logit, decides on a token."""
+        """The arguments of the same call, where `processor` chooses each token, or else the largest logit does."""
         neutral = {"do_sample": False, "temperature": 1.0, "top_p": 1.0, "top_k": 50, "repetition_penalty": 1.0}
         arguments = {name: value for name, value in self.arguments.items() if name not in {*SAMPLING, "do_sample"}}
         arguments |= {"logits_processor": [processor] if processor else [], "attention_mask": self.mask}
@@ -125,21 +126,21 @@ def _parameters(generate: Callable[..., Any]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1)
 def _usual() -> Mapping[str, Any]:
-    """Every setting that transformers knows, and what holds where nobody says anything; for the length, nothing."""
+    """Every setting that transformers knows, with its default; `max_length` has none."""
     config = GenerationConfig()
     config.update(**config._get_default_generation_params(), defaults_only=True)
     return {name: value for name, value in vars(config).items() if name[0] != "_"} | {"max_length": None}
 
 
 def _settings(model: Any, arguments: Mapping[str, Any]) -> SimpleNamespace:
-    """The settings that hold for a call, in transformers' order: call, its configuration, the model's, the usual."""
+    """The settings of a call, in transformers' order: the call, its configuration, the model's, the defaults."""
     usual, own = _usual(), vars(model.generation_config)
     given = vars(arguments["generation_config"]) if arguments.get("generation_config") is not None else {}
-    found = {}
+    settings = {}
     for name in (name for name in {**usual, **own, **given} if name[0] != "_"):
-        stated = (each[name] for each in (given, own, usual) if each.get(name) is not None)
-        found[name] = arguments[name] if name in arguments else next(stated, None)
-    return SimpleNamespace(**found)
+        stated = (source[name] for source in (given, own, usual) if source.get(name) is not None)
+        settings[name] = arguments[name] if name in arguments else next(stated, None)
+    return SimpleNamespace(**settings)
 
 
 def _check_describable(model: Any, arguments: Mapping[str, Any], settings: SimpleNamespace) -> None:
@@ -182,20 +183,20 @@ def _is_left_padded(mask: torch.Tensor) -> bool:
 
 
 def _check_stopping(arguments: Mapping[str, Any], settings: SimpleNamespace, batch: int) -> None:
-    """Where one answer of several stops by a rule of the caller's, its end cannot be told from the padding after it."""
+    """Refuse a stop rule of the caller for several prompts: an answer's end would look like the padding after it."""
     if batch > 1 and (settings.stop_strings or arguments.get("stopping_criteria")):
         raise UsageError("generate: stop_strings and stopping_criteria can be recorded for one prompt at a time")
 
 
 def _cached(cache: Any, ids: torch.Tensor) -> int:
-    held = 0 if cache is None else int(cache.get_seq_length())
-    if held >= ids.shape[1]:
+    length = 0 if cache is None else int(cache.get_seq_length())
+    if length >= ids.shape[1]:
         raise UsageError("generate: the cache holds the whole prompt; its last token has to be fed")
-    return held
+    return length
 
 
 def _kind_of_cache(settings: SimpleNamespace, cache: Any) -> str:
-    """How keys and values are kept; several kinds keep them as they were computed."""
+    """The kind of cache for keys and values; `NATIVE` for those that keep them as computed."""
     kind = str(settings.cache_implementation or "dynamic") if cache is None else type(cache).__name__
     return NATIVE if kind in AS_COMPUTED else kind
 

@@ -1,7 +1,7 @@
-"""Recording generation: around transformers' `generate`, and by a plain loop.
+"""Records generation: around transformers' `generate`, or by a plain loop.
 
-Kernels, batching and cache stay as they are. Hidden states are kept by reference during the passes; what goes into a
-receipt is computed once an answer is whole.
+Kernels, batching and cache stay as they are. During the passes hidden states are only kept by reference. The content of
+a receipt is computed when its answer is complete.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ Finish = Literal["end", "stop", "length"]
 
 
 def new_request_id() -> str:
-    """A request id that nobody guesses."""
+    """A random request id of 24 hexadecimal digits that nobody can guess."""
     return secrets.token_hex(12)
 
 
 @dataclass(frozen=True)
 class AnswerRequest:
-    """What one answer is recorded under: the provider's id of the request, the customer's nonce, and the sampler.
+    """The request of one answer: the provider's id, the customer's nonce, and the sampler.
 
-    Without a sampler, the plain loop is greedy, and a call of `generate` is recorded with its own settings and a seed
-    drawn for it. Raises `UsageError` for an id or a nonce that no receipt can hold.
+    Without a sampler, the plain loop is greedy, and `generate` keeps its own settings with a seed drawn for the call.
+    Raises `UsageError` for an id or a nonce that no receipt can hold.
     """
 
     id: str = field(default_factory=new_request_id)
@@ -57,7 +57,7 @@ class AnswerRequest:
 
 @dataclass(frozen=True)
 class Generated:
-    """An answer with why it ended, and its receipt if one was issued."""
+    """An answer, the reason why it ended, and its receipt if one was issued."""
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
@@ -72,11 +72,11 @@ def record_generation(
 ) -> Iterator[list[Generated]]:
     """Inside the block, every row that `language_model.model.generate` answers gets a receipt.
 
-    Yields the list to which the answers are added. The rows take the entries of `asked` in order, and new request ids
-    after the last. The canonical sampler chooses the tokens, with the settings of the call or those in `asked`.
+    Yields the list to which the answers are added. Rows use the entries of `asked` in order; later rows get new request
+    ids. The canonical sampler chooses the tokens, with the settings of the call or those in `asked`.
 
     Raises, from `generate`:
-        UsageError: the call does what a receipt does not describe: beams, logits processors, an assistant, padding on
+        UsageError: a receipt cannot describe the call: beams, logits processors, an assistant, padding on
             the right, compiled passes.
     """
     model, waiting, answered = language_model.model, iter(asked), []
@@ -110,7 +110,7 @@ def generate_plain(
 
     Raises:
         MalformedError: a prompt is empty or has a token outside the vocabulary.
-        UsageError: no tokens are asked for, or prompt and answer do not fit into the model's positions.
+        UsageError: there is no prompt, `max_tokens` is below 1, or prompt and answer exceed the model's positions.
     """
     _check_prompts(language_model, prompts, max_tokens)
     named = [each for each, _ in zip(_endless(asked), prompts, strict=False)]
@@ -164,12 +164,14 @@ def _generate(
     prompts = call.prompts
     named = [next(asked, None) or AnswerRequest() for _ in prompts]
     samplers = [each.sampler or call.sampler(secrets.randbelow(1 << 53)) for each in named]
-    processor = None if _all_take_largest(samplers) else CanonicalSampling(samplers, prompts, call.ids.shape[1])
+    # if the canonical choice is the first largest logit in every row, `generate` takes it by itself
+    is_argmax = all(each.is_greedy and each.repetition_penalty == 1.0 for each in samplers)
+    processor = None if is_argmax else CanonicalSampling(samplers, prompts, call.ids.shape[1])
     with LayerTap(language_model.model, issuer.settings.layers, prompt=issuer.settings.prompt) as tap:
         output = generate(**call.with_processor(processor))
     sequences = output if isinstance(output, torch.Tensor) else output.sequences
-    columns = sequences[:, call.ids.shape[1] :].tolist()
-    answers = [_until_end(each, call.end_tokens) for each in columns]
+    rows = sequences[:, call.ids.shape[1] :].tolist()
+    answers = [_until_end(row, call.end_tokens) for row in rows]
     end_tokens = language_model.end_tokens
     batch = _Batch(prompts, answers, named, samplers, call.max_tokens, end_tokens, call.kv_cache)
     return output, batch.answered(issuer, tap, fed=call.ids.shape[1] - call.cached)
@@ -207,11 +209,6 @@ def _decode(
     return answers
 
 
-def _all_take_largest(samplers: Sequence[Sampler]) -> bool:
-    """Whether the canonical choice is the first largest logit in every row: what `generate` takes by itself."""
-    return all(each.is_greedy and each.repetition_penalty == 1.0 for each in samplers)
-
-
 def _padded(prompts: Sequence[Sequence[int]], device: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Token ids and mask [batch, length], padded on the left."""
     length = max(map(len, prompts))
@@ -244,6 +241,7 @@ def _finish(tokens: Sequence[int], end_tokens: frozenset[int], max_tokens: int) 
 
 
 def _endless(asked: Sequence[AnswerRequest]) -> Iterator[AnswerRequest]:
+    """The given requests, then new ones without end."""
     yield from asked
     while True:
         yield AnswerRequest()

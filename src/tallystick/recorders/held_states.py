@@ -1,4 +1,4 @@
-"""The committed hidden states that can still be challenged: the latest ones, within a number of bytes."""
+"""A cache of committed hidden states for challenges: the latest ones, up to a number of bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HASH_BYTES: Final = 32
 
 
 class HeldStates:
-    """States by request, `bytes_max` bytes at most: the oldest go first, and what is larger alone is not held."""
+    """States by request, at most `bytes_max` bytes. The oldest are dropped first; larger states are not kept at all."""
 
     def __init__(self, bytes_max: int = HELD_BYTES_MAX) -> None:
         self.bytes_max = bytes_max
@@ -26,32 +26,32 @@ class HeldStates:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes held: of states, and of the hashes of their leaves."""
+        """The bytes in use, by states and by the hashes of their leaves."""
         return self._bytes
 
     def hold(self, request_id: str, states: CommittedStates) -> None:
-        """Hold the states of a request in the place of what was held of it."""
+        """Keep the states of a request, and drop earlier states of the same request."""
         with self._lock:
-            self._let_go(request_id)
+            self._drop(request_id)
             if _size(states) > self.bytes_max:
                 return
             self._held[request_id] = states
             self._bytes += _size(states)
             while self._bytes > self.bytes_max:
-                self._let_go(next(iter(self._held)))
+                self._drop(next(iter(self._held)))
 
     def of(self, request_id: str) -> CommittedStates:
-        """The states of a request; raises `UnavailableError` if they are not held."""
+        """The states of a request; raises `UnavailableError` if they were dropped or never kept."""
         with self._lock:
-            found = self._held.get(request_id)
-        if found is None:
+            states = self._held.get(request_id)
+        if states is None:
             raise UnavailableError(
                 f"the hidden states of request {request_id} are not held: "
                 f"only the latest are, up to {self.bytes_max} bytes"
             )
-        return found
+        return states
 
-    def _let_go(self, request_id: str) -> None:
+    def _drop(self, request_id: str) -> None:
         states = self._held.pop(request_id, None)
         self._bytes -= 0 if states is None else _size(states)
 

@@ -2,8 +2,9 @@
 
     Trainer(model, args, train_dataset=data, callbacks=[TallyCallback("run", anchor_stride=50)]).train()
 
-A callback is not given the batches. They are taken from the model's own calls, which show what was consumed, with the
-number of items a loss is divided by; a data collator runs ahead of the steps, and often in processes of its own.
+The Trainer does not pass batches to a callback. They are read from the calls of the model, which show what was consumed
+and the number by which a loss is divided. A data collator would not do: it runs ahead of the steps, often in other
+processes.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from tallystick.recorders.own_loop import captured_or_none
 from tallystick.recorders.step_graph import StepGraph, as_mapping
 
 ITEMS = "num_items_in_batch"
-"""What the Trainer divides a summed loss by, over all micro-batches of a step."""
+"""The argument with the number by which the Trainer divides a summed loss, over all micro-batches of a step."""
 
 
 class TallyCallback(TrainerCallback):  # type: ignore[misc]
-    """Records every optimizer step of a Trainer into `run_dir`, and its step as a graph where that can be captured.
+    """Records every optimizer step of a Trainer into `run_dir`, and captures the step as a graph if that is possible.
 
     Keyword arguments are the fields of `RecordRecipe`. The step is captured for `optim="adamw_torch"` or SGD in
-    float32 on batches of one shape; otherwise a warning says why the run cannot be replayed.
+    float32 on batches of one shape; otherwise a warning gives the reason why the run cannot be replayed.
 
-    Raises `UsageError` where `run_dir` is not empty or a setting is unknown, and nothing into the training: what cannot
-    be recorded is a `RuntimeWarning`. One callback records one `train()`.
+    Raises `UsageError` if `run_dir` is not empty or a setting is unknown. Nothing is raised into the training: if
+    recording fails, a `RuntimeWarning` is issued. One callback records one `train()`.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
         self._losses: list[torch.Tensor] = []
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **live: Any) -> None:
-        """Watch the model from now on."""
+        """Check that the training can be recorded, and hook the model."""
         with sheltered(self._stop):
             if self._recording.has_begun:
                 self._recording.refuse_another()
@@ -62,7 +63,7 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
             self._calls, self._losses = [], []
 
     def on_train_end(self, args: Any, state: Any, control: Any, **live: Any) -> None:
-        """Keep the last state and write the claim."""
+        """Save the last state and write the claim."""
         with sheltered(self._stop):
             self._unwatch()
             self._recording.finish()
@@ -73,7 +74,7 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
 
     @property
     def _is_scaled(self) -> bool:
-        """Whether each loss is its share of the step's loss already, rather than a mean of its own."""
+        """Whether each loss is already its share of the step's loss, and not the mean of its own micro-batch."""
         return ITEMS in self._calls[0]
 
     def _stop(self, reason: str) -> None:
@@ -81,7 +82,7 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
         self._recording.stop(reason)
 
     def _watch(self) -> None:
-        """Hooks stay out of what `torch.compile` compiles: they run as they are."""
+        # the hooks run uncompiled even if the model is compiled
         called, answered = (torch.compiler.disable(hook) for hook in (self._called, self._answered))  # type: ignore[no-untyped-call]
         before = self._model.register_forward_pre_hook(called, with_kwargs=True)
         self._watching = [before, self._model.register_forward_hook(answered)]
@@ -105,7 +106,7 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
                 self._losses.append(loss_of(output).detach())
 
     def _begin(self) -> None:
-        """Capture the step for the first batch, and keep the state before it."""
+        """Capture the step for the first batch, and save the state before it."""
         self._unwatch()
         described = {"loop": "transformers.Trainer", "optim": str(self._args.optim)}
         self._recording.begin(self._model, self._optimizer, described, self._captured)
@@ -119,14 +120,15 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
         factor = count if self._is_scaled else 1
 
         def loss(model: Any, batch: Mapping[str, Any]) -> torch.Tensor:
-            found = loss_of(model(**batch))
-            return found if factor == 1 else found * factor  # undone exactly: the captured step divides by it
+            share = loss_of(model(**batch))
+            return share if factor == 1 else share * factor  # exact: the captured step divides by `factor` again
 
         limit = self._args.max_grad_norm or None
         example = first if count == 1 else [first] * count
         return captured_or_none(self._model, loss, self._optimizer, example, limit, count)
 
     def _not_captured(self) -> str:
+        """Why the step cannot be captured; empty if it can."""
         args, count = self._args, self._accumulation
         if args.bf16 or args.fp16:
             return "mixed precision of the Trainer is not captured; float32 is"
@@ -142,7 +144,7 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
 
 
 def loss_of(output: Any) -> torch.Tensor:
-    """The loss in what a model returned; raises `UsageError` where it is computed elsewhere."""
+    """The loss in the output of a model; raises `UsageError` if the model returns none."""
     found = output.get("loss") if isinstance(output, Mapping) else output[0] if isinstance(output, tuple) else None
     if not isinstance(found, torch.Tensor) or found.ndim:
         raise UsageError("TallyCallback: the model returns no loss; record a loop of your own with record_training")

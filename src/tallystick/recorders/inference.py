@@ -1,9 +1,9 @@
-"""Records the calls of a model: what went in and what came out, with kernels, order and precision left alone.
+"""Records the calls of a model: inputs and outputs. Kernels, order and precision are not changed.
 
     with record_inference(model, "run") as recorder:
         model(tokens)
 
-The model is captured as a graph when the recording ends, for the inputs of its first call.
+When the recording ends, the model is captured as a graph with the inputs of its first call.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ OUTPUTS: Final = "outputs."
 
 
 class CallRecorder:
-    """Appends calls to an inference directory, and ends with its claim."""
+    """Appends calls to an inference directory, and writes the claim at the end."""
 
     def __init__(self, run: InferenceDirectory) -> None:
         self.run, self.calls = run, 0
         self._log = LogWriter(run.transcript_path)
 
     def call(self, inputs: State, outputs: State) -> None:
-        """Record one call: the tensors by the names of the graph's inputs and outputs, without prefix for inputs."""
+        """Record one call: tensors by the names of the graph's inputs, without their prefix, and of its outputs."""
         self.calls += 1
         write_state(self.run.path / call_file(self.calls, "inputs"), inputs, durable=False)
         write_state(self.run.path / call_file(self.calls, "outputs"), outputs, durable=False)
@@ -64,7 +64,7 @@ class CallRecorder:
             self._log.close()
 
     def finish(self, graph: Graph, constants: State, weights: State, environment: Environment) -> InferenceClaim:
-        """Keep graph and weights, wait until the disk has every call, and write the claim."""
+        """Save graph and weights, flush every call to the disk, and write the claim."""
         save_program(self.run.graph_path, graph, constants)
         write_state(self.run.weights_path, weights)
         os.sync()
@@ -85,7 +85,7 @@ def record_inference(model: torch.nn.Module, out: str | Path) -> Iterator[CallRe
 
     Raises:
         UsageError: `out` is not empty, or the model was not called.
-        UnavailableError: the model cannot be captured as a graph; the calls are kept, and there is no claim.
+        UnavailableError: the model cannot be captured as a graph; the calls stay, without a claim.
     """
     watcher = _Watcher(model, new_directory(out))
     try:
@@ -107,7 +107,7 @@ def record_graph_inference(
 ) -> InferenceClaim:
     """Run a graph on each of `calls` with the given engine, and record inputs and outputs.
 
-    Raises `MalformedError` where inputs or weights do not fit the graph, `UsageError` where `out` is not empty.
+    Raises `MalformedError` if inputs or weights do not fit the graph, `UsageError` if `out` is not empty.
     """
     run = new_directory(out)
     held = {**constants, **{name: tensor for name, tensor in weights.items() if name in _held_names(graph)}}
@@ -120,7 +120,7 @@ def record_graph_inference(
 
 
 def new_directory(out: str | Path) -> InferenceDirectory:
-    """A directory to write; raises `UsageError` where something is there already."""
+    """A directory to write into; raises `UsageError` if it is not empty."""
     run = InferenceDirectory(Path(out))
     if run.path.exists() and any(run.path.iterdir()):
         raise UsageError(f"{out}: not empty; choose another directory")
@@ -128,7 +128,7 @@ def new_directory(out: str | Path) -> InferenceDirectory:
 
 
 class _Watcher:
-    """Sees every call of a model, and remembers the arguments of the first."""
+    """Records every call of a model by a hook, and keeps the arguments of the first for the capture."""
 
     def __init__(self, model: torch.nn.Module, run: InferenceDirectory) -> None:
         self.recorder = CallRecorder(run)
@@ -149,7 +149,8 @@ class _Watcher:
         if self._first is None:
             raise UsageError("record_inference: the model was not called")
         captured = capture(self._model, *self._first)
-        environment = describe_environment("cuda" if _is_on_cuda(self._model) else "cpu")
+        is_on_cuda = any(value.is_cuda for value in self._model.parameters())
+        environment = describe_environment("cuda" if is_on_cuda else "cpu")
         self._check_names(captured)
         self.recorder.finish(captured.graph, captured.constants, captured.weights, environment)
 
@@ -174,10 +175,6 @@ def _held_names(graph: Graph) -> list[str]:
     return [each.name for each in graph.inputs if each.role is not Role.INPUT]
 
 
-def _is_on_cuda(model: torch.nn.Module) -> bool:
-    return any(value.is_cuda for value in model.parameters())
-
-
 def _arguments(
     signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> dict[str, torch.Tensor]:
@@ -188,7 +185,7 @@ def _arguments(
 
 
 def _tensors(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors in what a model returns, each by the fields, keys and positions that lead to it."""
+    """The tensors in a model's output, named by the path of fields, keys and positions; a lone tensor is `0`."""
     if isinstance(value, torch.Tensor):
         yield ".".join(path) or "0", value
     elif isinstance(value, Mapping):

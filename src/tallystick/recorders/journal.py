@@ -1,7 +1,7 @@
-"""Appends records, or shows that a resumed run reproduces the ones already there.
+"""Appends records, or checks that a resumed run reproduces the records that are already there.
 
-A transcript is append-only: a resumed run takes the steps since its last anchor again, and each record it makes
-must be, byte for byte, the one that was written before the interruption.
+A transcript is append-only. A resumed run repeats the steps since its last anchor, and each record must equal, byte for
+byte, the one that was written before the interruption.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from tallystick.transcripts.record import FailedRecord, Record, read_record
 
 
 class RunJournal:
-    """The end of a transcript: what is still to be reproduced, then what is new."""
+    """The end of a transcript: first the records still to be reproduced, then new ones."""
 
     def __init__(self, log: LogWriter, to_reproduce: Iterable[bytes] = ()) -> None:
         self._log = log
         self._pending = deque(to_reproduce)
 
     def add(self, record: Record) -> None:
-        """Append `record`; while reproducing, raise `UnavailableError` when it is not the record already there."""
+        """Append `record`; while reproducing, raise `UnavailableError` if it differs from the record already there."""
         self._skip_failures()
         line = record.to_bytes()
         if not self._pending:

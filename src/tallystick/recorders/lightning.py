@@ -1,4 +1,4 @@
-"""Records a loop that announces its batches by hooks, as PyTorch Lightning does.
+"""Records a loop that calls hooks around each batch, as PyTorch Lightning does.
 
     class Recorder(tallystick.BatchHooks, lightning.Callback): pass
     Trainer(callbacks=[Recorder("run", anchor_stride=50)]).fit(module, data)
@@ -24,8 +24,8 @@ from tallystick.recorders.step_graph import StepGraph
 class BatchHooks:
     """Records every optimizer step into `run_dir`; the step is captured from `training_step` of the module.
 
-    Keyword arguments are the fields of `RecordRecipe`. Raises `UsageError` where `run_dir` is not empty, and
-    nothing into the training: what cannot be recorded is a `RuntimeWarning`.
+    Keyword arguments are the fields of `RecordRecipe`. Raises `UsageError` if `run_dir` is not empty. Nothing is raised
+    into the training: if recording fails, a `RuntimeWarning` is issued.
     """
 
     def __init__(
@@ -42,13 +42,13 @@ class BatchHooks:
                 self._recording.refuse_another()
 
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
-        """Before the first batch: capture the step and keep the state."""
+        """Before the first batch: capture the step and save the state."""
         with sheltered(self._recording.stop):
             if not self._recording.has_begun:
                 self._begin(trainer, module, batch)
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Record the step once its last micro-batch is through."""
+        """Record the step after its last micro-batch."""
         with sheltered(self._recording.stop):
             if not self._recording.is_open:
                 return
@@ -59,7 +59,7 @@ class BatchHooks:
                 self._batches, self._losses = [], []
 
     def on_train_end(self, trainer: Any, module: Any) -> None:
-        """Keep the last state and write the claim."""
+        """Save the last state and write the claim."""
         with sheltered(self._recording.stop):
             self._recording.finish()
 

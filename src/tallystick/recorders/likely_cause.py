@@ -1,7 +1,8 @@
-"""Why a step graph does not give what the loop did, and what the person who wrote the loop can change.
+"""Why a step graph does not reproduce the loop, and what the author of the loop can change.
 
-The causes are told apart by what they leave behind: gradients in one proportion are clipped, a loss that autocast gives
-is autocast's, equal gradients with other weights were changed after the optimizer.
+Each cause has its mark. Gradients that differ by one factor are clipped or scaled. A loss that equals the one under
+autocast comes from autocast. If gradients are equal and weights are not, the difference arises in or after the
+optimizer step.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from tallystick.recorders.step_graph import StepGraph, parts_of
 from tallystick.tolerances.loss import LossBand, quantise
 
 PARALLEL: Final = 1e-4
-"""How far, relative to their norm, gradients in one proportion may lie beside each other in rounding."""
+"""The largest distance, relative to the norm, at which gradients count as equal up to one factor."""
 HALVES: Final = (torch.bfloat16, torch.float16)
 GIVE_LOSS: Final = "give `loss=` as the loop computes it, and step the optimizer once between two records"
 
 
 @dataclass(frozen=True)
 class GraphMismatch:
-    """A graph, the step that it does not give, and where the two part."""
+    """A graph, a step that it does not reproduce, and `where`: the first of loss, norm or state that differs."""
 
     graph: StepGraph
     device: str
@@ -40,12 +41,12 @@ class GraphMismatch:
     model: torch.nn.Module
 
     def cause(self, check: SelfCheck, replayed: Mapping[str, torch.Tensor]) -> str:
-        """One line that names the likely cause and what mends it."""
-        found = f"step {self.step.index}: the captured step gives another {self.where} than the loop"
+        """One line that names the likely cause and its remedy."""
+        symptom = f"step {self.step.index}: the captured step gives another {self.where} than the loop"
         causes: list[str] = []
-        with sheltered(unsaid):  # an explanation is no reason to fail: the general one stands behind it
+        with sheltered(unsaid):  # if the search for a cause fails, the general one is given
             causes.extend(self._causes(check, replayed))
-        return f"{found}: {causes[0] if causes else f'the loop does something else; {GIVE_LOSS}'}"
+        return f"{symptom}: {causes[0] if causes else f'the loop does something else; {GIVE_LOSS}'}"
 
     def _causes(self, check: SelfCheck, replayed: Mapping[str, torch.Tensor]) -> Iterator[str]:
         if self.where == "gradient_norm":
@@ -117,7 +118,7 @@ def _processes() -> int:
 
 
 def _ratio(ours: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor]) -> float | None:
-    """The one number that all of `theirs` are times `ours`, or nothing."""
+    """The factor r with theirs ≈ r · ours over all gradients, by least squares; None if no factor fits."""
     a = torch.cat([ours[name].double().flatten() for name in sorted(ours)])
     b = torch.cat([theirs[name].double().flatten() for name in sorted(ours)])
     ratio = float(a @ b / (a @ a))

@@ -1,4 +1,4 @@
-"""Follows the steps of a loop that somebody else wrote, and raises nothing into it."""
+"""Records the steps of a custom training loop, and raises nothing into it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tallystick.transcripts.spec import Spec
 from tallystick.workloads.plan import projection_seed
 
 NO_RATE = "no-rate"
-"""The tag of a step whose optimizer states no learning rate; the record then has 0."""
+"""The tag of a step whose optimizer states no learning rate; its record has rate 0."""
 LINE_MAX = 1024
 STEPS_BETWEEN = (
     "step {}: the optimizer stepped {} times since the last record, and has to once; with micro-batches, "
@@ -46,11 +46,11 @@ CHANGED_AT_END = "the weights were changed after the last record; do that after 
 
 
 class OwnLoopRecorder:
-    """Records the steps of a loop it does not control, and raises nothing into it.
+    """Records the steps of a custom training loop, and raises nothing into it.
 
-    With a step `graph` the state holds exactly what the graph carries from step to step, and every batch is kept. The
-    graph is compared with the loop now and then, and withdrawn where it does not give what the loop did. What cannot
-    be recorded is said once, as a `RuntimeWarning`; the run then ends at its last anchor and the loop goes on.
+    With a step `graph`, the state holds exactly what the graph carries from step to step, and every batch is kept. At
+    some steps the graph is compared with the loop, and withdrawn if it does not reproduce the step. If recording fails,
+    one `RuntimeWarning` is issued. The run then ends at its last anchor, and the loop goes on.
     """
 
     def __init__(
@@ -81,14 +81,14 @@ class OwnLoopRecorder:
         gradient_norm: float | torch.Tensor | None = None,
         learning_rates: Sequence[float] | None = None,
     ) -> None:
-        """Record one optimizer step that was just taken.
+        """Record the optimizer step that was just taken.
 
         Args:
             loss: the step's loss in the loop's own units.
             batch: the tensors the step consumed (recorded by digest), or the positions of its examples; a list of
                 micro-batches where the step was captured with several.
             gradient_norm: the norm of the gradient before clipping, if the loop computed it.
-            learning_rates: one for each parameter group; those that the optimizer stepped with if not given.
+            learning_rates: one for each parameter group; by default those of the optimizer at its step.
         """
         if self._is_over:
             self._say_over()
@@ -97,7 +97,7 @@ class OwnLoopRecorder:
             self._step(loss, batch, gradient_norm, learning_rates)
 
     def finish(self) -> None:
-        """Keep the last state and write the claim."""
+        """Save the last state and write the claim."""
         if self._is_over:
             return
         with sheltered(self.stop):
@@ -109,7 +109,7 @@ class OwnLoopRecorder:
         """Record that the loop crashed, and close the run without a claim."""
         if not self._is_over:
             self._close()
-            with sheltered(unsaid):  # the error of the loop is the one to be seen
+            with sheltered(unsaid):  # only the error of the loop is shown
                 assert self._recorder is not None
                 self._recorder.fail(self.index + 1, error)
 
@@ -192,7 +192,7 @@ class OwnLoopRecorder:
         self._close()
 
     def _examined(self, seen: Stepped, batch: Any, rates: tuple[float, ...], loss: float, norm: float | None) -> Batch:
-        """The batch as it is recorded, after a check that the step was the captured one."""
+        """The batch for the record, after a check that the step was the captured one."""
         if self._graph is None or self._no_graph is not None:
             return describe_batch(batch)
         named = self._graph.named(batch)
@@ -206,25 +206,15 @@ class OwnLoopRecorder:
         elif not math.isfinite(loss):
             raise UnavailableError(f"the loss of step {self.index} is {loss}, and no replay is compared with that")
         elif self._check is not None and self._check.before is not None:
-            self._compare(self._check, self._taken(self._check.before, seen, named, batch, rates, loss, norm))
-        if seen.is_touched and self._no_graph is None:  # a replay tells better what was done, where there was one
+            before, gradients = self._check.before, seen.gradients or {}
+            taken = TakenStep(self.index, before, self._state(), named, batch, rates, loss, norm, gradients)
+            self._compare(self._check, taken)
+        if seen.is_touched and self._no_graph is None:  # after the comparison, which finds a more exact reason
             self._withdraw(TOUCHED.format(self.index))
         return describe_batch(batch) if self._no_graph is not None else Batch(digest=keep_batch(self._run, named))
 
-    def _taken(
-        self,
-        before: State,
-        seen: Stepped,
-        named: State,
-        given: Any,
-        rates: tuple[float, ...],
-        loss: float,
-        norm: float | None,
-    ) -> TakenStep:
-        return TakenStep(self.index, before, self._state(), named, given, rates, loss, norm, seen.gradients or {})
-
     def _compare(self, check: SelfCheck, step: TakenStep) -> None:
-        """Replay the step that was just taken; the graph is withdrawn where it gives something else."""
+        """Replay the step that was just taken; withdraw the graph if the result differs."""
         assert self._graph is not None
         with sheltered(self._withdraw):
             replayed = check.replay(step)
@@ -236,7 +226,7 @@ class OwnLoopRecorder:
             check.done()
 
     def _prepare_check(self) -> None:
-        """Keep the state where the next step is one to check."""
+        """Keep the state if the next step is one to check."""
         assert self._watch is not None
         is_due = self._check is not None and self._check.is_due(self.index + 1)
         self._watch.keeps_gradients = is_due
@@ -274,10 +264,10 @@ class OwnLoopRecorder:
 
 
 def printed(line: str) -> str:
-    """A text as one line of printable characters, as a claim holds it."""
+    """A text as one line of printable characters, cut to the length that a claim allows."""
     return "".join(character if character.isprintable() else " " for character in line)[:LINE_MAX]
 
 
 def number(value: float | torch.Tensor) -> float:
-    """The number that a loop has as a tensor or as it is."""
+    """A number of the loop as a float; a tensor is detached and read."""
     return float(value.detach() if isinstance(value, torch.Tensor) else value)

@@ -1,4 +1,4 @@
-"""Records somebody's own PyTorch loop; three lines of it change.
+"""Records a custom PyTorch training loop; three lines of it change.
 
     import tallystick
     with tallystick.record_training("run", model, optimizer) as recorder:
@@ -6,8 +6,8 @@
             loss = ...; loss.backward(); optimizer.step()
             recorder.step(loss, batch=(inputs, targets))
 
-Kernels, order and precision stay the loop's own. Given the loss and an example batch, the step is captured as a graph,
-and the run can be replayed from it:
+Kernels, order and precision of the loop are not changed. With the loss and an example batch, the step is captured as a
+graph, and the run can be replayed from it:
 
     with tallystick.record_training("run", model, optimizer, loss=loss_of, example=batch) as recorder:
 """
@@ -52,17 +52,17 @@ def record_training(
         optimizer: over parameters of `model`.
         description: anything a reader of the run should know.
         loss: `loss(model, batch)` as the loop computes it. With it and an `example`, the step is captured as a graph
-            from which a verifier replays; where that fails, a warning says why and the run goes on without.
-        example: a batch; its shapes and dtypes count. With `accumulation`, a list of micro-batches.
+            from which a verifier replays. If that fails, a warning gives the reason and the run has no graph.
+        example: a batch with the shapes and dtypes of all batches. With `accumulation`, a list of micro-batches.
         clip_norm: the limit to which the loop clips the gradient norm.
-        accumulation: micro-batches a step, whose losses are divided by their number.
+        accumulation: the number of micro-batches in a step; each loss is divided by it.
         **recorded: the fields of `RecordRecipe`: `anchor_stride`, `summaries`, `bucket_mode`, …
 
     Raises:
         UsageError: `out` is not empty, or a setting is unknown.
         UnavailableError: another process records into `out`.
 
-    From then on nothing is raised into the loop: what cannot be recorded is a `RuntimeWarning`.
+    From then on nothing is raised into the loop: if recording fails, a `RuntimeWarning` is issued.
     """
     settings = RecordRecipe.from_json(dict(recorded), "record_training")  # type: ignore[arg-type]
     if (loss is None) != (example is None):
@@ -88,9 +88,9 @@ def captured_or_none(
     clip_norm: float | None,
     accumulation: int,
 ) -> StepGraph | None:
-    """The step graph of a loop, or a warning of one line that says why there is none."""
+    """The step graph of a loop; without one, `None` and a warning of one line that gives the reason."""
     if sharding_of(inner_model(model)):
-        return None  # nothing of it can be recorded, and the recorder says so
+        return None  # the recorder refuses a sharded model with its own warning
     try:
         return capture_loop(
             inner_model(model),

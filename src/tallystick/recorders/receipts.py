@@ -1,7 +1,7 @@
-"""Issuing receipts: what is stated, in which order, under whose signature, and what is kept for challenges.
+"""Issues signed receipts, and keeps committed hidden states for challenges.
 
-A key's receipts are numbered from 1, and each names the one before. A receipt is in the journal before anybody sees it,
-so that a provider that is killed goes on with the next number, and a number that is missing was withheld.
+A key's receipts are numbered from 1, and each names the one before. A receipt is in the journal before it is returned.
+So a provider that is killed continues with the next number, and a missing number means that a receipt was withheld.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ NATIVE: Final = "native"
 
 @dataclass(frozen=True)
 class RecordSettings:
-    """What goes into receipts besides tokens: fingerprints, and a commitment to the states of `committed` layers.
+    """What receipts contain besides tokens: fingerprints, and a commitment to the states of `committed` layers.
 
-    `block` is the number of rows under one leaf of the commitment, `prompt` whether it covers the prompt's rows too.
-    A private receipt holds digests of the tokens alone. With `sync` the journal survives a loss of power.
+    `block` is the number of rows under one leaf of the commitment. With `prompt` it covers the prompt's rows too. A
+    `private` receipt has only digests of the tokens. With `sync` the journal survives a loss of power.
     """
 
     fingerprints: tuple[FingerprintSettings, ...] = ()
@@ -62,13 +62,13 @@ class RecordSettings:
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """The layers whose hidden states are needed."""
+        """The layers whose hidden states are needed, ascending."""
         return tuple(sorted({layer for each in self.fingerprints for layer in each.layers} | set(self.committed)))
 
 
 @dataclass(frozen=True)
 class Issued:
-    """A signed receipt by its identity, and the states it commits to if it does."""
+    """A signed receipt, its identity, and the hidden states that it commits to, if any."""
 
     signed: SignedReceipt
     identity: Digest
@@ -79,10 +79,10 @@ class ReceiptIssuer:
     """Signs the receipts of one model under one key; several threads may call it.
 
     Raises:
-        UsageError: another process writes to the journal, or it is another key's.
+        UsageError: another process writes to the journal, or it belongs to another key.
         MalformedError: the journal's last line is no receipt.
 
-    Committed states are held for challenges in `held`, `held_bytes_max` bytes at most.
+    Committed states are kept for challenges in `held`, at most `held_bytes_max` bytes.
     """
 
     def __init__(
@@ -134,14 +134,14 @@ class ReceiptIssuer:
     ) -> Issued:
         """The signed receipt of one answer of n tokens, in the journal before it is returned.
 
-        `rows` holds by layer the hidden states [n, width] from which the tokens were chosen; `prompt_rows`, needed
-        where the settings commit to the prompt, those [P − 1, width] of the prompt's tokens but the last. `kv_cache`
-        says what the cache is where it does not hold keys and values as they were computed. An answer of no tokens has
-        neither fingerprints nor states.
+        `rows` has by layer the hidden states [n, width] from which the tokens were chosen. `prompt_rows` has those
+        [P − 1, width] of the prompt's tokens except the last; it is needed if the settings commit to the prompt.
+        `kv_cache` names the kind of cache if it does not hold keys and values as they were computed. An answer without
+        tokens has neither fingerprints nor states.
 
         Raises:
-            UsageError: rows are missing or not n, or the receipt is longer than a reader takes.
-            OSError: the journal cannot be written; no number is used up.
+            UsageError: rows are missing or not n, or the receipt is too long to be read.
+            OSError: the journal cannot be written; the next receipt gets the same number.
         """
         _check_rows(rows, self.settings.layers, answer.tokens.count)
         has_rows = answer.tokens.count > 0
@@ -158,7 +158,7 @@ class ReceiptIssuer:
         return Issued(signed, identity, states)
 
     def challenge(self, request_id: str, nonce: bytes, count: int) -> StatesOpening:
-        """The committed states that `nonce` selects, with proofs; raises `UnavailableError` if they are not held."""
+        """The committed states that `nonce` selects, with proofs; raises `UnavailableError` if they are not kept."""
         return self.held.of(request_id).open(nonce, count)
 
     def _sign(
@@ -184,7 +184,7 @@ class ReceiptIssuer:
                 sequence=self._sequence + 1,
                 previous=self._previous,
             )
-            content = receipt.to_bytes()  # canonical JSON of many tokens is the dearest part: written once
+            content = receipt.to_bytes()  # canonical JSON of many tokens is the costliest part: encoded once
             signed = SignedReceipt(receipt=receipt, key=self.public, signature=self.key.sign(SIGNED + content))
             if self._log is not None:
                 self._log.append(signed, _line(signed, content))
@@ -202,7 +202,7 @@ class ReceiptIssuer:
 
 
 def describe_engine(language_model: TorchLanguageModel, graph: Digest | None = None) -> EngineStatement:
-    """What this process computes with: transformers on PyTorch, its attention, and the digest of the whole stack."""
+    """The engine of this process: transformers on PyTorch, its attention, and the digest of the whole stack."""
     device: Literal["cpu", "cuda"] = "cuda" if language_model.device.startswith("cuda") else "cpu"
     return EngineStatement(
         name="transformers",
@@ -215,7 +215,7 @@ def describe_engine(language_model: TorchLanguageModel, graph: Digest | None = N
 
 
 def batch_composition(spans: Sequence[tuple[int, Sequence[str]]]) -> Digest:
-    """The digest of which row of a batch was whose: spans of passes in order, each with the request ids of its rows."""
+    """The digest of a batch's rows: spans of passes in order, each with the request ids of its rows."""
     return digest("batch", encode([{"passes": passes, "rows": list(rows)} for passes, rows in spans]))
 
 
@@ -224,7 +224,7 @@ def _without_ids(tokens: Tokens) -> Tokens:
 
 
 def _line(signed: SignedReceipt, content: bytes) -> bytes:
-    """The canonical bytes of a signed receipt around those of the receipt itself."""
+    """The canonical JSON of a signed receipt, from `content`, the canonical JSON of its receipt."""
     return b'{"key":"%s","receipt":%s,"signature":"%s"}' % (signed.key.encode(), content, signed.signature.encode())
 
 

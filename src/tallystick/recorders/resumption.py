@@ -1,6 +1,7 @@
 """Finds the anchor from which an interrupted run can be resumed.
 
-One pass keeps the places of anchors; only the lines after the chosen one are held in memory, however long the run.
+One pass keeps the line numbers of the anchors. Only the lines after the chosen anchor are held in memory, so memory use
+is small for runs of any length.
 """
 
 from __future__ import annotations

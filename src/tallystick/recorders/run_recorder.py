@@ -1,4 +1,4 @@
-"""Turns observed steps into a run directory: records, anchors, timeline and, at the end, the claim."""
+"""Writes observed steps to a run directory: records, anchors, timeline and, at the end, the claim."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class Anchored:
 
 
 class RunRecorder:
-    """Records one run; `state` gives the full state of the live model whenever it is asked."""
+    """Records one run; `state()` returns the full state of the live model."""
 
     def __init__(
         self, run: RunDirectory, spec: Spec, environment: Environment, summariser: Summariser, state: State
     ) -> None:
         self.run, self.spec, self.environment = run, spec, environment
         self.seconds_recording = 0.0
-        self._data_root, self._recorded = spec.data_root, spec.recorded  # both are worked out anew when asked
+        self._data_root, self._recorded = spec.data_root, spec.recorded  # both properties compute anew on each access
         self._summariser, self._state = summariser, state
         self._summary = StateSummary()
         self._logs: list[LogWriter] = []
@@ -81,7 +81,7 @@ class RunRecorder:
         tags: tuple[str, ...] = (),
         learning_rates: tuple[float, ...] | None = None,
     ) -> None:
-        """Append the record of step `index`, and its anchor where one is due."""
+        """Append the record of step `index`, and write its anchor if one is due."""
         started = time.perf_counter()
         post = self._summariser.after_step(index)
         self._journal.add(
@@ -105,11 +105,11 @@ class RunRecorder:
         self._time(index, seconds, time.perf_counter() - started)
 
     def anchor(self, index: int) -> None:
-        """Write an anchor of the state after step `index` although none is due: at the end of somebody's own loop."""
+        """Write an anchor of the state after step `index` although none is due: at the end of a custom loop."""
         self._anchor(index)
 
     def holds_weights(self) -> bool:
-        """Whether the weights are those of the last record, as far as its projection tells; `False` without one."""
+        """Whether the weights have the projection in the last record; `False` if it has none."""
         recorded = self._summary.projection
         return recorded is not None and self._summariser.projection() == recorded
 
@@ -120,28 +120,28 @@ class RunRecorder:
         self.close()
 
     def finish(self, no_graph: str | None = None) -> Claim:
-        """Close the transcript and write the claim over it; `no_graph` says why its step graph was withdrawn."""
+        """Close the transcript and write its claim; `no_graph` is the reason why the step graph was withdrawn."""
         final = state_digest(self._state()) if self._anchored is None else self._anchored.digest
         return self._claim(self._transcript.close(), self._trace.close(), final, no_graph)
 
     def finish_at_anchor(self, no_graph: str | None = None) -> int:
-        """Claim the run up to its last anchor, because it cannot be recorded further; later records are cut off.
+        """Claim a run that cannot be recorded further, up to its last anchor; later records are cut off.
 
-        Returns the step of that anchor; 0 means that there is no anchor after a step, and no claim.
+        Returns the step of that anchor. 0 means that there is no anchor after a step, and no claim.
         """
         self.close()
-        held = self._anchored
-        if held is None or held.index == 0:
+        last = self._anchored
+        if last is None or last.index == 0:
             return 0
         for draft in self.run.path.rglob(".*.draft"):
-            draft.unlink()  # half of something, and its room may be needed
-        transcript = cut_log(self.run.transcript_path, held.records)
-        trace = cut_log(self.run.trace_path, held.index)
-        self._claim(transcript, trace, held.digest, no_graph)
-        return held.index
+            draft.unlink()  # an incomplete file, whose disk space may be needed
+        transcript = cut_log(self.run.transcript_path, last.records)
+        trace = cut_log(self.run.trace_path, last.index)
+        self._claim(transcript, trace, last.digest, no_graph)
+        return last.index
 
     def close(self) -> None:
-        """Close the logs as far as the disk allows; an unfinished run stays resumable, tiles are written anew."""
+        """Close the logs and ignore disk errors: an unfinished run can be resumed, which writes the tiles anew."""
         for log in self._logs:
             with suppress(OSError):
                 log.close()

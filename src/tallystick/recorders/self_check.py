@@ -1,7 +1,7 @@
-"""Replays steps that the loop has just taken, to find early that its step graph does something else.
+"""Replays steps that the loop has just taken, to find early if its step graph does something else.
 
-The first step is checked, and then steps at random: a loop that departs from its graph would be rejected by an audit,
-although nobody lied. What is compared is what an exact audit compares.
+An audit would reject a loop that departs from its graph, although nobody lied. So the first step is checked, and later
+steps at random. The comparison is that of an exact audit.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from tallystick.workloads.names import BATCH
 from tallystick.workloads.program import StepProgram
 
 GAPS: Final = (4, 16, 64, 256, 1024)
-"""The most steps from one check to the next, which grow; a gap is drawn from their upper half.
+"""The largest number of steps between two checks, at each stage; a gap is drawn from the upper half.
 
-A check took 1.2 to 6 times a step (median of 20; 2 cores, multilayer perceptrons of 33,000 to 2 million parameters, the
-larger ones nearer 1). Once the gaps have grown one step in 768 is checked: 0.2 to 0.8 % of the time.
+A check took 1.2 to 6 times as long as a step (median of 20; 2 cores, multilayer perceptrons of 33,000 to 2 million
+parameters, the larger ones nearer 1). At the last stage one step in 768 is checked: 0.2 to 0.8 % of the time.
 """
 
 
 @dataclass(frozen=True)
 class TakenStep:
-    """A step as the loop took it: the state around it, and what the recorder was told of it.
+    """A step of the loop: the states before and after it, and the values given to the recorder.
 
-    `batch` has the names of the graph without `inputs.`, `given` is the batch as the loop has it, and `gradients` are
-    those that the optimizer stepped with.
+    `batch` uses the names of the graph without `inputs.`; `given` is the batch in the loop's own form. `gradients` are
+    those that the optimizer used.
     """
 
     index: int
@@ -52,12 +52,12 @@ class TakenStep:
 
 
 class SelfCheck:
-    """Says which steps are checked, keeps the state before them, and replays them."""
+    """Selects the steps to check, keeps the state before them, and replays them."""
 
     def __init__(self, graph: StepGraph, device: str, loss_decimals: int) -> None:
         self._graph, self._device, self._band = graph, device, LossBand(loss_decimals)
         self._next, self._stage = 1, 0
-        self._random = random.SystemRandom()  # the generators of the loop are left alone
+        self._random = random.SystemRandom()  # does not touch the generators of the loop
         self.before: State | None = None
 
     def is_due(self, index: int) -> bool:
@@ -70,11 +70,12 @@ class SelfCheck:
 
     def done(self) -> None:
         """Drop the kept state, and draw the step of the next check."""
-        most = GAPS[min(self._stage, len(GAPS) - 1)]
-        self._stage, self._next, self.before = self._stage + 1, self._next + self._draw(most), None
+        largest = GAPS[min(self._stage, len(GAPS) - 1)]
+        gap = self._random.randint(largest // 2 + 1, largest)
+        self._stage, self._next, self.before = self._stage + 1, self._next + gap, None
 
     def replay(self, step: TakenStep) -> dict[str, torch.Tensor]:
-        """What the graph gives for the step; raises `MalformedError` where it cannot read the state."""
+        """The results of the graph for the step; raises `MalformedError` if it cannot read the state."""
         return self._compiled(inputs_of(self._graph, self._device, step))
 
     def difference(self, step: TakenStep, replayed: Mapping[str, torch.Tensor]) -> str:
@@ -98,12 +99,9 @@ class SelfCheck:
         names = self._graph.captured.state
         return TorchEngine(self._device).compile(graph, consumed=names)
 
-    def _draw(self, most: int) -> int:
-        return self._random.randint(most // 2 + 1, most)
-
 
 def inputs_of(graph: StepGraph, device: str, step: TakenStep) -> dict[str, torch.Tensor]:
-    """Everything that the graph reads at the step, in memory of its own; raises `MalformedError` for a misfit."""
+    """Copies of all inputs of the graph at the step, on `device`; raises `MalformedError` if one does not fit."""
     captured, named = graph.captured, {f"{BATCH}{name}": value for name, value in step.batch.items()}
     program = StepProgram(captured.graph, captured.constants, captured.rules, lambda _: named, lambda _: step.rates)
     given = program.bindings(step.before, step.index)

@@ -1,4 +1,4 @@
-"""The step of somebody's own loop as a graph: captured once, kept beside the run, and the batches it reads."""
+"""The step of a custom training loop as a graph: captured once and saved with the run and its batches."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tallystick.workloads.names import BATCH
 Batch: TypeAlias = "torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torch.Tensor]"
 Batches: TypeAlias = "Batch | Sequence[Batch]"
 LossOfBatch: TypeAlias = Any
-"""A function of the model and a batch, in the form in which the loop has it, that returns the loss."""
+"""A function `(model, batch)` that returns the loss; the batch has the form that the loop uses."""
 
 
 @dataclass(frozen=True)
 class StepGraph:
-    """A captured step, what it was captured from, and how many micro-batches it reads."""
+    """A captured step, the model and loss it was captured from, and its number of micro-batches."""
 
     captured: CapturedStep
     accumulation: int
@@ -41,7 +41,7 @@ class StepGraph:
     loss: LossOfBatch
     clip_norm: float | None = None
     numbers: Mapping[str, float] = field(default_factory=dict)
-    """Numbers of the example that are no tensors, by name: constants of the graph, whatever later batches have."""
+    """Numbers of the example that are no tensors, by name: constants of the graph, even if later batches differ."""
 
     @property
     def root(self) -> Digest:
@@ -64,12 +64,12 @@ class StepGraph:
         save_program(run.graph_path, self.captured.graph, self.captured.constants)
 
     def empty_slots(self) -> dict[str, Tensor]:
-        """Zeros for what an optimizer keeps: its state before the first step, allocated or not."""
+        """Zeros for every slot of the optimizer: its state before the first step, even if not allocated yet."""
         slots = {each.name: each.spec for each in self.captured.graph.inputs if each.name.startswith("optimizer.")}
         return {name: Tensor(spec.dtype, spec.shape, bytes(spec.nbytes)) for name, spec in slots.items()}
 
     def named(self, batch: Batches) -> dict[str, Tensor]:
-        """The tensors of a step's batch as the graph names them, without `inputs.`."""
+        """Copies of the tensors of a step's batch, by the names of the graph without `inputs.`."""
         return {
             name if self.accumulation == 1 else f"{number}.{name}": to_tensor(value).copy()
             for number, part in enumerate(parts_of(batch, self.accumulation))
@@ -77,7 +77,7 @@ class StepGraph:
         }
 
     def misfit(self, named: State) -> str:
-        """Says which part of a batch the graph cannot read; empty if it reads all."""
+        """Names the first part of a batch that the graph cannot read; empty if it can read all."""
         wanted = {each.name: each.spec for each in self.captured.graph.inputs if each.name.startswith(BATCH)}
         given = {f"{BATCH}{name}": TensorSpec.of(tensor) for name, tensor in named.items()}
         for name in sorted(wanted.keys() | given.keys()):
@@ -88,7 +88,7 @@ class StepGraph:
         return ""
 
     def other_number(self, batch: Batches) -> str:
-        """Says which number of a batch differs from the captured step; empty if none does."""
+        """Names the first number of a batch that differs from the captured step; empty if none does."""
         found = numbers_of(batch, self.accumulation)
         for name in sorted(found.keys() | self.numbers.keys()):
             now, then = found.get(name, "not there"), self.numbers.get(name, "not there")
@@ -111,7 +111,7 @@ def capture_loop(
 ) -> StepGraph:
     """Capture the step of a loop; `loss(model, batch)` gets batches in the form of `example`.
 
-    Raises `UnavailableError` where the step cannot be captured, naming the reason.
+    Raises `UnavailableError` with the reason if the step cannot be captured.
     """
     first = parts_of(example, accumulation)[0]
 
@@ -128,7 +128,7 @@ def capture_loop(
 
 
 def keep_batch(run: RunDirectory, named: State) -> Digest:
-    """Write a batch under its state digest, once."""
+    """Write a batch to a file named by its state digest, unless it is there; return the digest."""
     name = state_digest(named)
     path = run.path / batch_file(name)
     if not path.exists():
@@ -146,7 +146,7 @@ def as_mapping(batch: Batch) -> dict[str, torch.Tensor]:
 
 
 def numbers_of(batch: Batches, accumulation: int) -> dict[str, float]:
-    """The numbers of a batch that are no tensors, by the names that tensors in their places would have."""
+    """The numbers of a batch that are no tensors, named as tensors in their positions would be."""
     return {
         name if accumulation == 1 else f"{number}.{name}": value
         for number, part in enumerate(parts_of(batch, accumulation))
@@ -164,7 +164,7 @@ def _items(batch: Any) -> Iterable[tuple[str, Any]]:
 
 
 def _like(example: Batch, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """The tensors in the form of the example; whatever is no tensor stays as it was there."""
+    """The tensors in the form of the example; its other values are kept."""
     if isinstance(example, torch.Tensor):
         return tensors["x0"]
     if isinstance(example, Mapping):

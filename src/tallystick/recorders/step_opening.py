@@ -1,7 +1,7 @@
-"""Opens the operators of one step or call: runs its graph once more and keeps every value under its digest.
+"""Opens the operators of one step or call: runs its graph again and saves every value by its digest.
 
-A normal run hashes the ends of a step only; hashing every operator's results costs several times a forward pass, and
-is done when somebody asks.
+A normal run hashes only the states before and after a step. To hash every operator's results costs several times a
+forward pass, so it is done on request.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ VALUES: Final = "tensors"
 
 @dataclass(frozen=True)
 class OpeningSource:
-    """What is opened: a record of a claimed transcript, its graph, and everything the graph read.
+    """What is opened: a record of a claimed transcript, its graph, and all inputs of the graph.
 
     `rest` holds the tensors of the state that the graph neither reads nor writes.
     """
@@ -52,11 +52,11 @@ class OpeningSource:
 def open_operators(
     subject: OpeningSource, out: Path, engine: Engine, node: int | None = None, with_tensors: bool = True
 ) -> Opening:
-    """Write the operators of `subject` into `out`, all of them or one with its proofs, and their values.
+    """Write all operators of `subject` into `out`, or one with its proofs, and their values.
 
     Raises:
         UsageError: `out` is not empty, or the graph has no such node.
-        UnavailableError: a kernel refuses its operands, or the disk.
+        UnavailableError: a kernel refuses its operands, or the disk cannot be written.
     """
     if out.exists() and any(out.iterdir()):
         raise UsageError(f"{out}: not empty; choose another directory")
@@ -82,7 +82,7 @@ def open_operators(
 
 @dataclass
 class _Noting:
-    """A watcher of an execution that digests every result and keeps those that are wanted."""
+    """Watches an execution: digests every result, and saves those in `wanted`."""
 
     values: Path
     engine: Engine

@@ -1,4 +1,4 @@
-"""What an optimizer steps with, read at the moment when it steps: schedules and callbacks run before and after."""
+"""Reads the settings of an optimizer at the moment of its step, because schedules and callbacks change them later."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ UNEVEN = (
 
 @dataclass(frozen=True)
 class Stepped:
-    """What was seen since the last record: steps of the optimizer, the rates of the last one, and what had changed.
+    """What was seen since the last record: optimizer steps, the rates of the last step, and what had changed.
 
-    A rate is `None` where the optimizer states none, as `Adafactor(lr=None)`. `gradients` are there when asked for.
-    `is_touched` says that gradients were written to between the backward pass and the optimizer.
+    A rate is `None` if the optimizer states none, as `Adafactor(lr=None)`. `gradients` are kept only on request.
+    `is_touched` means that gradients were written to between the backward pass and the optimizer step.
     """
 
     count: int = 0
@@ -41,10 +41,10 @@ class Stepped:
 
 
 class StepWatch:
-    """Listens to the steps of one optimizer until it is closed; with a `graph`, also for what departs from it.
+    """Watches the steps of one optimizer until it is closed; with a `graph`, also for departures from it.
 
-    `holds_weights` says whether the weights are those of the last record. It is asked where they were written to: an
-    average that is put into the model for a validation is taken out again.
+    `holds_weights` returns whether the weights are those of the last record. It is called if they were written to,
+    because a loop may put averaged weights into the model for a validation and restore the others after it.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class StepWatch:
             self._watch_gradients(graph)
 
     def take(self) -> Stepped:
-        """What was seen since the last call; the rates of now where the optimizer has not stepped."""
+        """What was seen since the last call; without an optimizer step, only the current rates."""
         seen, self._seen = self._seen, Stepped()
         if not seen.count:
             return Stepped(rates=rates_of(self._optimizer))
@@ -96,7 +96,7 @@ class StepWatch:
                 self._changed_between(change)
 
     def _stepped(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-        with sheltered(self._changed):
+        with sheltered(self._unreadable):
             change = self._seen.change or ("" if self._graph is None else self._departure(self._graph))
             gradients = self._gradients() if self.keeps_gradients else None
             is_touched = self._seen.is_touched or self._has_touched()
@@ -104,8 +104,8 @@ class StepWatch:
             if self._graph is not None:
                 self._at_step = self._learned()
 
-    def _changed(self, reason: str) -> None:
-        """The settings themselves could not be read: whatever the optimizer is now, it is not the captured one."""
+    def _unreadable(self, reason: str) -> None:
+        """Count a step whose settings could not be read as a departure from the captured step."""
         self._seen = Stepped(self._seen.count + 1, self._seen.rates, reason)
 
     def _changed_between(self, reason: str) -> None:
@@ -118,7 +118,7 @@ class StepWatch:
         return marks_of(buffers_of(self._model))
 
     def _written(self, mends: str = "") -> str:
-        """Names a weight or slot that something else than the optimizer wrote to since its last step; empty if none."""
+        """Names a weight or slot that was written to outside of the optimizer since its last step; empty if none."""
         now = self._learned()
         names = written(self._at_step, now)
         if names and not mends and all(name.startswith("weights.") for name in names) and self._holds_weights():
@@ -136,7 +136,7 @@ class StepWatch:
         return f"{uneven[0]} {UNEVEN}" if uneven else ""
 
     def _watch_gradients(self, graph: StepGraph) -> None:
-        """Where processes average gradients they do it in place, and a clipped graph changes them itself."""
+        """Hook the gradients, unless they change for a known reason: a clipped graph, or averaging over processes."""
         if graph.clip_norm is not None or (torch.distributed.is_available() and torch.distributed.is_initialized()):
             return
         for name in graph.trained:
@@ -159,7 +159,7 @@ class StepWatch:
         return {name: value.grad for name, value in self._parameters.items() if value.grad is not None}
 
     def _departure(self, graph: StepGraph) -> str:
-        """Names what of the optimizer and its parameters differs from the captured step; empty if nothing does."""
+        """Names a setting or parameter of the optimizer that differs from the captured step; empty if none does."""
         groups = self._optimizer.param_groups
         if [len(group["params"]) for group in groups] != self._groups:
             return f"the groups of parameters have changed; {KEEP_SETTINGS}"

@@ -1,4 +1,4 @@
-"""Trains by a recipe and records every step; resumes interrupted runs."""
+"""Trains from a recipe and records every step; resumes interrupted runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tallystick.transcripts.spec import Spec
 from tallystick.workloads.plan import batch_plan, classes, micro_batches, open_data, projection_seed
 
 Progress = Callable[[int, Observation, float], None]
-"""Called after each step with its index, what it showed, and the share of time spent recording."""
+"""Called after each step with its index, its observation, and the share of time spent on recording."""
 
 
 def silent(_index: int, _seen: Observation, _overhead: float) -> None:
@@ -39,7 +39,7 @@ def silent(_index: int, _seen: Observation, _overhead: float) -> None:
 
 
 class TrainingRun:
-    """One recipe, its committed data and its trainer, joined into a run directory."""
+    """One recipe with its committed data and its trainer, recorded into a run directory."""
 
     def __init__(self, run: RunDirectory, spec: Spec, trainer: Trainer | None = None) -> None:
         recipe = spec.recipe
@@ -57,7 +57,7 @@ class TrainingRun:
             return self._take_steps(progress)
 
     def resume(self, point: ResumePoint, progress: Progress = silent) -> Claim:
-        """Train on from an anchor of an interrupted run."""
+        """Continue the training from an anchor of an interrupted run."""
         self.trainer.restore(point.state)
         with closing(self.recorder):
             self.recorder.resume(point.summary, point.lines_after)
@@ -85,7 +85,7 @@ class TrainingRun:
         return seen
 
     def _record(self, index: int, batch: Batch, seen: Observation, seconds: float) -> None:
-        """A crash in here leaves no `failed` record: the step itself was taken, and a resumed run takes it again."""
+        """Record a step. A crash here leaves no `failed` record: the step succeeded, and a resumed run repeats it."""
         try:
             self.recorder.step(
                 index,
@@ -122,8 +122,8 @@ def train(
 ) -> Claim:
     """Commit to the data, train by `recipe` and record every step under `out`.
 
-    With `capture_with` the step is captured as a graph first; where that fails, `capture_with` is told why in one
-    line, and the run goes on without.
+    With `capture_with` the step is captured as a graph first. If that fails, `capture_with` is called with the reason
+    as one line, and the run has no graph.
 
     Raises:
         UsageError: `out` holds anything but a run that was interrupted before its first record.
@@ -145,7 +145,10 @@ def train(
 
 
 def capture_step(run: RunDirectory, recipe: Recipe, commitment: DatasetCommitment, say: Say) -> Digest | None:
-    """Write the step graph of a recipe into the run directory and return its root, or say why there is none."""
+    """Write the step graph of a recipe into the run directory and return its root.
+
+    If the step cannot be captured, call `say` with the reason and return `None`.
+    """
     try:
         captured = capture_recipe_step(recipe, classes(Spec.of(recipe, commitment)))
     except UnavailableError as error:
@@ -159,9 +162,9 @@ def resume(out: Path, progress: Progress = silent) -> Claim:
     """Finish an interrupted run; the transcript root is that of an undisturbed one on the same stack.
 
     Raises:
-        UsageError: the run is finished, or it was recorded around somebody's own loop.
-        UnavailableError: nothing was recorded yet, another process records into it, this is another stack, or what
-            `train` raises it for.
+        UsageError: the run is finished, or it was recorded from a custom training loop.
+        UnavailableError: nothing was recorded yet, another process records into it, this is another stack, or for the
+            reasons of `train`.
     """
     run = RunDirectory(out)
     if not run.spec_path.exists() and run.path.is_dir() and is_free(run.path) and any(run.path.iterdir()):
@@ -175,7 +178,7 @@ def _resume(run: RunDirectory, spec: Spec, progress: Progress) -> Claim:
     if run.claim_path.exists():
         raise UsageError(f"{run.path}: this run is finished; its claim is {run.claim().identity}")
     if spec.recipe is None:
-        raise UsageError(f"{run.path}: recorded around somebody's own loop, which no command can take up again")
+        raise UsageError(f"{run.path}: recorded from a custom training loop, which no command can resume")
     point = find_resume_point(run)
     training = TrainingRun(run, spec)
     if point is None:

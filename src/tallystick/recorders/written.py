@@ -1,6 +1,6 @@
-"""Tells by PyTorch's version counters whether tensors were written to since the last look; no values are read.
+"""Finds writes to tensors by PyTorch's version counters, without reading values.
 
-A write through `.data` is not counted. Replays of random steps find it, and so does a record of the weights.
+A write through `.data` is not counted. Replays of random steps find it, and so does the summary of the weights.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from typing import TypeAlias
 import torch
 
 Marks: TypeAlias = dict[str, tuple[torch.Tensor, int, int]]
-"""A tensor by its name in the state, where its memory lies, and how often it was written to."""
+"""By name in the state: a tensor, the address of its memory, and its version counter."""
 
 
 def marks_of(tensors: Mapping[str, torch.Tensor]) -> Marks:
-    """The marks of tensors as they are now; keeps them alive, so that none takes the place of another unseen."""
+    """The current marks of tensors. They keep the tensors alive, so no other tensor can reuse an address unseen."""
     return {name: (value, value.data_ptr(), value._version) for name, value in tensors.items()}
 
 
 def written(before: Marks, now: Marks) -> list[str]:
-    """The names of what was written to, exchanged, added or taken away between two looks."""
+    """The sorted names of tensors that were written to, exchanged, added or removed between two marks."""
     return [name for name in sorted(before.keys() | now.keys()) if not _is_same(before, now, name)]
 
 
 def writes(before: Marks, now: Marks) -> dict[str, int]:
-    """How often each tensor was written to between two looks; another tensor in its place counts as -1."""
+    """How often each tensor was written to between two marks; -1 if it is new or was exchanged."""
     return {
         name: now[name][2] - before[name][2] if name in before and now[name][0] is before[name][0] else -1
         for name in now
@@ -43,7 +43,7 @@ def buffers_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def slots_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """What an optimizer keeps of the parameters of a model, by its names in the state; numbers are left out."""
+    """The tensors that an optimizer keeps for the parameters of a model, by their names in the state."""
     return {
         f"optimizer.{name}.{slot}": value
         for name, parameter in model.named_parameters()

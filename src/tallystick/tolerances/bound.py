@@ -1,4 +1,7 @@
-"""A proven bound on the rounding of one operator: within it lies every honest evaluation of the stated precision."""
+"""A proven bound on the rounding error of one operator.
+
+Every honest evaluation in the stated precision lies within the bound.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,9 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 class Bound:
     """Agreement of a claimed output with a reference, element by element: |claimed − reference| ≤ radius.
 
-    `reference` and `radius` are float64 of one shape. An infinite radius leaves its element undetermined; where the
-    reference is not finite and the radius is, the claim has to be the same infinity, or NaN beside NaN. A radius of 0
-    asks for the value itself.
+    `reference` and `radius` are float64 arrays of one shape. An element with an infinite radius is undetermined. Where
+    the reference is not finite but the radius is, the claim must be the same infinity, or NaN where the reference is
+    NaN. A radius of 0 demands the exact value.
     """
 
     reference: Floats
@@ -32,18 +35,18 @@ class Bound:
 
     @property
     def undetermined(self) -> int:
-        """How many elements the bound says nothing about."""
+        """The number of elements with an infinite radius; any value agrees there."""
         return int(np.count_nonzero(~np.isfinite(self.radius)))
 
     @property
     def decides(self) -> bool:
-        """Whether the bound says anything: some element is determined, or there is none at all."""
+        """Whether at least one element is determined; true as well for an array without elements."""
         return self.undetermined < self.radius.size or self.radius.size == 0
 
     def compare(self, claimed: npt.NDArray[Any]) -> Finding:
-        """The largest |claimed − reference| ÷ radius over the determined elements, of 1 allowed.
+        """The largest |claimed − reference| ÷ radius over the determined elements; at most 1 is allowed.
 
-        Raises `MalformedError` where `claimed` has another shape.
+        Raises `MalformedError` if `claimed` has another shape.
         """
         if claimed.shape != self.reference.shape:
             raise MalformedError(f"a claim of shape {claimed.shape} for a reference of {self.reference.shape}")
@@ -56,7 +59,10 @@ class Bound:
         return Finding(float(shares.flat[worst]), 1.0, "bound", f"element [{place}]", detail)
 
     def shares(self, claimed: npt.NDArray[Any]) -> Floats:
-        """Each element's distance in units of its radius; 0 where undetermined, infinite where the kinds differ."""
+        """Each element's distance in units of its radius, float64 in the shape of the reference.
+
+        It is 0 where the element is undetermined, and infinite where only one side is finite or a NaN.
+        """
         values = claimed.astype(np.float64)
         same = (values == self.reference) | (np.isnan(values) & np.isnan(self.reference))
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):

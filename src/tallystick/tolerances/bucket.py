@@ -1,7 +1,8 @@
-"""Arknet's buckets: a digest of the state after rounding, made robust at the rounding edges by hints.
+"""Arknet's buckets: a digest of the state after rounding. Hints make it robust at the rounding edges.
 
-A bucket digest alone does not survive drift (see `agreement`). With hints the prover says on which side of an
-edge its values near an edge lie, and the verifier believes it only where its own value is as near to it.
+A bucket digest alone does not survive drift: one value that crosses an edge changes it (docs/bucket_agreement.md). With
+hints, the prover states for each value near an edge on which side it lies. The verifier accepts a hint only where its
+own value is near the same edge too.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from tallystick.tolerances.tolerance import (
 if TYPE_CHECKING:
     from tallystick.tolerances.hints import Hints, TensorHints
 
-MARGIN_MAX: Final = 0.25  # further out, a value can lie near two edges at a power of two
+MARGIN_MAX: Final = 0.25  # with more, a value beside a power of two could lie near two edges
 CODE_DTYPES: Final = {"fp16_rne": "<i2", "grid": "<i8"}
 NO_HINTS: Final[Hints] = MappingProxyType({})
 
@@ -63,10 +64,10 @@ class BucketClaim:
 class Bucket:
     """Equality after rounding each value to float16 (`fp16_rne`) or to a multiple of `grid_eps` (`grid`).
 
-    `hint_margin` is a share of the gap between neighbouring grid points, at most ¼. A replay whose every
-    value drifts by no more than `hint_margin` gaps (the smaller one beside it) agrees always. Whole numbers
-    and tensors holding a value without a bucket (not finite, or beyond the range) enter by their exact
-    digest: nothing hides behind an overflow.
+    `hint_margin` is a fraction of the gap between neighbouring grid points, at most ¼. A replay always agrees if no
+    value drifts by more than `hint_margin` gaps (of the two gaps beside a value, the smaller counts). Integer tensors,
+    and tensors with a value that has no bucket (not finite, or out of range), are compared by their exact digest. So a
+    difference cannot be hidden behind an overflow.
 
     >>> weights = np.array([1.0, 2.0], "<f4")
     >>> claimed = Bucket().summarize(weights)
@@ -99,7 +100,7 @@ class Bucket:
         return BucketClaim(self.digest(value), encode_hints(self.hints(value)))
 
     def compare(self, claimed: bytes, replayed: Replayed | ReplayedState) -> Finding:
-        """Distance 0 for equal buckets and 1 otherwise; raises `MalformedError` for hints that are none."""
+        """Distance 0 for equal buckets and 1 otherwise; raises `MalformedError` if the hints cannot be parsed."""
         from tallystick.tolerances.hints import parse_hints
 
         claim = BucketClaim.from_bytes(claimed)
@@ -108,7 +109,7 @@ class Bucket:
         return Finding(float(differs), 0.0, f"bucket-{self.mode}")
 
     def digest(self, value: Values | States, hints: Hints = NO_HINTS) -> Digest:
-        """The bucket digest, each hint honoured only where the value lies within the margin of its edge."""
+        """The bucket digest. A hint takes effect only where the value lies within the margin of its edge."""
         state = as_state(value)
         _check_fit(hints, state)
         entries: list[Json] = [
@@ -120,18 +121,18 @@ class Bucket:
         return digest("bucket", encode(parameters))
 
     def hints(self, value: Values | States) -> dict[str, TensorHints]:
-        """The side of every value that lies within the margin of a rounding edge, by tensor."""
+        """By tensor: for every value within the margin of a rounding edge, the side on which it lies."""
         state = as_state(value)
         return {name: self._tensor_hints(tensor) for name, tensor in state.items() if self._has_codes(tensor)}
 
     def codes(self, tensor: Tensor, hints: TensorHints | None = None) -> npt.NDArray[np.signedinteger]:
-        """The bucket codes of a tensor in its shape, after honouring `hints`; int16 or int64."""
+        """The bucket codes of a tensor in its shape, int16 or int64, after applying `hints`."""
         codes = np.empty(tensor.array().size, CODE_DTYPES[self.mode])
         start = 0
         for values in narrow_pieces(tensor):
             part = bucket_codes(values, self.mode, self.grid_eps)
             if hints is not None:
-                self._honour(part, values, hints, start)
+                self._apply_hints(part, values, hints, start)
             codes[start : start + values.size] = part
             start += values.size
         return codes.reshape(tensor.shape)
@@ -159,7 +160,10 @@ class Bucket:
             start += values.size
         return TensorHints(start, np.concatenate(indices), np.concatenate(sides))
 
-    def _honour(self, codes: npt.NDArray[np.int64], values: npt.NDArray[Any], hints: TensorHints, start: int) -> None:
+    def _apply_hints(
+        self, codes: npt.NDArray[np.int64], values: npt.NDArray[Any], hints: TensorHints, start: int
+    ) -> None:
+        """Change `codes` in place to the hinted sides; `start` is the flat index of the first value."""
         first, last = np.searchsorted(hints.indices, [start, start + values.size])
         places = hints.indices[first:last] - start
         edges = nearest_edges(values[places], self.mode, self.grid_eps)

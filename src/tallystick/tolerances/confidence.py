@@ -1,4 +1,4 @@
-"""How sure a count makes one: exact two-sided intervals of a proportion (Clopper & Pearson 1934)."""
+"""Exact two-sided confidence intervals of a proportion (Clopper & Pearson 1934)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HALVINGS = 60
 def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
     """The interval of the success rate at the given confidence; 0 of 1,000 gives (0, 0.0037).
 
-    Raises nothing: `0 ≤ successes ≤ trials` and `trials ≥ 1` are the caller's to hold.
+    The caller ensures `0 ≤ successes ≤ trials` and `trials ≥ 1`.
     """
     assert 0 <= successes <= trials, f"{successes} successes in {trials} trials"
     assert trials >= 1
@@ -32,11 +32,13 @@ def at_least(successes: int, trials: int, rate: float) -> float:
 
 
 def _probability(count: int, trials: int, rate: float) -> float:
+    """P(exactly `count` in `trials`): the binomial distribution, by logarithms."""
     ways = math.lgamma(trials + 1) - math.lgamma(count + 1) - math.lgamma(trials - count + 1)
     return math.exp(ways + count * math.log(rate) + (trials - count) * math.log1p(-rate))
 
 
 def _crossing(is_above: Callable[[float], bool]) -> float:
+    """The point in [0, 1] where a monotone condition becomes true, by bisection."""
     low, high = 0.0, 1.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2

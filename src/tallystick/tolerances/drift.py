@@ -1,4 +1,4 @@
-"""What one tensor of an opened state differs by from its replay, measured in one pass and in float64."""
+"""How one tensor of an opened state differs from its replay, measured in one pass in float64."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class TensorDrift:
         return abs(mean) / math.sqrt(variance / self.size) if variance > 0.0 else math.inf
 
     def plus(self, other: TensorDrift) -> TensorDrift:
-        """The same sums over the elements of both."""
+        """The same sums over the elements of `self` and `other` together."""
         return TensorDrift(
             self.name,
             self.size + other.size,
@@ -78,7 +78,7 @@ class TensorDrift:
 
 
 def measure_drift(name: str, claimed: Tensor, start: Tensor, end: Tensor, piece: int = PIECE) -> TensorDrift:
-    """The drift of a tensor; the three have one shape, and memory stays within a few pieces."""
+    """The drift of a tensor from three tensors of one shape; memory stays within a few pieces."""
     total = TensorDrift(name)
     for parts in side_by_side(claimed, start, end, piece=piece):
         total = total.plus(_measure_piece(*parts))

@@ -15,7 +15,10 @@ LENGTH: Final = struct.Struct("<Q")
 
 @dataclass(frozen=True)
 class DualBucket:
-    """Agreement of two buckets at once: harder to slip through, and to meet honestly (their Λ add up)."""
+    """Agreement of two buckets at once.
+
+    A forger must match both. An honest prover must too, and the two expected numbers of mismatches Λ add up.
+    """
 
     first: Bucket = field(default_factory=lambda: Bucket("fp16_rne"))
     second: Bucket = field(default_factory=lambda: Bucket("grid"))
@@ -26,7 +29,7 @@ class DualBucket:
         return LENGTH.pack(len(first)) + first + self.second.summarize(value)
 
     def compare(self, claimed: bytes, replayed: Replayed | ReplayedState) -> Finding:
-        """The number of buckets that differ, none allowed; raises `MalformedError` for a claim cut short."""
+        """The number of buckets that differ; 0 is allowed. Raises `MalformedError` for a truncated claim."""
         if len(claimed) < LENGTH.size:
             raise MalformedError(f"dual bucket summary: {len(claimed)} bytes")
         (length,) = LENGTH.unpack_from(claimed)

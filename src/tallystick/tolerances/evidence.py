@@ -1,15 +1,15 @@
-"""Evidence that grows with every token: e-values against an honest provider, and for one.
+"""Evidence that accumulates with every token: e-values against an honest provider, and in favour of one.
 
-An *e-value* is a number that an honest provider makes at least x with probability 1/x at most. Here it is a product of
-one factor per token, each with mean 1 at most whatever came before: a test supermartingale M with M_0 = 1. Ville's
+For an honest provider, an *e-value* reaches x with probability at most 1/x. Here it is a product of one factor per
+token. Given everything before, each factor has mean at most 1: a test supermartingale M with M_0 = 1. Ville's
 inequality (Ville 1939; Ramdas et al., *Game-theoretic statistics and safe anytime-valid inference*, 2023, §2.3):
 
     P(there is an n with M_n >= 1/α) <= α
 
-so that one may look after every token and every receipt, stop when one likes, and still accuse an honest provider with
-probability α at most. Logarithms of e-values add over tokens and over receipts; a mean of e-values with fixed weights
-is an e-value. What honest means is each test's own statement, below. Nothing is assumed of how tokens depend on one
-another: every condition is on the next token given all before it.
+So the verifier may look after every token and every receipt and stop at any time. It still accuses an honest provider
+with probability at most α. Logarithms of e-values add over tokens and over receipts. A mean of e-values with fixed
+weights is an e-value. Each test below states what it means by honest. Tokens may depend on one another in any way:
+every condition is on the next token given all before it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Decision = Literal["rejected", "accepted", "inconclusive"]
 
 @dataclass(frozen=True)
 class Trials:
-    """How many tokens were looked at, and how many of them the claimed sampler does not explain."""
+    """The number of tokens examined, and how many of them the claimed sampler does not explain."""
 
     tokens: int = 0
     mismatches: int = 0
@@ -43,9 +43,9 @@ class MismatchTest:
     """Honest: P(mismatch | everything before) ≤ `honest`. Dishonest: that probability is ≥ `dishonest`.
 
     Against honesty, the factor of a token at a rate p > p0 = `honest` is p/p0 for a mismatch and (1 − p)/(1 − p0) for
-    a match; its mean grows with the true rate and is 1 at p0. The e-value is the mean over `rates`. For honesty, the
-    factor is p0/p1 or (1 − p0)/(1 − p1) with p1 = `dishonest`, whose mean falls with the true rate and is 1 at p1: a
-    dishonest provider makes this one reach 1/β with probability β at most (Wald 1945, with Ville's bound).
+    a match. Its mean grows with the true rate and is 1 at p0. The e-value is the mean over `rates`. In favour of
+    honesty, the factor is p0/p1 or (1 − p0)/(1 − p1) with p1 = `dishonest`. Its mean falls with the true rate and is 1
+    at p1. So a dishonest provider reaches 1/β here with probability at most β (Wald 1945, with Ville's bound).
     """
 
     honest: float
@@ -56,7 +56,7 @@ class MismatchTest:
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """The dishonest rates that the e-value is a mean over, in geometric progression."""
+        """The dishonest rates over which the e-value is averaged, in geometric progression."""
         lowest = min(2.0 * self.honest, math.sqrt(self.honest))
         return tuple(float(rate) for rate in np.geomspace(lowest, max(LARGEST_RATE, lowest), RATES))
 
@@ -69,7 +69,7 @@ class MismatchTest:
         return _log_ratio(trials, self.honest, self.dishonest)
 
     def tokens_missing(self, trials: Trials, beta: float) -> int:
-        """How many more tokens, none of them a mismatch, make `in_favour` reach 1/β."""
+        """How many more tokens without a mismatch are needed until `in_favour` reaches 1/β."""
         per_match = _log_ratio(Trials(1, 0), self.honest, self.dishonest)
         return max(0, math.ceil((-math.log(beta) - self.in_favour(trials)) / per_match - 1e-9))
 

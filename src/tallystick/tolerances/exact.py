@@ -42,19 +42,23 @@ class Exact:
         return digest_bytes(self.digest(value))
 
     def compare(self, claimed: bytes, replayed: Replayed | ReplayedState) -> Finding:
-        """Distance 0 for equal bytes and 1 otherwise; raises `MalformedError` unless 32 bytes are claimed."""
+        """Distance 0 for equal bytes and 1 otherwise; raises `MalformedError` unless the claim has 32 bytes."""
         digest = read_digest(claimed, "exact summary")
         return Finding(float(digest != self.digest(outcome(replayed))), 0.0, "exact")
 
     def compare_opened(self, claimed: States, replayed: ReplayedState) -> Finding:
-        """The number of tensors that differ, are missing or were added, naming the first."""
-        expected, found = as_state(replayed.end), as_state(claimed)
-        differing = [name for name in sorted(expected.keys() | found.keys()) if _differs(name, found, expected)]
+        """The number of tensors that differ, are missing or were added; `where` names the first of them."""
+        expected, opened = as_state(replayed.end), as_state(claimed)
+        differing = [name for name in sorted(expected.keys() | opened.keys()) if _differs(name, opened, expected)]
         return Finding(float(len(differing)), 0.0, "exact", differing[0] if differing else "")
 
 
 def describe_difference(claimed: Tensor, replayed: Tensor) -> str:
-    """How two tensors of unlike bytes differ: in kind, in how many numbers and by how much, or in bits alone."""
+    """One line on how two tensors with different bytes differ.
+
+    It gives dtype and shape if those differ; otherwise the number of unequal elements and the largest difference.
+    Elements that differ in bits but not in value (−0 and 0, NaN payloads) are counted apart.
+    """
     if (claimed.dtype, claimed.shape) != (replayed.dtype, replayed.shape):
         return f"{claimed.dtype} {claimed.shape}, replayed {replayed.dtype} {replayed.shape}"
     bits, numbers, largest = _count_bits(claimed, replayed), 0, 0.0

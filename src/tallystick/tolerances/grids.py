@@ -1,9 +1,8 @@
-"""The two grids of Arknet's buckets: where a value is rounded to, and how near it lies to an edge.
+"""The two grids of Arknet's buckets: to which point a value is rounded, and how near it lies to an edge.
 
-Buckets are numbered along the number line, so that neighbouring buckets have neighbouring codes and both
-zeros have code 0. With `fp16_rne` the code counts the float16 numbers from zero (1.0 has code 15360), with
-`grid` it is the multiple of eps. Every edge lies midway between two grid points, whose distance is the *gap*
-at this edge.
+Buckets are numbered along the number line: neighbouring buckets have neighbouring codes, and both zeros have code 0.
+With `fp16_rne` the code counts the float16 numbers from zero (1.0 has code 15360). With `grid` it is the multiple of
+eps. Every edge lies midway between two grid points. The distance of these points is the *gap* at the edge.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ GRID_TOP: Final = 2.0**51  # below it float64 still resolves a quarter of a grid
 
 @dataclass(frozen=True)
 class NearestEdges:
-    """For each value the rounding edge nearest to it: between bucket `lower` and bucket `lower + 1`.
+    """For each value the nearest rounding edge, which lies between bucket `lower` and bucket `lower + 1`.
 
-    `offset` is the distance from the edge in gaps, within ±½; -0.5 and +0.5 lie on a grid point.
+    `offset` is the signed distance from the edge in gaps, within ±½. Values at -0.5 and +0.5 are grid points.
     """
 
     lower: Codes
@@ -45,7 +44,7 @@ class NearestEdges:
 def bucket_codes(values: npt.NDArray[Any], mode: Mode, eps: float = 1e-6) -> Codes:
     """The bucket of each value, rounded to nearest with ties to even; same shape, int64.
 
-    Raises `MalformedError` where a value has no bucket: NaN, infinite, or beyond the grid's range.
+    Raises `MalformedError` if a value has no bucket: NaN, infinite, or out of the grid's range.
     """
     if not in_range(values, mode, eps).all():
         raise MalformedError(f"a value lies outside the range of {mode} buckets, or is not finite")
@@ -55,12 +54,14 @@ def bucket_codes(values: npt.NDArray[Any], mode: Mode, eps: float = 1e-6) -> Cod
 def in_range(values: npt.NDArray[Any], mode: Mode, eps: float = 1e-6) -> npt.NDArray[np.bool_]:
     """Which values have a bucket: |x| < 65520 for `fp16_rne`, |x / eps| ≤ 2⁵¹ for `grid`."""
     if mode == "fp16_rne":
-        return np.asarray(np.abs(_widened(values)) < FLOAT16_EDGE)
+        # float16 cannot hold the edge of its own range; float32 and float64 can
+        wide = values.astype(np.promote_types(values.dtype, np.float32), copy=False)
+        return np.asarray(np.abs(wide) < FLOAT16_EDGE)
     return np.asarray(np.abs(_scaled(values, eps)) <= GRID_TOP)
 
 
 def nearest_edges(values: npt.NDArray[Any], mode: Mode, eps: float = 1e-6) -> NearestEdges:
-    """The rounding edge nearest to each value in range; exact within a quarter of a gap of the edge."""
+    """The rounding edge nearest to each value in range. `offset` is exact within a quarter of a gap of the edge."""
     if mode == "grid":
         scaled = _scaled(values, eps)
         below = np.floor(scaled)
@@ -76,13 +77,8 @@ def nearest_edges(values: npt.NDArray[Any], mode: Mode, eps: float = 1e-6) -> Ne
 def _float16_codes(values: npt.NDArray[Any]) -> Codes:
     with np.errstate(under="ignore"):
         bits = values.astype("<f2").view("<i2")
-    sign = bits >> 15  # 0 or -1: without a branch, which random signs would mispredict
+    sign = bits >> 15  # 0 or -1; computed without a branch, which random signs would make slow
     return np.asarray((((bits & FLOAT16_SIZE) ^ sign) - sign).astype(np.int64))
-
-
-def _widened(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Float16 cannot hold the edge of its own range; float32 and float64 can."""
-    return values.astype(np.promote_types(values.dtype, np.float32), copy=False)
 
 
 def _float16_points(codes: Codes) -> npt.NDArray[np.float64]:

@@ -1,12 +1,11 @@
-"""Boundary hints: on which side of a rounding edge the prover's values lie, where they lie close to one.
+"""Boundary hints: for each of the prover's values near a rounding edge, the side of the edge on which it lies.
 
 Layout, after the line `tallystick/hints/v1`: the tensors in ascending order of their UTF-8 names, each as
 
     name length (u16) · name · element count (u64) · hint count (u64) · byte count (u64) · hints
 
-little-endian. A hint is a base-128 number (seven bits per byte, low bits first, high bit set on all but the
-last byte) holding 2 · (index - previous index - 1) + side; the first previous index is -1. Side 1 is the
-upper bucket.
+little-endian. A hint is a base-128 number: seven bits per byte, low bits first, high bit set on all but the last byte.
+It holds 2 · (index - previous index - 1) + side. The first previous index is -1. Side 1 is the upper bucket.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class TensorHints:
-    """The hints of one tensor of `size` elements: ascending flat indices, and the side of each."""
+    """The hints of one tensor of `size` elements: ascending flat indices, and a side for each (true is upper)."""
 
     size: int
     indices: npt.NDArray[np.int64]
@@ -49,7 +48,7 @@ def encode_hints(hints: Hints) -> bytes:
 
 
 def parse_hints(data: bytes, what: str = "hints", *, bytes_max: int = BYTES_MAX) -> dict[str, TensorHints]:
-    """The hints written in `data`; raises `MalformedError` naming `what` unless they are canonical."""
+    """The hints written in `data`; raises `MalformedError` naming `what` unless the bytes are canonical."""
     if len(data) > bytes_max:
         raise MalformedError(f"{what}: {len(data)} bytes exceed the limit of {bytes_max}")
     if not data.startswith(MAGIC):
@@ -128,7 +127,7 @@ def _parse_numbers(body: Bytes, count: int, what: str) -> npt.NDArray[np.uint64]
     lengths = np.diff(ends, prepend=-1)
     if lengths.max() > DIGITS_MAX or (body[ends[lengths > 1]] == 0).any():
         raise MalformedError(f"{what}: a number is not written in its shortest form")
-    place = np.arange(body.size) - np.repeat(ends - lengths + 1, lengths)
-    digits = (body & 0x7F).astype(np.uint64) << (place * 7).astype(np.uint64)
+    digit_place = np.arange(body.size) - np.repeat(ends - lengths + 1, lengths)
+    digits = (body & 0x7F).astype(np.uint64) << (digit_place * 7).astype(np.uint64)
     numbers: npt.NDArray[np.uint64] = np.add.reduceat(digits, ends - lengths + 1)
     return numbers

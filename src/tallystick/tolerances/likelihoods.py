@@ -14,11 +14,12 @@ from tallystick.tolerances.evidence import log_mean
 
 @dataclass(frozen=True)
 class Likelihoods:
-    """Summed log likelihood ratios of a stream of tokens: each named alternative against the claimed sampler, and back.
+    """Summed log likelihood ratios of a stream of tokens, in nats, one pair of sums for each named alternative.
 
-    Honest: given everything before, token c has probability ≤ p̄(c). For any distribution q, q(c)/p̄(c) has mean
-    Σ p q/p̄ ≤ Σ q = 1 at most. Where logits are known to a spread b (`discount`), p̄ = p·exp(b/T). The way back,
-    p̲(c)/q(c), has mean 1 at most where tokens come from q, and says how much speaks against that alternative alone.
+    Honest means: given everything before, token c has probability ≤ p̄(c). Then for any distribution q, the ratio
+    q(c)/p̄(c) has mean Σ p q/p̄ ≤ Σ q = 1; `against` sums its logarithms. If logits are known to a spread b
+    (`discount`), p̄ = p·exp(b/T). If the tokens come from q instead, p̲(c)/q(c) has mean at most 1; `in_favour` sums
+    its logarithms, as evidence against this one alternative.
     """
 
     names: tuple[str, ...] = ()
@@ -42,7 +43,7 @@ class Likelihoods:
 
     @classmethod
     def of(cls, names: Sequence[str], against: np.ndarray, in_favour: np.ndarray) -> Self:
-        """The sums of per-token logarithms F64 [alternatives, tokens]."""
+        """Sum per-token logarithms, each array F64 [alternatives, tokens]."""
         return cls(
             tuple(names),
             tuple(float(each) for each in against.sum(axis=1)),
@@ -56,26 +57,28 @@ class Likelihoods:
         return self.names[int(np.argmax(self.against))] if self.tokens else ""
 
     def log_against(self) -> float:
-        """The logarithm of the mean e-value over the alternatives; 0 where nothing was seen."""
+        """The logarithm of the mean e-value over the alternatives; 0 without tokens."""
         return log_mean(self.against) if self.tokens else 0.0
 
     def tokens_missing(self, name: str, beta: float) -> int | None:
-        """How many more tokens like these exclude the alternative `name` at error β; None where they never will."""
-        place = self.names.index(name)
-        missing = -math.log(beta) - self.in_favour[place]
+        """How many more tokens like these exclude the alternative `name` at error β; None if they never will."""
+        evidence = self.in_favour[self.names.index(name)]
+        missing = -math.log(beta) - evidence
         if missing <= 0:
             return 0
-        drift = self.in_favour[place] / self.tokens if self.tokens else 0.0
+        drift = evidence / self.tokens if self.tokens else 0.0
         return math.ceil(missing / drift) if drift > 0 else None
 
 
 def discount(spread: float, temperature: float, rms: float | None = None) -> float:
     """How much a token's log probability may differ between two honest parties, in nats.
 
-    Worst case: where every pair of logits moves apart by at most `spread` b = 2·max|Δ|, both log w(c) and the log of
-    the normaliser move by b/2T at most, so |Δ log p| ≤ b/T. With `rms` σ instead: where the moves are independent, of
-    mean 0 and sub-Gaussian with parameter σ, and independent of the draw, Jensen's inequality for the normaliser gives
-    E[p*(c)/p(c)] ≤ E exp((δ_c − Σ p_j δ_j)/T) ≤ exp(σ²‖e_c − p‖²/2T²) ≤ exp(σ²/T²), the mean that an e-value needs.
+    Worst case: every pair of logits moves apart by at most `spread` b = 2·max|Δ|. Then both log w(c) and the log of the
+    normaliser move by at most b/2T, so |Δ log p| ≤ b/T.
+
+    With `rms` σ: the moves are independent, of mean 0, sub-Gaussian with parameter σ, and independent of the draw. Then
+    Jensen's inequality for the normaliser gives E[p*(c)/p(c)] ≤ E exp((δ_c − Σ p_j δ_j)/T) ≤ exp(σ²‖e_c − p‖²/2T²) ≤
+    exp(σ²/T²), the mean that an e-value needs. The smaller of the two is returned.
     """
     worst = spread / temperature
     return worst if rms is None else min(worst, (rms / temperature) ** 2)

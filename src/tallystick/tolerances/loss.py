@@ -1,7 +1,7 @@
 """A quantised loss, compared within a stated band.
 
-Rounding has edges: two honest losses a hair apart can round to neighbouring values, with probability |Δ| /
-10^-decimals per step. So the replayed loss is compared with the recorded one as a number, never as a string.
+Two honest losses that differ by |Δ| can round to neighbouring decimals, with probability |Δ| / 10^-decimals per step.
+So the replayed loss is compared with the recorded one as a number, never as a string.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def quantise(loss: float, decimals: int) -> Quantised:
 class LossBand:
     """Agreement of a replayed loss with a recorded one within half a unit of the last decimal plus a band.
 
-    |Δ| ≤ ½ · 10^-decimals + band · max(1, |loss|). Losses that are not finite agree only where
-    `permits_non_finite` says so and both are of the same kind.
+    |Δ| ≤ ½ · 10^-decimals + band · max(1, |loss|). Losses that are not finite agree only if `permits_non_finite` is
+    set and both are the same infinity or both NaN.
     """
 
     decimals: int
@@ -49,7 +49,7 @@ class LossBand:
             raise UsageError(f"loss band {self.band} is not a number from 0")
 
     def summarize(self, loss: float) -> Quantised:
-        """What goes into the record: the quantised loss, or the name of what is not finite."""
+        """What goes into the record: the quantised loss, or "nan", "inf" or "-inf"."""
         return quantise(loss, self.decimals)
 
     def compare(self, claimed: Quantised, replayed: float) -> Finding:
@@ -63,5 +63,5 @@ class LossBand:
 
     def _allowed(self, claimed: float, replayed: float) -> float:
         scale = max(abs(claimed), abs(replayed))
-        rounding = 2 * math.ulp(scale)  # of the decimal itself, which binary64 holds inexactly
+        rounding = 2 * math.ulp(scale)  # binary64 cannot hold the decimal exactly
         return 0.5 * 10.0**-self.decimals + self.band * max(1.0, abs(replayed)) + rounding

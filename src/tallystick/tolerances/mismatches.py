@@ -1,7 +1,7 @@
-"""Buckets as a statistic: how many elements of an opened state lie in another bucket than in the replay.
+"""Bucket mismatches: the number of elements of an opened state that lie in another bucket than in the replay.
 
-The count is expected to be Λ = Σ |w' - w| / gap (see `agreement`). Honest drift is correlated and
-heavy-tailed, so the number allowed is calibrated, never taken from a binomial.
+The expected count is Λ = Σ |w' - w| / gap (docs/bucket_agreement.md). Honest drift is correlated and heavy-tailed. So
+the allowed number is calibrated and not computed from a binomial distribution.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.errors import MalformedError
-from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.grids import Mode, bucket_codes, in_range
 from tallystick.tolerances.streams import side_by_side
 from tallystick.tolerances.tolerance import States, Values, as_state, is_float
@@ -21,13 +20,17 @@ def count_mismatches(
 ) -> dict[str, int]:
     """The number of elements in another bucket, per floating-point tensor.
 
-    An element without a bucket on either side (not finite, or out of range) counts unless the two are equal.
+    If either value of an element has no bucket (not finite, or out of range), the element counts unless both are equal.
     Raises `MalformedError` unless both sides hold the same names and shapes.
     """
     left, right = as_state(claimed), as_state(replayed)
     if left.keys() != right.keys():
         raise MalformedError("the states do not hold the same tensors")
-    return {name: _count(left[name], right[name], mode, eps) for name in left if is_float(left[name])}
+    return {
+        name: sum(count_elements(a, b, mode, eps) for a, b in side_by_side(left[name], right[name]))
+        for name in left
+        if is_float(left[name])
+    }
 
 
 def count_elements(
@@ -40,7 +43,3 @@ def count_elements(
     inside = in_range(claimed, mode, eps) & in_range(replayed, mode, eps)
     moved = bucket_codes(claimed[inside], mode, eps) != bucket_codes(replayed[inside], mode, eps)
     return int(np.count_nonzero(moved) + np.count_nonzero(claimed[~inside] != replayed[~inside]))
-
-
-def _count(left: Tensor, right: Tensor, mode: Mode, eps: float) -> int:
-    return sum(count_elements(a, b, mode, eps) for a, b in side_by_side(left, right))

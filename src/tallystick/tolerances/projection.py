@@ -1,9 +1,8 @@
-"""A seeded sketch of the state: cheap enough for every step, and only a screen.
+"""A seeded sketch of the state: cheap enough for every step, but only a screen.
 
-The seed is fixed in the spec, so the prover knows the projection beforehand and can forge it exactly: adding
-a correction to one row per column gives any state any sketch. It therefore binds nothing. It shows accidents
-and careless edits at once, and on one stack it is an equality check of the arithmetic; digests and residuals
-judge.
+The spec fixes the seed, so the prover knows the projection beforehand. By a correction to one row per column it can
+give any state any sketch. So a sketch commits to nothing, and digests and residuals decide. A sketch shows accidents
+and careless edits at once, and on one stack it checks that the arithmetic is equal.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ Sketch = npt.NDArray[np.float64]
 class Projection:
     """The block-signed sum of every floating-point tensor of a state, `width` numbers in all.
 
-    Give it the weights: beside a step counter among them their update would drown. A tensor, flattened and
-    padded with zeros to rows of `width`, adds signs · rows; the signs are ±1 from Philox, keyed by (seed,
-    tensor name, width). The squared norm of the sketch is on average that of the state. The summary is
-    `width` little-endian float32. The distance is relative to the segment's own update, or to the share
-    `update_floor` of the state where the update is smaller than float32 sums resolve.
+    Pass only the weights: a step counter would be much larger than their update. Each tensor is flattened and padded
+    with zeros to rows of `width`; it adds signs · rows. The signs are ±1 from Philox, keyed by (seed, tensor name,
+    width). On average the squared norm of the sketch is that of the state. The summary is `width` little-endian
+    float32. The distance is relative to the segment's update, or to the fraction `update_floor` of the state if the
+    update is smaller than that, because float32 sums cannot resolve less.
     """
 
     seed: bytes
@@ -62,7 +61,7 @@ class Projection:
             raise UsageError(f"projection width {self.width} lies outside 1 … {WIDTH_MAX}")
 
     def signs(self, name: str, count: int) -> npt.NDArray[np.int8]:
-        """The signs of the first `count` rows of tensor `name`: bit i of the words, a set bit is -1."""
+        """The signs of the first `count` rows of tensor `name`, ±1: bit i of the Philox words, a set bit is -1."""
         key = digest_bytes(digest("projection", encode([self.seed.hex(), name, self.width])))
         drawn = words(key, -(-count // 64)).astype("<u8", copy=False)
         bits = np.unpackbits(drawn.view(np.uint8), count=count, bitorder="little")
@@ -81,28 +80,29 @@ class Projection:
         return self.encode(self.sketch(value))
 
     def compare(self, claimed: bytes, replayed: Replayed | ReplayedState) -> Finding:
-        """The distance of the sketches in units of the update; an operator's first input is its start."""
+        """The distance of the sketches in units of the update; an operator starts from its first input."""
         return self.compare_sketches(claimed, self.sketch(origin(replayed)), self.sketch(outcome(replayed)))
 
     def compare_sketches(self, claimed: bytes, start: Sketch, end: Sketch) -> Finding:
-        """As `compare`, from sketches of the replayed states that were taken elsewhere, such as on a GPU."""
+        """As `compare`, from sketches of the replayed states that were computed elsewhere, such as on a GPU."""
         with np.errstate(all="ignore"):
-            gap = _norm(self.decode(claimed) - _as_written(end))
+            written_end = end.astype(np.float32).astype(np.float64)  # rounded as the claimed sketch is
+            gap = _norm(self.decode(claimed) - written_end)
             scale = max(_norm(end - start), self.update_floor * _norm(end))
         return Finding(ratio(gap, scale), self.allowed, "projection")
 
     def rounding(self, elements: int) -> float:
-        """How far an honest sketch of so many numbers may lie from the exact one, relative to the state's norm.
+        """How far an honest sketch of `elements` numbers may lie from the exact one, relative to the state's norm.
 
-        A column adds R = elements / width numbers under random signs, in any order and in binary32. Each running sum is
-        at most about as large as the column's norm, and to round it adds up to u of that, up or down: u·√R together, of
-        which four times is allowed, and four roundings for the sketch as it is written. Sums in binary64, or in blocks,
-        lie far inside.
+        A column adds R = elements / width numbers with random signs, in any order, in binary32. Each running sum is
+        about as large as the column's norm or smaller. Rounding it adds an error of at most u times that, up or down:
+        u·√R together. Four times that is allowed, and four roundings for writing the sketch. Sums in binary64 or in
+        blocks lie far inside.
         """
         return 4 * ROUNDOFF["F32"] * (1 + math.sqrt(-(-elements // self.width)))
 
     def encode(self, sketch: npt.NDArray[np.floating]) -> bytes:
-        """The wire form of a sketch; beyond the range of float32 it is infinite and agrees with nothing."""
+        """The wire form of a sketch; a number beyond the range of float32 becomes infinite and agrees with nothing."""
         assert sketch.shape == (self.width,)
         with np.errstate(all="ignore"):
             return sketch.astype("<f4").tobytes()
@@ -122,10 +122,6 @@ class Projection:
                 total += signs[row : row + len(rows)].astype(np.float64) @ rows
             row += len(rows)
         return total
-
-
-def _as_written(sketch: Sketch) -> Sketch:
-    return sketch.astype(np.float32).astype(np.float64)
 
 
 def _norm(sketch: Sketch) -> float:

@@ -1,7 +1,7 @@
-"""Reach: how far an optimizer can have moved the weights, given its learning rates and nothing else.
+"""Reach: how far an optimizer can move the weights at given learning rates, whatever the gradients are.
 
-A segment that moved further was not produced by the declared recipe. Both bounds are theorems about exact
-arithmetic, widened by the rounding of the weights' own dtype.
+A segment that moved further was not produced by the declared recipe. Both bounds are theorems about exact arithmetic,
+widened by the rounding of the weights' own dtype.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tallystick.tolerances.streams import difference_norm, element_count, norm, 
 from tallystick.tolerances.tolerance import Finding, States, Values, as_state, as_tensor, is_float, roundoff
 
 WEIGHT_ROUNDINGS = 4
-"""Of one step, relative to the weight: of the decay, its product and the sum, with room."""
+"""Roundings in one step, relative to the weight: the decay, its product and the sum, with a margin."""
 MOVE_ROUNDINGS = 16
-"""Of one step's move, besides what its moments remember: of gradient, roots, corrections, quotient and rate."""
+"""Roundings in the move of one step, without those of its moments: gradient, roots, corrections, quotient, rate."""
 
 
 def reach_adamw(
@@ -36,9 +36,8 @@ def reach_adamw(
     """The largest move of one weight, in units of how far AdamW can carry it; at most 1 is allowed.
 
     With decoupled decay λ (Loshchilov & Hutter 2019), |w_S - Π(1 - ηλ)·w_0| ≤ Σ η_i · B_i · Π_{j>i}(1 - η_j
-    λ), where B is the most that |m̂| / (√v̂ + ε) can be. `first_step` is the 1-based number of the segment's
-    first step; without it the bound holds wherever the segment lies. A weight that is not finite never
-    agrees.
+    λ), where B is the largest possible |m̂| / (√v̂ + ε). `first_step` is the 1-based number of the segment's
+    first step; without it the bound holds for any segment. A weight that is not finite never agrees.
     """
     bounds = _direction_bounds(betas, len(learning_rates), first_step)
     decay, move = 1.0, 0.0
@@ -70,7 +69,7 @@ def reach_sgd(
 
     With b_i = μ·b_{i-1} + g_i + λ·w_{i-1} and w_i = w_{i-1} - η_i·b_i, the triangle inequality bounds ‖w_S -
     w_0‖ by the recorded norms of the gradients as they were applied (after clipping). `momentum_norm` is
-    ‖b_0‖. A recorded norm may be a sum in binary32, and falls short as `norm_shortfall` says.
+    ‖b_0‖. A recorded norm may be a binary32 sum that is too small; `norm_shortfall` bounds by how much.
     """
     if len(gradient_norms) != len(learning_rates):
         raise UsageError(f"{len(gradient_norms)} gradient norms for {len(learning_rates)} learning rates")
@@ -86,20 +85,20 @@ def reach_sgd(
 
 
 def norm_shortfall(elements: int) -> float:
-    """How many times larger a norm may be than a sum of so many squares in binary32 says, in any order.
+    """An upper bound on norm ÷ norm computed by a binary32 sum of `elements` squares, in any order.
 
-    A square passes through n roundings on its way into the sum, each of which keeps 1 - u of it, and the root halves
-    the exponent: (1 - u)^(-n / 2). One running sum over 10⁸ equal squares does lose a percent of the norm: from 2²⁴ of
-    them on, the next square is less than half a unit in the sum's last place.
+    A square passes through n roundings on its way into the sum. Each keeps at least 1 - u of it, and the root halves
+    the exponent: (1 - u)^(-n / 2). This loss is real: one running sum over 10⁸ equal squares loses a percent of the
+    norm, because after 2²⁴ of them the next square is less than half a unit in the sum's last place.
     """
     return math.exp(min(-0.5 * (elements + 4) * math.log1p(-ROUNDOFF["F32"]), 700.0))
 
 
 def direction_bound(betas: tuple[float, float], step: int) -> float:
-    """The most that Adam's |m̂| / √v̂ can be at 1-based `step`, over all gradients (Cauchy-Schwarz).
+    """The largest possible |m̂| / √v̂ of Adam at 1-based `step`, over all gradients (Cauchy-Schwarz).
 
-    m = (1 - β₁)·Σ β₁^i·g and v = (1 - β₂)·Σ β₂^i·g², so |m| / √v ≤ (1 - β₁) / √(1 - β₂) · √(Σ (β₁² / β₂)^i),
-    which the two bias corrections multiply by √(1 - β₂^t) / (1 - β₁^t). At step 1 this is 1.
+    m = (1 - β₁)·Σ β₁^i·g and v = (1 - β₂)·Σ β₂^i·g², so |m| / √v ≤ (1 - β₁) / √(1 - β₂) · √(Σ (β₁² / β₂)^i).
+    The two bias corrections multiply this by √(1 - β₂^t) / (1 - β₁^t). At step 1 the bound is 1.
     """
     return float(_direction_bound(betas, np.asarray(step, np.float64)))
 
@@ -116,7 +115,7 @@ def _direction_bound(betas: tuple[float, float], step: npt.NDArray[np.float64]) 
 
 
 def _move_roundings(betas: tuple[float, float], last_step: float) -> float:
-    """The roundings that one step's direction has passed through: three in each remembered step of m, two of √v."""
+    """The roundings behind one step's direction: three for each step that m still remembers, two for √v."""
     first, second = (min(last_step, 1 / (1 - beta)) for beta in betas)
     return MOVE_ROUNDINGS + 3 * first + 2 * second
 
@@ -125,7 +124,7 @@ def _direction_bounds(betas: tuple[float, float], count: int, first_step: int | 
     if first_step is not None:
         return _direction_bound(betas, np.arange(first_step, first_step + count, dtype=np.float64))
     if betas[0] ** 2 >= betas[1] and betas[0] > 0.0:
-        return np.full(count, math.inf)  # momentum outlives the second moment: no bound for every step
+        return np.full(count, math.inf)  # the momentum decays more slowly than √v: no bound holds for every step
     settled = 40.0 / min(1 - betas[0], 1 - betas[1])  # by then every power is below e⁻⁴⁰
     steps = np.unique(np.rint(np.geomspace(1.0, settled, 4096)))
     return np.full(count, float(_direction_bound(betas, steps).max()) * (1 + 1e-3))

@@ -1,12 +1,12 @@
-"""Tolerances by name: our own, loaded when they are asked for, and those of other distributions.
+"""Tolerances by name: those of this package, loaded on first use, and those of other distributions.
 
-A distribution offers one by an entry point, which names a class or function without arguments:
+A distribution offers one by an entry point that names a class or a function without arguments:
 
     [project.entry-points."tallystick.tolerances"]
     mine = "my_package.mine:Mine"
 
-Only a verifier's policy names a tolerance. What comes from outside may fail in any way; then nothing was compared, and
-that is never agreement.
+Only a verifier's policy names a tolerance. A tolerance of another distribution may fail in any way. Then nothing was
+compared, and this never counts as agreement.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TEXT_MAX: Final = 200
 
 
 def tolerance_names() -> tuple[str, ...]:
-    """Every name that a policy may give here, in order; nothing is loaded."""
+    """Every name that a policy may give, sorted; no tolerance is loaded."""
     return tuple(sorted({*HOMES, *(point.name for point in entry_points(group=GROUP))}))
 
 
@@ -45,17 +45,17 @@ def require_tolerance(name: str) -> None:
 
 @dataclass(frozen=True)
 class NamedTolerance:
-    """A tolerance under the name by which a policy asks for it."""
+    """A tolerance with the name that a policy gives it."""
 
     name: str
     tolerance: Tolerance
 
     @classmethod
     def load(cls, name: str) -> NamedTolerance:
-        """The tolerance of that name; ours come before those of others.
+        """The tolerance of that name; those of this package take precedence.
 
         Raises:
-            UsageError: there is none, or there are two.
+            UsageError: no tolerance has this name, or more than one has.
             UnavailableError: it cannot be loaded.
         """
         require_tolerance(name)
@@ -65,9 +65,9 @@ class NamedTolerance:
         return cls(name, _answer(name, lambda: _offered(name)[0].load()()))
 
     def compare(self, claimed: States, replayed: ReplayedState) -> Finding:
-        """How far a claimed state lies from the replayed one; both are those of the verifier's own files and replay.
+        """How far a claimed state lies from the replayed one; the verifier has read or computed both itself.
 
-        Raises `UnavailableError` where the tolerance fails, or gives what is no finding.
+        Raises `UnavailableError` if the tolerance fails or returns no valid finding.
         """
         found = _answer(self.name, lambda: self.tolerance.compare(self.tolerance.summarize(claimed), replayed))
         if not isinstance(found, Finding) or found.advisory or not _is_judged(found):
@@ -80,7 +80,7 @@ def _offered(name: str) -> list[EntryPoint]:
 
 
 def _answer(name: str, ask: Callable[[], Any]) -> Any:
-    """What a tolerance answers; raises `UnavailableError` for whatever it raises, for it may be anybody's code."""
+    """Call a tolerance. It may be third-party code, so any exception of it becomes `UnavailableError`."""
     try:
         return ask()
     except Exception as error:  # noqa: BLE001
@@ -88,7 +88,7 @@ def _answer(name: str, ask: Callable[[], Any]) -> Any:
 
 
 def _is_judged(found: Finding) -> bool:
-    """Whether distance and allowance are numbers from 0; without end may be the distance alone."""
+    """Whether distance and allowed distance are numbers from 0; only the distance may be infinite."""
     numbers = [found.distance, found.allowed]
-    is_numeric = all(isinstance(each, int | float) and not isinstance(each, bool) for each in numbers)
+    is_numeric = all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers)
     return is_numeric and found.distance >= 0 and 0 <= found.allowed < float("inf")

@@ -1,8 +1,8 @@
 """The update-relative residual: an opened state against its replay, in units of what the segment changed.
 
-u = ‖w' - w‖ / ‖Δ‖, with w' claimed, w replayed and Δ the replayed update. An absolute distance passes any
-forger who moves in infinitesimal steps (Fang et al., EuroS&P 2023); measured against its own update, such a
-step is wrong by 100 %. Limits are calibrated per optimizer, dtype, window and hardware pair.
+u = ‖w' - w‖ / ‖Δ‖, with w' claimed, w replayed and Δ the replayed update. An absolute distance accepts a forger who
+moves in infinitesimal steps (Fang et al., EuroS&P 2023). Relative to its own update, such a step is wrong by 100 %.
+Limits are calibrated per optimizer, dtype, window and hardware pair.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tallystick.tolerances.tolerance import Finding, ReplayedState, States, as_s
 
 @dataclass(frozen=True)
 class ResidualLimits:
-    """What honest drift may amount to; the first four come from a calibration.
+    """The largest drift allowed; the first four limits come from a calibration.
 
-    `overall` and `worst_tensor` are in units of the update, `mismatch_share` is the share of weights whose
-    float16 bucket differs, `element` the largest single difference in units of the learning rate.
-    `update_floor` is the least update, as a share of the weights' norm, that a residual says anything about.
-    `stretch` bounds how much longer or shorter the claimed update is along the replayed one.
+    `overall` and `worst_tensor` are in units of the update. `mismatch_share` is the share of weights whose float16
+    bucket differs. `element` is the largest single difference in units of the learning rate. `update_floor` is the
+    smallest update, as a share of the weights' norm, at which a residual is meaningful. `stretch` bounds how much
+    longer or shorter the claimed update is along the replayed one. `bias` is in standard errors and only advises.
     """
 
     overall: float
@@ -42,17 +42,16 @@ class ResidualLimits:
 class Residual:
     """The comparison of opened weights with replayed ones under `limits`.
 
-    Give it the weights; the optimizer's moments, where wanted, by a second call with limits of their own.
-    Tensors without an axis (step counters) take part per tensor and not in the overall norm. Whole numbers
-    must be equal.
+    Pass only the weights. The optimizer's moments need limits of their own, in a second comparison. Tensors of one
+    element (step counters) are judged per tensor but left out of the overall norm. Integer tensors must be equal.
     """
 
     limits: ResidualLimits
 
     def compare(self, claimed: States, replayed: ReplayedState, learning_rate: float) -> tuple[Finding, ...]:
-        """The findings, of which every one has to agree; `learning_rate` is the largest of the segment.
+        """The findings; all of them must agree. `learning_rate` is the largest of the segment.
 
-        Where names, shapes or dtypes differ there is the single finding `tensors`, counting them.
+        If names, shapes or dtypes differ, the single finding `tensors` counts these tensors.
         """
         states = tuple(map(as_state, (claimed, replayed.start, replayed.end)))
         unlike = _unlike(*states)
@@ -64,8 +63,8 @@ class Residual:
     def advise(self, claimed: States, replayed: ReplayedState) -> Finding:
         """The bias of the residual in its most biased tensor, in standard errors: advice, never a verdict.
 
-        An edit aligned over many elements shows here long before it shows in a norm; so does correlated
-        honest drift, which is why a person has to look.
+        A small edit in one direction over many elements shows here long before it shows in a norm. Correlated honest
+        drift shows here too, so a person has to look.
         """
         states = tuple(map(as_state, (claimed, replayed.start, replayed.end)))
         drifts = [] if _unlike(*states) else _measure(*states)
@@ -110,12 +109,10 @@ def _measure(
 
 
 def _unlike(*states: Mapping[str, Tensor]) -> list[str]:
+    """The tensors that some state lacks, or holds with another dtype or shape."""
     names = sorted({name for state in states for name in state})
-    return [name for name in names if len({_kind(state.get(name)) for state in states}) > 1]
-
-
-def _kind(tensor: Tensor | None) -> tuple[str, tuple[int, ...]] | None:
-    return (tensor.dtype, tensor.shape) if tensor else None
+    kinds = [{name: (tensor.dtype, tensor.shape) for name, tensor in state.items()} for state in states]
+    return [name for name in names if len({kind.get(name) for kind in kinds}) > 1]
 
 
 def _worst(name: str, distances: Iterable[tuple[float, str]], allowed: float) -> Finding:

@@ -1,7 +1,7 @@
-"""Screens: what neighbouring anchors show without a replay.
+"""Screens: checks of neighbouring anchors that need no replay.
 
-A screen that disagrees names an anchor to look at; one that agrees proves nothing. `second_moment_floor` is a
-property of the optimizer itself, the profile and the cosine are calibrated habits of honest runs.
+A screen that disagrees names an anchor to examine; one that agrees proves nothing. `second_moment_floor` is a property
+of the optimizer itself. The limits of the profile and the cosine are calibrated on honest runs.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def second_moment_floor(
     *,
     where: str = "",
 ) -> Finding:
-    """Adam's second moment forgets no faster than v' ≥ β₂^S · v, since v' = β₂·v + (1 - β₂)·g².
+    """How far Adam's second moment v' after S steps falls below β₂^S · v.
 
-    The distance is the largest relative shortfall below β₂^S · v, the rounding of S steps in the moments' own
-    dtype is allowed. A negative moment or one that is not finite never agrees; an optimizer reset between two
-    anchors falls short by 1.
+    It cannot fall below, since v' = β₂·v + (1 - β₂)·g² in every step. The distance is the largest relative shortfall.
+    The rounding of S steps in the moments' own dtype is allowed. A moment that is negative or not finite never agrees.
+    An optimizer reset between two anchors falls short by up to 1.
     """
     shortfall, pair = 0.0, (as_tensor(before), as_tensor(after))
     for old, new in side_by_side(*pair):
@@ -48,8 +48,8 @@ def second_moment_floor(
 def update_profile(norms: Sequence[float], allowed: float = 8.0) -> Finding:
     """The segment whose update per unit of learning rate stands out most, in robust standard deviations.
 
-    Judged on logarithms: |log norm - median| / (1.4826 · MAD). A norm that is zero, negative or not finite
-    stands out without limit. `where` is the index into `norms`.
+    The distance is |log norm - median| / (1.4826 · MAD) over the logarithms of `norms`. It is infinite for a norm that
+    is zero, negative or not finite. `where` is the index into `norms`.
     """
     values = np.asarray(norms, np.float64)
     usable = np.isfinite(values) & (values > 0)
@@ -64,8 +64,8 @@ def update_profile(norms: Sequence[float], allowed: float = 8.0) -> Finding:
 def moment_cosine(before: Values, after: Values, moment: Values, *, allowed: float = 1.0, where: str = "") -> Finding:
     """How far the update points away from the descent direction of the first moment: 1 + cos(Δw, m).
 
-    0 is straight down the moment, 1 at a right angle to it, 2 straight up. Meant for segments that are short
-    beside 1 / (1 - β₁) steps. Without a direction on either side the distance is NaN and never agrees.
+    0 is straight down the moment, 1 at a right angle to it, 2 straight up. It suits segments much shorter than
+    1 / (1 - β₁) steps. If the update or the moment is zero, the distance is NaN and never agrees.
     """
     along = update = size = 0.0
     for start, end, direction in side_by_side(*map(as_tensor, (before, after, moment))):
@@ -78,6 +78,7 @@ def moment_cosine(before: Values, after: Values, moment: Values, *, allowed: flo
 
 
 def _robust_gaps(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Distances from the median in robust standard deviations."""
     gaps = np.abs(values - np.median(values))
     spread = MAD_TO_SIGMA * float(np.median(gaps))
     if spread == 0.0:

@@ -17,14 +17,14 @@ PIECE = 1 << 18
 
 
 def pieces(tensor: Tensor, piece: int = PIECE) -> Iterator[npt.NDArray[np.float64]]:
-    """The elements in row-major order as float64, at most `piece` at a time; every dtype widens exactly."""
+    """The elements in row-major order as float64, at most `piece` at a time; the conversion is always exact."""
     for values in narrow_pieces(tensor, piece):
         with np.errstate(invalid="ignore"):  # a signalling NaN stays a NaN
             yield values.astype(np.float64)
 
 
 def narrow_pieces(tensor: Tensor, piece: int = PIECE) -> Iterator[npt.NDArray[Any]]:
-    """As `pieces`, in the narrowest type that NumPy computes with: 16-bit floats become float32, others stay."""
+    """As `pieces`, but in the narrowest type that NumPy computes with: 16-bit floats become float32, others stay."""
     flat = tensor.array().reshape(-1)
     for start in range(0, flat.size, piece):
         yield Tensor.of(flat[start : start + piece], tensor.dtype).values()
@@ -36,7 +36,7 @@ def element_count(tensors: Iterable[Tensor]) -> int:
 
 
 def not_finite(state: Mapping[str, Tensor]) -> list[str]:
-    """The weights and what an optimizer keeps of them that hold NaN or ∞; a buffer may: masks are made of −∞."""
+    """The names of weights and optimizer slots that hold NaN or ∞. Buffers are skipped: a mask may hold −∞."""
     learned = (name for name in state if name.startswith(("weights.", "optimizer.")) and is_float(state[name]))
     return [name for name in learned if not all(np.isfinite(values).all() for values in narrow_pieces(state[name]))]
 
@@ -47,7 +47,7 @@ def norm(tensors: Iterable[Tensor]) -> float:
 
 
 def difference_norm(left: Sequence[Tensor], right: Sequence[Tensor]) -> float:
-    """The Euclidean norm of `left - right`; raises `MalformedError` for unlike shapes."""
+    """The Euclidean norm of `left - right`; raises `MalformedError` if counts or shapes differ."""
     if len(left) != len(right):
         raise MalformedError(f"{len(left)} tensors beside {len(right)}")
     pairs = zip(left, right, strict=True)
@@ -55,7 +55,7 @@ def difference_norm(left: Sequence[Tensor], right: Sequence[Tensor]) -> float:
 
 
 def side_by_side(*tensors: Tensor, piece: int = PIECE) -> Iterator[tuple[npt.NDArray[np.float64], ...]]:
-    """Tensors of one shape, read in step; raises `MalformedError` where the shapes differ."""
+    """Matching pieces of tensors of one shape; raises `MalformedError` if the shapes differ."""
     shapes = [tensor.shape for tensor in tensors]
     if any(shape != shapes[0] for shape in shapes):
         raise MalformedError(f"tensors of unlike shapes {', '.join(str(list(shape)) for shape in shapes)}")
@@ -69,7 +69,7 @@ def square_sum(values: npt.NDArray[np.float64]) -> float:
 
 
 def ratio(part: float, whole: float) -> float:
-    """`part / whole`, where nothing over nothing is 0, and something over nothing infinite."""
+    """`part / whole`, with 0 / 0 = 0 and x / 0 = ∞; NaN stays NaN."""
     if whole == 0.0:
         return math.nan if math.isnan(part) else math.inf if part else 0.0
     return part / whole

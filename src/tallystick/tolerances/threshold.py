@@ -1,8 +1,8 @@
 """Calibrated thresholds: how far honest operators lie from the exact result, as percentiles over their elements.
 
-The unit is the *share*: |claimed − reference| ÷ the operator's deterministic bound at that element, so that one
-profile fits inputs of any magnitude. Both are computed from the claimed inputs, which is why errors do not add up from
-one operator to the next. (NAO, "empirical percentile profiles", with the exact reference in place of a second device.)
+The unit is the *share*: |claimed − reference| ÷ the operator's deterministic bound at that element. So one profile fits
+inputs of any magnitude. Reference and bound are computed from the claimed inputs, so errors do not add up from one
+operator to the next. (NAO, "empirical percentile profiles", with the exact reference in place of a second device.)
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tallystick.tolerances.tolerance import Finding
 
 QUANTILES: Final = (0.5, 0.9, 0.99, 1.0)
 SUPPORT: Final = (32, 128, 1024, 1)
-"""The number of elements from which a percentile says more than chance; the maximum always counts."""
+"""The fewest elements at which each percentile is judged, below which chance dominates; the maximum always is."""
 SAFETY: Final = 3.0
-"""How many times the largest share seen on any calibrated stack is still allowed."""
+"""The allowed share is this many times the largest share seen on any calibrated stack."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -30,8 +30,9 @@ Floats = npt.NDArray[np.float64]
 class Errors:
     """The error of one operator's output: percentiles at `QUANTILES`, and |mean share| as a measure of bias.
 
-    `absolute` is in the operator's unit, `relative` in parts of the reference and `ulp` in units in the last place of
-    the output's dtype, both 0 where the reference is 0. `undetermined` elements have no finite bound and are left out.
+    `absolute` is in the operator's unit, `relative` is a fraction of the reference, and `ulp` counts units in the last
+    place of the output's dtype; the latter two are 0 where the reference is 0. `undetermined` is the number of elements
+    without a finite bound, which are left out.
     """
 
     share: tuple[float, ...]
@@ -44,18 +45,18 @@ class Errors:
 
     @classmethod
     def of(cls, row: npt.ArrayLike) -> Errors:
-        """The errors that `row` gave as numbers."""
+        """The inverse of `row`, from 19 numbers."""
         numbers = np.asarray(row, np.float64).tolist()
         share, absolute, relative, ulp = (tuple(numbers[start : start + 4]) for start in (0, 4, 8, 12))
         return cls(share, absolute, relative, ulp, numbers[16], int(numbers[17]), int(numbers[18]))
 
     def row(self) -> Floats:
-        """All figures in one F64[19]: the largest of several errors are the maxima of their rows."""
+        """All figures as F64[19], so that the element-wise maximum of rows joins errors."""
         figures = (*self.share, *self.absolute, *self.relative, *self.ulp)
         return np.array([*figures, self.bias, self.elements, self.undetermined], np.float64)
 
     def joined(self, other: Errors) -> Errors:
-        """The larger of both in every respect."""
+        """The element-wise larger of both."""
         return Errors.of(np.maximum(self.row(), other.row()))
 
 
@@ -65,7 +66,7 @@ NO_ERRORS: Final = Errors((0.0,) * 4, (0.0,) * 4, (0.0,) * 4, (0.0,) * 4, 0.0, 0
 def errors_of(claimed: Floats, reference: Floats, radius: Floats, unit_roundoff: float) -> Errors:
     """The errors of a claimed output; the three arrays have one shape, `unit_roundoff` is that of the output's dtype.
 
-    Where the reference is not finite the claim has to be the same: otherwise its share is infinite.
+    Where the reference is not finite, the claim must be the same value; otherwise its share is infinite.
     """
     claimed, reference, radius = (np.asarray(a, np.float64).ravel() for a in (claimed, reference, radius))
     determined = np.isfinite(radius)
@@ -87,10 +88,10 @@ def errors_of(claimed: Floats, reference: Floats, radius: Floats, unit_roundoff:
 
 
 def rounding_errors(reference: Floats, radius: Floats, unit_roundoff: float) -> Errors:
-    """The errors of an output that is exact but for its own rounding: at most u |reference|, in no direction.
+    """The errors of an output that is exact except for its final rounding: at most u |reference|, without bias.
 
-    Few elements may by chance be rounded less than that on every stack, and more on the next: calibrated errors are
-    joined with these.
+    Calibrated errors are joined with these. With few elements, every calibrated stack may by chance round by less, and
+    the next stack by more.
     """
     distance = np.minimum(unit_roundoff * np.abs(reference), radius)
     moved = np.where(np.isfinite(reference), reference + np.where(np.isfinite(distance), distance, 0.0), reference)
@@ -98,7 +99,7 @@ def rounding_errors(reference: Floats, radius: Floats, unit_roundoff: float) -> 
 
 
 def percentiles(values: Floats) -> tuple[float, ...]:
-    """The values at `QUANTILES`, each one that occurs; zeros for no values, infinite where a value is NaN."""
+    """The values at `QUANTILES`, taken from `values` without interpolation; zeros if empty. NaN counts as infinite."""
     if not values.size:
         return (0.0,) * len(QUANTILES)
     ordered = np.sort(np.where(np.isnan(values), np.inf, values))
@@ -107,7 +108,7 @@ def percentiles(values: Floats) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Threshold:
-    """A tolerance by calibration: every percentile within `safety` times the calibrated one, and never over the bound.
+    """A calibrated tolerance: every percentile is at most `safety` times the calibrated one, and within the bound.
 
     Its false-reject rate is measured by leaving one stack out (docs/calibration.md).
     """
@@ -120,7 +121,7 @@ class Threshold:
         return tuple(min(1.0, self.safety * share) for share in self.calibrated.share)
 
     def judge(self, errors: Errors) -> Finding:
-        """The worst percentile as a multiple of what is allowed there."""
+        """The worst percentile, or the bias, as a multiple of its allowed value; at most 1 agrees."""
         pairs = zip(QUANTILES, SUPPORT, errors.share, self.allowed(), strict=True)
         ratios = {
             f"{q:.0%} of elements": _ratio(s, a) for q, support, s, a in pairs if max(errors.elements, 1) >= support
@@ -131,17 +132,17 @@ class Threshold:
         return Finding(ratios[where], 1.0, "threshold", where)
 
     def bias_allowed(self, elements: int) -> float:
-        """The largest |mean share|: unbiased shares have a mean of their size ÷ √n, at times six times that."""
+        """The largest |mean share| allowed. The mean of n unbiased shares may reach 6 · size ÷ √n."""
         chance = 6.0 * self.calibrated.share[1] / math.sqrt(elements)
         return self.safety * self.calibrated.bias + chance
 
 
 def join(errors: Iterable[Errors]) -> Errors:
-    """The largest errors of all."""
-    found = NO_ERRORS
+    """The element-wise largest of all `errors`; zeros without any."""
+    largest = NO_ERRORS
     for one in errors:
-        found = found.joined(one)
-    return found
+        largest = largest.joined(one)
+    return largest
 
 
 def _shares(claimed: Floats, reference: Floats, radius: Floats) -> Floats:
@@ -162,7 +163,7 @@ def _last_place(size: Floats, unit_roundoff: float) -> Floats:
     return np.asarray(np.ldexp(2.0 * unit_roundoff, np.clip(exponent, -1000, 1000)), np.float64)
 
 
-def _ratio(found: float, allowed: float) -> float:
-    if found == 0.0:
+def _ratio(measured: float, allowed: float) -> float:
+    if measured == 0.0:
         return 0.0
-    return found / allowed if allowed > 0.0 else math.inf
+    return measured / allowed if allowed > 0.0 else math.inf

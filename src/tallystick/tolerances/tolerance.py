@@ -1,4 +1,4 @@
-"""The plug point: what is recorded about a tensor or a state, and when a replay agrees with it."""
+"""The interface of tolerances: what is recorded about a state, and when a replay agrees with it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ FLOAT_DTYPES = frozenset({"F16", "BF16", "F32", "F64"})
 
 @dataclass(frozen=True)
 class Finding:
-    """What one comparison showed: the distance found and the distance allowed, in the same unit.
+    """The result of one comparison: the measured distance and the allowed distance, in the same unit.
 
-    `name` says which check it was, `where` the tensor, element or step with the largest distance, `detail`
-    what a person should know besides. An `advisory` finding is shown and decides nothing.
+    `name` names the check, `where` the tensor, element or step with the largest distance. `detail` is further text for
+    a person. An `advisory` finding is shown and decides nothing.
     """
 
     distance: float
@@ -40,7 +40,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Replayed:
-    """One operator as the verifier ran it; `error` bounds every IEEE-754 evaluation order."""
+    """One operator as the verifier ran it; `error` bounds the rounding of every IEEE-754 evaluation order."""
 
     inputs: tuple[Array, ...]
     output: Array
@@ -49,30 +49,30 @@ class Replayed:
 
 @dataclass(frozen=True)
 class ReplayedState:
-    """One segment as the verifier ran it: the state it started from and the state it arrived at."""
+    """One segment as the verifier ran it: the states before and after."""
 
     start: States
     end: States
 
 
 class Tolerance(Protocol):
-    """What is recorded about a state, and when a replay agrees with it.
+    """How a state is summarized, and when a replay agrees with the summary.
 
-    An audit has both states: it summarizes the claimed one itself and compares, so that a summary of the prover's
-    decides nothing. A tolerance is chosen by name (`registry`), by the verifier's policy alone.
+    An audit has both states. It summarizes the claimed state itself and compares, so a summary written by the prover
+    decides nothing. Only the verifier's policy chooses a tolerance, by name (`registry`).
     """
 
     def summarize(self, value: States, /) -> bytes:
-        """The bytes that stand for a state."""
+        """The bytes that represent a state."""
         ...
 
     def compare(self, claimed: bytes, replayed: ReplayedState, /) -> Finding:
-        """How far the replay lies from the summary; raises `MalformedError` for bytes that are none."""
+        """How far the replay lies from the summary; raises `MalformedError` if the bytes are no summary."""
         ...
 
 
 def as_tensor(values: Values) -> Tensor:
-    """A tensor, or an array seen as one."""
+    """`values` as a tensor; an array is wrapped."""
     return values if isinstance(values, Tensor) else Tensor.of(values)
 
 
@@ -84,20 +84,20 @@ def as_state(value: Values | States) -> dict[str, Tensor]:
 
 
 def outcome(replayed: Replayed | ReplayedState) -> Values | States:
-    """What the verifier arrived at: an operator's output, or the end of a segment."""
+    """The result of a replay: an operator's output, or the end of a segment."""
     return replayed.end if isinstance(replayed, ReplayedState) else replayed.output
 
 
 def origin(replayed: Replayed | ReplayedState) -> Values | States:
-    """What the verifier started from: an operator's first input, or the start of a segment."""
+    """The start of a replay: an operator's first input, or the start of a segment."""
     return replayed.start if isinstance(replayed, ReplayedState) else replayed.inputs[0]
 
 
 def roundoff(*tensors: Tensor) -> float:
-    """The coarsest unit roundoff among the tensors, and that of binary32 at least."""
+    """The largest unit roundoff among the tensors' dtypes, but at least that of binary32."""
     return max((ROUNDOFF["F32"], *(ROUNDOFF.get(tensor.dtype, 0.0) for tensor in tensors)))
 
 
 def is_float(tensor: Tensor) -> bool:
-    """Whether the elements are floating-point numbers that arithmetic is done on (8-bit floats are bytes)."""
+    """Whether the dtype is F16, BF16, F32 or F64; 8-bit floats count as bytes."""
     return tensor.dtype in FLOAT_DTYPES

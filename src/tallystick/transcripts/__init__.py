@@ -1,1 +1,1 @@
-"""Specs, environments, records, their order, and the claim over them."""
+"""Formats: specs, environments, records and their order, claims, receipts and openings."""

@@ -1,6 +1,6 @@
-"""A budget: what the errors of a whole opening of one graph may add up to, as measured on honest stacks.
+"""A budget: limits on the accumulated errors of a whole opening of one graph, as measured on honest stacks.
 
-A verifier brings it; a prover never can. `judging.budget` defines the statistics and compares with these limits.
+It comes from the verifier, never from a prover. `judging.budget` defines the statistics and compares with these limits.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ OutputName = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class Budget(Document):
-    """The limits for openings of `graph`; `path` holds for results that `paths` does not name.
+    """The limits for openings of `graph`; `path` applies to results that `paths` does not name.
 
-    They are `safety` times the largest that `runs` honest runs showed, on `stacks` of `machines`.
+    They are `safety` times the largest values in `runs` honest runs, on `stacks` of `machines`.
     """
 
     budget: Literal["opening"] = "opening"
@@ -37,5 +37,5 @@ class Budget(Document):
 
 
 def budget_for(budgets: Iterable[Budget], graph: Digest) -> Budget | None:
-    """The first budget that was measured on `graph`; limits of one graph say nothing about another."""
+    """The first budget that was measured on `graph`, or None; limits of one graph do not apply to another."""
     return next((budget for budget in budgets if budget.graph == graph), None)

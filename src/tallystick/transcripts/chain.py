@@ -1,6 +1,6 @@
 """The order of a transcript: which record may follow which.
 
-The rules are data-free and need no model: a verifier runs them over every record of a run.
+The rules need neither data nor a model. A verifier applies them to every record of a run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from tallystick.transcripts.summary import StateSummary
 
 @dataclass(frozen=True)
 class Chain:
-    """Where a transcript stands after the records seen so far."""
+    """The state of a transcript after the records read so far.
+
+    `state` is the last step, `anchored` the step of the last anchor; both are -1 before the first.
+    """
 
     spec: Spec
     opened: bool = False
@@ -25,7 +28,7 @@ class Chain:
     summary: StateSummary | None = None
 
     def follow(self, record: Record) -> Chain:
-        """The chain one record further; raises `ProofError` naming the step that does not fit."""
+        """The chain after one more record; raises `ProofError` naming the step that does not fit."""
         if isinstance(record, HeaderRecord):
             return self._header(record)
         if not self.opened:
@@ -60,7 +63,8 @@ class Chain:
     def _anchor(self, record: AnchorRecord) -> Chain:
         if record.index != self.state:
             raise ProofError(f"anchor {record.index} stands after step {self.state}")
-        if not (self.awaits_anchor or self._may_end_early()):
+        may_end_here = self.spec.recipe is None and self.anchored < self.state  # a custom loop may end at any step
+        if not (self.awaits_anchor or may_end_here):
             raise ProofError(f"anchor {record.index} is not one the spec asks for")
         summary = record.summary if self.summary is None else self.summary
         return replace(self, anchored=self.state, awaits_anchor=False, summary=summary)
@@ -89,6 +93,3 @@ class Chain:
 
     def _last(self) -> int | None:
         return self.spec.recipe.training.steps if self.spec.recipe is not None else None
-
-    def _may_end_early(self) -> bool:
-        return self.spec.recipe is None and self.anchored < self.state

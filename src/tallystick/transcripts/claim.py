@@ -1,4 +1,4 @@
-"""The claim: this spec, in this environment, gave this transcript. It is bytes with one digest."""
+"""The claim that a spec, run in an environment, gave a transcript. Its canonical bytes have one digest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Log(Document):
 
 
 class Claim(Document):
-    """What a prover signs and publishes; a signature and a log entry come on top of these bytes."""
+    """What a prover signs and publishes; the signature and the log entry are over these bytes."""
 
     claim: Literal["training"] = "training"
     version: Literal[1] = 1
@@ -29,9 +29,9 @@ class Claim(Document):
     trace: Log
     final_state: DigestText
     no_graph: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
-    """Why the step graph in the spec is not what the loop did, where the recorder noticed; left out otherwise."""
+    """Why the recorder withdrew the step graph of the spec; left out if it did not."""
 
     @property
     def identity(self) -> Digest:
-        """The digest by which everybody names this claim."""
+        """The digest that identifies this claim."""
         return self.digest_as("claim")

@@ -1,4 +1,4 @@
-"""The data of a run under one root: the source, the tokenizer and the tokens, bound together."""
+"""The data of a run under one root: the source, the tokenizer and the tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RECORDS_OF: Final = {"text": "text", "jsonl": "jsonl", "digits": "arrays"}
 
 @dataclass(frozen=True)
 class RecordCommit:
-    """How many records of which kind stand under which RFC 6962 root."""
+    """The kind and the number of records, and the RFC 6962 root over them."""
 
     kind: str
     count: int
@@ -29,16 +29,16 @@ class RecordCommit:
 
     @property
     def digest(self) -> Digest:
-        """The one name of the ordered records."""
+        """The digest that identifies the ordered records."""
         return digest("dataset", encode(self.to_json()))
 
     def to_json(self) -> Json:
-        """The object as JSON values."""
+        """The fields as JSON values."""
         return {"count": self.count, "kind": self.kind, "root": self.root.hex()}
 
     @classmethod
     def from_json(cls, value: Json, what: str = "records") -> RecordCommit:
-        """Read a commitment; raises `MalformedError`."""
+        """Read what `to_json` gives; raises `MalformedError` naming the field under `what`."""
         parts = fields(value, ("count", "kind", "root"), what)
         kind = text(parts["kind"], f"{what}.kind")
         if kind not in RECORD_KINDS:
@@ -48,7 +48,7 @@ class RecordCommit:
 
 @dataclass(frozen=True)
 class TokensCommit:
-    """How many tokens of which vocabulary stand under which root over ordered 1 MiB chunks."""
+    """The number of tokens, the size of the vocabulary, and the RFC 6962 root over ordered chunks of 1 MiB."""
 
     count: int
     vocabulary: int
@@ -56,11 +56,11 @@ class TokensCommit:
 
     @property
     def digest(self) -> Digest:
-        """The one name of the tokens."""
+        """The digest that identifies the tokens."""
         return digest("tokens", encode(self.to_json()))
 
     def to_json(self) -> Json:
-        """The object as JSON values."""
+        """The fields as JSON values."""
         return {
             "chunk_bytes": CHUNK_BYTES,
             "count": self.count,
@@ -70,7 +70,7 @@ class TokensCommit:
 
     @classmethod
     def from_json(cls, value: Json, what: str = "tokens") -> TokensCommit:
-        """Read a commitment; raises `MalformedError`."""
+        """Read what `to_json` gives; raises `MalformedError` naming the field under `what`."""
         parts = fields(value, ("chunk_bytes", "count", "root", "vocabulary"), what)
         integer(parts["chunk_bytes"], f"{what}.chunk_bytes", CHUNK_BYTES, CHUNK_BYTES)
         vocabulary = integer(parts["vocabulary"], f"{what}.vocabulary", 1, VOCABULARY_MAX)
@@ -79,7 +79,7 @@ class TokensCommit:
 
 @dataclass(frozen=True)
 class DatasetCommitment:
-    """What the data of a run is committed to by; the digits have neither tokenizer nor tokens."""
+    """The commitment to the data of a run; the digits have neither tokenizer nor tokens."""
 
     kind: DatasetKind
     source: RecordCommit
@@ -88,16 +88,16 @@ class DatasetCommitment:
 
     @property
     def root(self) -> Digest:
-        """The data root: the one name that keys the order of batches and stands in every record."""
+        """The data root: it is the key of the batch order, and is in every record."""
         return digest("dataset", encode(self.to_json()))
 
     @property
     def count(self) -> int:
-        """The number of tokens, or of examples where there are no tokens."""
+        """The number of tokens, or of examples if there are no tokens."""
         return self.source.count if self.tokens is None else self.tokens.count
 
     def to_json(self) -> Json:
-        """The object as JSON values; what does not apply is absent."""
+        """The fields as JSON values; fields that do not apply are left out."""
         value: dict[str, Json] = {"kind": self.kind, "source": self.source.to_json(), "version": 1}
         if self.tokenizer is not None and self.tokens is not None:
             value |= {"tokenizer": self.tokenizer, "tokens": self.tokens.to_json()}

@@ -1,6 +1,6 @@
-"""The stack a run was computed on, and what makes two stacks differ in their last bits.
+"""The stack on which a run was computed, with everything that can change the last bits of a result.
 
-A value that could not be determined is the string "unknown"; an empty list or table is known to be empty.
+A value that could not be determined is the string "unknown". An empty list or table means: known to be empty.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Unknown = Literal["unknown"]
 
 
 class Environment(Document):
-    """Software and hardware of a run. Nothing here names a person, a host or a path."""
+    """The software and hardware of a run. No field names a person, a host or a path."""
 
     version: Literal[1] = 1
     python: str
@@ -32,7 +32,7 @@ class Environment(Document):
     packages: dict[str, str] | Unknown
 
     def stack(self) -> dict[str, str]:
-        """The part that decides the bits of a result: compute libraries, processor, threads and switches."""
+        """The fields that decide the bits of a result: compute libraries, processor, threads and switches."""
         fields = {
             name: str(getattr(self, name))
             for name in ("machine", "cpu", "capability", "torch", "threads", "device", "cuda", "cudnn")
@@ -47,7 +47,7 @@ class Environment(Document):
         return self.packages.get(name, "unknown") if isinstance(self.packages, dict) else "unknown"
 
     def differences(self, other: Environment) -> tuple[str, ...]:
-        """Every entry of the two stacks that is not the same, as `name: ours / theirs`."""
+        """Every entry of the two stacks that differs or is unknown, as `name: ours / theirs`."""
         ours, theirs = self.stack(), other.stack()
         return tuple(
             f"{name}: {ours.get(name, 'not set')} / {theirs.get(name, 'not set')}"

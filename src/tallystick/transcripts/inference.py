@@ -1,4 +1,4 @@
-"""The claim over calls of a model: this graph with these weights turned those inputs into those outputs."""
+"""The claim over calls of a model: a graph with these weights gave these outputs for these inputs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class InferenceClaim(Document):
 
     @property
     def identity(self) -> Digest:
-        """The digest by which everybody names this claim."""
+        """The digest that identifies this claim."""
         return self.digest_as("claim")
 
 
 def call_file(index: int, part: Literal["inputs", "outputs"]) -> str:
-    """The path inside an inference directory of what went into call `index`, or of what came out."""
+    """The path of the inputs or outputs of call `index` inside an inference directory."""
     return f"calls/{index:08d}.{part}.safetensors"

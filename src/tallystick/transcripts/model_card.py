@@ -1,4 +1,4 @@
-"""What a served model is, whatever serves it: architecture, weights, tokenizer, template and precision by digest."""
+"""The identity of a model, independent of the server: architecture, weights, tokenizer, template and precision."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ Dtype = Literal["F32", "BF16", "F16"]
 
 
 def named_root(name: str) -> Digest:
-    """What stands for a model root where nobody has the model, only its name."""
+    """The model root used if only the name of a model is known."""
     return digest("model", encode({"name": name}))
 
 
 class ModelCard(Document):
     """A language model by its content; `identity` is the model root that receipts name.
 
-    `config` is the digest, as a blob, of the canonical JSON of the configuration; `weights` a state digest;
-    `tokenizer` and `template` digests, as blobs, of the files. `quantization` says what is done to the weights before
-    they are used. `layers` counts the blocks, `width` the elements of a hidden state.
+    `config` is the blob digest of the configuration in canonical JSON. `weights` is a state digest. `tokenizer` and
+    `template` are the blob digests of the files. `quantization` describes what is done to the weights before use.
+    `layers` is the number of blocks, `width` the number of elements of a hidden state.
     """
 
     model: Literal[1] = 1

@@ -1,9 +1,9 @@
-"""An opening: the operators of one step, or of one call, under a root that hangs below its record.
+"""An opening: the operators of one step or call of a run, under one root.
 
     opening.json       which record of which claim is opened, and the root over the operators
     operators.jsonl    one operator record per node, in the order of the graph
     graph.json         the graph that ran, and its constants beside it
-    tensors/           the values by their digest, as many as are opened
+    tensors/           the opened values by their digest
 
 One operator alone is opened by `operator.json` in place of `operators.jsonl`, with both inclusion proofs.
 """
@@ -32,11 +32,11 @@ CALL_MARK = b'"kind":"call"'
 
 
 class Opening(Document):
-    """Which record is opened, with its proof, and the root over the operator records: what the prover answers.
+    """The prover's answer to a request: the opened record with its proof, and the root over the operator records.
 
-    `sources` names what the graph read by the names of its inputs and constants, `results` what it gave by the names
-    of its outputs, `rest_before` and `rest_after` the tensors of the state that the graph neither reads nor writes.
-    `engine` names what computed the operators, where that is not PyTorch.
+    `sources` has the digests of the graph's inputs and constants by name, `results` those of its outputs.
+    `rest_before` and `rest_after` have those of the tensors of the state that the graph neither reads nor writes.
+    `engine` names the engine that computed the operators, if it was not PyTorch.
     """
 
     opening: Literal["operators"] = "operators"
@@ -60,7 +60,7 @@ class Opening(Document):
         return self.digest_as("opening")
 
     def opened_record(self) -> StepRecord | CallRecord:
-        """The step or call that is opened; raises `ProofError` unless it stands under the transcript's root."""
+        """The opened step or call; raises `ProofError` unless it is under the transcript's root."""
         line = self.record.encode()
         check_leaf(self.transcript, self.index, line, self.proof)
         if CALL_MARK in line:
@@ -72,7 +72,7 @@ class Opening(Document):
 
 
 class OpenedOperator(Document):
-    """One operator of an opening: its node and its record, each with the proof of its place (`NodeProof`, `Log`)."""
+    """One operator of an opening: its node and its record, each with its inclusion proof (`NodeProof`, `Log`)."""
 
     opening: Literal["operator"] = "operator"
     version: Literal[1] = 1
@@ -82,7 +82,7 @@ class OpenedOperator(Document):
     proof: Proof
 
     def check_record(self, opening: Opening) -> None:
-        """Raise `ProofError` unless the record stands under the root of `opening`."""
+        """Raise `ProofError` unless the record is under the root of `opening`."""
         check_leaf(opening.operators, self.index, self.record.to_bytes(), self.proof)
 
 
@@ -93,6 +93,6 @@ def check_leaf(log: Log, index: int, line: bytes, proof: tuple[str, ...]) -> Non
 
 
 def state_digest_of(entries: Mapping[str, Digest]) -> Digest:
-    """The state digest of tensors of which only the digests are known."""
+    """The state digest of named tensors, from their digests alone."""
     leaves = [leaf_hash(encode([name, str(entries[name])])) for name in sorted(entries)]
     return digest("state", encode({"root": tree_root(leaves).hex(), "size": len(leaves)}))

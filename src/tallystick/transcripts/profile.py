@@ -1,6 +1,7 @@
 """A calibration profile: the thresholds of operators, with the stacks and the sample they were measured on.
 
-A verifier brings it; a prover never can. Entries of one graph are by node, and by operator for graphs never seen.
+It comes from the verifier, never from a prover. A calibrated graph has an entry for each node; other graphs use the
+entries by operator.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Name = Annotated[str, Field(min_length=1, max_length=128)]
 
 
 class Calibrated(Document):
-    """The largest errors seen, at the percentiles of `tolerances.threshold.QUANTILES`."""
+    """The largest errors measured, at the percentiles of `tolerances.threshold.QUANTILES`."""
 
     share: Percentiles
     absolute: Percentiles
@@ -32,7 +33,7 @@ class Calibrated(Document):
 
     @classmethod
     def of(cls, errors: Errors) -> Self:
-        """The errors as a document; raises `ValueError` where one is infinite."""
+        """The errors as a document; raises `ValueError` if one is infinite."""
         return cls(
             share=_four(errors.share),
             absolute=_four(errors.absolute),
@@ -43,7 +44,7 @@ class Calibrated(Document):
         )
 
     def errors(self) -> Errors:
-        """The errors as numbers."""
+        """The errors of the document, as `Errors`."""
         return Errors(self.share, self.absolute, self.relative, self.ulp, self.bias, self.elements)
 
 
@@ -61,12 +62,12 @@ class Profile(Document):
     operators: dict[OperatorName, Calibrated]
 
     def threshold(self, graph: Digest, result: str, operator: str, dtype: str) -> Threshold | None:
-        """The threshold of one result, such as `12` or `12.1`: its own, else its operator's, else none."""
-        found = self.nodes.get(graph, {}).get(result) or self.operators.get(f"{operator} {dtype}")
-        return None if found is None else Threshold(found.errors(), self.safety)
+        """The threshold of one result, such as `12` or `12.1`: its own, else its operator's, else None."""
+        entry = self.nodes.get(graph, {}).get(result) or self.operators.get(f"{operator} {dtype}")
+        return None if entry is None else Threshold(entry.errors(), self.safety)
 
     def merged(self, other: Profile) -> Profile:
-        """A profile that holds for the stacks of both: the larger error everywhere, the larger safety factor."""
+        """A profile for the stacks of both: the larger error of each entry, and the larger safety factor."""
         return Profile(
             graphs=tuple(sorted({*self.graphs, *other.graphs})),
             stacks=tuple(sorted({*self.stacks, *other.stacks})),

@@ -1,10 +1,10 @@
-"""The receipt of one answer of a language model: what was asked, what was answered, by which model, sampler and engine.
+"""The receipt of one answer of a language model: request, answer, model, sampler and engine.
 
-Every field is a statement of the provider, signed by its key. A receipt travels as `SignedReceipt`, canonical JSON.
+Every field is a statement of the provider, signed by its key. A receipt is sent as a `SignedReceipt` in canonical JSON.
 
-Answer token i (from 0) is chosen from the logits at row i: the hidden states of the last prompt token for i = 0, of
-answer token i − 1 otherwise. Layers are numbered from 0, the output of the first block; layer `card.layers` is the
-output of the final norm.
+Answer token i (from 0) is chosen from the logits at row i. Row 0 has the hidden states of the last prompt token, row i
+those of answer token i − 1. Layer 0 is the output of the first block; layer `card.layers` is the output of the final
+norm.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ TOKENS_MAX = 1 << 20
 LAYERS_MAX = 1 << 10
 FINGERPRINTS_MAX = 16
 PARTS_MAX = 1024
-"""How many parts of committed hidden states one challenge opens."""
+"""The largest number of parts of committed hidden states that one challenge opens."""
 SIGNED = b"tallystick/receipt/v1\n"
 PROXY = "proxy"
-"""The name of an engine that passed on what another one computed."""
+"""The name of an engine that forwarded the answer of another one."""
 
 Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9_\-]{1,128}$")]
 Nonce = Annotated[str, Field(pattern=r"^([0-9a-f]{2}){1,64}$")]
@@ -41,14 +41,15 @@ Layers = Annotated[tuple[Annotated[int, Field(ge=0, le=LAYERS_MAX)], ...], Field
 
 
 def tokens_digest(ids: tuple[int, ...] | list[int]) -> Digest:
-    """The digest of token ids: little-endian U32."""
+    """The digest of token ids, encoded as little-endian U32."""
     return digest("tokens", struct.pack(f"<{len(ids)}I", *ids))
 
 
 class Tokens(Document):
-    """A sequence of token ids by count and digest; the ids themselves are left out of private receipts.
+    """A sequence of token ids by count and digest; private receipts leave out the ids themselves.
 
-    Who forwards an answer may not know its tokens: with `over`, the digest is that of the text, as a blob.
+    A proxy may not know the tokens of the answer that it forwards. With `over`, the digest is the blob digest of the
+    text.
     """
 
     count: TokenCount
@@ -58,7 +59,7 @@ class Tokens(Document):
 
     @classmethod
     def of(cls, ids: tuple[int, ...] | list[int], private: bool = False) -> Self:
-        """The tokens `ids`, by their digest alone if `private`."""
+        """The tokens `ids`; if `private`, only count and digest."""
         return cls.model_construct(count=len(ids), digest=tokens_digest(ids), ids=None if private else tuple(ids))
 
     @model_validator(mode="after")
@@ -71,7 +72,7 @@ class Tokens(Document):
 
 
 class Request(Document):
-    """What was asked: the provider's name for it, the prompt as tokens, the limit, the customer's nonce if given."""
+    """A request: the provider's id, the prompt as tokens, the token limit, and the customer's nonce if there is one."""
 
     id: Identifier
     prompt: Tokens
@@ -80,14 +81,14 @@ class Request(Document):
 
 
 class Answer(Document):
-    """What was answered, and why it ended: an end token, a stop text, the limit of tokens, or the customer left."""
+    """An answer, and why it ended: an end token, a stop text, the token limit, or a customer who disconnected."""
 
     tokens: Tokens
     finish: Literal["end", "stop", "length", "cancelled"]
 
 
 class EngineStatement(Document):
-    """What the provider says it computed with; `environment` is the digest of its stack, `graph` a graph root."""
+    """The engine that the provider states; `environment` is the digest of its stack, `graph` a graph root."""
 
     name: Label
     version: Label
@@ -99,17 +100,17 @@ class EngineStatement(Document):
 
 
 class BatchStatement(Document):
-    """With how many others the answer was computed, at most, and a digest of which row was whose at which step."""
+    """The largest batch in which the answer was computed, and a digest of the request in each row at each step."""
 
     largest: Positive = 1
     composition: DigestText | None = None
 
 
 class Fingerprint(Document):
-    """Lossy summaries of the hidden states that the answer's tokens were chosen from.
+    """Lossy summaries of the hidden states from which the answer's tokens were chosen.
 
-    `tokens` is the number of answer tokens bound, in blocks of `block` (the last may be shorter). `data` is the wire
-    form of the method, in base64: blocks in order, and inside a block the layers in the order of `layers`.
+    `tokens` is the number of answer tokens summarised, in blocks of `block` (the last may be shorter). `data` is the
+    wire form of the method in base64: by block, and inside a block by layer in the order of `layers`.
     """
 
     method: Literal["projection", "toploc"]
@@ -128,10 +129,10 @@ class Fingerprint(Document):
 
 
 class StatesCommitment(Document):
-    """An RFC 6962 root over the hidden states themselves, made before any challenge of theirs (see `spec/receipt.md`).
+    """An RFC 6962 root over the hidden states themselves, made before they can be challenged (`spec/receipt.md`).
 
-    Leaves: blocks of `block` rows in order, and inside a block the layers in the order of `layers`. `rows` counts the
-    rows committed to: those of the answer, or with `prompt` those of every token fed, prompt and answer in sequence.
+    Leaves: blocks of `block` rows in order, and inside a block the layers in the order of `layers`. `rows` is the
+    number of rows committed to: those of the answer, or with `prompt` those of every token fed, prompt then answer.
     """
 
     root: DigestText
@@ -143,7 +144,10 @@ class StatesCommitment(Document):
 
 
 class Receipt(Document):
-    """One answer; `sequence` counts the receipts of a key from 1, and `previous` is the identity of the one before."""
+    """The receipt of one answer.
+
+    `sequence` numbers the receipts of a key from 1; `previous` is the identity of the receipt before.
+    """
 
     receipt: Literal[1] = 1
     model: DigestText
@@ -159,11 +163,11 @@ class Receipt(Document):
 
     @property
     def identity(self) -> Digest:
-        """The digest by which everybody names this receipt."""
+        """The digest that identifies this receipt."""
         return self.digest_as("receipt")
 
     def signed_bytes(self) -> bytes:
-        """What the signature is over."""
+        """The bytes that are signed: a domain tag and the canonical receipt."""
         return SIGNED + self.to_bytes()
 
     @property

@@ -1,4 +1,4 @@
-"""The recipe of a training run: everything a person decides before it starts.
+"""The recipe of a training run: everything that is decided before it starts.
 
 Every field is bounded, because a verifier reads recipes written by the prover.
 """
@@ -28,7 +28,7 @@ FORBIDDEN_CONFIG = frozenset(
         "use_kernels",
     }
 )
-"""Settings that would fetch or load code, or change the precision behind the recipe's back."""
+"""Settings that would fetch or load code, or override the precision that the recipe states."""
 EXAMPLES_PER_STEP_MAX = 1 << 16
 TOKENS_PER_BATCH_MAX = 1 << 24
 CONFIG_INTEGER_MAX = 1 << 20
@@ -36,14 +36,14 @@ LAYERS_MAX = 256
 
 
 class DataRecipe(Document):
-    """Which kind of source is read, and how many windows or examples are kept for validation."""
+    """The kind of source, and the number of windows or examples kept for validation."""
 
     kind: Literal["text", "jsonl", "digits"]
     validation: Count = 0
 
 
 class TokenizerRecipe(Document):
-    """How text becomes tokens: single bytes, or byte-pair encoding trained on the source itself."""
+    """The tokenizer: single bytes, or byte-pair encoding trained on the source itself."""
 
     kind: Literal["bytes", "bpe"] = "bytes"
     vocabulary: Annotated[int, Field(ge=256, le=1 << 20)] = 256
@@ -99,7 +99,7 @@ class ScheduleRecipe(Document):
 
 
 class StepsRecipe(Document):
-    """How many steps of which shape are taken, in which precision and from which seed."""
+    """The number and shape of steps, the precision, the device and the seed."""
 
     steps: Positive
     batch: Small
@@ -111,7 +111,7 @@ class StepsRecipe(Document):
 
 
 class RecordRecipe(Document):
-    """What is recorded of every step, and how often the full state is kept as an anchor."""
+    """What is recorded of every step, and how often the full state is saved as an anchor."""
 
     anchor_stride: Positive = 20
     summaries: tuple[Literal["exact", "bucket", "projection"], ...] = ("projection",)
@@ -126,11 +126,11 @@ class RecordRecipe(Document):
 
     @property
     def bucket_modes(self) -> tuple[Literal["fp16_rne", "grid"], ...]:
-        """The bucket functions in use; with both, both have to agree (Arknet §4.2, dual bucket)."""
+        """The bucket functions in use; with both, both must agree (Arknet §4.2, dual bucket)."""
         return ("fp16_rne", "grid") if self.bucket_mode == "both" else (self.bucket_mode,)
 
     def summaries_due(self, step: int) -> frozenset[str]:
-        """The fields of the state summary that the record of `step` has, no more and no less."""
+        """Exactly the fields that the state summary of step `step` must have."""
         exact = {"exact"} if "exact" in self.summaries and step % self.exact_stride == 0 else set()
         bucketed = "bucket" in self.summaries and step % self.bucket_stride == 0
         projected = {"projection"} if "projection" in self.summaries else set()
@@ -162,5 +162,5 @@ class Recipe(Document):
 
     @property
     def examples_per_step(self) -> int:
-        """Windows or examples consumed by one step, all micro-batches together."""
+        """The windows or examples consumed by one step, over all micro-batches."""
         return self.training.batch * self.training.accumulation

@@ -24,7 +24,7 @@ RefText = Annotated[str, Field(min_length=1, max_length=1024)]
 
 
 class Knobs(Document):
-    """The consensus knobs (Arknet §3.3), repeated in the header so that a reader sees them first."""
+    """The consensus knobs (Arknet §3.3) of the spec, repeated in the header so that a reader sees them first."""
 
     bucket_mode: Literal["fp16_rne", "grid", "both"]
     grid_eps: float
@@ -33,7 +33,7 @@ class Knobs(Document):
 
 
 class HeaderRecord(Document):
-    """Record 0: what the run is bound to before its first step."""
+    """Record 0: spec, environment and data that the run commits to before its first step."""
 
     kind: Literal["header"] = "header"
     version: Literal[1] = 1
@@ -44,7 +44,7 @@ class HeaderRecord(Document):
 
 
 class Batch(Document):
-    """Which examples a step consumed: positions in the committed data, or the digest of the tensors seen."""
+    """The batch of a step: positions in the committed data, or the digest of its tensors."""
 
     split: Literal["train", "validation"] = "train"
     indices: tuple[Count, ...] | None = None
@@ -52,9 +52,9 @@ class Batch(Document):
 
 
 class StepRecord(Document):
-    """One optimizer step: its batch, the states around it, and what was observed on the way.
+    """One optimizer step: its batch, the summaries of the states before and after, and what was observed.
 
-    `learning_rates` lists the rates of all parameter groups where they are not one and the same.
+    `learning_rates` lists the rates of all parameter groups if they differ.
     """
 
     kind: Literal["step"] = "step"
@@ -72,7 +72,7 @@ class StepRecord(Document):
 
 
 class AnchorRecord(Document):
-    """A full state kept as a file, with its buckets: the point from which a verifier replays."""
+    """A full state saved as a file, with its summary; a verifier replays from here."""
 
     kind: Literal["anchor"] = "anchor"
     index: Count
@@ -82,7 +82,7 @@ class AnchorRecord(Document):
 
 
 class FailedRecord(Document):
-    """A step that crashed: never a fake loss."""
+    """A step that crashed; it has no loss."""
 
     kind: Literal["failed"] = "failed"
     index: Positive
@@ -90,9 +90,9 @@ class FailedRecord(Document):
 
 
 class OperatorRecord(Document):
-    """One operator of a step: the values it read and gave, by their references in the graph and their digests.
+    """One operator of a step: the digests of its inputs and outputs, by their references in the graph.
 
-    Such records stand in a finer transcript, one per node in the order of the graph.
+    These records form a transcript of their own, one per node in the order of the graph (`Opening`).
     """
 
     kind: Literal["operator"] = "operator"
@@ -103,7 +103,7 @@ class OperatorRecord(Document):
 
 
 class CallRecord(Document):
-    """One call of a model: the state digests of what went in and of what came out."""
+    """One call of a model: the state digests of its inputs and outputs."""
 
     kind: Literal["call"] = "call"
     index: Positive
@@ -112,7 +112,7 @@ class CallRecord(Document):
 
 
 class TraceEntry(Document):
-    """How long one step took, and how much of that was recording: a statement of the prover's clock."""
+    """The seconds that one step took, and those spent on recording, by the prover's clock."""
 
     step: Positive
     seconds: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
@@ -126,7 +126,7 @@ _RECORD: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator
 def read_record(line: bytes, what: str) -> Record:
     """Read one canonical record; raises `MalformedError` naming `what` and the field.
 
-    A record whose own encoding is `line` shows that `line` is canonical, so a good line is parsed and encoded once.
+    If the parsed record encodes to `line`, then `line` is canonical. So a good line is parsed and encoded only once.
     """
     problem = "not in canonical form (a null or an equivalent spelling)"
     try:
@@ -137,7 +137,7 @@ def read_record(line: bytes, what: str) -> Record:
         problem = explain(error)
     except MalformedError as error:  # a number that canonical JSON cannot hold
         problem = str(error)
-    decode(line, what, bytes_max=RECORD_BYTES_MAX)  # what is wrong with the JSON itself is said first
+    decode(line, what, bytes_max=RECORD_BYTES_MAX)  # an error of the JSON itself is reported first
     raise MalformedError(f"{what}: {problem}")
 
 

@@ -1,4 +1,4 @@
-"""The settings of an optimizer as a spec states them, for a run that has no recipe."""
+"""The settings of an optimizer in the spec of a run without a recipe."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tallystick.transcripts.recipe import Beta, Rate, Share
 
 
 class GroupRule(Document):
-    """The settings of one parameter group in a spec; `workloads.optimizer` computes with them."""
+    """The settings of one parameter group; `workloads.optimizer` computes updates with them."""
 
     kind: Literal["adamw", "adam", "sgd"]
     betas: tuple[Beta, Beta]

@@ -1,6 +1,6 @@
-"""How the next token is chosen from logits: settings and seed, everything that a choice depends on besides the logits.
+"""The settings and the seed that determine how the next token is chosen from logits.
 
-The choice itself is defined in `operators/tally/`, and specified in `spec/sampler.md`.
+The choice itself is implemented in `operators/tally/` and specified in `spec/sampler.md`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Penalty = Annotated[float, Field(ge=1e-2, le=1e2, allow_inf_nan=False)]
 class Sampler(Document):
     """Repetition penalty, then temperature, then top-k, top-p and min-p, then one draw keyed by (seed, position).
 
-    Temperature 0 takes the largest logit and draws nothing; `top_k` 0 keeps every token; `top_p` 1 and `min_p` 0 keep
-    all that is left, `top_p` 0 the most probable token alone. The position is the token's place in the answer, from 0.
-    The form is `unknown` where somebody else drew, such as a server behind a proxy: the settings were passed on, and
-    how the seed was used is not stated.
+    Temperature 0 takes the largest logit and draws nothing. `top_k` 0 keeps every token. `top_p` 1 and `min_p` 0 keep
+    all remaining tokens, `top_p` 0 only the most probable one. The position is the index of the token in the answer,
+    from 0. The form is `unknown` if another server drew the tokens, as behind a proxy: the settings were passed to it,
+    but it does not state how it uses the seed.
     """
 
     form: Literal["gumbel", "cdf", "unknown"] = "gumbel"
@@ -35,10 +35,10 @@ class Sampler(Document):
 
     @property
     def is_greedy(self) -> bool:
-        """Whether nothing is drawn."""
+        """Whether the token is the largest logit, without a draw."""
         return self.temperature == 0.0
 
     @property
     def is_canonical(self) -> bool:
-        """Whether the logits determine the token."""
+        """Whether logits and settings determine the token."""
         return self.is_greedy or self.form != "unknown"

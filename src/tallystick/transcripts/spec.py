@@ -1,4 +1,4 @@
-"""The spec: all that is fixed before a run. A claim names it by its digest."""
+"""The spec: everything that is fixed before a run. A claim names it by its digest."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ Note = Annotated[str, Field(max_length=4096)]
 
 
 class Spec(Document):
-    """A recipe and the roots of the data it is run on.
+    """A recipe and the roots of its data, or the description of a custom training loop.
 
-    A run recorded around somebody's own loop has no recipe that a verifier could rebuild: it carries a
-    `description` instead. Either kind may name the root of its step graph (`graphs/step.json`), from which a verifier
-    replays, a loop beside it the rules of its `optimizer`, one for each parameter group; a loop without a graph can be
-    checked, and a verdict on it says that no step was replayed.
+    A custom training loop has no recipe from which a verifier could rebuild the run; it has `description` and `record`
+    instead. Either kind may name the root of its step graph (`graphs/step.json`), from which a verifier replays. With a
+    graph, a custom loop also states the rules of its `optimizer`, one for each parameter group. A custom loop without a
+    graph can be checked too, but its verdict says that no step was replayed.
     """
 
     spec: Literal["training"] = "training"
@@ -47,15 +47,14 @@ class Spec(Document):
 
     @model_validator(mode="after")
     def _is_of_one_kind(self) -> Self:
-        rebuilt = (self.recipe is not None, self.data is not None)
-        external = (self.description is not None, self.record is not None)
-        if (all(rebuilt), any(external)) not in {(True, False)} and (any(rebuilt), all(external)) != (
-            False,
-            True,
-        ):
+        by_recipe = (self.recipe is not None, self.data is not None)
+        by_description = (self.description is not None, self.record is not None)
+        is_recipe_run = all(by_recipe) and not any(by_description)
+        is_custom_loop = all(by_description) and not any(by_recipe)
+        if not (is_recipe_run or is_custom_loop):
             raise ValueError("either recipe and data, or description and record")
         if (self.optimizer is not None) != (self.graph is not None and self.recipe is None):
-            raise ValueError("optimizer stands beside the step graph of somebody's own loop, and nowhere else")
+            raise ValueError("optimizer belongs to the step graph of a custom training loop, and to nothing else")
         return self
 
     @classmethod
@@ -65,14 +64,14 @@ class Spec(Document):
 
     @property
     def data_root(self) -> Digest | None:
-        """The one root that stands for the data everywhere."""
+        """The root of the data; `None` for a custom training loop."""
         return None if self.data is None else self.data.root
 
     @property
     def recorded(self) -> RecordRecipe:
-        """What is recorded of every step."""
+        """The settings of the recording, from the recipe or from `record`."""
         settings = self.recipe.record if self.recipe is not None else self.record
-        assert settings is not None  # held by _is_of_one_kind
+        assert settings is not None  # checked by _is_of_one_kind
         return settings
 
     @property

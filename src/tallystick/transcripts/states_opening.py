@@ -1,4 +1,4 @@
-"""The opening of hidden states that stand under the root of a receipt: the parts that a nonce selects."""
+"""The opening of hidden states under the root of a receipt: the parts that a nonce selects."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StatesPart(Document):
 
 
 class StatesOpening(Document):
-    """The answer to a nonce: the parts that it selects of the states under root `states`, in the order of leaves."""
+    """The answer to a nonce: the selected parts of the states under root `states`, in the order of the leaves."""
 
     opening: Literal[1] = 1
     states: DigestText

@@ -1,4 +1,4 @@
-"""What a record says about a state without holding it."""
+"""Summaries of a state in a record, in place of the state itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BucketSummary(Document):
 
 
 class StateSummary(Document):
-    """The summaries taken of one state; which of them is decided by the recipe."""
+    """The summaries of one state; the recipe determines which of them are present."""
 
     exact: DigestText | None = None
     fp16_rne: BucketSummary | None = None
@@ -28,17 +28,17 @@ class StateSummary(Document):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing at all was recorded of this state."""
+        """Whether no summary is present."""
         return not self.model_dump(exclude_none=True)
 
 
 def encode_sketch(sketch: bytes) -> str:
-    """A sketch as it stands in a record."""
+    """A sketch as base64 text for a record."""
     return base64.b64encode(sketch).decode()
 
 
 def decode_sketch(text: str) -> bytes:
-    """The bytes of a recorded sketch; raises `MalformedError` where they are no base64."""
+    """The bytes of a recorded sketch; raises `MalformedError` if the text is no base64."""
     try:
         return base64.b64decode(text, validate=True)
     except ValueError:

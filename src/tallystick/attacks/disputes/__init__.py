@@ -1,1 +1,1 @@
-"""Provers that cheat in a dispute and defend it, each with how the dispute has to end; and their honest twins."""
+"""Provers that cheat and defend the result in a dispute."""

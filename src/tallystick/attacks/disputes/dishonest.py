@@ -1,4 +1,4 @@
-"""What provers that cheat in a dispute have in common: kernels that compute with other values than they say."""
+"""The common part of provers that cheat in a dispute: kernels that compute with other values than they state."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tallystick.graphs.graph import Node, Ref
 from tallystick.tensors.tensor import Tensor
 
 Change = Callable[[Node, Arguments, tuple[Any, ...]], tuple[Any, ...]]
-"""What is given in the place of a node's results, which were computed from these operands."""
+"""A function of a node, its operands and its results that returns the results to use instead."""
 
 
 class SubstitutingEngine(TorchEngine):
-    """PyTorch, but for operators that read one of `substitutes`: they compute with the substitute."""
+    """PyTorch, but operators that read one of `substitutes` compute with the substitute."""
 
     def __init__(self, substitutes: Mapping[Ref, Tensor]) -> None:
         super().__init__()
@@ -29,25 +29,25 @@ class SubstitutingEngine(TorchEngine):
 
 
 class PractisingEngine(TorchEngine):
-    """PyTorch, but some nodes are computed as other ones, by their numbers: with another attribute, say."""
+    """PyTorch, but some nodes, by number, are computed as other nodes, for example with another attribute."""
 
     def __init__(self, practised: Mapping[int, Node]) -> None:
         super().__init__()
         self._practised = practised
 
     def prepare(self, node: Node, differentiable: bool = False) -> Callable[[Arguments], tuple[Any, ...]]:
-        """The kernel of the node that is practised in the place of this one."""
+        """The kernel of the node that replaces this one, if there is one."""
         return super().prepare(self._practised.get(node.number, node), differentiable)
 
 
 class ChangingEngine(TorchEngine):
-    """PyTorch, but for the results of some nodes: `change` says of each node what to do, `None` for nothing."""
+    """PyTorch with changed results: `change` returns for each node how to change them, or `None`."""
 
     def __init__(self, change: Callable[[Node], Change | None]) -> None:
         super().__init__()
         self._change = change
 
     def prepare(self, node: Node, differentiable: bool = False) -> Callable[[Arguments], tuple[Any, ...]]:
-        """The honest kernel, or the honest kernel with a change behind it."""
+        """The honest kernel, followed by a change if there is one."""
         run, change = super().prepare(node, differentiable), self._change(node)
         return run if change is None else (lambda arguments: change(node, arguments, run(arguments)))

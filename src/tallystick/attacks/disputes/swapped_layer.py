@@ -1,8 +1,8 @@
-"""A provider promises one model and answers with another: the weights of one layer are other ones.
+"""A provider promises one model and answers with another: the weights of one layer differ.
 
-Weights and graph under the claim are the promised ones; the outputs, their digests and the transcript are those of the
-model that was really run. In a dispute the forger opens the promised weights, because the claim names their digest, and
-lets the operators that read that layer compute with the other ones.
+The claim has the weights and the graph of the promised model. The outputs, their digests and the transcript are those
+of the model that was really run. In a dispute the forger opens the promised weights, because the claim names their
+digest. But the operators that read this layer compute with the other weights.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ PARTS: Final[tuple[Literal["inputs", "outputs"], ...]] = ("inputs", "outputs")
 
 
 def forge_swapped_layer(run: Path, out: Path, weight: str) -> None:
-    """Answer all calls of an inference directory again with another `weight`; nothing else is published anew.
+    """Answer all calls of an inference directory again with another `weight`; the rest is published unchanged.
 
-    Raises `UsageError` where the model has no such weight.
+    Raises `UsageError` if the model has no such weight.
     """
     shutil.copytree(run, out)
     calls = gather_whole(InferenceDirectory(run))
     engine = SubstitutingEngine(swapped(calls, weight))
-    held = {**calls.constants, **calls.weights()}
+    fixed = {**calls.constants, **calls.weights()}
     for record in calls.records:
         inputs = {f"{BATCH}{name}": tensor for name, tensor in calls.inputs(record).items()}
-        write_state(out / call_file(record.index, "outputs"), execute(calls.graph, held | inputs, engine))
+        write_state(out / call_file(record.index, "outputs"), execute(calls.graph, fixed | inputs, engine))
     seal(InferenceDirectory(out), calls)
 
 
@@ -57,7 +57,7 @@ def swapped_layer_trace(run: Path, work: Path, weight: str) -> Trace:
 
 
 def swapped(calls: Calls, weight: str) -> State:
-    """The layer that is really used: the promised one, rounded to 4 bits as a cheaper model would be."""
+    """The weight that is really used: the promised one, rounded to 4 bits as in a cheaper model."""
     weights = calls.weights()
     if weight not in weights:
         raise UsageError(f"{weight}: the model has {', '.join(sorted(weights))}")
@@ -67,7 +67,7 @@ def swapped(calls: Calls, weight: str) -> State:
 
 
 def seal(forged: InferenceDirectory, calls: Calls) -> None:
-    """Write transcript, tiles and claim anew over the inputs and outputs that are there."""
+    """Recompute transcript, tiles and claim from the inputs and outputs in the directory."""
     shutil.rmtree(forged.path / "tiles")
     forged.transcript_path.unlink()
     log = LogWriter(forged.transcript_path)

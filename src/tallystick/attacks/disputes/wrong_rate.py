@@ -1,7 +1,7 @@
-"""One step of a training is taken at a wrong learning rate; records, anchors and claim hang together.
+"""One step of a training is taken at a wrong learning rate; records, anchors and claim are consistent.
 
-In a dispute the forger opens the right schedule, because the spec fixes it, and lets the operators that read it compute
-with the wrong one: that is the first place at which its numbers leave what it should have computed.
+In a dispute the forger opens the right schedule, because the spec fixes it. But the operators that read it compute with
+the wrong rate. There its numbers first differ from the right ones.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from tallystick.errors import UsageError
 from tallystick.frameworks.torch.training.trainer import Observation
 from tallystick.recorders.step_opening import OpeningSource, open_operators
 from tallystick.store.run import RunDirectory
-from tallystick.transcripts.recipe import Recipe
 from tallystick.transcripts.record import AnchorRecord, StepRecord, read_record
 from tallystick.transcripts.spec import Spec
 
@@ -38,7 +37,8 @@ class OneStepTrainer(DishonestTrainer):
 
     def __init__(self, spec: Spec, step: int, factor: float) -> None:
         super().__init__(spec)
-        self._step, self._wrong = step, _faster(self.declared, factor)
+        self._step = step
+        self._wrong = with_optimizer(self.declared, learning_rate=self.declared.optimizer.learning_rate * factor)
 
     def step(self, micro_batches: Batches) -> Observation:
         """One step, at the declared rate or the wrong one."""
@@ -47,9 +47,9 @@ class OneStepTrainer(DishonestTrainer):
 
 
 def forge_wrong_rate(run: Path, out: Path, step: int, factor: float = RATE_FACTOR) -> None:
-    """Train on from the anchor before `step`, take that step at `factor` times the rate, and publish the rest as it is.
+    """Continue from the anchor before `step`, take this step at `factor` times the rate, and publish the run.
 
-    Raises `UsageError` where the run has no such step.
+    Raises `UsageError` if the run has no such step.
     """
     directory = RunDirectory(run)
     marks = [record.index for record in read_records(directory) if isinstance(record, AnchorRecord)]
@@ -86,7 +86,7 @@ class _WrongRateTrace(RecordTrace):
 
 
 def _practised(evidence: CheckedRun, step: int, factor: float) -> CheckedRun:
-    """The evidence of a run whose steps are replayed as they were really taken."""
+    """The evidence of a run, with a program that replays the steps as they were really taken."""
     program = evidence.program
     if program is None:
         raise UsageError(f"{evidence.run.path}: the run has no step graph; its steps have no operators to open")
@@ -95,7 +95,3 @@ def _practised(evidence: CheckedRun, step: int, factor: float) -> CheckedRun:
         return tuple(rate * (factor if index == step else 1.0) for rate in program.rates(index))
 
     return replace(evidence, program=replace(program, rates=rates))
-
-
-def _faster(recipe: Recipe, factor: float) -> Recipe:
-    return with_optimizer(recipe, learning_rate=recipe.optimizer.learning_rate * factor)

@@ -1,1 +1,1 @@
-"""Ways to serve a language model that is not the promised one, or not as promised, and honest ways beside them."""
+"""Ways to serve a cheaper language model than the promised one."""

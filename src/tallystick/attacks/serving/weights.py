@@ -1,4 +1,4 @@
-"""The promised model with less: fewer bits in its weights, fewer layers, other weights."""
+"""Cheaper forms of the promised model: fewer bits in its weights, or fewer layers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def integer_weights(language_model: TorchLanguageModel, bits: int) -> Any:
 
 
 def coarse_head(language_model: TorchLanguageModel, bits: int) -> Any:
-    """The output matrix alone in few bits: every hidden state stays what it was."""
+    """Only the output matrix is rounded to few bits; the hidden states do not change."""
     import torch
 
     model = copy.deepcopy(language_model.model)
@@ -28,7 +28,7 @@ def coarse_head(language_model: TorchLanguageModel, bits: int) -> Any:
 
 
 def float8_weights(language_model: TorchLanguageModel) -> Any:
-    """Every matrix in 8-bit floats of 4 exponent and 3 mantissa bits, one scale a row."""
+    """Every matrix in 8-bit floats with 4 exponent and 3 mantissa bits, with one scale per row."""
     import torch
 
     def rounded(weight: Any) -> Any:
@@ -39,7 +39,7 @@ def float8_weights(language_model: TorchLanguageModel) -> Any:
 
 
 def bfloat16_model(language_model: TorchLanguageModel) -> Any:
-    """The model computed in bfloat16; what it keeps in float32 besides its weights stays so."""
+    """The model with its parameters in bfloat16; its buffers stay in float32."""
     import torch
 
     model = copy.deepcopy(language_model.model)
@@ -49,7 +49,7 @@ def bfloat16_model(language_model: TorchLanguageModel) -> Any:
 
 
 def without_layers(language_model: TorchLanguageModel, layers: tuple[int, ...]) -> Any:
-    """The model with some blocks passing their input on; negative numbers count from the end."""
+    """The model in which some blocks return their input; negative numbers count from the end."""
     from tallystick.frameworks.torch.generation.hidden_states import decoder_blocks
 
     model = copy.deepcopy(language_model.model)
@@ -69,7 +69,7 @@ def _passes_on(hidden_states: Any, *_: Any, **__: Any) -> Any:
 
 
 def _changed(language_model: TorchLanguageModel, change: Callable[[Any], Any]) -> Any:
-    """A copy whose linear layers have changed matrices; embeddings stay, tied output matrices too."""
+    """A copy with changed matrices of its linear layers; embeddings and the output matrix are not changed."""
     import torch
 
     model = copy.deepcopy(language_model.model)

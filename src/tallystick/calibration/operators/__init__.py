@@ -1,1 +1,1 @@
-"""How far honest stacks lie from the exact result of each operator of a graph."""
+"""Measures how far honest stacks lie from the exact result of each operator of a graph."""

@@ -1,4 +1,4 @@
-"""Calibrates the operators of a graph: every stack of this machine on every set of inputs, and one stack left out."""
+"""Calibrates the operators of a graph on every stack of this machine, and checks the result with stacks left out."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class StackMeasurement:
-    """How far one stack lay from the exact results: for each result F64[runs, 20] (see `calibration.operators.errors`).
+    """How far one stack lies from the exact results: F64[runs, 20] for each (see `calibration.operators.errors`).
 
-    `skipped` names the results that the stack could not compute, with the reason. Results that left the proven bound
-    are not in `tables`: `beyond` holds them, with the distance in bounds.
+    `skipped` has the reason for each result that the stack could not compute. Results outside of the proven bound are
+    not in `tables` but in `beyond`, with their distance ÷ bound.
     """
 
     stack: str
@@ -50,20 +50,19 @@ class StackMeasurement:
 
     @property
     def differs(self) -> float:
-        """The share of results that have other bits than those of the first stack."""
+        """The share of results whose bits differ from those of the base run."""
         columns = [table[:, DIFFERS] for table in self.tables.values()]
         return float(np.concatenate(columns).mean()) if columns else 0.0
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Honest runs on a stack that was not calibrated on, with inputs that were not either: how many were rejected.
+    """How many honest runs were rejected on a stack and on inputs that were left out of the calibration.
 
-    `alike` are the stacks that gave the same errors almost everywhere; they were left out together. `stretch` is, for
-    each run, the most that an error of any of the `results` was, as a multiple of the largest calibrated one: a safety
-    factor above it accepts the run. `where` names the operator that stretched most. `skipped` results could not be
-    computed on this stack, and those `beyond` left the proven bound, which no threshold is wider than: neither are in
-    the runs.
+    `alike` are the stacks with the same errors almost everywhere; they were left out together. `stretch` has for each
+    run the largest error of any of the `results`, as a multiple of the largest calibrated one. A larger safety factor
+    accepts the run. `where` names the operator with the largest stretch. `skipped` results could not be computed on
+    this stack. Results `beyond` the proven bound are outside of any threshold. The runs contain neither of these.
     """
 
     stack: str
@@ -79,7 +78,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class OperatorStudy:
-    """What a calibration found."""
+    """The measurements of a calibration, the profile from them, and its check with stacks left out."""
 
     graph: Graph
     root: Digest
@@ -101,7 +100,7 @@ def calibrate_graph(program: Path, inputs: Path, folder: Path, tell: Tell = prin
     Raises:
         UsageError: there is no set of inputs.
         MalformedError: a set of inputs does not fit the graph.
-        UnavailableError: PyTorch is not here, or a stack failed.
+        UnavailableError: PyTorch is not installed, or a stack failed.
     """
     engine = base_engine()
     graph, constants = load_program(program)
@@ -125,9 +124,9 @@ def calibrate_graph(program: Path, inputs: Path, folder: Path, tell: Tell = prin
 
 
 def calibrate_budget(program: Path, inputs: Path, folder: Path, tell: Tell = print) -> Budget:
-    """Run a whole program on every stack, and say what the errors of an honest run add up to.
+    """Run a whole program on every stack, and return limits for the accumulated errors of an honest run.
 
-    Raises as `calibrate_graph` does, and `MalformedError` where the results of a stack are no numbers.
+    Raises as `calibrate_graph` does, and `MalformedError` if the results of a stack are no numbers.
     """
     base_engine()
     graph, _ = load_program(program)
@@ -147,7 +146,7 @@ def calibrate_budget(program: Path, inputs: Path, folder: Path, tell: Tell = pri
 
 
 def one_rounding(graph: Graph, blocks: Iterable[Path]) -> StackMeasurement:
-    """What results would be that are exact but for their own rounding: no threshold is narrower than that."""
+    """The errors of results that are exact except for their final rounding; every threshold allows at least these."""
     tables: dict[str, list[Table]] = {}
     for block in map(Block, blocks):
         for node in graph.nodes:
@@ -161,7 +160,7 @@ def one_rounding(graph: Graph, blocks: Iterable[Path]) -> StackMeasurement:
 def profile_of(
     graph: Graph, measured: tuple[StackMeasurement, ...], rounding: StackMeasurement, runs: int, safety: float = SAFETY
 ) -> Profile:
-    """The profile that all measurements together give."""
+    """The profile from all measurements together."""
     root, kinds = graph_root(graph), _kinds(graph)
     by_result = {result: _calibrated(result, (rounding, *measured), slice(None)) for result in kinds}
     by_kind = {
@@ -182,7 +181,7 @@ def profile_of(
 def leave_out(
     graph: Graph, measured: Iterable[StackMeasurement], rounding: StackMeasurement, safety: float = SAFETY
 ) -> Iterator[LeftOut]:
-    """For each stack: calibrate on the others with every second set of inputs, judge it on the remaining sets."""
+    """For each group of alike stacks: calibrate on the others with half of the inputs, judge it on the other half."""
     kinds = _kinds(graph)
     groups = _alike(measured)
     for group in groups:
@@ -212,7 +211,7 @@ UNSEEN: Final = slice(1, None, 2)
 
 
 def _alike(measured: Iterable[StackMeasurement]) -> list[list[StackMeasurement]]:
-    """Stacks in groups with equal errors almost everywhere: one that repeats another was not left out without it."""
+    """Group stacks with equal errors almost everywhere: if one is left out, its copies must be left out too."""
     groups: list[list[StackMeasurement]] = []
     for one in measured:
         home = next((group for group in groups if _repeats(one, group[0])), None)
@@ -221,7 +220,7 @@ def _alike(measured: Iterable[StackMeasurement]) -> list[list[StackMeasurement]]
 
 
 def _repeats(one: StackMeasurement, other: StackMeasurement) -> bool:
-    """The same kernels may still give other bits now and then, because memory lies elsewhere."""
+    """Whether errors are equal in almost all cases; even the same kernels may differ in bits by memory alignment."""
     if one.tables.keys() != other.tables.keys():
         return False
     same = [np.all(table == other.tables[result], axis=1)[:, None] for result, table in one.tables.items()]
@@ -233,7 +232,7 @@ def _calibrated(result: str, measured: Iterable[StackMeasurement], runs: slice) 
 
 
 def _used(left: StackMeasurement, thresholds: Mapping[str, Threshold]) -> dict[str, Table]:
-    """For each result, the share of its threshold that it took in each unseen run."""
+    """For each result and each unseen run: error ÷ threshold."""
     return {
         result: np.array([threshold.judge(Errors.of(row[:DIFFERS])).distance for row in left.tables[result][UNSEEN]])
         for result, threshold in thresholds.items()

@@ -1,6 +1,6 @@
-"""Operators by their definitions in NumPy, where every sum runs from its first term to its last, rounded at each.
+"""Operators by their definitions in NumPy. Every sum goes from its first term to its last and is rounded at each.
 
-It is the order of a plain loop, of the honest ones that with the largest errors. Compilers for small devices emit it.
+This is the order of a plain loop. Of all honest orders it has the largest errors. Compilers for small devices emit it.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class Loops(Values):
 
 
 class _Library:
-    """NumPy but for its matrix products."""
+    """NumPy with its own matrix product."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(NUMPY, name)
 
     def matmul(self, x: Any, y: Any) -> Any:
-        """Rank-one updates, in order."""
+        """The matrix product as a sum of rank-one updates, in order."""
         total = np.zeros((*x.shape[:-1], y.shape[-1]), x.dtype)
         for k in range(x.shape[-1]):
             total += x[..., :, k, None] * y[..., None, k, :]
@@ -44,7 +44,7 @@ class _Library:
 
 
 class Definitions(Reference):
-    """NumPy in the dtypes of the graph: every operator by its definition, rounded as it goes."""
+    """NumPy in the dtypes of the graph: every operator by its definition, rounded after each operation."""
 
     def __init__(self, algebra: Values) -> None:
         self.algebra = algebra

@@ -1,7 +1,8 @@
 """Measures every operator of a graph on one stack, in a process of its own.
 
 `python -m tallystick.calibration.operators.errors STACK JOB.json` writes beside the job, for every result and every
-run, how far this stack lies from the exact result on that run's values; what the stack cannot run is named with why.
+run, how far this stack lies from the exact result on the values of that run. For results that the stack cannot compute
+it writes the reason.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.threshold import errors_of
 
 DIFFERS: Final = 19
-"""The column after those of `Errors.row`: 1 where the result has other bits than in the run that was kept."""
+"""The column after those of `Errors.row`: 1 if the bits of the result differ from those of the saved run."""
 Table = npt.NDArray[np.float64]
 
 
 def main(stack_name: str, job: Path) -> None:
-    """Do the job of one stack."""
+    """Measure all results on one stack, and write the tables and the reasons for skipped results."""
     wanted = json.loads(job.read_text())
     graph, _ = load_program(Path(wanted["program"]))
     measure = _Measure(engine_of(stack_named(stack_name), graph), Path(wanted["traces"]) / SHARED)
@@ -77,13 +78,13 @@ class _Measure:
         return {ref: self._table(node, ref, rows, block) for ref in wanted}
 
     def _table(self, node: Node, ref: Ref, rows: list[tuple[Any, ...]], block: Block) -> Table:
-        place = node.outputs.index(ref)
-        spec = node.results[place]
+        position = node.outputs.index(ref)
+        spec = node.results[position]
         assert spec is not None  # one of `float_results`
         table = np.empty((len(rows), DIFFERS + 1))
         cases = zip(rows, block.values(ref), block.references(ref), strict=True)
         for i, (results, kept, (reference, radius)) in enumerate(cases):
-            claimed = self.engine.unload(results[place], spec.dtype)
+            claimed = self.engine.unload(results[position], spec.dtype)
             errors = errors_of(claimed.values().astype(np.float64), reference, radius, FORMATS[spec.dtype].unit)
             table[i, :DIFFERS], table[i, DIFFERS] = errors.row(), claimed.array().tobytes() != kept.array().tobytes()
         return table

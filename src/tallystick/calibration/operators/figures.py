@@ -1,4 +1,4 @@
-"""The figures of a calibration: per operator how far stacks lie apart, and what happens to a stack left out."""
+"""The figures of a calibration: the errors of each operator, and the results of stacks left out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from tallystick.calibration.operators.calibrate import LeftOut, OperatorStudy, StackMeasurement, leave_out
+from tallystick.calibration.operators.calibrate import LeftOut, OperatorStudy, leave_out
 from tallystick.commitments.encoding import Json
 from tallystick.tolerances.confidence import clopper_pearson
 from tallystick.tolerances.threshold import QUANTILES, Threshold
@@ -18,7 +18,7 @@ SAFETIES: Final = (1.0, 1.25, 1.5, 2.0, 3.0)
 
 
 def figures_of(study: OperatorStudy) -> dict[str, Json]:
-    """Everything a page shows, as JSON values."""
+    """All figures of the page, as JSON values."""
     profile = study.profile
     return {
         "graph": study.root,
@@ -27,34 +27,32 @@ def figures_of(study: OperatorStudy) -> dict[str, Json]:
         "inputs": profile.inputs,
         "safety": profile.safety,
         "quantiles": list(QUANTILES),
-        "stacks": [_stack(one) for one in study.measured],
+        "stacks": [
+            {
+                "stack": one.stack,
+                "differs": one.differs,
+                "results": len(one.tables),
+                "skipped": dict(one.skipped),
+                "beyond": dict(one.beyond),
+            }
+            for one in study.measured
+        ],
         "kinds": list(_kinds(study)),
         "left_out": [_left_out(row) for row in study.left_out],
         "safeties": [_at(study, safety) for safety in SAFETIES],
     }
 
 
-def _stack(one: StackMeasurement) -> Json:
-    """How much of a stack is its own, and what it does not compute as it should."""
-    return {
-        "stack": one.stack,
-        "differs": one.differs,
-        "results": len(one.tables),
-        "skipped": dict(one.skipped),
-        "beyond": dict(one.beyond),
-    }
-
-
 def _kinds(study: OperatorStudy) -> Iterator[Json]:
-    """Per operator: results, the largest errors seen, and how much tighter the thresholds are than the bound."""
+    """Per operator: results, the largest errors, and how many times tighter the thresholds are than the bound."""
     safety, kinds = study.profile.safety, study.kinds
     for kind, largest in study.profile.operators.items():
-        mine = [entry for result, entry in study.profile.nodes[study.root].items() if kinds[result] == kind]
-        tighter = [1.0 / share for share in (_allowed(entry, safety) for entry in mine) if share > 0]
+        entries = [entry for result, entry in study.profile.nodes[study.root].items() if kinds[result] == kind]
+        tighter = [1.0 / share for share in (_allowed(entry, safety) for entry in entries) if share > 0]
         yield {
             "operator": kind,
-            "nodes": len(mine),
-            "exact": len(mine) - len(tighter),
+            "nodes": len(entries),
+            "exact": len(entries) - len(tighter),
             "share": list(largest.share),
             "absolute": largest.absolute[-1],
             "relative_p99": largest.relative[2],
@@ -62,7 +60,7 @@ def _kinds(study: OperatorStudy) -> Iterator[Json]:
             "ulp_p99": largest.ulp[2],
             "ulp": largest.ulp[-1],
             "tighter": geometric_mean(tighter) if tighter else None,
-            "tighter_p50": _median_tighter(mine, safety),
+            "tighter_p50": _median_tighter(entries, safety),
         }
 
 
@@ -71,7 +69,7 @@ def _allowed(entry: Calibrated, safety: float, place: int = -1) -> float:
 
 
 def _median_tighter(entries: list[Calibrated], safety: float) -> float | None:
-    """The same for the element in the middle, which is what an adversary who moves every element meets."""
+    """How many times tighter the threshold of the median is: it limits an adversary who changes every element."""
     shares = [_allowed(entry, safety, 0) for entry in entries]
     tighter = [1.0 / share for share in shares if share > 0]
     return geometric_mean(tighter) if tighter else None
@@ -98,7 +96,7 @@ def _left_out(row: LeftOut) -> Json:
 
 
 def _at(study: OperatorStudy, safety: float) -> Json:
-    """What another safety factor would have rejected."""
+    """The rejected runs, and the tightness of the thresholds, at another safety factor."""
     rows = list(leave_out(study.graph, study.measured, study.rounding, safety))
     entries = study.profile.nodes[study.root].values()
     tighter = [1.0 / share for share in (_allowed(entry, safety) for entry in entries) if share > 0]

@@ -1,6 +1,6 @@
 """Stacks that compute the same operators by other kernels: other instruction sets, libraries, threads and engines.
 
-JAX, IREE and NumPy run ATen operators by their definitions: other libraries, and other formulas than fused kernels.
+JAX, IREE and NumPy run ATen operators by their definitions, so the formulas differ from those of fused kernels too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tallystick.graphs.graph import Graph
 
 @dataclass(frozen=True)
 class OperatorStack(Stack):
-    """A stack with the engine that runs each operator; settings of PyTorch matter to `torch` alone."""
+    """A stack with the engine that runs each operator; the settings of PyTorch apply only to `torch`."""
 
     engine: Literal["torch", "jax", "iree", "numpy", "loops"] = "torch"
 
@@ -50,12 +50,12 @@ def stack_named(name: str) -> OperatorStack:
 
 
 def stacks_here() -> tuple[OperatorStack, ...]:
-    """The stacks that this machine has the libraries and the device for."""
+    """The stacks for which this machine has the libraries and the device."""
     return tuple(stack for stack in STACKS if _is_here(stack))
 
 
 def engine_of(stack: OperatorStack, graph: Graph | None = None) -> Engine:
-    """The engine of a stack, in a process that was started with its variables; made ready for `graph` if it can be."""
+    """The engine of a stack; the process must have been started with its variables. IREE compiles `graph` if it can."""
     if stack.engine == "jax":
         from tallystick.frameworks.jax.engine import JaxEngine
 
@@ -74,14 +74,14 @@ def _iree(graph: Graph | None) -> Engine:
     from tallystick.frameworks.iree.engine import IreeEngine
 
     engine = IreeEngine()
-    with suppress(UnavailableError):  # what does not compile is named when it is asked for
+    with suppress(UnavailableError):  # an operator that does not compile raises again when it is prepared
         if graph is not None:
             engine.compile(graph)
     return engine
 
 
 def base_engine() -> Engine:
-    """PyTorch as it comes; raises `UnavailableError` without it."""
+    """PyTorch with its default settings; raises `UnavailableError` if it is not installed."""
     if not _has("torch"):
         raise UnavailableError("calibration starts from PyTorch: pip install 'tallystick[torch]'")
     return engine_of(BASE)

@@ -1,7 +1,7 @@
-"""Runs of a graph with every value kept, and beside each result the exact one and its bound.
+"""Saves every value of runs of a graph, and for each result the exact value and its bound.
 
-All stacks are measured on the values of these runs, operator by operator: errors do not add up along the graph. Runs
-that share a graph have values of one shape, so each file holds a block of runs, stacked along a first axis.
+All stacks are measured on the values of these runs, operator by operator, so errors do not add up along the graph. Runs
+of one graph have values of the same shapes, so each file has a block of runs, stacked along a first axis.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ REFERENCES: Final = "references.safetensors"
 
 
 def input_sets(graph: Graph, constants: State, folder: Path) -> tuple[State, list[State]]:
-    """What all runs share, and the inputs of each run: every safetensors file of a folder is one set of inputs.
+    """The tensors shared by all runs, and the inputs of each run: one safetensors file of a folder per set of inputs.
 
-    `weights.safetensors` belongs to all of them. Raises `UsageError` where there is no set, `MalformedError` naming
-    the file where an input is missing or has another dtype or shape.
+    `weights.safetensors` is shared. Raises `UsageError` if there is no set of inputs, and `MalformedError` naming the
+    file if an input is missing or has another dtype or shape.
     """
     shared = {**constants, **(_read(folder / WEIGHTS) if (folder / WEIGHTS).is_file() else {})}
     paths = [path for path in sorted(folder.glob("*.safetensors")) if path.name != WEIGHTS]
@@ -45,7 +45,7 @@ def input_sets(graph: Graph, constants: State, folder: Path) -> tuple[State, lis
 
 
 def write_traces(graph: Graph, shared: State, sets: Iterable[State], engine: Engine, folder: Path) -> Iterator[Path]:
-    """Run every set and write the blocks; gives each block's folder once it is complete."""
+    """Run every set and write the blocks; yields the folder of each block when it is complete."""
     write_state(folder / SHARED, shared)
     rows: list[tuple[State, State]] = []
     number = 0
@@ -53,7 +53,8 @@ def write_traces(graph: Graph, shared: State, sets: Iterable[State], engine: Eng
         values = all_values(graph, {**shared, **inputs}, engine)
         own = {ref: tensor for ref, tensor in values.items() if ref not in shared}
         rows.append((own, references(graph, values)))
-        if len(rows) * _size(rows[0]) >= BLOCK_BYTES:
+        row_bytes = sum(tensor.nbytes for state in rows[0] for tensor in state.values())
+        if len(rows) * row_bytes >= BLOCK_BYTES:
             yield _write_block(folder / f"{number:04d}", rows)
             rows, number = [], number + 1
     if rows:
@@ -62,20 +63,20 @@ def write_traces(graph: Graph, shared: State, sets: Iterable[State], engine: Eng
 
 def references(graph: Graph, values: Mapping[Ref, Tensor]) -> State:
     """For every floating-point result the exact value and the deterministic bound, as F64 tensors."""
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for node in graph.nodes:
         wanted = float_results(node)
         bounds = bound(operator(node.operator), {**operands_of(node, values), **node.attributes}) if wanted else ()
         for ref, _ in wanted:
             result = bounds[node.outputs.index(ref)]
-            assert result is not None  # a result that the node has is a result that its definition gives
-            found[f"reference.{ref}"] = Tensor.of(np.asarray(result.value, np.float64))
-            found[f"radius.{ref}"] = Tensor.of(np.ascontiguousarray(result.radius, np.float64))
-    return found
+            assert result is not None  # the definition gives every result that the node has
+            tensors[f"reference.{ref}"] = Tensor.of(np.asarray(result.value, np.float64))
+            tensors[f"radius.{ref}"] = Tensor.of(np.ascontiguousarray(result.radius, np.float64))
+    return tensors
 
 
 class Block:
-    """One block of runs, read from its files as it is asked for."""
+    """One block of runs; each tensor is read from its file on request."""
 
     def __init__(self, folder: Path) -> None:
         self._values = StateFile(folder / VALUES)
@@ -99,12 +100,8 @@ def _write_block(folder: Path, rows: list[tuple[State, State]]) -> Path:
     return folder
 
 
-def _size(row: tuple[State, State]) -> int:
-    return sum(tensor.nbytes for state in row for tensor in state.values())
-
-
 def _fitting(path: Path, wanted: Mapping[Ref, TensorSpec], shared: State) -> State:
-    """The inputs of one file that the graph has; each has to fit, and none may be missing."""
+    """The inputs of the graph in one file; raises `MalformedError` if one is missing or does not fit."""
     inputs = {name: tensor for name, tensor in _read(path).items() if name in wanted}
     for name, spec in wanted.items():
         tensor = inputs.get(name, shared.get(name))

@@ -1,7 +1,7 @@
 """Runs a whole graph on one stack, in a process of its own, and measures how its errors add up.
 
 `python -m tallystick.calibration.operators.whole_runs STACK JOB.json` writes beside the job, for every set of inputs,
-the statistics that a budget is made of; or why this stack cannot run the graph.
+the statistics for a budget; or the reason why this stack cannot run the graph.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from tallystick.judging.opening.budget import Accumulated, OperatorBias, PathErr
 
 
 def main(stack_name: str, job: Path) -> None:
-    """Do the job of one stack."""
+    """Run every set of inputs on one stack and write the statistics of the runs."""
     wanted = json.loads(job.read_text())
     graph, constants = load_program(Path(wanted["program"]))
     shared, sets = input_sets(graph, constants, Path(wanted["inputs"]))
     engine = engine_of(stack_named(stack_name), graph)
     try:
         runs = [accumulate(graph, all_values(graph, {**shared, **inputs}, engine).get) for inputs in sets]
-        found: list[dict[str, Any]] = [asdict(run) for run in runs]
+        rows: list[dict[str, Any]] = [asdict(run) for run in runs]
     except UnavailableError as error:
-        found = [{"skipped": str(error)}]
-    job.with_suffix(".out.json").write_text(json.dumps(found))
+        rows = [{"skipped": str(error)}]
+    job.with_suffix(".out.json").write_text(json.dumps(rows))
 
 
 def read_run(row: Mapping[str, Any]) -> Accumulated:
-    """One run as `main` wrote it."""
+    """Read the statistics of one run as `main` writes them."""
     biases = tuple(OperatorBias(**each) for each in row["biases"])
     path_errors = tuple(PathError(**each) for each in row["path_errors"])
     return Accumulated(biases, path_errors, tuple(row["unavailable"]))

@@ -1,4 +1,4 @@
-"""What an inference fraud starts from: a committed graph, its weights and inputs, and an honest way to run it."""
+"""A committed graph with its weights, inputs and engine: the base of inference studies and frauds."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tallystick.graphs.values import results_of
 from tallystick.tensors.tensor import State, Tensor
 
 Values = dict[Ref, Tensor]
-"""Every value of one run: what a prover opens when asked for operators."""
+"""Every value of one run, which a prover opens on request."""
 
 
 @dataclass(frozen=True)
 class StudyWorkload:
-    """A graph with everything bound that it needs, and the output that a decision is read from.
+    """A graph with all its inputs bound, and the output from which a decision is read.
 
-    `decision` names an output whose last axis are scores: the largest one is the answer.
+    `decision` names an output with scores on its last axis; the index of the largest one is the answer.
     """
 
     name: str
@@ -32,12 +32,12 @@ class StudyWorkload:
     decision: str
 
     def with_bindings(self, bindings: State) -> StudyWorkload:
-        """The same graph on other values."""
+        """The same graph with some bindings replaced."""
         return replace(self, bindings={**self.bindings, **bindings})
 
     @property
     def decision_ref(self) -> Ref:
-        """The value behind the decision."""
+        """The reference of the value with the scores."""
         return next(output.value for output in self.graph.outputs if output.name == self.decision)
 
 
@@ -67,7 +67,7 @@ def answer(workload: StudyWorkload, values: Mapping[Ref, Tensor]) -> int:
 
 @dataclass(frozen=True)
 class _Changed:
-    """An engine whose results are changed on the way."""
+    """An engine that changes the results of each node by `change`."""
 
     inner: Engine
     change: Callable[[Node, Arguments, Any], Any]

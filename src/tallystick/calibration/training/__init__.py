@@ -1,1 +1,1 @@
-"""Limits of training: honest stacks beside one another, and how small a cheat still shows."""
+"""Limits of training: how far honest stacks lie apart, and the smallest cheats that are caught."""

@@ -1,4 +1,4 @@
-"""The calibration study: record, replay on every stack, set limits, try the cheats, write down what came out."""
+"""The calibration study: record runs, replay them on every stack, set limits, and try cheats against the limits."""
 
 from __future__ import annotations
 
@@ -18,12 +18,16 @@ from tallystick.calibration.training.stacks import stacks_here
 
 FAMILIES: tuple[Family, ...] = ("language", "image")
 FROM_STEPS = (0, 8)
-"""Adam's first steps, before its second moment has settled, drift far more than all later ones."""
+"""First steps of the entries: before step 8 Adam's second moment has not settled, and drift is far larger."""
 
 
 @dataclass(frozen=True)
 class StudySize:
-    """How much of the study is done: seeds to calibrate on, every how many states a step is replayed, trials a size."""
+    """The size of a study.
+
+    `seeds` are calibrated on; `long_seeds` more serve long segments only. A single step is replayed from every
+    `stride`-th state. Each size of a cheat is tried `trials` times.
+    """
 
     seeds: int
     long_seeds: int
@@ -37,7 +41,7 @@ QUICK = StudySize(seeds=1, long_seeds=4, stride=8, trials=0)
 
 @dataclass(frozen=True)
 class Study:
-    """All that was measured, and the limits that follow."""
+    """All measurements, and the limits that follow from them."""
 
     calibration: Calibration
     samples: tuple[Sample, ...]
@@ -48,7 +52,7 @@ class Study:
 def calibrate(
     folder: Path, effort: StudySize = FULL, also: Calibration | None = None, tell: Tell = lambda _: None
 ) -> Study:
-    """Run the whole study in `folder`; limits hold for this machine and for those that `also` was measured on.
+    """Run the whole study in `folder`; its limits cover this machine and the machines on which `also` was measured.
 
     Raises:
         UnavailableError: a process of the study failed.
@@ -70,7 +74,7 @@ def calibrate(
 
 @dataclass(frozen=True)
 class Group:
-    """The segments that one entry of a calibration holds for."""
+    """The segments that one entry of a calibration covers."""
 
     family: Family
     optimizer: Optimizer
@@ -83,7 +87,7 @@ class Group:
         return belongs(case, self.family, self.optimizer, self.dtype)
 
     def samples(self, samples: list[Sample]) -> list[Sample]:
-        """The samples that the limits of this group have to let pass."""
+        """The samples that the limits of this group must accept."""
         return [s for s in samples if self.holds(s.case) and s.steps <= self.window and s.start >= self.from_step]
 
     def entry_of(self, table: Calibration) -> LimitsEntry:
@@ -93,7 +97,7 @@ class Group:
 
 
 def table(samples: list[Sample], claims: list[ClaimTrial], also: Calibration | None = None) -> Calibration:
-    """The calibration that follows from what was measured here, and elsewhere."""
+    """The calibration from the measurements on this machine, and from those in `also`."""
     groups = [Group(*key) for key in product(FAMILIES, OPTIMIZERS, PRECISIONS, WINDOWS, FROM_STEPS)]
     return Calibration(
         machine=f"{machine()}; {also.machine}" if also else machine(),
@@ -136,17 +140,17 @@ def belongs(case: Case, family: str, optimizer: str, dtype: str) -> bool:
 
 
 def is_held_out(sample: Sample) -> bool:
-    """Whether limits are checked on this sample instead of made from it."""
+    """Whether this sample is used to check limits and not to set them."""
     return sample.stack.held_out or sample.case.held_out
 
 
 def rounded(named: dict[str, float]) -> dict[str, float]:
-    """Distances with three digits, none made smaller."""
+    """Distances rounded up to three digits."""
     return {name: round_up(value) for name, value in named.items()}
 
 
 def machine() -> str:
-    """The processor, its architecture and its GPU; nothing that names a host."""
+    """The processor, its architecture and its GPU, without the name of the host."""
     information = Path("/proc/cpuinfo")
     text = information.read_text(errors="replace") if information.is_file() else ""
     match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)

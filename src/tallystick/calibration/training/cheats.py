@@ -1,7 +1,7 @@
-"""Cheats of graded size: what a prover might do differently from the recipe it declares.
+"""Cheats of graded size: ways in which a prover may depart from the recipe that it declares.
 
-Every cheat keeps the declared shape of the work: the same number of steps, counters that look right, losses it
-really saw. Only what it computes is not what was declared.
+Every cheat keeps the declared form of the work: the number of steps, plausible counters, and the losses that it really
+observed. Only the computation is not the declared one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Arrays = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Moment:
-    """One step of a cheated segment: which step it is, and which is the one that a one-step cheat touches."""
+    """One step of a cheated segment: its index, and `touched`, the only step that a one-step cheat changes."""
 
     bench: Bench
     index: int
@@ -36,30 +36,25 @@ class Moment:
 
     @property
     def is_touched(self) -> bool:
-        """Whether a one-step cheat acts now."""
+        """Whether a one-step cheat changes this step."""
         return self.index == self.touched
-
-
-def _as_declared(recipe: Recipe, _size: float) -> Recipe:
-    return recipe
 
 
 def _planned(moment: Moment, _size: float) -> Rows:
     return moment.bench.plan.indices(moment.index)
 
 
-def _untouched(arrays: Arrays, _moment: Moment, _size: float) -> Arrays:
-    return arrays
-
-
 @dataclass(frozen=True)
 class Kind:
-    """A family of cheats: what it changes of the recipe, the rows, their content or the gradients."""
+    """A family of cheats: how it changes the recipe, the rows, their content or the gradients.
+
+    `declared` are the precisions of the runs to which it applies; `unit` is the unit of its size.
+    """
 
     unit: str
-    recipe: Callable[[Recipe, float], Recipe] = _as_declared
+    recipe: Callable[[Recipe, float], Recipe] = lambda recipe, _size: recipe
     rows: Callable[[Moment, float], Rows] = _planned
-    content: Callable[[Arrays, Moment, float], Arrays] = _untouched
+    content: Callable[[Arrays, Moment, float], Arrays] = lambda arrays, _moment, _size: arrays
     is_noisy: bool = False
     skips_last: bool = False
     declared: frozenset[str] = field(default=frozenset({"fp32", "bf16"}))
@@ -69,12 +64,9 @@ def _optimizer(recipe: Recipe, **changes: object) -> Recipe:
     return recipe.model_copy(update={"optimizer": recipe.optimizer.model_copy(update=changes)})
 
 
-def _learning_rate(recipe: Recipe, size: float) -> Recipe:
-    return _optimizer(recipe, learning_rate=recipe.optimizer.learning_rate * (1 + size))
-
-
-def _weight_decay(recipe: Recipe, size: float) -> Recipe:
-    return _optimizer(recipe, weight_decay=recipe.optimizer.weight_decay * (1 + size))
+def _raised(setting: str) -> Callable[[Recipe, float], Recipe]:
+    """Multiply a setting of the optimizer by 1 + size."""
+    return lambda recipe, size: _optimizer(recipe, **{setting: getattr(recipe.optimizer, setting) * (1 + size)})
 
 
 def _momentum(recipe: Recipe, size: float) -> Recipe:
@@ -109,7 +101,7 @@ def _swapped_batches(moment: Moment, _size: float) -> Rows:
 
 
 def _change_tokens(arrays: Arrays, moment: Moment, size: float) -> Arrays:
-    """Other tokens in the inputs, or other pixels, at random places of one step."""
+    """Change `size` random tokens of the inputs, or invert as many pixels, in one step."""
     if not moment.is_touched:
         return arrays
     name = "inputs" if "inputs" in arrays else "images"
@@ -124,7 +116,7 @@ def _change_tokens(arrays: Arrays, moment: Moment, size: float) -> Arrays:
 
 
 KINDS = {
-    "learning rate": Kind("of the rate", recipe=_learning_rate),
+    "learning rate": Kind("of the rate", recipe=_raised("learning_rate")),
     "tokens in one step": Kind("tokens or pixels", content=_change_tokens),
     "duplicate rows in one step": Kind("rows", rows=_duplicate_rows),
     "undeclared rows in each step": Kind("rows", rows=_undeclared_rows),
@@ -132,7 +124,7 @@ KINDS = {
     "batches swapped": Kind("pairs", rows=_swapped_batches),
     "bf16 declared fp32": Kind("precision", recipe=_half_precision, declared=frozenset({"fp32"})),
     "last step skipped": Kind("steps", skips_last=True),
-    "weight decay": Kind("of the decay", recipe=_weight_decay),
+    "weight decay": Kind("of the decay", recipe=_raised("weight_decay")),
     "momentum or beta2": Kind("less", recipe=_momentum),
 }
 
@@ -146,16 +138,16 @@ class Cheat:
 
     @property
     def name(self) -> str:
-        """The cheat as a table names it."""
+        """The name of the cheat in tables."""
         return f"{self.kind} {self.size:g}"
 
     @property
     def family(self) -> Kind:
-        """What the cheat changes."""
+        """The family of the cheat."""
         return KINDS[self.kind]
 
     def fits(self, dtype: str) -> bool:
-        """Whether the cheat is one for a run declared in `dtype`."""
+        """Whether the cheat applies to a run declared in `dtype`."""
         return dtype in self.family.declared
 
     def trainer(self, bench: Bench) -> Trainer:
@@ -178,13 +170,13 @@ CLAIMED = (
     Cheat("weight decay", 0.1),
     Cheat("momentum or beta2", 1e-3),
 )
-"""What every calibration is tried on; a cheat that some limit misses is withdrawn by name."""
+"""The cheats tried on every calibration; one that the limits of an entry miss is listed there as withdrawn."""
 
 
 def train_falsely(
     bench: Bench, trainer: Trainer, cheat: Cheat, stretch: Stretch, touched: int, seed: int
 ) -> Iterator[tuple[int, Outcome]]:
-    """Take the steps of a stretch as the cheat does; yields every end with what the prover would claim there."""
+    """Take the steps of a stretch with the cheat; yields every end and the outcome that the prover would claim."""
     sketcher = Sketcher(bench.projection, trainer.weights())
     random = np.random.default_rng(seed)
     trainer.restore(bench.anchor(stretch.start))
@@ -207,7 +199,7 @@ def _batches(dataset: Dataset, recipe: Recipe, cheat: Cheat, moment: Moment) -> 
 
 
 def _noise(cheat: Cheat, seed: int) -> Callable[..., None]:
-    """Gaussian noise on every gradient, as a share of the gradient's own norm per tensor."""
+    """A hook that adds Gaussian noise to every gradient; its norm is `size` times that of the gradient, per tensor."""
     import torch
 
     generator = torch.Generator().manual_seed(seed)
@@ -221,7 +213,7 @@ def _noise(cheat: Cheat, seed: int) -> Callable[..., None]:
 
 
 def _counted(outcome: Outcome, loss: float) -> Outcome:
-    """The state before a skipped step with every counter one further, as a careful prover writes it."""
+    """The state before a skipped step, with every counter incremented as a careful prover would do it."""
     counters = {
         name: Tensor.of(np.asarray(tensor.array() + 1, tensor.array().dtype))
         for name, tensor in outcome.state.items()

@@ -1,4 +1,4 @@
-"""How far a claimed state lies from its replay, by the very functions that a tolerant audit judges with."""
+"""How far a claimed state lies from its replay, measured with the functions of a tolerant audit."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Drift:
 
     @classmethod
     def from_json(cls, value: dict[str, dict[str, float]]) -> Drift:
-        """The distances that `to_json` wrote."""
+        """The inverse of `to_json`."""
         groups = {name: Distances(**value[name]) for name in ("weights", "memory")}  # type: ignore[arg-type]
         rest = {name: value[name] for name in ("projection", "loss", "floor", "undetermined")}
         return cls(**groups, **rest)  # type: ignore[arg-type]
@@ -65,7 +65,7 @@ class Drift:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Where a segment arrived: its state, the loss of its last step, and the sketch that would be recorded."""
+    """The end of a segment: its state, the loss of its last step, and the sketch for the record."""
 
     state: State
     loss: float
@@ -75,9 +75,9 @@ class Outcome:
 def measure(
     start: State, claimed: Outcome, replayed: Outcome, rate: float, projection: Projection, dtype: str
 ) -> Drift:
-    """The drift of `claimed` from `replayed`; both left `start`, with learning rates of at most `rate`.
+    """The drift of `claimed` from `replayed`; both began at `start`, with learning rates of at most `rate`.
 
-    What the limits are widened by from case to case (undetermined weights, spacing) is taken off first.
+    An audit widens its limits in each case, for undetermined weights and for spacing. This allowance is subtracted.
     """
     masks = find_undetermined(replayed.state, dtype)
     settled = settle(claimed.state, replayed.state, masks)
@@ -89,11 +89,11 @@ def measure(
     room = share_of_update(start, replayed.state, masks)
     gap = abs(claimed.loss - replayed.loss) / max(1.0, abs(replayed.loss))
     overall, worst = spacing_shares(before, after)
-    spared = replace(
+    reduced = replace(
         weights, overall=max(0.0, weights.overall - overall), worst_tensor=max(0.0, weights.worst_tensor - worst)
     )
     share = judge_share(replayed.state, masks, dtype).distance
-    return Drift(spared, memory, max(0.0, sketched - room), gap, floor, share)
+    return Drift(reduced, memory, max(0.0, sketched - room), gap, floor, share)
 
 
 def _distances(
@@ -101,5 +101,5 @@ def _distances(
 ) -> tuple[Distances, float]:
     moved = ReplayedState(part(start, group), part(replayed, group))
     findings = {finding.name: finding for finding in residual.compare(part(claimed, group), moved, rate)}
-    found = {field: findings[name].distance for name, field in METRICS.items()}
-    return Distances(**found, worst=findings["residual-tensor"].where), findings["update-floor"].distance
+    distances = {field: findings[name].distance for name, field in METRICS.items()}
+    return Distances(**distances, worst=findings["residual-tensor"].where), findings["update-floor"].distance

@@ -1,4 +1,4 @@
-"""The figures of a study as they are published: what `docs/data/power.json` holds."""
+"""The published figures of a study: the content of `docs/data/power.json`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def figures_of(study: Study) -> dict[str, Any]:
 
 
 def _honest(study: Study) -> list[dict[str, Any]]:
-    """The largest distances of every stack, apart for first steps and later ones, and how often bits were the same."""
+    """For every stack, first steps and later ones apart: the largest distances, and how often bits were equal."""
     found = []
     for family, optimizer, dtype, window, late, stack in product(
         FAMILIES, OPTIMIZERS, PRECISIONS, WINDOWS, (False, True), STACKS
@@ -70,7 +70,7 @@ def _honest(study: Study) -> list[dict[str, Any]]:
 
 
 def _cheats(study: Study) -> list[dict[str, Any]]:
-    """For every entry and named cheat: in the trial where it showed least, how far beyond which limit it lay."""
+    """For every entry and named cheat: distance ÷ limit of the clearest check, in the trial where it is smallest."""
     found = []
     for entry in study.calibration.entries:
         key = (entry.family, entry.optimizer, entry.dtype)

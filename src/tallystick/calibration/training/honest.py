@@ -1,4 +1,4 @@
-"""Measures honest drift: every stack replays every run of the study, and its distance from the claims is noted."""
+"""Measures honest drift: every stack replays the runs of the study, and its distance from the claims is measured."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Sample:
 
 
 def stretches(stride: int) -> list[tuple[int, tuple[int, ...]]]:
-    """Stretches of 32 and 8 steps, and a single one from every state that is a multiple of `stride`."""
+    """Stretches of 32 and 8 steps, and single steps from every state whose number is a multiple of `stride`."""
     eights = [(start, (start + 1, start + 8)) for start in range(8, STEPS, 8) if start != 32]
     started = {start for start, _ in (*LONG, *eights)}
     singles = [(start, (start + 1,)) for start in range(0, STEPS, stride) if start not in started]
@@ -45,45 +45,44 @@ def stretches(stride: int) -> list[tuple[int, tuple[int, ...]]]:
 def record(folder: Path, cases: list[Case]) -> None:
     """Record the runs of the study under `folder`."""
     write_atomically(folder / CORPUS_FILE, corpus().encode())
-    hands = deal([asdict(case) for case in cases], workers())
+    shares = deal([asdict(case) for case in cases], workers())
     run_all(
         folder,
         (
             StackJob(
                 "tallystick.calibration.training.recording",
                 BASE,
-                f"record {place}",
-                {"folder": str(folder), "cases": hand},
+                f"record {number}",
+                {"folder": str(folder), "cases": share},
             )
-            for place, hand in enumerate(hands)
+            for number, share in enumerate(shares)
         ),
     )
 
 
 def measure_honest(folder: Path, cases: list[Case], stride: int, tell: Tell) -> list[Sample]:
-    """The drift of every stack from the claims of the base stack; held-out stacks keep their end states."""
+    """The drift of every stack from the claims of the base stack; held-out stacks save their end states."""
     tell("replaying on the stack that recorded")
-    hands = deal(cases, workers())
-    run_all(folder, [_task(folder, hand, BASE, f"base {place}", 1) for place, hand in enumerate(hands)])
+    shares = deal(cases, workers())
+    run_all(folder, [_task(folder, share, BASE, f"base {number}", 1) for number, share in enumerate(shares)])
     tell("replaying on all other stacks")
     tasks = [
-        _task(folder, hand, stack, f"{stack.name} {place}", 1 if stack.held_out else stride)
+        _task(folder, share, stack, f"{stack.name} {number}", 1 if stack.held_out else stride)
         for stack in reversed(stacks_here())
-        for place, hand in enumerate(deal(cases, max(1, workers() // 4)))
+        for number, share in enumerate(deal(cases, max(1, workers() // 4)))
         if stack != BASE
     ]
-    found = run_all(folder, tasks)
-    return [sample for part in found for sample in _samples(part, cases)]
+    return [sample for entries in run_all(folder, tasks) for sample in _samples(entries, cases)]
 
 
 def ends_folder(folder: Path, stack: Stack, case: Case) -> Path:
-    """Where a stack keeps the end states of one run."""
+    """The folder in which a stack saves the end states of one run."""
     return folder / "ends" / stack.name.replace(" ", "_").replace(",", "") / case.name
 
 
-def _samples(found: list[dict[str, Any]], cases: list[Case]) -> Iterator[Sample]:
+def _samples(entries: list[dict[str, Any]], cases: list[Case]) -> Iterator[Sample]:
     named = {case.name: case for case in cases}
-    for entry in found:
+    for entry in entries:
         yield Sample(
             named[entry["case"]],
             stack_named(entry["stack"]),
@@ -109,6 +108,7 @@ def _task(folder: Path, cases: list[Case], stack: Stack, name: str, stride: int)
 
 
 def _takes(stack: Stack, case: Case) -> bool:
+    """Whether a stack replays a run: held-out runs only on held-out stacks, runs for long segments only on some."""
     if stack not in stacks_for(case.model):
         return False
     if stack == BASE:

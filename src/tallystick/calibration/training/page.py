@@ -1,4 +1,4 @@
-"""The page of a calibration: `docs/tolerances.md`, written from the limits and the figures behind them."""
+"""Writes the page of a calibration, `docs/tolerances.md`, from the limits and the figures behind them."""
 
 from __future__ import annotations
 

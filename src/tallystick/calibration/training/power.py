@@ -1,4 +1,4 @@
-"""How small a cheat still shows: named cheats against the limits, and ladders of sizes with their intervals."""
+"""The smallest cheats that are caught: named cheats against the limits, and ladders of sizes with intervals."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ LADDERS: dict[str, tuple[float, ...]] = {
 }
 CLIMBED_WINDOWS = (1, 8)
 LONGER_TRIALS = 60
-"""Longer segments are tried less often; at 60 of 60 the share caught is at least 95 %."""
+"""The trials of longer segments; if 60 of 60 are caught, the share caught is at least 95 %."""
 
 
 @dataclass(frozen=True)
 class Ladder:
-    """Sizes of one family of cheats, ascending, and how often each is tried at one window."""
+    """Sizes of one family of cheats, ascending, and the number of trials of each at one window."""
 
     kind: str
     sizes: tuple[float, ...]
@@ -40,7 +40,7 @@ class Ladder:
 
 @dataclass(frozen=True)
 class ClaimTrial:
-    """One named cheat held against one stack."""
+    """One named cheat compared with the replay of one stack, `reference`."""
 
     case: Case
     cheat: str
@@ -51,7 +51,7 @@ class ClaimTrial:
 
 @dataclass(frozen=True)
 class Rate:
-    """How often one size was caught."""
+    """How often one size was caught, and `by` which check."""
 
     size: float
     caught: int
@@ -95,49 +95,46 @@ class Climb:
 
 
 def try_claims(folder: Path, cases: list[Case]) -> list[ClaimTrial]:
-    """Every named cheat on every run, held against the stacks that kept their end states."""
-    hands = deal([_with_references(folder, case) for case in cases], workers())
+    """Try every named cheat on every run, against the stacks that saved their end states."""
+    shares = deal([_with_references(folder, case) for case in cases], workers())
     tasks = [
-        StackJob("tallystick.calibration.training.trials", BASE, f"claims {place}", {"runs": hand})
-        for place, hand in enumerate(hands)
+        StackJob("tallystick.calibration.training.trials", BASE, f"claims {number}", {"runs": share})
+        for number, share in enumerate(shares)
     ]
     named = {case.name: case for case in cases}
-    return [_claim_trial(found, named) for part in run_all(folder, tasks) for found in part]
+    return [_claim_trial(entry, named) for entries in run_all(folder, tasks) for entry in entries]
 
 
-def _claim_trial(found: dict[str, Any], named: Mapping[str, Case]) -> ClaimTrial:
-    cheat = f"{found['kind']} {found['size']:g}"
-    drift = Drift.from_json(found["drift"])
-    return ClaimTrial(named[found["case"]], cheat, found["reference"], found["steps"], drift)
+def _claim_trial(entry: dict[str, Any], named: Mapping[str, Case]) -> ClaimTrial:
+    cheat = f"{entry['kind']} {entry['size']:g}"
+    drift = Drift.from_json(entry["drift"])
+    return ClaimTrial(named[entry["case"]], cheat, entry["reference"], entry["steps"], drift)
 
 
 def furthest_by_cheat(trials: list[ClaimTrial], limits: Mapping[str, float]) -> dict[str, tuple[float, str]]:
-    """For every cheat the trial in which it shows least: the distance furthest beyond its limit, and which."""
-    found: dict[str, tuple[float, str]] = {}
+    """For every cheat: the largest distance ÷ limit and its path, in the trial where that ratio is smallest."""
+    weakest: dict[str, tuple[float, str]] = {}
     for trial in trials:
         shown = excess(trial.drift, limits)
-        found[trial.cheat] = min(found.get(trial.cheat, shown), shown)
-    return found
+        weakest[trial.cheat] = min(weakest.get(trial.cheat, shown), shown)
+    return weakest
 
 
 def climb_ladders(folder: Path, cases: list[Case], calibration: Calibration, trials: int) -> list[Climb]:
-    """The smallest sizes that are caught, for the language models of every optimizer and precision."""
+    """Try ladders of sizes on the language models of every optimizer and precision."""
     language = [case for case in cases if case.family == "language"]
     keys = sorted({(case.optimizer, case.dtype) for case in language})
-    tasks = [
-        _climb_task(folder, [case for case in language if (case.optimizer, case.dtype) == key], calibration, ladder)
-        for ladder in _ladders(trials)
-        for key in keys
-    ]
-    return [_climb(task.job, found) for task, found in zip(tasks, run_all(folder, tasks), strict=True)]
-
-
-def _ladders(trials: int) -> list[Ladder]:
-    return [
+    ladders = [
         Ladder(kind, sizes, window, trials if window == 1 else LONGER_TRIALS)
         for window in CLIMBED_WINDOWS
         for kind, sizes in LADDERS.items()
     ]
+    tasks = [
+        _climb_task(folder, [case for case in language if (case.optimizer, case.dtype) == key], calibration, ladder)
+        for ladder in ladders
+        for key in keys
+    ]
+    return [_climb(task.job, rungs) for task, rungs in zip(tasks, run_all(folder, tasks), strict=True)]
 
 
 def _climb_task(folder: Path, cases: list[Case], calibration: Calibration, ladder: Ladder) -> StackJob:
@@ -159,9 +156,9 @@ def _entries(calibration: Calibration, key: tuple[str, str], window: int) -> Ite
             yield entry
 
 
-def _climb(job: dict[str, Any], found: list[dict[str, Any]]) -> Climb:
+def _climb(job: dict[str, Any], rungs: list[dict[str, Any]]) -> Climb:
     optimizer, dtype = job["group"]
-    rates = tuple(Rate(rung["size"], rung["caught"], rung["tried"], rung["by"]) for rung in found)
+    rates = tuple(Rate(rung["size"], rung["caught"], rung["tried"], rung["by"]) for rung in rungs)
     return Climb(optimizer, dtype, job["ladder"]["kind"], job["ladder"]["window"], rates)
 
 

@@ -18,7 +18,7 @@ from tallystick.errors import UnavailableError
 
 @dataclass(frozen=True)
 class StackJob:
-    """One module of a study by its whole name, the stack it runs on, and what it is to do."""
+    """A module of a study by its full name, the stack it runs on, and its job as JSON values."""
 
     module: str
     stack: Stack
@@ -27,19 +27,19 @@ class StackJob:
 
 
 def run_all(folder: Path, tasks: Iterable[StackJob]) -> list[list[dict[str, Any]]]:
-    """What every task found, in the order of the tasks; raises `UnavailableError` where one failed."""
+    """The results of every task, in the order of the tasks; raises `UnavailableError` if one fails."""
     with ThreadPoolExecutor(workers()) as pool:
         return list(pool.map(lambda task: _run(folder, task), tasks))
 
 
 def workers() -> int:
-    """How many processes run at once: one for every processor."""
+    """The number of processes to run at once: one for every processor."""
     return os.cpu_count() or 1
 
 
-def deal(items: list[Any], hands: int) -> list[list[Any]]:
-    """The items dealt out in turn; empty hands are left away."""
-    return [hand for hand in (items[place::hands] for place in range(hands)) if hand]
+def deal(items: list[Any], shares: int) -> list[list[Any]]:
+    """The items distributed in turn over at most `shares` lists, none of them empty."""
+    return [share for share in (items[first::shares] for first in range(shares)) if share]
 
 
 def _run(folder: Path, task: StackJob) -> list[dict[str, Any]]:
@@ -51,5 +51,5 @@ def _run(folder: Path, task: StackJob) -> list[dict[str, Any]]:
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or ["no message"]
         raise UnavailableError(f"{task.module} on {task.stack.name}: {last[0]}")
-    found: list[dict[str, Any]] = json.loads(job.with_suffix(".out.json").read_text())
-    return found
+    results: list[dict[str, Any]] = json.loads(job.with_suffix(".out.json").read_text())
+    return results

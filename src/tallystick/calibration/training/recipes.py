@@ -1,4 +1,4 @@
-"""What is trained in the study: two small models, two optimizers, two precisions, some seeds."""
+"""The training runs of the study: two small models, two optimizers, two precisions, some seeds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MODELS: dict[Model, dict[str, Any]] = {
     "cnn": {"architecture": "cnn", "config": {"channels": 16}},
 }
 PARAMETERS: dict[Model, int] = {"llama": 227_808, "cnn": 10_026}
-"""How many weights these models have, on bytes and on digits."""
+"""The number of weights of these models, on bytes and on digits."""
 OPTIMIZERS: dict[Optimizer, dict[str, Any]] = {
     "adamw": {"kind": "adamw", "learning_rate": 2e-3, "weight_decay": 0.01, "clip_norm": 1.0},
     "sgd": {"kind": "sgd", "learning_rate": 5e-2, "momentum": 0.9, "weight_decay": 1e-4, "clip_norm": 1.0},
@@ -52,7 +52,7 @@ class Case:
 
     @property
     def family(self) -> Family:
-        """Which family of models it stands for."""
+        """The family of models for which the run is measured."""
         return "image" if self.model == "cnn" else "language"
 
     @property
@@ -66,7 +66,7 @@ class Case:
         return f"{self.model}-{self.optimizer}-{self.dtype}-{self.seed}"
 
     def recipe(self) -> Recipe:
-        """Its recipe: a warm-up from zero, then a cosine; every state is kept."""
+        """The recipe: a warm-up from zero, then a cosine; every state is saved."""
         language = self.model == "llama"
         table: dict[str, Any] = {
             "data": {"kind": "text" if language else "digits", "validation": 64},
@@ -88,8 +88,8 @@ class Case:
 def cases(seeds: int, long_seeds: int) -> list[Case]:
     """Every model, optimizer and precision with `seeds` seeds to calibrate on, and one more that is held out.
 
-    How much a long segment amplifies rounding depends on the segment far more than on the stack, so `long_seeds`
-    further runs are there for their long segments alone.
+    How much a long segment amplifies rounding depends far more on the segment than on the stack. So `long_seeds` more
+    runs are made for their long segments only.
     """
     kinds = [(model, optimizer, dtype) for model in MODELS for optimizer in OPTIMIZERS for dtype in PRECISIONS]
     usual = [Case(*kind, seed, held_out=seed == seeds) for kind in kinds for seed in range(seeds + 1)]

@@ -16,7 +16,7 @@ from tallystick.recorders.training import train
 
 
 def record_runs(job: dict[str, Any]) -> None:
-    """Record every case of the job into a run directory of its name; a finished one is left as it is."""
+    """Record every case of the job into a run directory of its name; a finished run is not repeated."""
     folder = Path(job["folder"])
     source = folder / CORPUS_FILE
     for fields in job["cases"]:

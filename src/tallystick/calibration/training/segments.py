@@ -1,7 +1,7 @@
 """Replays segments of recorded runs on one stack, in a process of its own.
 
-`python -m tallystick.calibration.training.segments STACK JOB.json` writes what it measured next to the job. The base
-stack replays first and keeps its end states; every other stack measures the drift of those claims from its own replay.
+`python -m tallystick.calibration.training.segments STACK JOB.json` writes its measurements next to the job. The base
+stack replays first and saves its end states. Every other stack measures the drift of those claims from its own replay.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from tallystick.workloads.schedule import learning_rate
 
 @dataclass(frozen=True)
 class Stretch:
-    """A start and the ends at which the state is looked at, all in steps."""
+    """A start and the ends at which the state is measured, as step numbers."""
 
     start: int
     ends: tuple[int, ...]
 
 
 class Bench:
-    """A recorded run laid open: its spec, data, plan and projection."""
+    """A recorded run with its spec, data, plan and projection."""
 
     def __init__(self, folder: Path) -> None:
         self.run = RunDirectory(folder)
@@ -52,11 +52,11 @@ class Bench:
         self.projection = Projection(projection_seed(self.spec), self.recipe.record.projection_width)
 
     def anchor(self, index: int) -> State:
-        """The state kept after step `index`."""
+        """The state saved after step `index`."""
         return read_state(self.run.path / anchor_file(index))
 
     def trainer(self, recipe: Recipe, device: str = "cpu") -> Trainer:
-        """A trainer of this run's data, by its own recipe or one that differs from it."""
+        """A trainer for `recipe`, which is that of this run or a changed one."""
         return Trainer(recipe, classes(self.spec), device)
 
     def peak_rate(self, start: int, end: int) -> float:
@@ -71,7 +71,7 @@ def recipe_of(spec: Spec) -> Recipe:
 
 
 def recipe_on(stack: Stack, recipe: Recipe) -> Recipe:
-    """The same training as `stack` computes it."""
+    """The same training with the micro-batches and the attention of `stack`."""
     training = recipe.training.model_copy(
         update={
             "batch": recipe.training.batch // stack.micro_batches,
@@ -85,7 +85,7 @@ def recipe_on(stack: Stack, recipe: Recipe) -> Recipe:
 
 
 def replay(bench: Bench, trainer: Trainer, stack: Stack, stretch: Stretch) -> Iterator[tuple[int, Outcome]]:
-    """Take the steps of a stretch on `stack`; yields every end with what was reached there."""
+    """Take the steps of a stretch on `stack`; yields every end and the outcome there."""
     sketcher = Sketcher(bench.projection, trainer.weights())
     trainer.restore(bench.anchor(stretch.start))
     for index in range(stretch.start + 1, max(stretch.ends) + 1):
@@ -97,13 +97,13 @@ def replay(bench: Bench, trainer: Trainer, stack: Stack, stretch: Stretch) -> It
 
 
 def reached(trainer: Trainer, sketcher: Sketcher, loss: float) -> Outcome:
-    """Where a trainer stands now, copied out of it."""
+    """The current outcome of a trainer, with a copy of its state."""
     state = {name: tensor.copy() for name, tensor in trainer.state().items()}
     return Outcome(state, loss, sketcher.sketch())
 
 
 def keep(folder: Path, start: int, end: int, reached: Outcome) -> None:
-    """Keep the end of a segment for later comparisons."""
+    """Save the end of a segment for later comparisons."""
     folder.mkdir(parents=True, exist_ok=True)
     write_state(folder / f"{start}-{end}.safetensors", reached.state)
     rest = {"loss": reached.loss, "sketch": reached.sketch}
@@ -111,20 +111,20 @@ def keep(folder: Path, start: int, end: int, reached: Outcome) -> None:
 
 
 def kept(folder: Path, start: int, end: int) -> Outcome:
-    """The end of a segment that `keep` kept."""
+    """The end of a segment that `keep` saved."""
     rest = json.loads((folder / f"{start}-{end}.json").read_text())
     return Outcome(read_state(folder / f"{start}-{end}.safetensors"), rest["loss"], rest["sketch"])
 
 
 def main(stack: Stack, job: dict[str, Any]) -> list[dict[str, Any]]:
-    """Replay every stretch of every run in `job`; measures, unless this is the stack that claims."""
-    found: list[dict[str, Any]] = []
+    """Replay every stretch of every run in `job`; returns measurements, except on the stack that makes the claims."""
+    measurements: list[dict[str, Any]] = []
     for run in job["runs"]:
         bench = Bench(Path(run["path"]))
         trainer = bench.trainer(recipe_on(stack, bench.recipe), stack.device)
         for stretch in (Stretch(start, tuple(ends)) for start, ends in run["stretches"]):
-            found.extend(_measured(bench, trainer, stack, stretch, run))
-    return found
+            measurements.extend(_measured(bench, trainer, stack, stretch, run))
+    return measurements
 
 
 def _measured(
@@ -151,7 +151,7 @@ def _measured(
 
 
 def _check_reproduced(bench: Bench, end: int, reached: Outcome) -> None:
-    """The claiming stack has to repeat its own run bit for bit, or the study compares the wrong things."""
+    """Raise `ProofError` unless the base stack reproduces its own run bit for bit; else the claims would be wrong."""
     path = bench.run.path / anchor_file(end)
     if path.is_file() and state_digest(read_state(path)) != state_digest(reached.state):
         raise ProofError(f"{bench.run.path.name}: step {end} does not repeat on the stack that recorded it")

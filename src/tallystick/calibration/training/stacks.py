@@ -1,9 +1,9 @@
-"""Numerical stacks: one training step computed by other kernels, on one machine.
+"""Numerical stacks: ways to compute one training step by other kernels on one machine, in place of other hardware.
 
 Every stack computes float32 products in float32. Lower settings of `float32_matmul_precision` are left out: on
-processors and GPUs that have the units they multiply in bfloat16 or TF32, which is what the cheat does.
+processors and GPUs with such units they multiply in bfloat16 or TF32, which is one of the cheats.
 
-Each stack takes a fresh process, because libraries read these switches once. They stand in for other hardware.
+Each stack needs a fresh process, because libraries read these switches only once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SWITCHES = (
     "XLA_FLAGS",
 )
 QUIET = {"HF_HUB_OFFLINE": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-"""What makes many processes on few cores go well together and changes no result of PyTorch's."""
+"""Settings for many processes on few cores; they change no result of PyTorch."""
 PORTABLE = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41"}
 
 
@@ -32,9 +32,9 @@ PORTABLE = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "ONEDNN_
 class Stack:
     """One way to compute a step: environment variables, settings of PyTorch, and the order of a sum.
 
-    `micro_batches` and `reverses_rows` change only the order in which gradients are summed; batch norm sees other
-    statistics in smaller batches, so stacks with `micro_batches` are not for the CNN. A `held_out` stack is
-    never calibrated on; one that `takes_long` also replays the runs that are there for long segments.
+    `micro_batches` and `reverses_rows` change only the order in which gradients are summed. Batch norm has other
+    statistics in smaller batches, so stacks with `micro_batches` are not used for the CNN. A `held_out` stack is never
+    calibrated on. One that `takes_long` also replays the runs for long segments.
     """
 
     name: str
@@ -82,20 +82,20 @@ def stacks_for(architecture: str) -> tuple[Stack, ...]:
 
 
 def stacks_here() -> tuple[Stack, ...]:
-    """The stacks that this machine has."""
+    """The stacks that this machine can run: those with CUDA need a GPU."""
     import torch
 
     return tuple(stack for stack in STACKS if stack.device == "cpu" or torch.cuda.is_available())
 
 
 def variables_of(stack: Stack) -> dict[str, str]:
-    """The environment of a process on `stack`: this one's, its own switches taken out."""
+    """The environment for a process on `stack`: that of this process, with its switches replaced."""
     kept = {name: value for name, value in os.environ.items() if name not in SWITCHES}
     return kept | QUIET | dict(stack.variables)
 
 
 def enter(stack: Stack) -> None:
-    """Make the settings of PyTorch that are no environment variables; once, at the start of a process."""
+    """Apply the settings of PyTorch that are no environment variables, once at the start of a process."""
     import torch
 
     torch.set_num_threads(stack.threads)

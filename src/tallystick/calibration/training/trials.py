@@ -1,7 +1,7 @@
-"""Tries cheats against replays of other stacks, in a process of the stack that claims.
+"""Tries cheats against the replays of other stacks, in a process on the base stack.
 
-`python -m tallystick.calibration.training.trials STACK JOB.json`, where the job asks for named cheats of every run, or
-for ladders of sizes of one family each.
+`python -m tallystick.calibration.training.trials STACK JOB.json`. The job asks for the named cheats on every run, or
+for a ladder of sizes of one family.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from tallystick.tolerances.confidence import at_least
 
 Benches = list[tuple[Bench, list[Path]]]
 LimitsFrom = dict[int, dict[str, float]]
-"""The limits by the first start for which they hold."""
+"""The limits by the first start to which they apply."""
 CLAIM_STRETCH = Stretch(32, (33, 40, 64))
 SHARES = (0.95, 0.99)
 
 
 @dataclass
 class Rung:
-    """How often one size was caught, and by which distance."""
+    """How often one size was caught, and by which distances."""
 
     size: float
     caught: int = 0
@@ -49,7 +49,7 @@ class Rung:
 
     @property
     def missed(self) -> int:
-        """How many trials no limit caught."""
+        """The number of trials that no limit caught."""
         return self.tried - self.caught
 
 
@@ -79,7 +79,7 @@ def try_claims(bench: Bench, references: list[Path]) -> Iterator[dict[str, Any]]
 
 
 def climb(benches: Benches, ladder: Ladder, limits: LimitsFrom) -> list[Rung]:
-    """Try ascending sizes until one is caught so often that both shares are shown, or the ladder ends."""
+    """Try ascending sizes until one is caught in every trial, or the ladder ends."""
     rungs: list[Rung] = []
     for size in ladder.sizes:
         rungs.append(try_size(benches, Cheat(ladder.kind, size), ladder, limits))
@@ -89,7 +89,7 @@ def climb(benches: Benches, ladder: Ladder, limits: LimitsFrom) -> list[Rung]:
 
 
 def try_size(benches: Benches, cheat: Cheat, ladder: Ladder, limits: LimitsFrom) -> Rung:
-    """Try one size; gives up once the smaller share is out of reach."""
+    """Try one size; stop early when the smaller share can no longer be shown."""
     rung = Rung(cheat.size)
     trainers = [cheat.trainer(bench) for bench, _ in benches]
     for (bench, folders), trainer, start, seed in _draw(benches, trainers, ladder):
@@ -101,14 +101,14 @@ def try_size(benches: Benches, cheat: Cheat, ladder: Ladder, limits: LimitsFrom)
 
 
 def could_show(caught: int, trials: int, share: float) -> bool:
-    """Whether so many catches show, with 95 % confidence on one side, that at least `share` is caught."""
+    """Whether `caught` of `trials` shows, with one-sided 95 % confidence, that at least `share` is caught."""
     return at_least(caught, trials, share) <= 0.05
 
 
 def _draw(
     benches: Benches, trainers: list[Trainer], ladder: Ladder
 ) -> Iterator[tuple[tuple[Bench, list[Path]], Trainer, int, int]]:
-    """Every (run, start) once in a fixed random order, and again from the beginning until enough are drawn."""
+    """Draw every (run, start) in a random order, and repeat until there are enough; the last item is a seed."""
     random = np.random.default_rng(ladder.window)
     stride = 1 if ladder.window == 1 else 8
     places = [
@@ -133,7 +133,7 @@ def _try_once(bench: Bench, trainer: Trainer, cheat: Cheat, stretch: Stretch, fo
 
 
 def find(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What the job asks for: rungs of its ladder, or trials of the named cheats."""
+    """The results of a job: rungs of its ladder, or trials of the named cheats."""
     benches = [(Bench(Path(run["path"])), [Path(folder) for folder in run["references"]]) for run in job["runs"]]
     if "ladder" not in job:
         for bench, folders in benches:

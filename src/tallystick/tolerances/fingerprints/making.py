@@ -1,4 +1,4 @@
-"""Hidden states to the wire form of a fingerprint."""
+"""Encodes hidden states as the wire form of a fingerprint."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ EXPONENT_MAX: Final = 127
 
 
 def encode_rows(rows: Rows, settings: FingerprintSettings) -> bytes:
-    """The wire form over rows [tokens, d] of every layer of `settings`: blocks in order, inside a block the layers.
+    """The wire form of rows [tokens, d] of every layer in `settings`: by block, and inside a block by layer.
 
     Raises:
-        MalformedError: a layer is not there, or their numbers of tokens differ.
+        MalformedError: a layer is missing, or the layers differ in their number of tokens.
         UnavailableError: a hidden state is not finite or too large.
     """
-    held = rows_of(rows, settings.layers)
+    checked = rows_of(rows, settings.layers)
     if settings.method == "toploc":
-        return b"".join(toploc.encode_block(block, settings.width) for block in blocks_of(held, settings))
-    summaries = np.stack([summarise(held[layer], layer, settings) for layer in settings.layers])
-    norms = np.stack([block_norms(held[layer], settings.block) for layer in settings.layers])
+        return b"".join(toploc.encode_block(block, settings.width) for block in blocks_of(checked, settings))
+    summaries = np.stack([summarise(checked[layer], layer, settings) for layer in settings.layers])
+    norms = np.stack([block_norms(checked[layer], settings.block) for layer in settings.layers])
     return encode_summaries(summaries, norms, settings)
 
 
@@ -42,7 +42,7 @@ def encode_summaries(
 def encode_numbers(numbers: Numbers, norms: Numbers, bits: int) -> Bytes:
     """The wire form of numbers [blocks, width] with the norms [blocks] of their hidden states: [blocks, bytes].
 
-    Raises `UnavailableError` for numbers that have none.
+    Raises `UnavailableError` for numbers that are not finite or too large.
     """
     with np.errstate(over="ignore"):
         narrow = numbers.astype("<f4")
@@ -57,6 +57,7 @@ def encode_numbers(numbers: Numbers, norms: Numbers, bits: int) -> Bytes:
 
 
 def _exponents(norms: Numbers) -> Integers:
+    """log₂ of each norm, rounded; `ZERO` for a norm of 0 or too small for the exponent."""
     mantissas, exponents = np.frexp(norms)
     rounded = exponents.astype(np.int64) - (mantissas < HALF_OCTAVE)
     if (rounded > EXPONENT_MAX).any():

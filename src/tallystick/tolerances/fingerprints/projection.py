@@ -1,11 +1,11 @@
-"""A block of hidden states under random signs: few numbers in which every dimension, its sign and its place count.
+"""The projection of a block of hidden states under random signs: a few numbers that depend on every dimension.
 
-For a block of tokens and a layer, number k is Σᵢ σᵢₖ Σⱼ rⱼₖ hᵢⱼ over tokens i and hidden dimensions j. The signs r bind
-the layer, the signs σ the place of a token in the answer. With H the block's hidden states, E[s²] = ‖H‖² (Johnson and
-Lindenstrauss 1984; signs: Achlioptas 2003), so a difference ΔH shows as about ‖ΔH‖ in every number.
+For a block of tokens and a layer, number k is Σᵢ σᵢₖ Σⱼ rⱼₖ hᵢⱼ over tokens i and hidden dimensions j. The signs r
+depend on the layer, the signs σ on the position of a token in the answer. With H the block's hidden states, E[s²] =
+‖H‖² (Johnson and Lindenstrauss 1984; signs: Achlioptas 2003). So a difference ΔH shows as about ‖ΔH‖ in every number.
 
-The numbers are linear in the hidden states: none of them is clipped, normalised or left out. A larger dimension weighs
-more, and honest rounding of it is larger in the same proportion.
+The numbers are linear in the hidden states: no hidden state is clipped, normalised or left out. A larger dimension
+weighs more, and its honest rounding is larger in the same proportion.
 """
 
 from __future__ import annotations
@@ -30,6 +30,6 @@ def summarise(rows: Array, layer: int, settings: FingerprintSettings) -> Summary
 
 
 def block_norms(rows: Array, block: int) -> npt.NDArray[np.float64]:
-    """The Euclidean norm of every block of rows."""
+    """The Euclidean norm of every block of rows [tokens, d]: [blocks], in float64."""
     squares = np.square(rows.astype(np.float64)).sum(axis=1)
     return np.sqrt(np.add.reduceat(squares, np.arange(0, len(rows), block)))

@@ -1,4 +1,4 @@
-"""The wire forms of a projection's numbers: float32, or the low bits of each on a grid that follows the block's norm.
+"""The wire forms of a projection's numbers: float32, or low bits on a grid whose step follows the block's norm.
 
 | bits | a block of one layer is | grid, relative to 2ᵉ |
 |-|-|-|
@@ -7,9 +7,9 @@
 | 4 | e, then a nibble a number, the first in the low one | 2⁻⁸ |
 | 1 | e, then a bit a number, the first in the lowest | 2⁻⁶ |
 
-e is a signed byte, log₂ of the norm of the block's hidden states, rounded. A number s is written as its cell on the
-grid, ⌊s / step⌋ modulo 2^bits. The high bits are left out since the verifier has a number of its own nearby (universal
-quantisation: Boufounos 2012): all bits are spent on small differences, and a large one meets a chance code instead. A
+e is a signed byte: log₂ of the norm of the block's hidden states, rounded. A number s is written as its cell on the
+grid, ⌊s / step⌋ modulo 2^bits. The high bits are left out because the verifier has a number of its own nearby
+(universal quantisation: Boufounos 2012). So all bits serve small differences; a large difference gives a random code. A
 block whose norm is 0, or below 2⁻¹²⁷, has e = −128 and codes 0.
 """
 
@@ -29,7 +29,7 @@ Bytes = npt.NDArray[np.uint8]
 RESOLUTION: Final = {8: 10, 4: 8, 1: 6}
 ZERO: Final = -128
 HALF_OCTAVE: Final = 0.7071067811865476
-"""√½ in binary64: where log₂ rounds up."""
+"""√½ in binary64: from this mantissa on, log₂ rounds up."""
 FLOAT32_HALF_STEP: Final = 2.0**-24
 
 
@@ -39,22 +39,22 @@ def block_bytes(width: int, bits: int) -> int:
 
 
 def reach(bits: int) -> float:
-    """The distance, on average, of a claim that has nothing to do with the block: codes meet by chance.
+    """The distance, in the mean, of a claim that is unrelated to the block: its codes are random.
 
-    With M codes, √((M − 1)³ / 12 M) steps. Limits near it tell nothing apart.
+    With M codes, √((M − 1)³ / 12 M) steps. A limit near it accepts anything.
     """
     codes = 2**bits
     return math.inf if bits == 32 else math.sqrt((codes - 1) ** 3 / (12 * codes)) * 2.0 ** -RESOLUTION[bits]
 
 
 def relative_gaps(data: Bytes, own: Numbers, norms: Numbers, bits: int) -> Numbers:
-    """How far own numbers [blocks, width] lie from those that claimed [blocks, bytes] may stand for: [blocks].
+    """How far own numbers [blocks, width] lie from the numbers that claimed bytes [blocks, bytes] encode: [blocks].
 
-    √(Σₖ gapₖ² / width) relative to the own norm, or, where that is larger, the gap between the own norm and those that
-    round to the claimed exponent. Where an own number lies in a cell with the claimed code the gap is 0; the exact
-    claimed number lies in such a cell, so that the distance never exceeds that of the exact numbers.
+    √(Σₖ gapₖ² / width) relative to the own norm; or, if larger, the gap between the own norm and the norms that round
+    to the claimed exponent. The gap is 0 where an own number lies in a cell with the claimed code. The exact claimed
+    number lies in such a cell too, so the distance never exceeds that of the exact numbers.
 
-    Raises `MalformedError` for bytes that no numbers have.
+    Raises `MalformedError` for bytes that encode no numbers.
     """
     assert data.shape == (len(own), block_bytes(own.shape[1], bits))
     if bits == 32:
@@ -77,6 +77,7 @@ def grid_steps(exponents: Integers, bits: int) -> Numbers:
 
 
 def _float_gaps(narrow: npt.NDArray[np.float32], own: Numbers) -> Numbers:
+    """The gaps of float32 numbers, less what rounding to float32 explains."""
     if not np.isfinite(narrow).all():
         raise MalformedError("fingerprint.data: a number is not finite")
     claimed = narrow.astype(np.float64)
@@ -84,6 +85,7 @@ def _float_gaps(narrow: npt.NDArray[np.float32], own: Numbers) -> Numbers:
 
 
 def _norm_gaps(exponents: Integers, norms: Numbers) -> Numbers:
+    """The relative gap from each norm to the interval of norms that round to the claimed exponent."""
     low = np.where(exponents == ZERO, 0.0, np.ldexp(HALF_OCTAVE, exponents))
     high = np.where(exponents == ZERO, np.ldexp(1.0, ZERO + 1), np.ldexp(2 * HALF_OCTAVE, exponents))
     gaps = np.maximum(np.maximum(low - norms, norms - high), 0.0)
@@ -91,6 +93,7 @@ def _norm_gaps(exponents: Integers, norms: Numbers) -> Numbers:
 
 
 def _relative(gaps: Numbers, norms: Numbers) -> Numbers:
+    """The root mean square of each block's gaps ÷ its norm; 0 without gaps, infinite for a norm of 0."""
     sizes = np.sqrt(np.square(gaps).mean(axis=1))
     return np.where(sizes == 0.0, 0.0, np.divide(sizes, norms, out=np.full_like(sizes, np.inf), where=norms > 0.0))
 

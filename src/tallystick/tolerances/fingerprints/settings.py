@@ -1,4 +1,4 @@
-"""What a fingerprint of hidden states is made with, and what a comparison of one block of one layer shows."""
+"""The settings of a fingerprint of hidden states, and the result of comparing one block of one layer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Rows: TypeAlias = Mapping[int, Array]
 """Hidden states by layer, each [tokens, width of the model]."""
 
 PUBLIC_SEED: Final = digest("directions", b"public").removeprefix("sha256:")
-"""The seed where none is agreed on. It is public, as is any seed that is fixed beforehand."""
+"""The default seed. It is public, as is any seed that is fixed beforehand."""
 BLOCK_MAX: Final = 1024
 WIDTH_MAX: Final = 1024
 LAYERS_MAX: Final = 1 << 10
@@ -27,11 +27,11 @@ _SEED: Final = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class FingerprintSettings:
-    """What is summarised and how; a receipt states it.
+    """What is summarised and how; a receipt states these settings.
 
-    A block of up to `block` tokens and one layer give one summary: of `width` numbers in `bits` bits each under a
-    projection drawn from `seed`, or by TOPLOC of the `width` largest of the block (`bits` and `seed` then mean nothing
-    and keep their defaults).
+    A block of up to `block` tokens in one layer gives one summary. With `projection`, it has `width` numbers of `bits`
+    bits each, with signs drawn from `seed`. With `toploc`, it has the `width` largest values of the block; `bits` is
+    then 8 and `seed` is None, and neither has a meaning.
     """
 
     method: Literal["projection", "toploc"] = "projection"
@@ -59,7 +59,7 @@ class FingerprintSettings:
         return cls("toploc", (layer,), block, values, 8, None)
 
     def blocks(self, tokens: int) -> int:
-        """How many blocks `tokens` fill; the last may be shorter."""
+        """The number of blocks for `tokens`; the last block may be shorter."""
         return -(-tokens // self.block)
 
     def spans(self, tokens: int) -> Iterator[tuple[int, int]]:
@@ -69,11 +69,11 @@ class FingerprintSettings:
 
 @dataclass(frozen=True)
 class Distance:
-    """How far the claimed summary of `tokens` answer tokens from `first` on lies from the verifier's own, in `layer`.
+    """How far the claimed summary of one block lies from the verifier's own, in `layer`.
 
-    For a projection the distance is relative to the norm of the block's hidden states. For TOPLOC it is the share of
-    values whose exponents differ, and `mantissa_mean` and `mantissa_median` are over the others, in units of the last
-    place.
+    The block has `tokens` answer tokens, from token `first` on. For a projection the distance is relative to the norm
+    of the block's hidden states. For TOPLOC it is the share of values whose exponents differ; `mantissa_mean` and
+    `mantissa_median` are over the other values, in units of the last place.
     """
 
     layer: int
@@ -85,25 +85,25 @@ class Distance:
 
 
 def rows_of(rows: Rows, layers: tuple[int, ...]) -> dict[int, Array]:
-    """The rows of `layers`, checked: each [tokens, width], alike in tokens, finite.
+    """The rows of `layers`, checked: each is [tokens, width], all have the same number of tokens, all are finite.
 
     Raises:
-        MalformedError: a layer is not there, or their numbers of tokens differ.
-        UnavailableError: a value is not finite, so that nothing can be said of it.
+        MalformedError: a layer is missing, or the layers differ in their number of tokens.
+        UnavailableError: a value is not finite, so no distance can be computed.
     """
     missing = [layer for layer in layers if layer not in rows]
     if missing:
         raise MalformedError(f"layers: there are no hidden states of layer {missing[0]}")
-    found = {layer: np.asarray(rows[layer]) for layer in layers}
-    if any(each.ndim != 2 for each in found.values()) or len({len(each) for each in found.values()}) != 1:
+    arrays = {layer: np.asarray(rows[layer]) for layer in layers}
+    if any(array.ndim != 2 for array in arrays.values()) or len({len(array) for array in arrays.values()}) != 1:
         raise MalformedError("rows: not one row a token in every layer")
-    for layer, values in found.items():
-        if not np.isfinite(values).all():
+    for layer, array in arrays.items():
+        if not np.isfinite(array).all():
             raise UnavailableError(f"layer {layer}: a hidden state is not finite")
-    return found
+    return arrays
 
 
-def blocks_of(held: Rows, settings: FingerprintSettings) -> Iterator[Array]:
-    """The rows of every block, inside a block by layer: the order of the wire form."""
-    tokens = len(held[settings.layers[0]])
-    return (held[layer][first : first + n] for first, n in settings.spans(tokens) for layer in settings.layers)
+def blocks_of(rows: Rows, settings: FingerprintSettings) -> Iterator[Array]:
+    """The rows of every block, and inside a block of every layer: the order of the wire form."""
+    tokens = len(rows[settings.layers[0]])
+    return (rows[layer][first : first + n] for first, n in settings.spans(tokens) for layer in settings.layers)

@@ -1,4 +1,4 @@
-"""The random signs of a projection: the same on every machine and in every framework, from Philox."""
+"""The random signs of a projection, from Philox: the same on every machine and in every framework."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Signs = npt.NDArray[np.int8]
 
 @lru_cache(maxsize=64)
 def direction_signs(seed: str, layer: int, width: int, size: int) -> Signs:
-    """The directions of a layer: ±1 of shape [size, width]; row j is what hidden dimension j adds to each number.
+    """The directions of a layer: ±1 of shape [size, width]; row j has the signs of hidden dimension j.
 
     Bit `j · width + k` of the Philox words under the digest of `["direction", layer, seed, width]`; a set bit is −1.
     """
@@ -33,6 +33,7 @@ def position_signs(seed: str, layer: int, width: int, first: int, count: int) ->
 
 
 def _signs(key: list[str | int], start: int, count: int) -> Signs:
+    """The signs of `count` bits from bit `start` on of the Philox words under `key`; read-only, as it is cached."""
     first, skipped = divmod(start, 64)
     drawn = words(digest_bytes(digest("directions", encode([*key]))), -(-(skipped + count) // 64), first)
     bits = np.unpackbits(drawn.astype("<u8", copy=False).view(np.uint8), count=skipped + count, bitorder="little")

@@ -1,4 +1,4 @@
-"""The standard fingerprints: half a byte a token, sensitive to every part of a model."""
+"""The standard fingerprints: half a byte per token, sensitive to every part of a model."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ STANDARD_BITS: Final = 8
 
 
 def standard_fingerprints(final: int, layers: tuple[int, ...] | None = None) -> tuple[FingerprintSettings, ...]:
-    """A block after a third of the model and the final norm, 7 numbers of 8 bits each for 32 tokens: 16 bytes.
+    """The block after a third of the model, and the final norm: 7 numbers of 8 bits each for 32 tokens, 16 bytes.
 
-    An early block sees small changes best, because rounding adds up behind it; the final norm sees what is done after
-    it. In bfloat16 honest stacks fill the range of 4-bit numbers. Measured in `docs/inference.md`.
+    An early block shows small changes best, because rounding adds up in later blocks. The final norm shows changes in
+    those later blocks. Numbers have 8 bits, because in bfloat16 honest stacks already differ by the whole range of
+    4-bit numbers. Measured in `docs/inference.md`.
 
     Args:
-        final: the number of blocks, which stands for the final norm.
-        layers: others to take in place of these two.
+        final: the number of blocks, which is the layer number of the final norm.
+        layers: the layers to use in place of these two.
     """
     chosen = layers or tuple(sorted({final // 3, final}))
     return (FingerprintSettings(layers=chosen, width=STANDARD_WIDTH, bits=STANDARD_BITS),)

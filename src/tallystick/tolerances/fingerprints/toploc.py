@@ -1,11 +1,12 @@
 """TOPLOC (Ong et al. 2025, arXiv 2501.16007): a polynomial through the largest values of a block of hidden states.
 
-The hidden states of a block, flattened and rounded to bfloat16, have k values of largest magnitude. A modulus that
-keeps their indices apart is found, and the polynomial of degree k − 1 over GF(65497) with P(index mod modulus) =
-bfloat16 bits is written as the modulus and its coefficients, lowest degree first, each two bytes, big-endian. The
-verifier evaluates it at the indices of its own largest values and compares exponents and mantissas.
+The hidden states of a block are flattened and rounded to bfloat16; the k values of largest magnitude are taken. Under
+the chosen modulus no two of their indices are equal. The polynomial of degree k − 1 over GF(65497) has P(index mod
+modulus) = bfloat16 bits. The wire form is the modulus and the coefficients, lowest degree first, each two bytes,
+big-endian. The verifier evaluates the polynomial at the indices of its own largest values, and compares exponents and
+mantissas.
 
-It is blind to the sign of every value, and to all values but the largest. Implemented from the description.
+TOPLOC does not see the sign of a value, nor any value but the largest. This is an implementation from the description.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tallystick.tolerances.fingerprints.settings import Array, Distance, Fingerp
 
 PRIME: Final = 65497
 MODULUS_MIN: Final = 1 << 15
-"""Below it the published builder does not look for a modulus."""
+"""The published builder searches for a modulus above this number only."""
 MANTISSA_BITS: Final = 7
 NUMBER_BYTES: Final = 2
 Integers = npt.NDArray[np.int64]
@@ -40,7 +41,10 @@ class Congruence:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """How own values differ from those of a congruence: exponents of `of`, and mantissas where exponents agree."""
+    """How own values differ from those of a congruence.
+
+    Of `of` values, `exponents` differ in the exponent. Mantissa differences are over the others; infinite without any.
+    """
 
     exponents: int
     of: int
@@ -49,9 +53,9 @@ class Mismatch:
 
 
 def encode_block(rows: Array, values: int) -> bytes:
-    """The congruence of the `values` largest of a block [tokens, d], or of all where there are fewer.
+    """The congruence of the `values` largest of a block [tokens, d], or of all if there are fewer.
 
-    Raises `UnavailableError` where no modulus keeps the indices apart.
+    Raises `UnavailableError` if no modulus keeps the indices apart.
     """
     indices, bits = largest_values(rows, values)
     modulus = injective_modulus(indices)
@@ -59,21 +63,21 @@ def encode_block(rows: Array, values: int) -> bytes:
     return np.concatenate([[modulus], coefficients]).astype(">u2").tobytes()
 
 
-def compare(data: bytes, held: Rows, settings: FingerprintSettings) -> Iterator[Distance]:
-    """How far the blocks of `held` lie from claimed congruences; raises `MalformedError` for bytes that are none."""
-    places = [(layer, *span) for span in settings.spans(len(held[settings.layers[0]])) for layer in settings.layers]
+def compare(data: bytes, rows: Rows, settings: FingerprintSettings) -> Iterator[Distance]:
+    """How far the blocks of `rows` lie from claimed congruences; raises `MalformedError` for malformed bytes."""
+    places = [(layer, *span) for span in settings.spans(len(rows[settings.layers[0]])) for layer in settings.layers]
     start = 0
-    for (layer, first, count), block in zip(places, blocks_of(held, settings), strict=True):
+    for (layer, first, count), block in zip(places, blocks_of(rows, settings), strict=True):
         values = min(settings.width, block.size)
         end = start + block_bytes(values)
-        found = compare_block(parse_block(data[start:end], values), block)
-        share = found.exponents / found.of
-        yield Distance(layer, first, count, share, found.mantissa_mean, found.mantissa_median)
+        mismatch = compare_block(parse_block(data[start:end], values), block)
+        share = mismatch.exponents / mismatch.of
+        yield Distance(layer, first, count, share, mismatch.mantissa_mean, mismatch.mantissa_median)
         start = end
 
 
 def parse_block(data: bytes, values: int) -> Congruence:
-    """The congruence of a block of `values` values; raises `MalformedError` for anything that is none."""
+    """The congruence of a block of `values` values; raises `MalformedError` for malformed bytes."""
     if len(data) != block_bytes(values):
         raise MalformedError(f"fingerprint.data: {len(data)} bytes for a congruence of {values} values")
     numbers = np.frombuffer(data, ">u2").astype(np.int64)
@@ -85,11 +89,11 @@ def parse_block(data: bytes, values: int) -> Congruence:
 
 
 def compare_block(claimed: Congruence, rows: Array) -> Mismatch:
-    """The claimed polynomial at the indices of the block's own largest values, beside these values."""
+    """Compare the claimed polynomial, at the indices of the block's own largest values, with these values."""
     indices, own = largest_values(rows, len(claimed.coefficients))
-    found = evaluate(claimed.coefficients, indices % claimed.modulus)
-    agrees = _exponents(found) == _exponents(own)
-    gaps = np.abs(_mantissas(found) - _mantissas(own))[agrees]
+    evaluated = evaluate(claimed.coefficients, indices % claimed.modulus)
+    agrees = _exponents(evaluated) == _exponents(own)
+    gaps = np.abs(_mantissas(evaluated) - _mantissas(own))[agrees]
     mean, median = (float(gaps.mean()), float(np.median(gaps))) if gaps.size else (np.inf, np.inf)
     return Mismatch(int((~agrees).sum()), len(own), mean, median)
 
@@ -100,14 +104,14 @@ def block_bytes(values: int) -> int:
 
 
 def largest_values(rows: Array, values: int) -> tuple[Integers, Integers]:
-    """Index in the flattened block and bfloat16 bits of its values of largest magnitude; the first of equal ones."""
+    """Indices in the flattened block, and bfloat16 bits, of its values of largest magnitude; ties go to the first."""
     bits = round_to_bfloat16(rows.astype(np.float32).reshape(-1)).astype(np.int64)
     order = np.argsort(-(bits & 0x7FFF), kind="stable")[:values]
     return order.astype(np.int64), bits[order]
 
 
 def injective_modulus(indices: Integers) -> int:
-    """The largest modulus up to the prime under which no two indices are alike."""
+    """The largest modulus up to the prime that keeps all indices distinct; raises `UnavailableError` for none."""
     for modulus in range(PRIME, MODULUS_MIN, -1):
         if len(np.unique(indices % modulus)) == len(indices):
             return modulus
@@ -115,7 +119,7 @@ def injective_modulus(indices: Integers) -> int:
 
 
 def interpolate(points: Integers, values: Integers) -> Integers:
-    """The coefficients, lowest degree first, of the polynomial through distinct points, by Newton's differences."""
+    """The coefficients, lowest degree first, of the polynomial through distinct points: divided differences."""
     differences = values % PRIME
     for order in range(1, len(points)):
         spans = (points[order:] - points[:-order]) % PRIME
@@ -130,15 +134,15 @@ def interpolate(points: Integers, values: Integers) -> Integers:
 
 def evaluate(coefficients: Integers, points: Integers) -> Integers:
     """The polynomial at every point, by Horner's rule."""
-    found = np.zeros_like(points)
+    values = np.zeros_like(points)
     for coefficient in coefficients[::-1]:
-        found = (found * points + coefficient) % PRIME
-    return found
+        values = (values * points + coefficient) % PRIME
+    return values
 
 
 @cache
 def _inverses() -> Integers:
-    """The inverse of every number modulo the prime, x^(p − 2); that of 0 is never asked for."""
+    """The inverse of every number modulo the prime, x^(p − 2) by Fermat's theorem; entry 0 is never used."""
     power, exponent = np.arange(PRIME, dtype=np.int64), PRIME - 2
     result = np.ones_like(power)
     while exponent:

@@ -1,4 +1,4 @@
-"""The wire form of a fingerprint: its size, and the distance of every block and layer from a verifier's own rows."""
+"""The size of a fingerprint's wire form, and its distance from a verifier's own rows by block and layer."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from tallystick.tolerances.fingerprints.settings import Array, Distance, Fingerp
 
 
 def measure(data: bytes, rows: Rows, settings: FingerprintSettings) -> tuple[Distance, ...]:
-    """How far the verifier's rows [tokens, d] lie from a claimed wire form, block by block, inside a block by layer.
+    """How far the verifier's rows [tokens, d] lie from a claimed wire form, by block and inside a block by layer.
 
     Raises:
         MalformedError: the bytes are no fingerprint of that many tokens.
         UnavailableError: the verifier's own hidden states are not finite.
     """
-    held = rows_of(rows, settings.layers)
-    tokens, size = held[settings.layers[0]].shape
+    checked = rows_of(rows, settings.layers)
+    tokens, size = checked[settings.layers[0]].shape
     needed = wire_bytes(tokens, size, settings)
     if len(data) != needed:
         raise MalformedError(f"fingerprint.data: {len(data)} bytes; {tokens} tokens take {needed}")
     if settings.method == "toploc":
         from tallystick.tolerances.fingerprints import toploc
 
-        return tuple(toploc.compare(data, held, settings))
-    return tuple(_compare_projection(data, held, settings))
+        return tuple(toploc.compare(data, checked, settings))
+    return tuple(_compare_projection(data, checked, settings))
 
 
 def wire_bytes(tokens: int, size: int, settings: FingerprintSettings) -> int:
@@ -42,14 +42,14 @@ def wire_bytes(tokens: int, size: int, settings: FingerprintSettings) -> int:
     return settings.blocks(tokens) * len(settings.layers) * residues.block_bytes(settings.width, settings.bits)
 
 
-def _compare_projection(data: bytes, held: Rows, settings: FingerprintSettings) -> Iterator[Distance]:
-    tokens, layers = len(held[settings.layers[0]]), len(settings.layers)
+def _compare_projection(data: bytes, checked: Rows, settings: FingerprintSettings) -> Iterator[Distance]:
+    tokens, layers = len(checked[settings.layers[0]]), len(settings.layers)
     size = residues.block_bytes(settings.width, settings.bits)
     coded = np.frombuffer(data, np.uint8).reshape(-1, layers, size)
-    found = [_projected(coded[:, place], held[layer], layer, settings) for place, layer in enumerate(settings.layers)]
+    gaps = [_projected(coded[:, n], checked[layer], layer, settings) for n, layer in enumerate(settings.layers)]
     for block, (first, count) in enumerate(settings.spans(tokens)):
-        for place, layer in enumerate(settings.layers):
-            yield Distance(layer, first, count, float(found[place][block]))
+        for n, layer in enumerate(settings.layers):
+            yield Distance(layer, first, count, float(gaps[n][block]))
 
 
 def _projected(
