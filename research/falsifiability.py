@@ -120,7 +120,8 @@ Adam makes steps of full size out of a gradient that is rounding only
 The forger finds them as the verifier does, and moves each to {share_of_reach:.0%} of what the reach screen allows, at
 every anchor, in pairs that cancel in the public sketch. Of the two ways to move a pair it takes the one up the
 gradient of the last batch. The model is a GPT-2 of {gpt2_parameters:,} parameters, because of its key biases, which
-have no effect on the loss; in bfloat16 other weights are undetermined too. n = 1 run each, without a search for a worse one.
+have no effect on the loss; in bfloat16 other weights are undetermined too. n = 1 run each, without a search
+for a worse one.
 """
 FREEDOM = """
 | precision | undetermined, at the last anchor | largest move | in learning rates | loss, honest | loss, forged |
@@ -131,8 +132,8 @@ rejects both (the run in bfloat16 has no step graph and is replayed from its rec
 if records state the digest of every state (`weight-moved-behind-its-update`, below); without them nothing ties an
 opening to an anchor, and its report says so. `--tolerant` accepts both: this is the size of what it accepts.
 
-Rows of an embedding whose token does not occur for a long time are not among these weights. Their second moment does fall below the
-threshold (after some 405 steps with β₂ = 0.95), but without any gradient it falls by exactly β₂ a step: the replay
+Rows of an embedding whose token does not occur for a long time are not among these weights. Their second moment
+does fall below the threshold (after some 405 steps with β₂ = 0.95), but without any gradient it falls by exactly β₂ a step: the replay
 determines these weights, and the audit judges them.
 """
 OPENINGS = """
