@@ -133,8 +133,8 @@ if records state the digest of every state (`weight-moved-behind-its-update`, be
 opening to an anchor, and its report says so. `--tolerant` accepts both: this is the size of what it accepts.
 
 Rows of an embedding whose token does not occur for a long time are not among these weights. Their second moment
-does fall below the threshold (after some 405 steps with β₂ = 0.95), but without any gradient it falls by exactly β₂ a step: the replay
-determines these weights, and the audit judges them.
+does fall below the threshold (after some 405 steps with β₂ = 0.95), but without any gradient it falls by exactly β₂ a
+step: the replay determines these weights, and the audit judges them.
 """
 OPENINGS = """
 ## Forgeries of opened operators
