@@ -1,4 +1,4 @@
-"""A loop of somebody's own that a verifier can replay without its code: `tally audit RUN` afterwards."""
+"""A custom training loop that a verifier can replay without its code: run `tally audit RUN` afterwards."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Record somebody's own PyTorch loop: the three lines marked below are what changes."""
+"""Record a custom training loop in PyTorch: only the three marked lines are new."""
 
 import sys
 

@@ -701,46 +701,47 @@ PAGE = """# The budget of a whole opening
 Made by `{command}` on {machine}.
 Data: [budget.json](data/budget.json).
 
-An operator's tolerance leaves room. Errors that stay inside it at every operator, but point in one direction, add up
-along L operators like L, and honest ones like √L. `judging/opening/budget.py` measures two things over a whole opening:
+The tolerance of an operator leaves room for errors. Errors that stay within it at every operator, but all point in one
+direction, grow with L over L operators; honest errors grow with √L. `judging/opening/budget.py` measures two things
+over a whole opening:
 
 - **bias**: for each result, over its n elements, the mean m and the root mean square s of (claimed − exact) ÷ radius.
-  Its score is m ÷ √(s²/n + (s/4)²): honest kernels have habits, so a quarter of the size may be systematic, and no
-  score exceeds 4. *One direction* is |Σ score| ÷ √N over N results, *any direction* the root mean square of the scores.
+  Its score is m ÷ √(s²/n + (s/4)²): honest kernels have systematic errors, so a quarter of the size may be systematic,
+  and no score exceeds 4. *One direction* is |Σ score| ÷ √N over N results, *any direction* the root mean square of the
+  scores.
 - **path**: ‖claimed − exact‖ ÷ ‖exact‖ of each result of the graph, exact being a run in float64 from the same inputs,
   in units of u√L, with L the rounding operators on the result's longest path.
 
 Limits are {safety} times the largest that honest stacks showed, for each graph; they are statistics and no theorem.
-What they reject goes to a committee, unless both parties agreed on the limits beforehand.
-`tally calibrate GRAPH --inputs DIR --out FILE --budget FILE` makes the budget of any graph; those who challenge and
-judge disputes take it by `--budget`.
+What they reject goes to a committee, unless both parties agreed on the limits beforehand. `tally calibrate GRAPH
+--inputs DIR --out FILE --budget FILE` makes the budget of any graph; challengers and judges of disputes read it with
+`--budget`.
 
 Honest runs are those of the stacks of `tally calibrate`, each computing the whole graph by itself; every operator is
 also put to the referee, without thresholds (*convicted*, *tied*, *undecided*, and *of which* operators those convicted
 are: IREE's sine and cosine lie outside of their bounds, as [bounds.md](bounds.md) says, and a prover who computes with
-them is held to be wrong). Adversaries know the thresholds, τ:
-{threshold} times the largest error of any stack, by rank, with a limit on the mean. They place every floating-point
-result that rounding can move so many τ from the exact one on its own operands: all upwards (*one sign*), along the
-gradient of the margin of the second-best answer (*towards another result*; a training step has no such gradient here),
-or at random as a control. A result whose digits do not allow that is given up; *placed* is how many were left, at
-least. *threshold* counts runs with some result beyond its threshold all the same, *bias*, *path* and *budget* those
-that the budget rejects, *escaped* those that neither objects to. *moved* is ‖Δ‖ ÷ ‖scores‖, or the relative change of
-the loss; *update moved* the largest ‖Δw‖ ÷ ‖step of w‖.
+them is held to be wrong). Adversaries know the thresholds, τ: {threshold} times the largest error of any stack, by
+rank, with a limit on the mean. They place every floating-point result that rounding can move so many τ from the exact
+one on its own operands: all upwards (*one sign*), along the gradient of the margin of the second-best answer (*towards
+another result*; a training step has no such gradient here), or at random as a control. A result whose digits do not
+allow that is left out; *placed* is the smallest number of results that remained. *threshold* counts runs with a result
+beyond its threshold, *bias*, *path* and *budget* count runs that the budget rejects, *escaped* counts runs that neither
+rejects. *moved* is ‖Δ‖ ÷ ‖scores‖, or the relative change of the loss; *update moved* the largest ‖Δw‖ ÷ ‖step of w‖.
 """
 
 REMAINS = """
 ## What remains possible
 
-The largest that neither thresholds nor budget objected to, at the sizes tried:
+The largest errors, among the sizes tried, that neither thresholds nor budget rejected:
 
 {lines}
 
 An adversary who knows the limits can always stay just below them: it moves every result by up to its limit, in units of
-u√L, and chooses the direction. What is worth little more than rounding can be chosen: an answer between scores that lie
-closer than that, or the last digits of a loss. A few operators that lean together are diluted among all others; they
-are left to the path, and to thresholds. Results behind a choice that came out otherwise than in float64 are not
-compared. Nothing here was calibrated on other hardware than that named above: a budget holds for the stacks that it was
-measured on.
+u√L, and chooses the direction. So it can choose whatever is decided by little more than rounding: the answer if two
+scores are that close, or the last digits of a loss. If only a few operators err in one direction, the bias averages
+them with all others; only path and thresholds can detect them. Results after a choice that differs from the choice in
+float64 are not compared. Nothing here was calibrated on hardware other than that named above: a budget holds for the
+stacks that it was measured on.
 """
 
 

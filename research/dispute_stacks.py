@@ -99,7 +99,7 @@ def _counted(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _largest(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The largest e ÷ √k of the children of honest stacks (`disputes.opened.drift`), and of how many children."""
+    """The largest e ÷ √k of the children of honest stacks (`disputes.evidence.drift`), and of how many children."""
     worst = max(rows, key=lambda row: row["worst"])
     return {**worst, "children": sum(row["children"] for row in rows)}
 

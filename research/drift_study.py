@@ -1,4 +1,4 @@
-"""How far honest children lie apart on stacks that really differ, by dtype: the figures behind `opened/drift.py`.
+"""How far honest children lie apart on stacks that really differ, by dtype: see `disputes/evidence/drift.py`.
 
     python -m research.drift_study docs/data/drift.json
 

@@ -82,9 +82,9 @@ and opened operators. Machine: {machine}; torch {torch}, Python {python}. Prover
   missed; how often a smaller sample hits is shown below.
 - **`--replay recipe`**: the same with a trainer built from the recipe; the graph is read, and not run.
 - **`--full`**: every segment is replayed, and the tokens are derived from their source again.
-- **`--claim` of the honest run**: an exact audit by somebody who kept the digest of the honest claim. It says nothing
-  about a prover who cheated before publishing: then the forged claim *is* the published one, and the other columns
-  decide. Where the bytes disagree already, nothing is replayed.
+- **`--claim` of the honest run**: an exact audit by somebody who kept the digest of the honest claim. It does not
+  apply to a prover who cheated before publishing: then the forged claim *is* the published one, and the other columns
+  decide. If the digests already differ, nothing is replayed.
 - **`--tolerant`**: judged by limits on update-relative residuals instead of bits.
 
 *Made anew* and *resealed* mean that roots, tiles, offsets, summaries and the claim were computed again over the
@@ -92,9 +92,9 @@ forged records, as a careful forger would. *Refused* is exit 4: the run is malfo
 names up to three of the checks that objected.
 """
 SAMPLING = """
-## How often a sample sees it
+## How often a sample detects a fraud
 
-A fraud that only a replay shows is seen if a sampled step lies in a segment that does not replay. Share of {nonces}
+A fraud that only a replay detects is found if a sampled step lies in a segment that does not replay. Share of {nonces}
 nonces with which a sample of K of the {steps} steps does so; every fraud that is not listed is seen with all nonces or
 with none.
 """
@@ -113,14 +113,15 @@ names a step graph and the rules of the optimizer, records name batches and lear
 the graph, as there is nothing else.
 """
 UNDETERMINED = """
-## What no replay determines, used to the full
+## Weights that no replay determines, moved as far as possible
 
 Adam makes steps of full size out of a gradient that is rounding only
 ([decision 8](decisions/0008-what-no-replay-determines.md)). A tolerant audit takes such weights from its own replay.
 The forger finds them as the verifier does, and moves each to {share_of_reach:.0%} of what the reach screen allows, at
-every anchor, in pairs that cancel in the public sketch, and of the two ways to move a pair takes the one up the
+every anchor, in pairs that cancel in the public sketch. Of the two ways to move a pair it takes the one up the
 gradient of the last batch. The model is a GPT-2 of {gpt2_parameters:,} parameters, because of its key biases, which
-have no effect on the loss; in bfloat16 more is undetermined than they. n = 1 run each, no search for a worse one.
+have no effect on the loss; in bfloat16 other weights are undetermined too. n = 1 run each, without a search
+for a worse one.
 """
 FREEDOM = """
 | precision | undetermined, at the last anchor | largest move | in learning rates | loss, honest | loss, forged |
@@ -128,12 +129,12 @@ FREEDOM = """
 FREED = """
 The loss is the mean over the first {loss_batches} batches, at the last anchor. An exact audit
 rejects both (the run in bfloat16 has no step graph and is replayed from its recipe). Judged operators show such a move
-where records state the digest of every state (`weight-moved-behind-its-update`, below); without them nothing ties an
+if records state the digest of every state (`weight-moved-behind-its-update`, below); without them nothing ties an
 opening to an anchor, and its report says so. `--tolerant` accepts both: this is the size of what it accepts.
 
-Rows of an embedding whose token does not occur for long are not among them. Their second moment does fall below the
-threshold (after some 405 steps with β₂ = 0.95), but without any gradient it falls by exactly β₂ a step: the replay
-determines these weights, and the audit judges them.
+Rows of an embedding whose token does not occur for a long time are not among these weights. Their second moment
+does fall below the threshold (after some 405 steps with β₂ = 0.95), but without any gradient it falls by exactly β₂ a
+step: the replay determines these weights, and the audit judges them.
 """
 OPENINGS = """
 ## Forgeries of opened operators
@@ -143,9 +144,9 @@ line is an opening of step {opened_step} of a run of {opened_steps} ({opened_ope
 state in the records), really forged and really judged. *All is made anew*: record, transcript and claim are those of a
 prover who cheated before publishing.
 
-- **opening alone**: the verifier holds nothing beside the opening.
-- **with the prover's claim**: it holds the claim and the spec that this prover published.
-- **with the honest claim**: it holds those of the honest run.
+- **opening alone**: the verifier has only the opening.
+- **with the prover's claim**: it also has the claim and the spec that this prover published.
+- **with the honest claim**: it also has claim and spec of the honest run.
 
 | attack | what is changed | opening alone | with the prover's claim | with the honest claim |
 |-|-|-|-|-|"""
@@ -156,11 +157,11 @@ NOT_TRIED = """
 Not tried here, and not shown by any of these verdicts:
 
 - who made the claim and when: claims carry no signature and no log entry yet;
-- training before step 0 or after the last step, on anything, that the claim does not mention;
+- training before step 0 or after the last step that the claim does not mention;
 - data that were poisoned, or chosen to lead to given weights, before they were committed to;
 - a fraud below honest drift: `--tolerant` accepts it by design, once in every segment;
 - what a step graph of a custom training loop does: without a recipe the graph is the program, and a verdict assumes it;
-- an auditor's own machine or libraries that do not compute what they say."""
+- faults of the auditor's own machine or libraries."""
 
 
 @dataclass(frozen=True)

@@ -25,23 +25,24 @@ GRAPHS = """
 
 *Kinds* counts operators that move data, are exact, round once, accumulate, call a library function, or are composite.
 *Middle slice*: operators of the slice that computes the middle third from the values before it, run alone. *One
-example*: the graph for a single example, where it can be proved that examples do not mix; its operators accept every
-row of the whole run, and the figure is how far its outputs are from those rows.
+example*: the graph for a single example, if it can be proved that examples do not mix. Its operators accept every row
+of the whole run; the figure is the distance of its outputs from those rows.
 """
 ENGINES = """
 ## Engines
 
-How far other engines are from the framework's own results, as the largest |Δ| of a tensor ÷ its largest element. First
-loss and outputs, then the worst of all tensors. The reference is NumPy in float64, without a framework. Parameters
-whose gradient is 0 in exact arithmetic are left out of the worst: kernels give rounding for it and nothing else, and
-Adam makes it as large as any other. They are biases of keys, because softmax does not see a shift, and biases before a
-normalization that takes them off again. GPT-2 keeps the bias of its keys inside a larger one, where it shows.
+How far other engines are from the framework's own results, as the largest |Δ| of a tensor ÷ its largest element. The
+first number is for loss and outputs, the second for the worst of all tensors. The reference is NumPy in float64,
+without a framework. The second number leaves out parameters whose gradient is 0 in exact arithmetic: kernels give only
+rounding for it, and Adam scales it to the size of any other. These are biases of keys, because softmax ignores a shift,
+and biases before a normalization that removes them. GPT-2 keeps the bias of its keys inside a larger tensor, so there
+it is included.
 """
 JUDGED = """
 ## Judged
 
-Every operator of every run is judged on that run's own values against its deterministic bound. The figure is the most
-of a bound that any element took; sums of two numbers take all of it.
+Every operator of every run is judged on that run's own values against its deterministic bound. The figure is the
+largest share of a bound that any element used; sums of two numbers can use all of it.
 """
 
 

@@ -17,25 +17,25 @@ Written by `{command}`; every figure is in `data/inference.json`. Machine: {mach
 A provider serves a language model, honestly or not, and states what an honest one would. A verifier that holds the
 promised model makes one pass over the tokens. The promised model is a Llama of 6 layers and width 128 that is trained
 for 1,500 steps on the shipped text (`examples/served.toml`); the cheaper one has 2 layers and width 64. They are small,
-and trained on one subject: areas for larger models have to be measured on those. Prompts have 32 tokens and answers
+and trained on one subject: areas for larger models have to be measured separately. Prompts have 32 tokens and answers
 256; the honest provider decodes with a cache, a batch at a time.
 
-Ways of serving that change what is computed are a matter of **fingerprints**; ways that change what is chosen are a
-matter of the **sampler's test**, which takes no bytes. Neither sees what the other is for, and the tables show it.
+**Fingerprints** detect ways of serving that change what is computed. The **sampler's test**, which needs no bytes,
+detects ways that change which tokens are chosen. The tables show that neither does the work of the other.
 """
 
 SEPARATION: Final = """
 ## Fingerprints, {dtype} promised
 
-Area under the ROC curve over windows of 32 tokens, {answers} answers a way of serving ({windows} windows); 0.5 is
-blind, 1 is no window out of place. A setting is the layers, bits × numbers of how many tokens; *middle* is the block
-after a third of the model, *both* that and the final norm, and its score is the larger distance in units of the honest
-median of the layer. Intervals are in the data: where no window is out of place, the lower end for so many answers is
-{low:.3f} (Clopper–Pearson over answers, because windows of one answer go together).
+Area under the ROC curve over windows of 32 tokens, {answers} answers per way of serving ({windows} windows); 0.5 means
+no detection, 1 means that all windows are separated. A setting is layers, bits × numbers of how many tokens; *middle*
+is the block after a third of the model, *both* that and the final norm, and its score is the larger distance in units
+of the honest median of the layer. Intervals are in the data: if all windows are separated, the lower end for so many
+answers is {low:.3f} (Clopper–Pearson over answers, because windows of one answer go together).
 """
 
 LEAST: Final = """
-Fewest bytes a token with an area of at least 0.999 within 32 tokens, beside TOPLOC (8.06 bytes a token):
+Fewest bytes per token for an area of at least 0.999 within 32 tokens, compared with TOPLOC (8.06 bytes per token):
 """
 
 CURVES: Final = """
@@ -45,9 +45,9 @@ CURVES: Final = """
 TOKENS: Final = """
 ## The sampler's test, {dtype} promised
 
-Decisions after so many tokens of an answer: rejected ✗, accepted ✓, the others are inconclusive; {answers} answers a
-way of serving. The rule is the shipped one (`docs/evidence.md`): an honest provider is accused with probability 1e-6 at
-most, and what is accepted excludes the stated alternative at error 0.01.
+Decisions after a number of tokens of an answer: rejected ✗, accepted ✓, all others are inconclusive; {answers} answers
+per way of serving. The rule is the shipped one (`docs/evidence.md`): an honest provider is rejected with probability
+1e-6 at most, and an acceptance excludes the stated alternative with error 0.01.
 """
 SETTING_HEADS: Final = {
     "seed known": "The customer chose the seed; temperature 0.8",

@@ -32,51 +32,50 @@ whether the claimed end lies within the limits below. All distances are relative
   learning rates. **stretch**: how much longer or shorter the claimed update is along the replayed one.
 - **memory**: the residual of optimizer moments and buffers. **loss**: in units of max(1, |loss|).
 
-Two allowances come on top and were taken off before measuring. Half a float32 spacing of every weight, relative to
-the update: it matters only where updates are tiny, as in the first steps of a long warm-up (a residual of 0 below
-means: within half a spacing). And elements whose gradient is rounding only (a bias in front of a batch norm, the key
-bias of attention): Adam turns them into full steps in a direction that no replay determines. They are known by their
-second moment in the verifier's own replay, counted, and bounded by the reach screen; an audit that finds more than
-5 % of them (bf16: 25 %) is inconclusive.
+Two allowances are added to the limits and were subtracted before measuring. The first is half a float32 spacing of
+every weight, relative to the update. It matters only if updates are tiny, as in the first steps of a long warm-up (a
+residual of 0 below means: within half a spacing). The second is for elements whose gradient is only rounding (a bias in
+front of a batch norm, the key bias of attention): Adam turns them into full steps in a direction that no replay
+determines. The verifier finds them by their second moment in its own replay, counts them, and bounds them by the reach
+screen; an audit that finds more than 5 % of them (bf16: 25 %) is inconclusive.
 """
 
 READING = """## What cannot be told apart
 
-- **fp32, language models**: over at most 8 steps every named cheat lies at least twice beyond a limit. Smaller changes
+- **fp32, language models**: over at most 8 steps every named cheat is at least twice beyond a limit. Smaller changes
   than those of the power table may pass.
-- **Long segments**: now and then training passes a stretch that amplifies a rounding difference a thousandfold. How far
-  honest stacks lie apart after 32 steps is a matter of the segment, not of the stack: most stay near 1e-6 of the
-  update, some reach 3e-4, and the limits have to let those pass. Keep anchors at most 8 steps apart where a run is to
-  be audited on other stacks.
-- **bf16**: two honest stacks differ by up to a few per cent of an update, because a rounding of 2⁻⁸ decides otherwise
-  in every matrix product, and now and then a step amplifies it. One token in one step, gradient noise of a per cent
-  and (AdamW) a learning rate 1 % too high lie inside that and pass. Single steps show undeclared rows, duplicated
-  rows, swapped batches and a skipped step; over 32 steps nothing is claimed. Keep an anchor of every step that
-  matters, or replay on the stack of the run: there the exact mode has no tolerance at all.
-- **The image classifier**: ReLU and max pooling switch. When an activation lies within rounding of a switch, one
-  stack takes the other branch and the two differ for the rest of the segment, in fp32 as well. Single steps are
-  judged well, long segments less so.
+- **Long segments**: sometimes training passes through a phase that amplifies a rounding difference a thousandfold. How
+  far honest stacks lie apart after 32 steps depends on the segment, not on the stack: most stay near 1e-6 of the
+  update, some reach 3e-4, and the limits have to let those pass. Keep anchors at most 8 steps apart if a run is to be
+  audited on other stacks.
+- **bf16**: two honest stacks differ by up to a few per cent of an update, because roundings of 2⁻⁸ differ in every
+  matrix product, and sometimes a step amplifies the difference. One token in one step, gradient noise of a per cent and
+  (AdamW) a learning rate 1 % too high lie inside that and pass. An audit of single steps detects undeclared rows,
+  duplicated rows, swapped batches and a skipped step; over 32 steps no detection is claimed. Keep an anchor of every
+  step that matters, or replay on the stack of the run: the exact mode there has no tolerance.
+- **The image classifier**: ReLU and max pooling switch. When an activation lies within rounding of a switch, one stack
+  takes the other branch and the two differ for the rest of the segment, in fp32 as well. The limits work well for
+  single steps, less well for long segments.
 - **First steps**: until Adam's second moment has settled, honest drift is larger. Segments that start before step 8
-  have limits of their own.
+  have separate limits.
 - **Few machines, small models.** Limits were measured on the machines named above, on models of 0.2 million (Llama
-  style) and 0.01 million weights. A verifier with other hardware or much larger models runs
-  `tally calibrate-training` and gives its table in the policy (`calibration`); `--also` keeps what was measured
-  elsewhere.
+  style) and 0.01 million weights. A verifier with other hardware or much larger models runs `tally calibrate-training`
+  and names its table in the policy (`calibration`); `--also` keeps limits that were measured elsewhere.
 - float32 products below full precision (`float32_matmul_precision` "high" or "medium", TF32) are not within the fp32
-  limits and are not meant to be: they are another arithmetic. The environment of a run records the setting.
+  limits, because they are another arithmetic. The environment of a run records the setting.
 
 ## Another tolerance
 
-The policy of a verifier may name what opened states are compared by, in place of the residual: `mode = "tolerant"` and
+The policy of a verifier may name another tolerance for opened states, instead of the residual: `mode = "tolerant"` and
 `tolerance = "NAME"`. Losses and sketches are judged as before. `exact`, `bucket` (float16) and `dual` (float16 and a
-grid) are here; another distribution offers one by an entry point, a class without arguments that follows
+grid) are included. Another Python package can add one by an entry point: a class without arguments that follows
 `tallystick.tolerances.tolerance.Tolerance`:
 
     [project.entry-points."tallystick.tolerances"]
     mine = "my_package.mine:Mine"
 
-The audit summarizes the claimed state itself and asks how far the replayed one lies from it; a prover chooses nothing.
-What cannot be loaded, raises, or gives no finding leaves the audit inconclusive.
+The audit itself summarizes the claimed state and measures the distance of the replayed one; the prover has no choice in
+it. If the class cannot be loaded, raises, or gives no finding, the audit is inconclusive.
 """
 
 
