@@ -1,7 +1,7 @@
 """The check of sampled tokens ÷ the product of the LM head that made their logits, for 256 tokens.
 
 Both arms get what a verifier has after its pass: final hidden states F32[256, d], head weights, claimed tokens. The
-product is PyTorch's in float32 on one thread, the check is `sampling.margins` on NumPy. The vocabulary has 32,768
+product is PyTorch's in float32 on one thread, the check is `sampling.margin` on NumPy. The vocabulary has 32,768
 tokens; logits are normal with a standard deviation of 3.5 to 6 drawn per row, whose entropy (a detail) is that of text.
 The check reads every logit once, so that its share falls as 1/d: the goal is for d = 4096, the width of a model of 7
 billion weights. It needs no byte from the provider besides seed and tokens.

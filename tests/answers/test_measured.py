@@ -73,7 +73,7 @@ def test_the_line_says_what_was_measured_and_what_to_do(language_model: Any) -> 
     card = card_of(language_model, "BF16", 30, 576)
     line = unmeasured_limits(FingerprintRule(), "projection", card)
     assert line.startswith("no limits were measured for 30 layers of width 576 in BF16 (measured: up to 6 layers")
-    assert "research/fingerprint_calibration.py --model DIR" in line
+    assert "python -m research.fingerprint_calibration --model DIR" in line
     assert "--limits" in line
     assert "`sampler.band`" in unmeasured_band(SamplerRule(), card)
     assert "`fingerprints.measured`" in unmeasured_limits(FingerprintRule(), "toploc", card)

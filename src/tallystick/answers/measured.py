@@ -13,8 +13,8 @@ from tallystick.answers.sampler import BANDS_MEASURED, SamplerRule
 from tallystick.transcripts.model_card import ModelCard
 
 WAYS: Final[dict[Kind, str]] = {
-    "projection": "measure them with `research/fingerprint_calibration.py --model DIR` and give the table as --limits",
-    "states": "measure them with `research/fingerprint_calibration.py --model DIR` and give the table as --limits",
+    "projection": "measure them with `python -m research.fingerprint_calibration --model DIR` and give the table as --limits",
+    "states": "measure them with `python -m research.fingerprint_calibration --model DIR` and give the table as --limits",
     "toploc": "name such models in the policy's `fingerprints.measured` if the published limits are to hold for them",
 }
 

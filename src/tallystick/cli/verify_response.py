@@ -34,7 +34,7 @@ def verify_response(
     model: Path = typer.Option(..., "--model", help="The directory of the promised model."),
     policy: Path | None = typer.Option(None, help="The verifier's policy, as TOML or JSON."),
     limits: Path | None = typer.Option(
-        None, help="Limits on distances for this model, by `research/fingerprint_calibration.py --model`."
+        None, help="Limits on distances for this model, by `python -m research.fingerprint_calibration --model`."
     ),
     request: Path | None = typer.Option(None, help="What was asked: the JSON of the request, or a line for each."),
     opening: Path | None = typer.Option(None, help="The provider's answer to a challenge of committed states."),
