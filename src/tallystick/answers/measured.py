@@ -12,9 +12,12 @@ from tallystick.answers.distance_limits import FingerprintRule, Kind, MeasuredMo
 from tallystick.answers.sampler import BANDS_MEASURED, SamplerRule
 from tallystick.transcripts.model_card import ModelCard
 
+MEASURE: Final = (
+    "measure them with `python -m research.fingerprint_calibration --model DIR` and give the table as --limits"
+)
 WAYS: Final[dict[Kind, str]] = {
-    "projection": "measure them with `python -m research.fingerprint_calibration --model DIR` and give the table as --limits",
-    "states": "measure them with `python -m research.fingerprint_calibration --model DIR` and give the table as --limits",
+    "projection": MEASURE,
+    "states": MEASURE,
     "toploc": "name such models in the policy's `fingerprints.measured` if the published limits are to hold for them",
 }
 
