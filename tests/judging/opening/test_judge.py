@@ -299,6 +299,19 @@ def test_the_graph_of_a_run_is_replayed_and_has_to_be_that_of_its_recipe(
     assert audit_training(directory, policy, bytes(32), blind).verdict.outcome == "inconclusive"
     by_recipe = audit_training(directory, Policy(full=True, replay="recipe"), bytes(32), blind)
     assert (by_recipe.verdict.outcome, by_recipe.replayed) == ("accepted", "the recipe")
+    assert any(line.startswith("what the step graph computes") for line in by_recipe.verdict.not_checked)
+
+
+def test_where_the_recipe_is_replayed_another_graph_file_is_seen_all_the_same(run: Path, tmp_path: Path) -> None:
+    from tallystick.api.auditing import audit
+    from tallystick.audits.policy import Policy
+
+    copy = Path(shutil.copytree(run, tmp_path / "copy"))
+    asked = Policy(full=True, replay="recipe")
+    assert audit(copy, asked).outcome == "accepted"
+    file = copy / "graphs" / "step.json"
+    file.write_bytes(file.read_bytes().replace(b'"form":"', b'"form":"x', 1))
+    assert {finding.name for finding in audit(copy, asked).objections} == {"step graph"}
 
 
 def test_a_recipe_with_dropout_says_why_it_has_no_graph(
