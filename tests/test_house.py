@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -106,6 +108,13 @@ def test_packages_hold_no_code_and_public_ones_are_lazy(name: str) -> None:
     code = ast.parse(MODULES[name].read_text()).body
     assert ast.get_docstring(ast.parse(MODULES[name].read_text()))
     assert len(code) == 1 or name in PUBLIC
+
+
+def test_importing_one_small_module_loads_what_it_needs_and_no_more() -> None:
+    listed = "print(*[name for name in sys.modules if name.startswith('tallystick')])"
+    code = f"import sys, tallystick.judging.fault; {listed}"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert set(loaded) == {"tallystick", "tallystick.lazy", "tallystick.judging", "tallystick.judging.fault"}
 
 
 def test_the_checks_see_what_they_forbid() -> None:
