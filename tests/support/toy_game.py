@@ -145,7 +145,7 @@ class CountingJudge:
         except (MalformedError, ProofError) as error:
             return Fault.PROVER, str(error)
         if dispute.ground != "leaf":
-            return (Fault.CHALLENGER, "everything hangs together") if _shown(answered, leaves) else _broken()
+            return (Fault.CHALLENGER, "everything is consistent") if _shown(answered, leaves) else _broken()
         if leaf_hash(leaves[dispute.low]).hex() != dispute.leaf:
             return _broken()
         is_right = _adds_up(answered, leaves, dispute.low, dispute.high)

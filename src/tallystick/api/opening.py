@@ -35,7 +35,7 @@ def open_operators(
         device: replay on `cpu` or `cuda`.
 
     Raises:
-        ProofError: the run does not hang together.
+        ProofError: the run is not consistent.
         UnavailableError: the run has no step graph, or a file of it is missing.
         UsageError: there is no such step or node, `out` is not empty, or the device is unknown.
     """

@@ -115,7 +115,7 @@ def screen_anchors(evidence: CheckedRun) -> None:
 def _loop_screens(
     evidence: CheckedRun, rules: Sequence[UpdateRule], before: State, after: State, start: int, end: int
 ) -> Iterator[Finding]:
-    """The screens of AdamW for somebody's own loop: its spec states the rules, its records the learning rates.
+    """The screens of AdamW for a custom training loop: its spec states the rules, its records the learning rates.
 
     No record says which parameter belongs to which group, so each may have moved as far as one of the groups allows.
     """

@@ -1,4 +1,4 @@
-"""What the commands of all parties share: connecting, one's own folder, and the game as it goes on in the terminal."""
+"""What commands of all parties share: the connection, the party's folder, and the display of a game in the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one door through which a prover's JSON becomes a typed object."""
+"""Strict documents: the only way in which JSON of a prover becomes a typed object."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def bands_between(x: Numbers, y: Numbers, dtype: str) -> npt.NDArray[np.float64]
     return np.where(same, 0.0, np.where(np.isfinite(apart), apart, math.inf))
 
 
-def _extreme(node: Node, values: Values, _: Ref, places: Places) -> Apart:
+def _extreme(node: Node, values: Values, _: Ref, places: Places) -> Margins:
     """The distances for a claimed index of the largest or smallest number, or for that number itself."""
     x, axis = _operand(node, values)
     lines = _lines(x.values(), axis)[places]
@@ -74,7 +74,7 @@ def _extreme(node: Node, values: Values, _: Ref, places: Places) -> Apart:
     return _judged(node, values, places, lines, np.arange(len(places)), find(lines, axis=1), x.dtype)
 
 
-def _order(node: Node, values: Values, ref: Ref, places: Places) -> Apart:
+def _order(node: Node, values: Values, ref: Ref, places: Places) -> Margins:
     """The distances for indices and values in ascending or descending order, or for the first few of them."""
     x, axis = _operand(node, values)
     shape = values[ref].shape or (1,)
@@ -105,8 +105,8 @@ def _is_vague(lines: Numbers, dtype: str) -> npt.NDArray[np.bool_]:
     return np.asarray(np.isnan(lines) | (small & is_mixed[:, None]))
 
 
-Apart: TypeAlias = npt.NDArray[np.float64]
-Choice: TypeAlias = Callable[[Node, Values, Ref, Places], Apart]
+Margins: TypeAlias = npt.NDArray[np.float64]
+Choice: TypeAlias = Callable[[Node, Values, Ref, Places], Margins]
 _EXTREMES: Final = ("aten.argmax.default", "aten.argmin.default", "aten.max.dim", "aten.min.dim")
 _ORDERS: Final = (
     *("aten.sort.default", "aten.sort.stable", "aten.argsort.default", "aten.argsort.stable", "aten.topk.default"),
@@ -119,7 +119,7 @@ _CHOICES: Final[Mapping[str, Choice]] = {
 
 def _judged(
     node: Node, values: Values, places: Places, lines: Numbers, which: Places, best: Numbers, dtype: str
-) -> Apart:
+) -> Margins:
     """How far the number at the claimed index is from the `best` one; `which` is the row of `lines` of each place."""
     stated, index = _results(node, values)
     if index is None:

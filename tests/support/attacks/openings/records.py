@@ -112,7 +112,7 @@ def _lower(scene: Scene) -> float | str:
 
 
 HONEST = accepted("nothing is forged")
-UNBOUND = "the opening hangs together; only the claim says which transcript and which graph it should hang from"
+UNBOUND = "the opening is consistent; only the claim says which transcript and which graph it belongs to"
 NOT_SHOWN = "only the spec says how a record states its loss, and what follows from its learning rate"
 POSITIONS = (
     "a record by a recipe names positions of examples, and the judge has no data; the report says so, and "
