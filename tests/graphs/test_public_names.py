@@ -23,7 +23,7 @@ def test_no_public_name_is_a_module() -> None:
     assert not {*graphs.__all__} & {each.name for each in pkgutil.iter_modules(graphs.__path__)}
 
 
-READING = {"admission", "check", "costs", "derive", "encoding", "graph", "limits"}
+READING = {"admission", "check", "costs", "derive", "document", "encoding", "graph", "limits"}
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ READING = {"admission", "check", "costs", "derive", "encoding", "graph", "limits
         ("graphs.Graph", {"graph"}),
         ("graphs.read_graph", READING),
         ("graphs.load_program", READING | {"files"}),
-        ("graphs.execute", {"costs", "derive", "encoding", "engine", "execution", "graph"}),
+        ("graphs.execute", {"costs", "derive", "document", "encoding", "engine", "execution", "graph", "limits"}),
     ],
 )
 def test_a_public_name_loads_what_it_needs(statement: str, expected: set[str]) -> None:
