@@ -19,10 +19,8 @@ from tallystick.commitments.tree import Frontier, leaf_hash
 from tallystick.datasets.opened import check_stated_tokenizer, read_tokenizer
 from tallystick.datasets.order import BatchPlan
 from tallystick.datasets.samples import Dataset
-from tallystick.documents.files import read_document
 from tallystick.errors import ProofError, UnavailableError
-from tallystick.graphs.document import document_root
-from tallystick.graphs.limits import GraphLimits
+from tallystick.graphs.document import file_root
 from tallystick.judging.findings import Findings, require
 from tallystick.store.log import open_line, read_lines
 from tallystick.store.run import RunDirectory
@@ -182,9 +180,7 @@ def read_run(run: RunDirectory, policy: Policy) -> CheckedRun:
 def _open_graph(evidence: CheckedRun, policy: Policy) -> None:
     """Read the step graph. Where the recipe is replayed instead, its bytes are compared with the spec and no more."""
     if policy.replay == "recipe" and evidence.spec.recipe is not None:
-        limits = GraphLimits()
-        data = read_document(evidence.run.graph_path, limits.document_bytes)
-        evidence.require_graph(document_root(data, limits))
+        evidence.require_graph(file_root(evidence.run.graph_path))
         return
     from tallystick.audits.step_graph import open_step_graph
 

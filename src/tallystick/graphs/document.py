@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final, NoReturn
 
 from tallystick.commitments.digests import Digest, digest
 from tallystick.commitments.encoding import Json, encode
 from tallystick.commitments.tree import Hash, leaf_hash, tree_root
 from tallystick.documents.fields import fields, items
+from tallystick.documents.files import read_document
 from tallystick.errors import MalformedError
 from tallystick.graphs.limits import GraphLimits
 
@@ -48,6 +50,16 @@ def read_parts(data: bytes, limits: GraphLimits) -> tuple[Mapping[str, Json], li
         raise MalformedError(f"graph: {len(nodes)} nodes, more than the {limits.nodes} allowed")
     _check_canonical(data, document, nodes)
     return document, nodes
+
+
+def file_root(path: Path) -> Digest:
+    """The digest that names the graph in a file. A refusal names the file: `UnavailableError`, `MalformedError`."""
+    limits = GraphLimits()
+    data = read_document(path, limits.document_bytes)
+    try:
+        return document_root(data, limits)
+    except MalformedError as error:
+        raise MalformedError(f"{path.name}: {error}") from None
 
 
 def document_root(data: bytes, limits: GraphLimits) -> Digest:

@@ -312,6 +312,9 @@ def test_where_the_recipe_is_replayed_another_graph_file_is_seen_all_the_same(ru
     file = copy / "graphs" / "step.json"
     file.write_bytes(file.read_bytes().replace(b'"form":"', b'"form":"x', 1))
     assert {finding.name for finding in audit(copy, asked).objections} == {"step graph"}
+    file.write_bytes(file.read_bytes()[:40])
+    with pytest.raises(MalformedError, match=r"^step\.json: graph: no valid JSON"):
+        audit(copy, asked)
 
 
 def test_a_recipe_with_dropout_says_why_it_has_no_graph(
