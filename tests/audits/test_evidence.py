@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ import pytest
 
 from tallystick.audits.checked_run import gather_evidence
 from tallystick.audits.policy import Policy
+from tallystick.commitments.digests import digest
 from tallystick.commitments.encoding import encode
-from tallystick.errors import MalformedError, UnavailableError
+from tallystick.errors import MalformedError, ProofError, UnavailableError
+from tallystick.judging.findings import Findings
 from tallystick.store.run import RunDirectory
 
 Change = Callable[[list[dict[str, Any]]], None]
@@ -244,6 +247,11 @@ def test_a_missing_file_is_named(run: Path, name: str, instead: str) -> None:
         (run / name).mkdir()
     with pytest.raises(UnavailableError, match=Path(name).name):
         gather_evidence(RunDirectory(run), Policy())
+    findings = Findings(keeps_going=True)
+    with suppress(ProofError):  # where nothing of the run can be read
+        gather_evidence(RunDirectory(run), Policy(), findings)
+    assert not findings.rejected
+    assert any(Path(name).name in line for line in findings.undecided)
 
 
 @pytest.mark.parametrize("name", ["claim.json", "spec.json", "environment.json"])
@@ -251,8 +259,26 @@ def test_documents_that_are_not_canonical_are_refused(run: Path, name: str) -> N
     data = (run / name).read_bytes()
     for spelling in (data + b"\n", data.replace(b":", b": ", 1), b'{"zzz":1,' + data[1:], b"[]", b"", b"\xff"):
         (run / name).write_bytes(spelling)
-        with pytest.raises(MalformedError, match=name):
+        with pytest.raises(MalformedError if name == "claim.json" else ProofError, match=name):
             gather_evidence(RunDirectory(run), Policy())
+
+
+def test_a_spec_of_another_version_that_the_claim_names_is_not_understood_and_not_rejected(run: Path) -> None:
+    data = (run / "spec.json").read_bytes().replace(b'"version":1', b'"version":2')
+    (run / "spec.json").write_bytes(data)
+    edit(run / "claim.json", spec=digest("spec", data))
+    with pytest.raises(MalformedError, match=r"spec\.json: version"):
+        gather_evidence(RunDirectory(run), Policy())
+
+
+def test_a_record_without_form_that_the_claim_names_is_not_understood_and_not_rejected(
+    run: Path, rewrite: Callable[..., None]
+) -> None:
+    rewrite(run, lambda records: records[5].update(kind="miracle"))
+    findings = Findings(keeps_going=True)
+    evidence = gather_evidence(RunDirectory(run), Policy(), findings)
+    assert (evidence.is_read, findings.rejected) == (False, False)
+    assert [line for line in findings.undecided if "line 6" in line]
 
 
 @pytest.mark.parametrize("log", ["transcript.jsonl", "trace.jsonl"])
@@ -261,8 +287,7 @@ def test_a_torn_or_foreign_line_at_the_end_is_refused_with_its_number(run: Path,
     lines = len((run / log).read_bytes().splitlines())
     with (run / log).open("ab") as file:
         file.write(harm)
-    with pytest.raises(MalformedError, match=rf"{log}: line {lines + 1}"):
-        gather_evidence(RunDirectory(run), Policy())
+    assert f"{log}: line {lines + 1}" in objections(run)["trace root" if log == "trace.jsonl" else "transcript root"]
 
 
 def test_more_records_than_the_policy_allows_are_refused(honest: Path) -> None:

@@ -281,3 +281,25 @@ def test_a_call_record_is_canonical(honest: Path) -> None:
     assert CallRecord.from_bytes(line, "line").index == 1
     with pytest.raises(MalformedError):
         CallRecord.from_bytes(line.replace(b'"index":1', b'"index":0'), "line")
+
+
+DAMAGES = {
+    "claim.json": ("inconclusive", "inconclusive"),
+    "environment.json": ("rejected", "inconclusive"),
+    "graphs/model.json": ("rejected", "inconclusive"),
+    "transcript.jsonl": ("rejected", "inconclusive"),
+    "weights.safetensors": ("rejected", "inconclusive"),
+    "calls/00000001.inputs.safetensors": ("rejected", "inconclusive"),
+    "calls/00000001.outputs.safetensors": ("rejected", "inconclusive"),
+}
+
+
+@pytest.mark.parametrize("file", DAMAGES)
+def test_a_file_cut_short_or_missing_is_a_verdict_that_names_it(run: Path, file: str) -> None:
+    path, (when_cut, when_missing) = run / file, DAMAGES[file]
+    path.write_bytes(path.read_bytes()[:-20])
+    report = audited(run)
+    assert (report.verdict.outcome, path.name in json.dumps(report.to_json())) == (when_cut, True)
+    path.unlink()
+    report = audited(run)
+    assert (report.verdict.outcome, path.name in json.dumps(report.to_json())) == (when_missing, True)

@@ -204,9 +204,7 @@ def test_a_forged_anchor_is_never_accepted_and_never_breaks_the_verifier(
     run: Path, rewrite: Rewrite, answered: Answered, index: int, change: Callable[[dict[str, Tensor]], None]
 ) -> None:
     forge_anchor(run, rewrite, index, change)
-    told = answered(run, full=True)
-    assert told == "rejected" or told.startswith(("MalformedError: ", "ProofError: ", "UnavailableError: "))
-    assert "\n" not in told
+    assert answered(run, full=True) == "rejected"
 
 
 def test_an_anchor_rewritten_without_a_change_is_accepted(run: Path, rewrite: Rewrite, audited: Audited) -> None:
@@ -287,8 +285,7 @@ def test_a_sketch_of_another_width_does_not_break_the_verifier(
         steps[3]["post"]["projection"] = steps[4]["pre"]["projection"] = text
 
     rewrite(run, lie)
-    told = answered(run, full=True)
-    assert told == "rejected" or "projection" in told
+    assert answered(run, full=True) == ("inconclusive" if text == "A===" else "rejected")
 
 
 @pytest.mark.parametrize("seconds", [[1e308, 1e308], [5e-324, 0.0]])

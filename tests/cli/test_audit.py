@@ -159,35 +159,84 @@ def test_a_segment_of_another_claim_exits_with_1(tally: Tally, honest: Path) -> 
     assert tally("verify-segment", honest, "--from", 0, "--to", 4, "--claim", OTHER).code == 1
 
 
-DAMAGES: dict[str, tuple[str, bytes]] = {
-    "a truncated record": ("transcript.jsonl", b'{"kind":"step","ind'),
-    "a record with NaN": ("transcript.jsonl", b'{"index":1,"kind":"failed","error":NaN}\n'),
-    "a record of an unknown kind": ("transcript.jsonl", b'{"kind":"miracle"}\n'),
-    "a record of absurd size": (
-        "transcript.jsonl",
-        b'{"error":"' + b"x" * (2 << 20) + b'","index":13,"kind":"failed"}\n',
-    ),
-    "a timeline without an end": ("trace.jsonl", b'{"step":'),
-    "something behind the claim": ("claim.json", b"{}"),
-    "something behind the spec": ("spec.json", b" "),
+def append(tail: bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(path.read_bytes() + tail)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+REJECTED, INCONCLUSIVE = (1, "REJECTED"), (3, "INCONCLUSIVE")
+DAMAGES: dict[str, tuple[str, Callable[[Path], object], tuple[int, str]]] = {
+    "a truncated record": ("transcript.jsonl", append(b'{"kind":"step","ind'), REJECTED),
+    "a record with NaN": ("transcript.jsonl", append(b'{"index":1,"kind":"failed","error":NaN}\n'), REJECTED),
+    "a record of an unknown kind": ("transcript.jsonl", append(b'{"kind":"miracle"}\n'), REJECTED),
+    "a record of absurd size": ("transcript.jsonl", append(b'{"error":"' + b"x" * (2 << 20) + b'"}\n'), REJECTED),
+    "a transcript cut short": ("transcript.jsonl", cut, REJECTED),
+    "no transcript": ("transcript.jsonl", remove, INCONCLUSIVE),
+    "a timeline without an end": ("trace.jsonl", append(b'{"step":'), REJECTED),
+    "no timeline": ("trace.jsonl", remove, INCONCLUSIVE),
+    "an anchor cut short": ("anchors/step_00000004.safetensors", cut, REJECTED),
+    "no anchor": ("anchors/step_00000004.safetensors", remove, INCONCLUSIVE),
+    "no first anchor": ("anchors/step_00000000.safetensors", remove, INCONCLUSIVE),
+    "data cut short": ("data/tokens.bin", cut, REJECTED),
+    "no data": ("data/tokens.bin", remove, INCONCLUSIVE),
+    "something behind the claim": ("claim.json", append(b"{}"), INCONCLUSIVE),
+    "no claim": ("claim.json", remove, INCONCLUSIVE),
+    "something behind the spec": ("spec.json", append(b" "), REJECTED),
+    "no spec": ("spec.json", remove, INCONCLUSIVE),
+    "no environment": ("environment.json", remove, INCONCLUSIVE),
 }
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-@pytest.mark.parametrize("command", [["audit"], ["fsck"], ["verify-segment", "--from", "0", "--to", "4"]])
-def test_damage_exits_with_4_and_names_the_file(tally: Tally, run: Path, command: list[str], name: str) -> None:
-    file, tail = DAMAGES[name]
-    with (run / file).open("ab") as out:
-        out.write(tail)
-    told = tally(command[0], run, *command[1:])
-    assert (told.code, told.out) == (4, "")
-    assert file in told.complaint
+def test_damage_is_a_verdict_with_a_report_that_names_the_file(
+    tally: Tally, run: Path, tmp_path: Path, name: str
+) -> None:
+    file, damage, (code, word) = DAMAGES[name]
+    damage(run / file)
+    told = tally("audit", run, "--full", "--html", tmp_path / "report.html")
+    assert (told.code, told.out.split()[0]) == (code, word)
+    assert Path(file).name in told.out
+    assert Path(file).name in (tmp_path / "report.html").read_text()
+    told = tally("verify-segment", run, "--from", 0, "--to", 4, "--json")
+    report = json.loads(told.out)
+    assert (told.code, report["verdict"]) == (code, word.lower())
+    assert Path(file).name in told.out
+
+
+@pytest.mark.parametrize("name", ["a transcript cut short", "no transcript", "an anchor cut short", "no anchor"])
+def test_fsck_names_what_is_damaged_and_gives_no_verdict(tally: Tally, run: Path, name: str) -> None:
+    file, damage, (code, _) = DAMAGES[name]
+    damage(run / file)
+    told = tally("fsck", run)
+    assert (told.code, told.out) == (1 if code == 1 else 4, "")
+    assert Path(file).name in told.complaint
+
+
+def test_an_anchor_that_is_missing_keeps_no_other_segment_from_being_replayed(tally: Tally, run: Path) -> None:
+    (run / "anchors/step_00000004.safetensors").unlink()
+    report = json.loads(tally("audit", run, "--full", "--json").out)
+    assert [(each["from"], each["to"], each["state"]) for each in report["segments"]] == [(8, 12, "agrees")]
+
+
+def test_a_claim_that_cannot_be_read_is_rejected_by_whoever_kept_its_digest(tally: Tally, run: Path) -> None:
+    published = RunDirectory(run).claim().identity
+    append(b"{}")(run / "claim.json")
+    told = tally("audit", run, "--claim", published)
+    assert (told.code, told.out.split()[0]) == REJECTED
+    assert f"not the expected claim {published}" in told.out
 
 
 @pytest.mark.parametrize("file", ["claim.json", "spec.json", "environment.json"])
-def test_another_version_is_refused_by_name(tally: Tally, run: Path, file: str) -> None:
+def test_another_version_is_not_understood(tally: Tally, run: Path, file: str) -> None:
     data = (run / file).read_bytes()
     (run / file).write_bytes(data.replace(b'"version":1', b'"version":2'))
     told = tally("audit", run)
-    assert told.code == 4
-    assert f"{file}: version" in told.complaint
+    assert told.code == (3 if file == "claim.json" else 1)
+    assert f"{file}: version" in told.out

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.errors import MalformedError, UnavailableError
+from tallystick.errors import UnavailableError
 from tallystick.store.inference import InferenceDirectory
 from tallystick.store.run import RunDirectory
 from tallystick.store.statement import OpeningDirectory, read_statement
@@ -55,6 +55,5 @@ def test_a_claim_is_not_about_what_only_the_other_kind_of_claim_is_about(tmp_pat
         read_statement(folder(tmp_path, OPENED), 2)
 
 
-def test_a_claim_that_is_no_json_is_malformed(tmp_path: Path) -> None:
-    with pytest.raises(MalformedError, match=r"claim\.json"):
-        read_statement(folder(tmp_path, ("claim.json", b"{")))
+def test_a_claim_that_cannot_be_read_counts_as_that_of_a_run(tmp_path: Path) -> None:
+    assert read_statement(folder(tmp_path, ("claim.json", b"{"))) == RunDirectory(tmp_path)

@@ -13,7 +13,8 @@ from tallystick.audits.policy import Policy, read_policy
 from tallystick.audits.report import Report
 from tallystick.audits.sampling import draw_nonce, parse_nonce
 from tallystick.commitments.encoding import Json
-from tallystick.errors import UsageError
+from tallystick.errors import MalformedError, UnavailableError, UsageError
+from tallystick.judging.findings import Findings
 from tallystick.judging.verdict import Outcome, Verdict
 from tallystick.store.inference import InferenceDirectory
 from tallystick.store.run import RunDirectory
@@ -23,6 +24,7 @@ from tallystick.tolerances.tolerance import Finding
 if TYPE_CHECKING:
     from tallystick.audits.inference import InferenceReport
     from tallystick.audits.training import Progress
+    from tallystick.commitments.digests import Digest
     from tallystick.transcripts.environment import Environment
     from tallystick.workloads.verifier_stack import VerifierStack
 
@@ -94,9 +96,11 @@ def audit(
         progress: called with the steps replayed so far, and with how many there are to replay; first with 0 and 0,
             before digests are rechecked.
 
+    Whatever is wrong with the run is in the verdict.
+
     Raises:
-        MalformedError: a file of the run, or the policy, is not what it should be.
-        UnavailableError: a file or a library is missing, or larger than the policy allows.
+        MalformedError: the policy is not what it should be.
+        UnavailableError: there is no run, or a library is missing.
         UsageError: the nonce or the device makes no sense.
     """
     drawn = draw_nonce() if nonce is None else parse_nonce(nonce.hex() if isinstance(nonce, bytes) else nonce)
@@ -106,8 +110,12 @@ def audit(
     if isinstance(found, InferenceDirectory):
         return _audit_calls(found, asked, drawn, device, progress)
     from tallystick.audits.training import audit_training
+    from tallystick.audits.unread import open_stated
 
-    with threads_of(found.environment()):
+    stated = open_stated(found, asked, Findings(keeps_going=True))
+    if isinstance(stated, Report):
+        return AuditResult(stated)
+    with threads_of(stated.environment):
         stack = verifier_stack(found, device, asked)
         progress(0, 0)
         return AuditResult(audit_training(found, asked, drawn, stack, progress))
@@ -127,9 +135,13 @@ def verify_segment(
     Raises what `audit` raises, and `UsageError` where `start` or `end` is no anchor.
     """
     from tallystick.audits.training import verify_segment as verify_training_segment
+    from tallystick.audits.unread import open_stated
 
     directory, asked = RunDirectory(_path(run)), _policy(policy)
-    with threads_of(directory.environment()):
+    stated = open_stated(directory, asked, Findings(keeps_going=True))
+    if isinstance(stated, Report):
+        return AuditResult(stated)
+    with threads_of(stated.environment):
         stack = verifier_stack(directory, device, asked)
         progress(0, 0)
         return AuditResult(verify_training_segment(directory, asked, start, end, stack, progress))
@@ -143,24 +155,24 @@ def verifier_stack(run: RunDirectory, device: str | None, policy: Policy) -> Ver
     return torch_verifier_stack(stated, replay_device(device, stated), policy.parameters_max)
 
 
-def replay_device(device: str | None, stated: Environment) -> str:
+def replay_device(device: str | None, stated: Environment | None) -> str:
     """Where to replay: on `device`, or on the one that was stated, if it is here; raises `UsageError`."""
     import torch
 
     if device not in (None, "cpu", "cuda"):
         raise UsageError(f"--device {device}: cpu or cuda")
-    return device or (stated.device if torch.cuda.is_available() else "cpu")
+    return device or (stated.device if stated is not None and torch.cuda.is_available() else "cpu")
 
 
 def report_text(report: Report | InferenceReport) -> VerdictText:
     """What a report says in lines of text."""
     if not isinstance(report, Report):
         replayed = f"replayed graph {report.graph} on {len(report.replayed)} of {report.calls} calls"
-        return VerdictText(report.verdict, f"claim {report.claim}", (replayed,), _repeat(report.nonce))
+        return VerdictText(report.verdict, _subject(report.claim), (replayed,), _repeat(report.nonce))
     reasons = [f"replayed {report.replayed_steps} of {report.steps} steps with {report.replayed}"]
     if report.segments and report.replayed_steps < report.steps:
         reasons.append(f"chance that the sample of {len(report.selection.sampled)} held a bad step: {_chances(report)}")
-    subject = f"claim {report.claim}"
+    subject = _subject(report.claim)
     return VerdictText(report.verdict, subject, tuple(reasons), _repeat(report.nonce), tuple(_details(report)))
 
 
@@ -183,12 +195,24 @@ def _audit_calls(
 
     if policy.tolerance is not None:
         raise UsageError("the policy's tolerance compares states of a training; calls are compared by their outputs")
-    stated = run.environment()
+    stated = _stated_environment(run)
     on = replay_device(device, stated)
     progress(0, 0)
     with threads_of(stated):
         environment = describe_environment("cuda" if on == "cuda" else "cpu")
         return AuditResult(audit_inference(run, policy, nonce, environment, TorchEngine(on), progress))
+
+
+def _subject(claim: Digest | None) -> str:
+    return "no claim" if claim is None else f"claim {claim}"
+
+
+def _stated_environment(run: InferenceDirectory) -> Environment | None:
+    """The environment that the prover states; `None` where the audit has to say what is wrong with it."""
+    try:
+        return run.environment()
+    except (MalformedError, UnavailableError):
+        return None
 
 
 def _repeat(nonce: bytes) -> tuple[str, ...]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from tallystick.judging.verdict import Outcome
+
 Audit = Literal["screens", "exact", "recipe", "full", "claim", "tolerant"]
 """How a run is audited.
 
@@ -19,8 +21,6 @@ claim      an exact audit by a verifier who kept the digest of the honest claim
 tolerant   the sampled steps are judged by calibrated limits instead of bits
 """
 AUDITS: tuple[Audit, ...] = get_args(Audit)
-Outcome = Literal["accepted", "rejected", "inconclusive", "refused"]
-"""A verdict, or `refused`: the run is malformed and no verdict is given (exit 4)."""
 Forger = Callable[[Path, Path], None]
 Reference = Literal["recipe", "bpe", "loop", "gpt2", "gpt2-bf16"]
 """Which honest run an attack forges.
@@ -57,11 +57,7 @@ def inconclusive(why: str) -> Expected:
     return Expected("inconclusive", why=why)
 
 
-def refused(field: str) -> Expected:
-    """The run is malformed: the audit stops with one line that names `field`."""
-    return Expected("refused", (field,))
-
-
+MISSING = inconclusive("what is not there cannot be checked, and what is there agrees")
 KEPT_DIGEST = rejected("claim")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tallystick.attacks.attack import Attack, accepted, refused, rejected
+from tallystick.attacks.attack import MISSING, Attack, accepted, rejected
 from tallystick.attacks.forging import copy_run
 from tallystick.attacks.graph_forging import program_of, remake
 from tallystick.attacks.step_graph_edited import adds_a_constant, forge_with, larger_epsilon, skips_a_tensor
@@ -64,30 +64,30 @@ ATTACKS = (
         change="the step graph that the spec names is deleted",
         forge=forge_removed,
         reference="loop",
-        screens=refused("step.json: not there"),
-        exact=refused("step.json: not there"),
-        tolerant=refused("step.json: not there"),
-        claim=refused("step.json: not there"),
+        screens=MISSING,
+        exact=MISSING,
+        tolerant=MISSING,
+        claim=MISSING,
     ),
     Attack(
         name="loop-constant-exchanged",
         change="one number in the file of the graph's constants is another one",
         forge=forge_constants,
         reference="loop",
-        screens=refused("constant"),
-        exact=refused("constant"),
-        tolerant=refused("constant"),
-        claim=refused("constant"),
+        screens=rejected("step graph"),
+        exact=rejected("step graph"),
+        tolerant=rejected("step graph"),
+        claim=rejected("step graph"),
     ),
     Attack(
         name="loop-constants-removed",
         change="the file of the graph's constants is deleted",
         forge=forge_constants_removed,
         reference="loop",
-        screens=refused("step.safetensors"),
-        exact=refused("step.safetensors"),
-        tolerant=refused("step.safetensors"),
-        claim=refused("step.safetensors"),
+        screens=MISSING,
+        exact=MISSING,
+        tolerant=MISSING,
+        claim=MISSING,
     ),
     Attack(
         name="loop-graph-hidden-constant",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tallystick.attacks.attack import Attack, Forger, refused, rejected
+from tallystick.attacks.attack import MISSING, Attack, Forger, rejected
 from tallystick.attacks.forging import copy_run
 from tallystick.attacks.graph_forging import program_of
 from tallystick.attacks.step_graph_edited import larger_epsilon
@@ -41,10 +41,10 @@ ATTACKS = (
         name="graph-removed",
         change="the step graph that the spec names is deleted",
         forge=forge_removed,
-        screens=refused("step.json: not there"),
-        exact=refused("step.json: not there"),
-        tolerant=refused("step.json: not there"),
-        claim=refused("step.json: not there"),
+        screens=MISSING,
+        exact=MISSING,
+        tolerant=MISSING,
+        claim=MISSING,
     ),
     Attack(
         name="graph-exchanged",
@@ -59,18 +59,18 @@ ATTACKS = (
         name="graph-unknown-operator",
         change="an operator of the step graph is exchanged for one that no verifier runs",
         forge=editing(lambda graph: graph.replace(b'"aten.embedding.default"', b'"aten.system.default"')),
-        screens=refused("not on the allow-list"),
-        exact=refused("not on the allow-list"),
-        tolerant=refused("not on the allow-list"),
-        claim=refused("not on the allow-list"),
+        screens=rejected("step graph"),
+        exact=rejected("step graph"),
+        tolerant=rejected("step graph"),
+        claim=rejected("step graph"),
     ),
     Attack(
         name="graph-respelled",
         change="the step graph is the same in meaning, and its bytes hold one space more",
         forge=editing(lambda graph: graph.replace(b"{", b"{ ", 1)),
-        screens=refused("not canonical JSON"),
-        exact=refused("not canonical JSON"),
-        tolerant=refused("not canonical JSON"),
-        claim=refused("not canonical JSON"),
+        screens=rejected("step graph"),
+        exact=rejected("step graph"),
+        tolerant=rejected("step graph"),
+        claim=rejected("step graph"),
     ),
 )

@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from tallystick.audits.claimed import check_graph_file, read_named
 from tallystick.audits.policy import Policy
-from tallystick.commitments.digests import Digest, digest_from
-from tallystick.commitments.tree import Frontier, leaf_hash
+from tallystick.audits.read_log import follow_lines
+from tallystick.commitments.digests import Digest
 from tallystick.datasets.opened import check_stated_tokenizer, read_tokenizer
 from tallystick.datasets.order import BatchPlan
 from tallystick.datasets.samples import Dataset
 from tallystick.errors import ProofError, UnavailableError
-from tallystick.graphs.document import file_root
-from tallystick.judging.findings import Findings, require
-from tallystick.store.log import open_line, read_lines
+from tallystick.judging.findings import Findings, bound_by_digest, require
+from tallystick.store.log import open_line
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.digest import state_digest
 from tallystick.tensors.safetensors import read_state
 from tallystick.tensors.tensor import State, Tensor
 from tallystick.transcripts.chain import Chain
-from tallystick.transcripts.claim import Claim, Log
+from tallystick.transcripts.claim import Claim
 from tallystick.transcripts.environment import Environment
 from tallystick.transcripts.record import (
     AnchorRecord,
@@ -54,9 +54,21 @@ if TYPE_CHECKING:
 RATE_TOLERANCE = 1e-12
 
 
+@dataclass(frozen=True)
+class Stated:
+    """Claim, spec and environment of a run, as its prover wrote them."""
+
+    claim: Claim
+    spec: Spec
+    environment: Environment
+
+
 @dataclass
 class CheckedRun:
-    """A run directory with what was found in it; `findings` says which checks it passed."""
+    """A run directory with what was found in it; `findings` says which checks it passed.
+
+    `is_read` says that the transcript was read to its end and understood.
+    """
 
     run: RunDirectory
     claim: Claim
@@ -68,6 +80,7 @@ class CheckedRun:
     program: StepProgram | None = None
     anchors: dict[int, AnchorRecord] = field(default_factory=dict)
     failures: int = 0
+    is_read: bool = False
     is_screened: bool = True
     training_seconds: float = 0.0
     _places: array[int] = field(default_factory=lambda: array("Q"))
@@ -111,19 +124,21 @@ class CheckedRun:
     def state(self, anchor: int) -> dict[str, Tensor]:
         """The state of an anchor, read from its file; raises `ProofError` unless its digest is the recorded one."""
         record = self.anchors[anchor]
-        state = read_state(self.run.path / record.file, canonical=True)
-        if state_digest(state) != record.digest:
-            raise ProofError(f"{record.file} does not hold the state its record names")
-        return state
+        return self._named_state(record.file, record.digest, "the state its record names")
 
     def batch(self, index: int) -> State:
         """The kept batch of step `index` as the graph names it; raises `ProofError` unless it is the recorded one."""
         name = self.step(index).batch.digest
         require(name is not None, f"step {index} does not name the tensors it consumed")
         assert name is not None  # required above
-        batch = read_state(self.run.path / batch_file(name), canonical=True)
-        require(state_digest(batch) == name, f"{batch_file(name)} does not hold the batch of step {index}")
+        batch = self._named_state(batch_file(name), name, f"the batch of step {index}")
         return {f"{BATCH}{tensor}": value for tensor, value in batch.items()}
+
+    def _named_state(self, file: str, name: Digest, what: str) -> dict[str, Tensor]:
+        with bound_by_digest(f"{file} does not hold {what}"):
+            state = read_state(self.run.path / file, canonical=True)
+        require(state_digest(state) == name, f"{file} does not hold {what}")
+        return state
 
     def rates(self, index: int) -> tuple[float, ...]:
         """The learning rates that step `index` records, one for each parameter group."""
@@ -131,42 +146,56 @@ class CheckedRun:
         groups = len(self.optimizer)
         return record.learning_rates or (record.learning_rate,) * groups
 
-    def require_graph(self, root: Digest) -> None:
-        """Raise `ProofError` unless the step graph of this root is the one that the spec names."""
-        require(root == self.spec.graph, "graphs/step.json is not the graph that the spec names")
-
     def add_step(self, place: int) -> None:
         """Remember where in the transcript the next step record starts."""
         self._places.append(place)
 
 
-def gather_evidence(run: RunDirectory, policy: Policy) -> CheckedRun:
+def gather_evidence(run: RunDirectory, policy: Policy, findings: Findings | None = None) -> CheckedRun:
     """Read a run and check all of it, anchors included; what fails is in the findings.
 
-    Raises:
-        MalformedError: a file is not what it should be.
+    Raises, unless given `findings` keep going:
+        MalformedError: a file has no form that is known here.
         UnavailableError: a file is missing or larger than the policy allows.
     """
-    evidence = read_run(run, policy)
+    evidence = read_run(run, policy, findings)
     deque(walk_anchors(evidence, policy), maxlen=0)
     return evidence
 
 
-def read_run(run: RunDirectory, policy: Policy) -> CheckedRun:
-    """As `gather_evidence`, without opening the anchors."""
-    evidence = CheckedRun(run, run.claim(), run.spec(), run.environment())
-    findings, claim = evidence.findings, evidence.claim
-    with findings.check("claim"):
-        expected = policy.claim
-        require(expected in (None, claim.identity), f"the claim is {claim.identity}, not the expected {expected}")
-        has_one = evidence.spec.recipe is None and evidence.spec.graph is not None
-        require(claim.no_graph is None or has_one, "the claim withdraws the step graph of a loop, and there is none")
-    with findings.check("spec"):
-        require(evidence.spec.identity == claim.spec, "spec.json is not the spec that the claim names")
-    with findings.check("environment"):
-        found = evidence.environment.digest_as("environment")
-        require(found == claim.environment, "environment.json is not the environment that the claim names")
-    with findings.check("data"):
+def read_run(run: RunDirectory, policy: Policy, findings: Findings | None = None) -> CheckedRun:
+    """As `gather_evidence`, without opening the anchors; raises `ProofError` where nothing can be read."""
+    findings = Findings() if findings is None else findings
+    stated = read_stated(run, policy, findings)
+    if stated is None:
+        objections = [finding.detail for finding in findings.seen if not finding.agrees]
+        raise ProofError((objections + findings.undecided)[0])
+    return check_records(run, stated, policy, findings)
+
+
+def read_stated(run: RunDirectory, policy: Policy, findings: Findings) -> Stated | None:
+    """Claim, spec and environment; `None` where one of them cannot be read, and the reason is in `findings`.
+
+    What is not claimed is an objection. What is claimed and has no form that is known here was written by another
+    version, or damaged before the claim was made: nothing can be said about it.
+    """
+    claim = read_named(findings, run.claim_bytes, Claim, "claim", policy.claim, f"the expected claim {policy.claim}")
+    if claim is None:
+        return None
+    spec = read_named(findings, run.spec_path, Spec, "spec", claim.spec)
+    environment = read_named(findings, run.environment_path, Environment, "environment", claim.environment)
+    return None if spec is None or environment is None else Stated(claim, spec, environment)
+
+
+def check_records(run: RunDirectory, stated: Stated, policy: Policy, findings: Findings) -> CheckedRun:
+    """Check data, graph, records, timeline and tiles of a run into `findings`, whose statements were read before."""
+    claim, spec = stated.claim, stated.spec
+    evidence = CheckedRun(run, claim, spec, stated.environment, findings)
+    if claim.no_graph is not None:
+        with findings.check("claim"):
+            has_one = spec.recipe is None and spec.graph is not None
+            require(has_one, "the claim withdraws the step graph of a loop, and there is none")
+    with findings.check("data"), bound_by_digest():
         _open_data(evidence)
     if evidence.spec.graph is not None:
         with findings.check("step graph"):
@@ -180,7 +209,7 @@ def read_run(run: RunDirectory, policy: Policy) -> CheckedRun:
 def _open_graph(evidence: CheckedRun, policy: Policy) -> None:
     """Read the step graph. Where the recipe is replayed instead, its bytes are compared with the spec and no more."""
     if policy.replay == "recipe" and evidence.spec.recipe is not None:
-        evidence.require_graph(file_root(evidence.run.graph_path))
+        check_graph_file(evidence.run.graph_path, evidence.spec.graph, "the spec")
         return
     from tallystick.audits.step_graph import open_step_graph
 
@@ -211,13 +240,12 @@ def _check_stated_data(evidence: CheckedRun) -> None:
 
 def _read_transcript(evidence: CheckedRun, policy: Policy) -> None:
     """Check root, order, batches and learning rates in one pass over all records; keeps eight bytes a step."""
-    path, chain, frontier, place = evidence.run.transcript_path, Chain(evidence.spec), Frontier.empty(), 0
+    chain, place = Chain(evidence.spec), 0
     broken: ProofError | None = None
-    for number, line in enumerate(read_lines(path)):
-        if number >= policy.records_max:
-            raise UnavailableError(f"transcript.jsonl: more than the {policy.records_max} records allowed")
-        frontier = frontier.append(leaf_hash(line))
-        record = read_record(line, f"transcript.jsonl: line {number + 1}")
+
+    def follow(line: bytes, where: str) -> None:
+        nonlocal chain, place, broken
+        record = read_record(line, where)
         if broken is None:
             try:
                 chain = chain.follow(record)
@@ -225,8 +253,13 @@ def _read_transcript(evidence: CheckedRun, policy: Policy) -> None:
             except ProofError as error:
                 broken = error
         place += len(line) + 1
+
     with evidence.findings.check("transcript root"):
-        _check_log(frontier, evidence.claim.transcript, "transcript.jsonl")
+        read = follow_lines(evidence.run.transcript_path, policy, follow)
+        evidence.is_read = read.unread is None
+        read.check(evidence.claim.transcript)
+    if broken is None and not evidence.is_read:
+        return
     with evidence.findings.check("record order"):
         if broken is not None:
             raise broken
@@ -280,27 +313,18 @@ def _check_step(evidence: CheckedRun, record: StepRecord) -> None:
         )
 
 
-def _check_log(frontier: Frontier, log: Log, name: str) -> None:
-    require(frontier.size == log.size, f"{name} holds {frontier.size} records, the claim says {log.size}")
-    require(digest_from(frontier.root()) == log.root, f"{name} does not have the root that the claim names")
-
-
 def _read_trace(evidence: CheckedRun, policy: Policy) -> None:
-    frontier = Frontier.empty()
+    def follow(line: bytes, where: str) -> None:
+        evidence.training_seconds += TraceEntry.from_bytes(line, where).seconds
+
     with evidence.findings.check("trace root"):
-        for number, line in enumerate(read_lines(evidence.run.trace_path)):
-            if number >= policy.records_max:
-                raise UnavailableError(f"trace.jsonl: more than the {policy.records_max} entries allowed")
-            frontier = frontier.append(leaf_hash(line))
-            entry = TraceEntry.from_bytes(line, f"trace.jsonl: line {number + 1}")
-            evidence.training_seconds += entry.seconds
-        _check_log(frontier, evidence.claim.trace, "trace.jsonl")
+        follow_lines(evidence.run.trace_path, policy, follow).check(evidence.claim.trace)
 
 
 def _check_tiles(evidence: CheckedRun) -> None:
     """Open the first and the last record, to see that the tiles from which records are opened have this root."""
     log = evidence.claim.transcript
-    if evidence.findings.rejected:
+    if evidence.findings.rejected or not evidence.is_read:
         return  # these are not the claimed records; opening one of them would show nothing
     with evidence.findings.check("tiles"):
         for index in sorted({0, log.size - 1}):
@@ -310,24 +334,23 @@ def _check_tiles(evidence: CheckedRun) -> None:
 def walk_anchors(evidence: CheckedRun, policy: Policy) -> Iterator[tuple[int, State | None]]:
     """Read and check the anchors in order: each one's step and state, or `None` where it is not the recorded one.
 
-    Holds one state at a time; whoever keeps the previous one holds two. Sizes are asked first, because they cost
-    nothing. Raises what `gather_evidence` raises.
+    Holds one state at a time; whoever keeps the previous one holds two. Raises what `gather_evidence` raises.
     """
-    for record in evidence.anchors.values():
-        path = evidence.run.path / record.file
-        if path.is_file() and path.stat().st_size > policy.anchor_bytes_max:
-            raise UnavailableError(f"{path.name}: larger than the {policy.anchor_bytes_max} bytes allowed")
     for index in sorted(evidence.anchors):
         state: State | None = None  # lets go of the last one before the next is read
         with evidence.findings.check("anchor", f"step {index}"):
-            state = _checked_anchor(evidence, index)
+            state = _checked_anchor(evidence, index, policy)
         yield index, state
-    with evidence.findings.check("final state"):
-        require(evidence.ends_as_claimed, "the last anchor is not the final state")
+    if evidence.is_read:
+        with evidence.findings.check("final state"):
+            require(evidence.ends_as_claimed, "the last anchor is not the final state")
 
 
-def _checked_anchor(evidence: CheckedRun, index: int) -> State:
-    state, file = evidence.state(index), evidence.anchors[index].file.removeprefix("anchors/")
+def _checked_anchor(evidence: CheckedRun, index: int, policy: Policy) -> State:
+    path = evidence.run.path / evidence.anchors[index].file
+    if path.is_file() and path.stat().st_size > policy.anchor_bytes_max:
+        raise UnavailableError(f"{path.name}: larger than the {policy.anchor_bytes_max} bytes allowed")
+    state, file = evidence.state(index), path.name
     held = state.get(POSITION)
     is_count = held is not None and (held.dtype, held.shape) == ("I64", ())
     position = int(held.array().flat[0]) if held is not None and is_count else None

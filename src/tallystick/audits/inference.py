@@ -12,22 +12,20 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from tallystick.audits.claimed import read_claimed_graph, read_named
 from tallystick.audits.policy import Policy
+from tallystick.audits.read_log import follow_lines
 from tallystick.audits.sampling import sample_steps
-from tallystick.commitments.digests import Digest, digest_from
+from tallystick.commitments.digests import Digest
 from tallystick.commitments.encoding import Json
-from tallystick.commitments.tree import Frontier, leaf_hash
 from tallystick.errors import MalformedError, ProofError, UnavailableError
 from tallystick.graphs.engine import Engine
 from tallystick.graphs.execution import execute
-from tallystick.graphs.files import load_program
 from tallystick.graphs.graph import Graph
-from tallystick.graphs.root import graph_root
-from tallystick.judging.findings import AGREES, DIFFERS, Findings, require
+from tallystick.judging.findings import AGREES, DIFFERS, Findings, bound_by_digest, require
 from tallystick.judging.properties import judge_properties
 from tallystick.judging.verdict import ZERO_SIGNS, Verdict
 from tallystick.store.inference import InferenceDirectory
-from tallystick.store.log import read_lines
 from tallystick.tensors.digest import state_digest
 from tallystick.tensors.safetensors import read_state
 from tallystick.tensors.spec import TensorSpec
@@ -44,11 +42,11 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class InferenceReport:
-    """A verdict on calls of a model, with what a reader needs to repeat it."""
+    """A verdict on calls of a model, with what a reader needs to repeat it; no claim where it cannot be read."""
 
     verdict: Verdict
-    claim: Digest
-    graph: Digest
+    claim: Digest | None
+    graph: Digest | None
     nonce: bytes
     calls: int
     replayed: tuple[int, ...]
@@ -57,8 +55,8 @@ class InferenceReport:
         """The report as JSON values."""
         return {
             **self.verdict.to_json(),
-            "claim": str(self.claim),
-            "graph": str(self.graph),
+            "claim": None if self.claim is None else str(self.claim),
+            "graph": None if self.graph is None else str(self.graph),
             "nonce": self.nonce.hex(),
             "calls": self.calls,
             "replayed_calls": list(self.replayed),
@@ -81,7 +79,8 @@ class Calls:
         """Weights and buffers; raises `UnavailableError` without a file, `ProofError` for another digest."""
         if not self.run.weights_path.is_file():
             raise UnavailableError("weights.safetensors: not handed over; no call can be replayed without it")
-        weights = read_state(self.run.weights_path, canonical=True)
+        with bound_by_digest("weights.safetensors does not hold the claimed weights"):
+            weights = read_state(self.run.weights_path, canonical=True)
         require(state_digest(weights) == self.claim.weights, "weights.safetensors does not hold the claimed weights")
         return weights
 
@@ -94,7 +93,8 @@ class Calls:
         return self._part(call_file(record.index, "outputs"), record.outputs)
 
     def _part(self, file: str, name: Digest) -> State:
-        state = read_state(self.run.path / file, canonical=True)
+        with bound_by_digest(f"{file} does not hold what was recorded"):
+            state = read_state(self.run.path / file, canonical=True)
         require(state_digest(state) == name, f"{file} does not hold what was recorded")
         return state
 
@@ -109,24 +109,28 @@ def audit_inference(
 ) -> InferenceReport:
     """Audit recorded calls under `policy` with a nonce drawn after their claim.
 
-    Raises:
-        MalformedError: a file is not what it should be.
-        UnavailableError: a file is missing or larger than allowed.
+    Whatever is wrong with the calls is in the report, by the rule of `audit_training`.
     """
-    calls = gather_calls(run, policy)
+    findings = Findings(keeps_going=True)
+    calls = open_calls(run, policy, findings)
+    if calls is None:
+        verdict = Verdict(tuple(findings.seen), tuple(findings.undecided), ("the records and the calls",))
+        return InferenceReport(verdict, None, None, nonce, 0, ())
     chosen = _chosen(calls, policy, nonce)
-    unavailable: list[str] = [] if chosen else ["no call could be sampled"]
+    unavailable: list[str] = findings.undecided + ([] if chosen else ["no call could be sampled"])
     replayed: list[int] = []
     try:
         if not calls.findings.rejected:
             for done, number in enumerate(chosen, 1):
-                _replay(calls, calls.records[number - 1], policy, environment, engine)
+                if not _replay(calls, calls.records[number - 1], policy, environment, engine):
+                    break
                 replayed.append(number)
                 progress(done, len(chosen))
     except UnavailableError as error:
         unavailable.append(str(error))
     if policy.properties and not calls.findings.rejected:
         unavailable += _properties(calls, policy, chosen)
+    unavailable += [line for line in findings.undecided if line not in unavailable]
     verdict = Verdict(
         tuple(calls.findings.seen),
         tuple(unavailable),
@@ -137,37 +141,46 @@ def audit_inference(
 
 
 def gather_calls(run: InferenceDirectory, policy: Policy) -> Calls:
-    """Read an inference directory and check all of it; what fails is in the findings."""
-    graph, constants = load_program(run.graph_path)
-    calls = Calls(run, run.claim(), run.environment(), graph, constants)
-    findings, claim = calls.findings, calls.claim
-    with findings.check("claim"):
-        require(
-            policy.claim in (None, claim.identity), f"the claim is {claim.identity}, not the expected {policy.claim}"
-        )
-    with findings.check("environment"):
-        found = calls.environment.digest_as("environment")
-        require(found == claim.environment, "environment.json is not the environment that the claim names")
+    """Read an inference directory and check all of it; what fails is in the findings.
+
+    Raises:
+        MalformedError: a file has no form that is known here.
+        UnavailableError: a file is missing or larger than the policy allows.
+        ProofError: the graph or the environment is not the claimed one, and nothing can be read.
+    """
+    findings = Findings()
+    calls = open_calls(run, policy, findings)
+    if calls is None:
+        raise ProofError(next(finding.detail for finding in findings.seen if not finding.agrees))
+    return calls
+
+
+def open_calls(run: InferenceDirectory, policy: Policy, findings: Findings) -> Calls | None:
+    """As `gather_calls`, into `findings`; `None` where claim, environment or graph cannot be read."""
+    expected = f"the expected claim {policy.claim}"
+    claim = read_named(findings, run.claim_path, InferenceClaim, "claim", policy.claim, expected)
+    if claim is None:
+        return None
+    environment = read_named(findings, run.environment_path, Environment, "environment", claim.environment)
+    program: tuple[Graph, dict[str, Tensor]] | None = None
     with findings.check("graph"):
-        require(graph_root(graph) == claim.graph, "graphs/model.json is not the graph that the claim names")
+        program = read_claimed_graph(run.graph_path, claim.graph, "the claim")
+    if environment is None or program is None:
+        return None
+    calls = Calls(run, claim, environment, *program, findings=findings)
     with findings.check("transcript root"):
         _read_transcript(calls, policy)
     return calls
 
 
 def _read_transcript(calls: Calls, policy: Policy) -> None:
-    frontier = Frontier.empty()
-    for number, line in enumerate(read_lines(calls.run.transcript_path), 1):
-        if number > policy.records_max:
-            raise UnavailableError(f"transcript.jsonl: more than the {policy.records_max} records allowed")
-        frontier = frontier.append(leaf_hash(line))
-        record = CallRecord.from_bytes(line, f"transcript.jsonl: line {number}")
+    def follow(line: bytes, where: str) -> None:
+        record = CallRecord.from_bytes(line, where)
+        number = len(calls.records) + 1
         require(record.index == number, f"call {record.index} stands in the place of call {number}")
         calls.records.append(record)
-    log = calls.claim.transcript
-    require(
-        (frontier.size, digest_from(frontier.root())) == (log.size, log.root), "transcript.jsonl is not the claimed one"
-    )
+
+    follow_lines(calls.run.transcript_path, policy, follow).check(calls.claim.transcript)
 
 
 def _chosen(calls: Calls, policy: Policy, nonce: bytes) -> tuple[int, ...]:
@@ -176,12 +189,15 @@ def _chosen(calls: Calls, policy: Policy, nonce: bytes) -> tuple[int, ...]:
     return tuple(sorted(sample_steps(nonce, calls.claim.identity, len(calls.records), policy.samples)))
 
 
-def _replay(calls: Calls, record: CallRecord, policy: Policy, environment: Environment, engine: Engine) -> None:
+def _replay(calls: Calls, record: CallRecord, policy: Policy, environment: Environment, engine: Engine) -> bool:
+    """Replay one call and compare its outputs; false where it is not the recorded one, or a file of it is missing."""
     subject = f"call {record.index}"
+    is_held = False
     with calls.findings.check("call", subject):
         weights, inputs, claimed = calls.weights(), calls.inputs(record), calls.outputs(record)
-    if calls.findings.rejected:
-        return
+        is_held = True
+    if not is_held:
+        return False
     is_exact, differences = policy.mode == "exact", environment.differences(calls.environment)
     if is_exact and differences:
         raise UnavailableError("different stack, ours / theirs: " + "; ".join(differences))
@@ -192,6 +208,7 @@ def _replay(calls: Calls, record: CallRecord, policy: Policy, environment: Envir
     for name in sorted(claimed.keys() | replayed.keys()):
         finding = _compare(claimed.get(name), replayed.get(name), None if is_exact else policy.outputs)
         calls.findings.note(finding, "output", f"{subject}, {name}")
+    return True
 
 
 def _bound_graph(calls: Calls, bindings: State, subject: str) -> Graph:

@@ -22,10 +22,10 @@ BAD_SHARES = (0.01, 0.05, 0.1)
 
 @dataclass(frozen=True)
 class Report:
-    """A verdict with everything a reader needs to judge it or to repeat it."""
+    """A verdict with everything a reader needs to judge it or to repeat it; no claim where there is no such file."""
 
     verdict: Verdict
-    claim: Digest
+    claim: Digest | None
     policy: Policy
     nonce: bytes
     selection: Selection
@@ -65,7 +65,7 @@ class Report:
         """The report as JSON values."""
         return {
             **self.verdict.to_json(),
-            "claim": str(self.claim),
+            "claim": None if self.claim is None else str(self.claim),
             "policy": self.policy.to_json(),
             "nonce": self.nonce.hex(),
             "steps": self.steps,

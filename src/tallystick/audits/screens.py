@@ -16,7 +16,7 @@ from tallystick.audits.checked_run import CheckedRun
 from tallystick.audits.replay import as_float
 from tallystick.commitments.digests import digest
 from tallystick.errors import MalformedError, ProofError
-from tallystick.judging.findings import Findings, require
+from tallystick.judging.findings import DIFFERS, Findings, require
 from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.bucket import Bucket
 from tallystick.tolerances.reach import reach_adamw, reach_sgd
@@ -58,6 +58,13 @@ class AnchorScreens:
         self._is_stopped |= state is None
         if state is None or self._is_stopped:
             return
+        try:
+            self._screen(mark, state)
+        except (KeyError, MalformedError, ValueError) as error:
+            self.findings.note(DIFFERS, "anchor", f"step {mark}", f"not a state of this run ({error})")
+            self._is_stopped = True
+
+    def _screen(self, mark: int, state: State) -> None:
         evidence, findings = self.evidence, self.findings
         floats = (tensor.dtype for tensor in weights_of(state).values() if is_float(tensor))
         evidence.is_screened &= all(dtype in SCREENED for dtype in floats)
@@ -93,11 +100,7 @@ class AnchorScreens:
             self._note(_loop_screens(self.evidence, rules, before, after, start, end), start, end)
 
     def _note(self, screens: Iterator[Finding], start: int, end: int) -> None:
-        try:
-            screened = list(screens)
-        except (KeyError, MalformedError, ValueError) as error:
-            raise MalformedError(f"anchor of step {end}: not a state of this run ({error})") from None
-        for finding in screened:
+        for finding in list(screens):
             self.findings.note(finding, finding.name.replace("-", " "), f"steps {start + 1}–{end}")
 
 

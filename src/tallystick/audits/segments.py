@@ -9,7 +9,7 @@ from tallystick.audits.initial import judge_initial_state
 from tallystick.audits.policy import Policy
 from tallystick.audits.replay import SegmentReport, replay_segment
 from tallystick.audits.sampling import Segment
-from tallystick.errors import ProofError, UnavailableError
+from tallystick.errors import MalformedError, ProofError, UnavailableError
 from tallystick.judging.findings import DIFFERS, Findings
 from tallystick.tensors.tensor import State
 from tallystick.workloads.replayer import Replayer
@@ -41,25 +41,25 @@ class SegmentReplays:
         self._is_over = evidence.findings.rejected or not evidence.ends_as_claimed
 
     def follow(self, mark: int, state: State | None) -> None:
-        """Take the state after step `mark`, `None` where it is not the recorded one."""
-        if state is None:
+        """Take the state after step `mark`, `None` where it is missing or not the recorded one."""
+        if self._evidence.findings.rejected:
             self.reports, self.findings, self.unavailable, self._is_over = [], Findings(), "", True
         if state is None or self._is_over:
             self._previous = None
             return
         try:
-            if self._previous is None:
-                self._begin(state)
-            else:
+            if self._replayer is None:
+                self._begin(mark, state)
+            if self._previous is not None:
                 self._replay(*self._previous, state)
-        except UnavailableError as error:
+        except (MalformedError, UnavailableError) as error:
             self.unavailable, self._is_over = str(error), True
         self._previous = mark, state
 
-    def _begin(self, state: State) -> None:
+    def _begin(self, mark: int, state: State) -> None:
         evidence = self._evidence
         self._replayer = _make_replayer(evidence, self.findings, self._policy, self._stack)
-        if evidence.spec.recipe is not None:
+        if evidence.spec.recipe is not None and mark == 0:
             is_exact = self._policy.mode == "exact"
             judge_initial_state(self.findings, state, self._replayer.initial_state(), is_exact=is_exact)
 
@@ -76,6 +76,8 @@ class SegmentReplays:
         try:
             report = replay_segment(self._evidence, self.findings, segment, start, end, self._replayer, judge)
             self.reports.append(report)
+        except MalformedError as error:  # a state that no step of this run starts from
+            self.findings.note(DIFFERS, "anchor", f"step {mark}", str(error))
         except ProofError as error:  # a batch that is not the recorded one
             self.findings.note(DIFFERS, "batch", f"steps {segment.start + 1}–{segment.end}", str(error))
         done = sum(each.steps for each in self._segments.values() if each.start <= mark)
@@ -103,6 +105,8 @@ def _make_replayer(evidence: CheckedRun, findings: Findings, policy: Policy, sta
 
             check_recipe_graph(evidence, findings, stack)
         return stack.graph_replayer(spec, evidence.program)
+    if evidence.dataset is None and evidence.findings.undecided:
+        raise UnavailableError("no step was replayed: the data could not be read")
     if evidence.dataset is None or evidence.plan is None:
         raise UnavailableError("no step was replayed: this verifier replays recipes, and the run has a graph only")
     return stack.replayer(spec, evidence.dataset, evidence.plan)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tallystick.audits.claimed import read_claimed_graph
 from tallystick.errors import UnavailableError
-from tallystick.graphs.files import load_program
-from tallystick.graphs.root import graph_root
 from tallystick.judging.findings import Findings, require
 from tallystick.workloads.optimizer import UpdateRule
 from tallystick.workloads.program import StepProgram, recipe_program
@@ -22,11 +21,10 @@ CAPTURING = ("torch:", "transformers:")
 def open_step_graph(evidence: CheckedRun) -> StepProgram | None:
     """The program of the step graph; `None` where the claim withdraws it, or the data was rejected.
 
-    Raises `MalformedError` for a graph that no verifier would run, `ProofError` for another one than the spec names.
+    Raises `ProofError` for another graph than the spec names, `MalformedError` where no verifier would run that one.
     """
     spec = evidence.spec
-    graph, constants = load_program(evidence.run.graph_path)
-    evidence.require_graph(graph_root(graph))
+    graph, constants = read_claimed_graph(evidence.run.graph_path, spec.graph, "the spec")
     if evidence.claim.no_graph is not None:
         return None
     if spec.recipe is None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 
-from tallystick.audits.checked_run import CheckedRun, read_run, walk_anchors
+from tallystick.audits.checked_run import CheckedRun, check_records, walk_anchors
 from tallystick.audits.policy import Policy
 from tallystick.audits.report import Report, make_report
 from tallystick.audits.sampling import (
@@ -21,6 +21,7 @@ from tallystick.audits.sampling import (
 )
 from tallystick.audits.screens import AnchorScreens
 from tallystick.audits.segments import SegmentReplays, replays_graph
+from tallystick.audits.unread import open_stated
 from tallystick.errors import UsageError
 from tallystick.judging.findings import Findings
 from tallystick.store.run import RunDirectory
@@ -39,12 +40,15 @@ def audit_training(
 ) -> Report:
     """Audit a finished run under `policy` with a nonce drawn after its claim.
 
-    Raises:
-        MalformedError: a file of the run is not what it should be.
-        UnavailableError: a file is missing or larger than the policy allows.
+    Whatever is wrong with the run is in the report: bytes that are not those that the claim names reject it; what is
+    missing, cannot be read, exceeds the policy or is not understood here leaves the audit inconclusive.
     """
     started = time.perf_counter()
-    evidence = read_run(run, policy)
+    findings = Findings(keeps_going=True)
+    stated = open_stated(run, policy, findings)
+    if isinstance(stated, Report):
+        return stated
+    evidence = check_records(run, stated, policy, findings)
     select = every_segment if policy.full else sampled_segments
     return _audit(evidence, policy, nonce, stack, progress, select(evidence, policy, nonce), started)
 
@@ -59,10 +63,14 @@ def verify_segment(
 ) -> Report:
     """Replay the segment between two anchors and ask for equality of every bit of the state.
 
-    Raises what `audit_training` raises, and `UsageError` where `start` or `end` is no anchor.
+    Reports what `audit_training` does; raises `UsageError` where `start` or `end` is no anchor.
     """
     started = time.perf_counter()
-    evidence = read_run(run, policy)
+    findings = Findings(keeps_going=True)
+    stated = open_stated(run, policy, findings)
+    if isinstance(stated, Report):
+        return stated
+    evidence = check_records(run, stated, policy, findings)
     marks = sorted(evidence.anchors)
     if evidence.findings.rejected or not evidence.ends_as_claimed:
         return _audit(evidence, policy, b"", stack, progress, Selection((), (), ()), started)

@@ -40,13 +40,18 @@ def load_program(path: Path | str, limits: GraphLimits = DEFAULT) -> tuple[Graph
     """
     target = _graph_path(path)
     graph = load_graph(target, limits)
+    return graph, load_constants(target, graph)
+
+
+def load_constants(path: Path, graph: Graph) -> dict[str, Tensor]:
+    """The constants of the graph at `path`; raises what `load_program` raises."""
     if not graph.constants:
-        return graph, {}
-    with StateFile(constants_path(target)) as file:
+        return {}
+    with StateFile(constants_path(path)) as file:
         wanted = [each.name for each in graph.constants if each.name in file.specs]
         tensors = {name: file.tensor(name).copy() for name in wanted}
     check_constants(graph.constants, tensors)
-    return graph, tensors
+    return tensors
 
 
 def load_graph(path: Path, limits: GraphLimits = DEFAULT) -> Graph:

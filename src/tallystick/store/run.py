@@ -78,12 +78,16 @@ class RunDirectory:
 
     def claim(self) -> Claim:
         """The claim; raises `UnavailableError` while the run is unfinished."""
+        return Claim.from_bytes(self.claim_bytes(), "claim.json")
+
+    def claim_bytes(self) -> bytes:
+        """The claim as it stands on disk; raises `UnavailableError` while the run is unfinished."""
         if self.transcript_path.is_file() and not self.claim_path.exists():
             mend = "record the loop anew into another directory"
             if self.has_recipe:
                 mend = f"`tally train --resume {self.path}` goes on with it"
             raise UnavailableError(f"claim.json: not there; {self.path} is unfinished, {mend}")
-        return Claim.from_bytes(read_document(self.claim_path), "claim.json")
+        return read_document(self.claim_path)
 
     def spec(self) -> Spec:
         """The spec as the prover wrote it."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tallystick.commitments.encoding import decode
 from tallystick.documents.files import read_document
-from tallystick.errors import UnavailableError
+from tallystick.errors import MalformedError, UnavailableError
 from tallystick.store.run import RunDirectory
 
 if TYPE_CHECKING:
@@ -38,14 +38,12 @@ StatementFolder: TypeAlias = "RunDirectory | InferenceDirectory | OpeningDirecto
 
 
 def read_statement(path: Path, levels: int | None = None) -> StatementFolder:
-    """The folder as what it holds; an unfinished run counts as a run.
+    """The folder as what it holds; a run that is unfinished or damaged counts as a run.
 
     A posted claim says by its `levels` whether it is about operators (1) or records (2). Its files are the prover's,
     who may put both into one folder; without `levels` such a folder counts as opened operators.
 
-    Raises:
-        MalformedError: claim.json is no JSON.
-        UnavailableError: the folder holds nothing that a claim can be about.
+    Raises `UnavailableError` where the folder holds nothing that a claim can be about.
     """
     if levels != 2 and OpeningDirectory(path).opening_path.is_file():
         return OpeningDirectory(path)
@@ -54,7 +52,7 @@ def read_statement(path: Path, levels: int | None = None) -> StatementFolder:
 
         return InferenceDirectory(path)
     run = RunDirectory(path)
-    if levels != 1 and (run.claim_path.is_file() or run.transcript_path.is_file()):
+    if levels != 1 and any(part.is_file() for part in (run.claim_path, run.spec_path, run.transcript_path)):
         return run
     raise UnavailableError(
         f"{path}: no training run and no recorded calls (claim.json is not there), "
@@ -67,5 +65,8 @@ def claims_inference(path: Path) -> bool:
     claim = path / "claim.json"
     if not claim.is_file():
         return False
-    found = decode(read_document(claim), "claim.json")
+    try:
+        found = decode(read_document(claim), "claim.json")
+    except (MalformedError, UnavailableError):
+        return False  # whose it was cannot be known; whoever reads the claim says what is wrong with it
     return isinstance(found, dict) and found.get("claim") == "inference"

@@ -6,22 +6,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tallystick.attacks.attack import Audit, Expected, Outcome
+from tallystick.attacks.attack import Audit, Expected
 from tallystick.audits.checked_run import gather_evidence
 from tallystick.audits.policy import Policy
 from tallystick.audits.report import Report
 from tallystick.audits.screens import screen_anchors
 from tallystick.audits.training import audit_training
 from tallystick.commitments.digests import Digest
-from tallystick.errors import MalformedError, ProofError, UnavailableError
-from tallystick.judging.verdict import Verdict
+from tallystick.judging.findings import Findings
+from tallystick.judging.verdict import Outcome, Verdict
 from tallystick.store.run import RunDirectory
 from tallystick.workloads.verifier_stack import VerifierStack
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What one audit said: its outcome and the checks that objected, or the line with which it refused."""
+    """What one audit said: its outcome, the checks that objected, and the first thing that it could not check."""
 
     outcome: Outcome
     checks: tuple[str, ...] = ()
@@ -30,20 +30,15 @@ class Answer:
 
     def meets(self, expected: Expected) -> bool:
         """Whether this is the expected answer, every expected check included."""
-        if self.outcome == "refused" == expected.outcome:
-            return all(field in self.detail for field in expected.checks)
         return self.outcome == expected.outcome and set(expected.checks) <= set(self.checks)
 
 
 def examine(run: Path, audit: Audit, policy: Policy, kept: Digest, nonce: bytes, stack: VerifierStack) -> Answer:
     """Ask one audit about a run; `policy` holds what all audits share, `kept` is the digest of the honest claim."""
-    try:
-        if audit == "screens":
-            return of_verdict(screen(RunDirectory(run), policy))
-        asked = policy_of(audit, policy, kept)
-        return of_report(audit_training(RunDirectory(run), asked, nonce, stack))
-    except (MalformedError, UnavailableError, ProofError) as error:
-        return Answer("refused", detail=str(error))
+    if audit == "screens":
+        return of_verdict(screen(RunDirectory(run), policy))
+    asked = policy_of(audit, policy, kept)
+    return of_report(audit_training(RunDirectory(run), asked, nonce, stack))
 
 
 def policy_of(audit: Audit, policy: Policy, kept: Digest) -> Policy:
@@ -59,9 +54,9 @@ def policy_of(audit: Audit, policy: Policy, kept: Digest) -> Policy:
 
 def screen(run: RunDirectory, policy: Policy) -> Verdict:
     """All that can be said about a run without taking a single step."""
-    evidence = gather_evidence(run, policy)
+    evidence = gather_evidence(run, policy, Findings(keeps_going=True))
     screen_anchors(evidence)
-    return Verdict(tuple(evidence.findings.seen))
+    return Verdict(tuple(evidence.findings.seen), tuple(evidence.findings.undecided))
 
 
 def of_report(report: Report) -> Answer:

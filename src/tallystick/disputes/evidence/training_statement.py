@@ -29,7 +29,6 @@ from tallystick.disputes.evidence.traces import (
 )
 from tallystick.disputes.evidence.view import OpeningView, supplied
 from tallystick.disputes.game.protocols import Doubt
-from tallystick.errors import UnavailableError
 from tallystick.graphs.engine import Engine
 from tallystick.judging.fault import Fault
 from tallystick.judging.findings import Findings
@@ -101,11 +100,9 @@ class TrainingStatement:
 
     def _audited(self, device: str) -> Report:
         """The report of a full audit, which rechecks every anchor when it reads it."""
-        try:
-            report = audit_whole(self.evidence, device)
-        except UnavailableError:
+        report = audit_whole(self.evidence, device)
+        if report.verdict.unavailable:
             self.require_whole()  # a missing anchor was withheld, which is the prover's fault
-            raise
         anchors = [finding for finding in report.verdict.findings if finding.name in ANCHORS]
         require_agreement(str(self.run.path), Findings(anchors))
         self.is_whole = True

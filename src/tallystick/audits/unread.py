@@ -1,0 +1,34 @@
+"""The report on a run of which claim, spec or environment cannot be read: nothing else in it has a meaning then."""
+
+from __future__ import annotations
+
+from tallystick.audits.checked_run import Stated, read_stated
+from tallystick.audits.policy import Policy
+from tallystick.audits.report import Report
+from tallystick.audits.sampling import Selection
+from tallystick.commitments.digests import Digest, digest
+from tallystick.errors import UnavailableError
+from tallystick.judging.findings import Findings
+from tallystick.judging.verdict import Verdict
+from tallystick.store.run import RunDirectory
+
+
+def open_stated(run: RunDirectory, policy: Policy, findings: Findings) -> Stated | Report:
+    """What the prover stated, with `findings`; or the report that says why it cannot be read."""
+    stated = read_stated(run, policy, findings)
+    if stated is not None:
+        return stated
+    verdict = Verdict(
+        tuple(findings.seen),
+        tuple(findings.undecided),
+        ("data, records, anchors and steps: without claim, spec and environment they say nothing",),
+    )
+    return Report(verdict, _claimed(run), policy, b"", Selection((), (), ()), (), 0, 0.0, 0.0, 0.0)
+
+
+def _claimed(run: RunDirectory) -> Digest | None:
+    """The digest of the claim's bytes, whatever they hold."""
+    try:
+        return digest("claim", run.claim_bytes())
+    except UnavailableError:
+        return None
