@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tallystick.documents.files import file_size, read_document, write_atomically
 from tallystick.errors import MalformedError
@@ -14,9 +15,11 @@ from tallystick.graphs.admission import DEFAULT, check_constants, read_graph
 from tallystick.graphs.encoding import graph_bytes
 from tallystick.graphs.graph import Graph
 from tallystick.graphs.limits import GraphLimits
-from tallystick.graphs.modules import ModulePaths, save_modules
 from tallystick.tensors.safetensors import StateFile, write_state
 from tallystick.tensors.tensor import Tensor
+
+if TYPE_CHECKING:
+    from tallystick.graphs.modules import ModulePaths
 
 
 def save_program(
@@ -30,6 +33,8 @@ def save_program(
         MalformedError: a constant is missing or has another digest.
         UnavailableError: a file cannot be written.
     """
+    from tallystick.graphs.modules import save_modules  # what verifiers load only reads programs
+
     check_constants(graph.constants, constants)
     target = _graph_path(path)
     if graph.constants:
