@@ -12,7 +12,7 @@ import pytest
 
 from tallystick import __version__
 from tallystick.cli.entry import app
-from tallystick.cli.root_help import SECTIONS, SCREEN, HelpSection
+from tallystick.cli.root_help import SCREEN, SECTIONS, HelpSection
 
 Tally = Callable[..., Any]
 COMMANDS = sorted(
