@@ -20,6 +20,7 @@ from tallystick.cli import (
     dispute,
     economics,
     ethereum,
+    example,
     generate,
     graph,
     inference,
@@ -36,6 +37,7 @@ from tallystick.cli import (
 from tallystick.cli.root_help import RootHelp
 from tallystick.cli.streams import OUTPUT, close_stdout, open_streams
 from tallystick.errors import TallyError
+from tallystick.extras import not_installed
 
 app = typer.Typer(
     name="tally",
@@ -48,7 +50,7 @@ app = typer.Typer(
 )
 
 for group in (
-    *(train, audit, data, inspect, opening, judge, inference),
+    *(train, audit, data, inspect, opening, judge, inference, example),
     *(graph, attack, calibrate, calibrate_training, demo, generate, serve_model, verify_graph, verify_response),
     *(coordinator, parties, dispute, referee, economics, ethereum),
 ):
@@ -124,7 +126,7 @@ def _told(error: BaseException, arguments: list[str]) -> int:
         close_stdout()
         return READER_LEFT_EXIT
     if isinstance(error, ModuleNotFoundError):
-        return _say(f"{error.name} is not installed: pip install 'tallystick[torch]'", INPUT_EXIT)
+        return _say(str(not_installed(error.name or str(error))), INPUT_EXIT)
     if isinstance(error, OSError):
         if error.filename == OUTPUT:
             close_stdout()

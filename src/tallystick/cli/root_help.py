@@ -12,7 +12,7 @@ GROUPS: Final[dict[str, tuple[str, ...]]] = {
     "Answers": ("generate", "serve-model", "verify-response", "verify-graph", "open-states"),
     "Disputes": ("coordinator", "contract", "prover", "challenger", "committee", "rule", "dispute", "referee"),
     "Graphs": ("graph", "calibrate", "merge-profiles", "calibrate-training"),
-    "Tools": ("demo", "attack", "commit", "digest", "new-key", "economics"),
+    "Tools": ("demo", "example", "attack", "commit", "digest", "new-key", "economics"),
 }
 
 
