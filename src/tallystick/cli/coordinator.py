@@ -11,7 +11,6 @@ import typer
 
 from tallystick.cli.party_session import BUDGET, PROFILE, dispute_judge
 from tallystick.errors import MalformedError, TallyError, UsageError
-from tallystick.extras import require
 
 if TYPE_CHECKING:
     import threading
@@ -79,6 +78,8 @@ def serve(
     grace: float = typer.Option(60.0, min=0, help="Seconds before the first such move, so that parties can come back."),
 ) -> int:
     """Serve a coordinator to its parties until Ctrl-C. Prints the address, the identity and the key."""
+    from tallystick.extras import require
+
     require("sqlalchemy", "fastapi", "uvicorn")
     from tempfile import TemporaryDirectory
 

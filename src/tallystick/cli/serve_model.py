@@ -22,7 +22,6 @@ from tallystick.cli.recording import (
     record_settings,
 )
 from tallystick.errors import UsageError
-from tallystick.extras import require
 
 if TYPE_CHECKING:
     from tallystick.attestation.signing import SigningKey
@@ -88,6 +87,8 @@ def serve_model(
 
     check_choices(dtype=(dtype, ("F32", "BF16", "F16")), attention=(attention, ("sdpa", "eager")))
     check_choices(device=(device, ("cpu", "cuda")), fingerprint=(fingerprint, ("projection", "toploc", "none")))
+    from tallystick.extras import require
+
     require("fastapi", "httpx", "uvicorn")
     loaded = None if model is None else _load(model, dtype, attention, device)
     provider = Provider(
