@@ -16,6 +16,7 @@ from tallystick.commitments.encoding import Json
 from tallystick.errors import MalformedError, UnavailableError, UsageError
 from tallystick.judging.findings import Findings
 from tallystick.judging.verdict import Outcome, Verdict
+from tallystick.store.folders import RUN, require_folder
 from tallystick.store.inference import InferenceDirectory
 from tallystick.store.run import RunDirectory
 from tallystick.store.statement import OpeningDirectory, read_statement
@@ -137,7 +138,7 @@ def verify_segment(
     from tallystick.audits.training import verify_segment as verify_training_segment
     from tallystick.audits.unread import open_stated
 
-    directory, asked = RunDirectory(_path(run)), _policy(policy)
+    directory, asked = RunDirectory(require_folder(_path(run), RUN)), _policy(policy)
     stated = open_stated(directory, asked, Findings(keeps_going=True))
     if isinstance(stated, Report):
         return AuditResult(stated)

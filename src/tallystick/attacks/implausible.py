@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tallystick.attacks.attack import Attack, accepted, inconclusive, rejected
+from tallystick.attacks.attack import Attack, accepted, rejected
 from tallystick.attacks.forging import (
     copy_run,
     edit_lines,
@@ -140,9 +140,9 @@ ATTACKS = (
         name="spec-digest-missing",
         change="the header does not name its spec",
         forge=forge_header,
-        screens=inconclusive("the first record has no form that is known, and the claim names it so"),
-        exact=inconclusive("the first record has no form that is known, and the claim names it so"),
-        tolerant=inconclusive("the first record has no form that is known, and the claim names it so"),
-        claim=inconclusive("the first record has no form that is known, and the claim names it so"),
+        screens=rejected("transcript root"),
+        exact=rejected("transcript root"),
+        tolerant=rejected("transcript root"),
+        claim=rejected("transcript root"),
     ),
 )

@@ -48,6 +48,9 @@ def _list(as_json: bool) -> None:
 
 
 def _forge(name: str, run: Path, out: Path, as_json: bool) -> None:
+    from tallystick.store.folders import RUN, require_folder
+
+    require_folder(run, RUN)
     import torch
 
     from tallystick.attacks.catalogue import find_attack

@@ -57,6 +57,7 @@ def audit(
     """
     from tallystick.api.auditing import audit
 
+    _require_page(html)
     chosen = {"samples": samples, "window": window, "claim": claim, "full": full or None}
     asked = _policy(policy, chosen | {"mode": "tolerant" if tolerant else None, "replay": replay})
     with _watched() as progress:
@@ -80,6 +81,7 @@ def verify_segment(
     """
     from tallystick.api.auditing import verify_segment
 
+    _require_page(html)
     with _watched() as progress:
         asked = _policy(None, {"claim": claim})
         result = verify_segment(run, start, end, asked, device=device, progress=progress)
@@ -115,15 +117,21 @@ def _watched() -> Iterator[Progress]:
         yield progress
 
 
+def _require_page(html: Path | None) -> None:
+    if html is not None:
+        from tallystick.documents.files import require_writable
+
+        require_writable(html)
+
+
 def _show(result: AuditResult, html: Path | None, as_json: bool, verbose: bool) -> int:
     from tallystick.api.auditing import report_text
-    from tallystick.cli.output import existing, print_json
+    from tallystick.cli.output import print_json
 
     if html is not None:
         from tallystick.api.page import render_page
         from tallystick.documents.files import write_atomically
 
-        existing(html.absolute().parent, "folder")
         write_atomically(html, render_page(result.report).encode())
     if as_json:
         print_json(result.to_json())

@@ -38,8 +38,11 @@ def calibrate(
     """
     from tallystick.calibration.operators.calibrate import calibrate_budget, calibrate_graph
     from tallystick.cli.output import existing, talk
-    from tallystick.documents.files import write_atomically
+    from tallystick.documents.files import require_writable, write_atomically
 
+    for target in (out, budget, figures):
+        if target is not None:
+            require_writable(target, makes_folders=True)
     existing(graph, "graph")
     existing(inputs, "directory")
     console = talk()

@@ -35,8 +35,12 @@ def calibrate_training(
     Small runs are replayed on every numerical stack of this machine; the limits of tolerant audits follow from
     their distances.
     """
+    from tallystick.documents.files import require_writable
     from tallystick.errors import UsageError
 
+    for target in (out, figures, page):
+        if target is not None:
+            require_writable(target, makes_folders=True)
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise UsageError(f"{keep}: not empty; choose another directory")
     with _folder(keep) as folder:

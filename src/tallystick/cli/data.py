@@ -79,9 +79,10 @@ def verify_data(run: Path = typer.Argument(help="A run directory."), json: bool 
     from tallystick.cli.output import show, talk
     from tallystick.datasets.verify import verify_data
     from tallystick.errors import UsageError
+    from tallystick.store.folders import RUN, require_folder
     from tallystick.store.run import RunDirectory
 
-    directory = RunDirectory(run)
+    directory = RunDirectory(require_folder(run, RUN))
     commitment = directory.spec().data
     if commitment is None:
         raise UsageError(f"{run}: recorded from a custom loop; it commits to batches, not to a source")
@@ -116,9 +117,10 @@ def prove_data(
     from tallystick.cli.output import print_json
     from tallystick.datasets.record_opening import check_record, open_record
     from tallystick.errors import UsageError
+    from tallystick.store.folders import RUN, require_folder
     from tallystick.store.run import RunDirectory
 
-    directory = RunDirectory(run)
+    directory = RunDirectory(require_folder(run, RUN))
     commitment = directory.spec().data
     if commitment is None:
         raise UsageError(f"{run}: recorded from a custom loop; it commits to batches, not to a source")
@@ -140,12 +142,13 @@ def targets(
     from tallystick.cli.output import page, print_json
     from tallystick.datasets.accounting import count_targets
     from tallystick.errors import UsageError
+    from tallystick.store.folders import RUN, require_folder
     from tallystick.store.log import read_lines
     from tallystick.store.run import RunDirectory
     from tallystick.transcripts.record import StepRecord, read_record
     from tallystick.workloads.plan import batch_plan, open_data
 
-    directory = RunDirectory(run)
+    directory = RunDirectory(require_folder(run, RUN))
     spec = directory.spec()
     if spec.recipe is None:
         raise UsageError(f"{run}: recorded from a custom loop; its records hold no positions")

@@ -59,11 +59,16 @@ def export_model(
 
     The directory can be served, and transformers loads it.
     """
-    from tallystick.cli.output import existing, print_json, talk
+    from tallystick.documents.files import require_writable_folder
+    from tallystick.store.folders import RUN, require_folder
+
+    require_folder(run, RUN)
+    require_writable_folder(out)
+    from tallystick.cli.output import print_json, talk
     from tallystick.recorders.export import export_model as write_model
     from tallystick.store.run import RunDirectory
 
-    write_model(RunDirectory(existing(run, "run directory")), out)
+    write_model(RunDirectory(run), out)
     talk().print(f"{out}: the model of {run}", soft_wrap=True)
     if json:
         print_json({"model": str(out), "run": str(run)})
@@ -100,7 +105,12 @@ def generate(
 
     Every answer gets a signed receipt.
     """
-    from tallystick.cli.output import existing, talk
+    from tallystick.documents.files import require_writable_folder
+    from tallystick.store.folders import MODEL, require_folder
+
+    require_folder(model, MODEL)
+    require_writable_folder(out)
+    from tallystick.cli.output import talk
     from tallystick.documents.files import write_atomically
     from tallystick.frameworks.torch.environment import describe_environment
     from tallystick.frameworks.torch.generation.language_models import load_language_model
@@ -117,7 +127,7 @@ def generate(
     fields = {**sampler, "repetition_penalty": repetition_penalty, "seed": seed}
     asked = [AnswerRequest(request_id or new_request_id(), nonce, _sampler(fields)) for _ in (*prompt, *chat)]
     secret = read_key(key)
-    language_model = load_language_model(existing(model, "model directory"), dtype, attention, device)  # type: ignore[arg-type]
+    language_model = load_language_model(model, dtype, attention, device)  # type: ignore[arg-type]
     prompts = _prompts(language_model, prompt, chat)
     settings = record_settings(fingerprint, layers, commit, private, language_model.card.layers)
     root = committed_graph(language_model, out) if graph else None

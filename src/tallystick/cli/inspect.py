@@ -59,11 +59,12 @@ def fsck(
     from tallystick.audits.policy import Policy
     from tallystick.cli.output import print_json, talk
     from tallystick.errors import ProofError
+    from tallystick.store.folders import RUN, require_folder
     from tallystick.store.log import read_lines
     from tallystick.store.log_writer import LogWriter
     from tallystick.store.run import RunDirectory
 
-    directory = RunDirectory(run)
+    directory = RunDirectory(require_folder(run, RUN))
     if repair:
         directory.claim()
         for path in (directory.transcript_path, directory.trace_path):

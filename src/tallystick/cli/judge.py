@@ -49,7 +49,9 @@ def judge(
     if opening is None:
         raise UsageError("`tally judge DIR`, or `tally judge --list`")
     from tallystick.api.operators import judge
+    from tallystick.store.folders import OPENING, require_folder
 
+    require_folder(opening, OPENING)
     verdict = judge(
         opening,
         nodes=node or (),

@@ -84,11 +84,16 @@ def _recorded(run: Path) -> RunDirectory | InferenceDirectory:
 def _open_operators(
     run: Path, step: int | None, out: Path | None, node: int | None, with_tensors: bool, device: str
 ) -> None:
+    if step is None or out is None:
+        raise UsageError("`tally open RUN --step S --operators --out DIR`")
+    from tallystick.documents.files import require_writable_folder
+    from tallystick.store.folders import OPENING, RUN, require_folder
+
+    require_folder(run, RUN, OPENING)
+    require_writable_folder(out)
     from tallystick.api.opening import open_operators
     from tallystick.cli.output import print_json, talk
 
-    if step is None or out is None:
-        raise UsageError("`tally open RUN --step S --operators --out DIR`")
     opening = open_operators(run, step, out, node=node, tensors=with_tensors, device=device)
     what = f"operator {node}" if node is not None else f"{opening.operators.size} operators"
     talk().print(f"{out}: {what} of record {opening.index}; judge with `tally judge {out}`", soft_wrap=True)

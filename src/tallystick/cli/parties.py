@@ -65,16 +65,16 @@ def prover(
     It can be started again after a crash. It computes nothing while nobody disputes. It ends when the claim is
     final (0) or slashed (1) and all money is taken out; stopped before that, its exit code is 3.
     """
-    from tallystick.cli.output import existing
     from tallystick.disputes.evidence.statement import statement_at
     from tallystick.disputes.parties import programs
     from tallystick.disputes.parties.game_view import GameFollower
     from tallystick.disputes.parties.offers import offer_of
     from tallystick.disputes.parties.prover import LazyTrace, PostingRole
+    from tallystick.store.folders import OPENING, RUN, require_folder
 
     if not concede and (profile or budget):
         raise UsageError("--profile and --budget: for the judge of --concede-if-wrong")
-    statement = statement_at(existing(run, "run"))
+    statement = statement_at(require_folder(run, RUN, OPENING))
     offer = replace(offer_of(run, statement), seal=_seal(seal))
     judge = dispute_judge(profile, budget) if concede else None
     with party_session(coordinator, key, board, board_key, work) as session:

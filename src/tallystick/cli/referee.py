@@ -83,11 +83,12 @@ def referee(
 
 
 def _make(opening: Path, node: int, out: Path, nonce: str | None, element: str | None) -> int:
-    from tallystick.cli.output import existing, print_json, talk
+    from tallystick.cli.output import print_json, talk
     from tallystick.judging.leaf.bundle import write_bundle
     from tallystick.judging.leaf.bundling import make_bundle
+    from tallystick.store.folders import OPENING, require_folder
 
-    bundle = make_bundle(existing(opening, "opening"), node, _asked(nonce, element))
+    bundle = make_bundle(require_folder(opening, OPENING), node, _asked(nonce, element))
     _check_element(bundle, bundle.asked)
     write_bundle(out, bundle)
     sizes = bundle.sizes

@@ -85,6 +85,10 @@ def serve_model(
     if proxy is not None and api_keys is not None:
         raise UsageError("--api-keys: behind a proxy it is the server that asks for keys")
 
+    from tallystick.store.folders import MODEL, require_folder
+
+    if proxy is None and model is not None:
+        require_folder(model, MODEL)
     check_choices(dtype=(dtype, ("F32", "BF16", "F16")), attention=(attention, ("sdpa", "eager")))
     check_choices(device=(device, ("cpu", "cuda")), fingerprint=(fingerprint, ("projection", "toploc", "none")))
     from tallystick.extras import require
@@ -159,10 +163,9 @@ def _listen(host: str, port: int, app: Any, public: str, root: str) -> int:
 
 
 def _load(path: Path, dtype: Any, attention: Any, device: str) -> TorchLanguageModel:
-    from tallystick.cli.output import existing
     from tallystick.frameworks.torch.generation.language_models import load_language_model
 
-    return load_language_model(existing(path, "model directory"), dtype, attention, device)
+    return load_language_model(path, dtype, attention, device)
 
 
 def _name_of(model: Path | None) -> str:

@@ -35,18 +35,36 @@ def train(
     """
     if (resume is None) == (config is None) or (config is not None and out is None):
         raise UsageError("`tally train CONFIG.toml --out RUN`, or `tally train --resume RUN`")
+    folder = resume or out
+    assert folder is not None  # held by the usage check above
+    try:
+        claim = _trained(config, folder, resume is None, graph, threads)
+    except KeyboardInterrupt as error:
+        raise type(error)(_interrupted(folder)) from None
+    _draw_losses(folder)
+    _report(claim, folder, json)
+
+
+def _trained(config: Path | None, folder: Path, is_new: bool, with_graph: bool, threads: int) -> Claim:
+    """Train or go on; whatever can be refused is refused before PyTorch is loaded."""
+    from tallystick.documents.files import require_writable_folder
+    from tallystick.recorders.config import read_config
+    from tallystick.store.folders import RUN, require_folder
+    from tallystick.store.lock import LOCK, RunLock, require_free
+
+    if is_new and config is not None:
+        read_config(config)
+        require_writable_folder(folder)
+        if (folder / LOCK).exists():
+            RunLock(folder).release()  # who records into it is the better reason
+        require_free(folder)
+    elif not (folder / LOCK).exists():
+        require_folder(folder, RUN)
     import torch
 
     if threads:
         torch.set_num_threads(threads)
-    folder = resume or out
-    assert folder is not None  # held by the usage check above
-    try:
-        claim = _run(config, folder, is_new=resume is None, with_graph=graph)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(_interrupted(folder)) from None
-    _draw_losses(folder)
-    _report(claim, folder, json)
+    return _run(config, folder, is_new=is_new, with_graph=with_graph)
 
 
 def _interrupted(folder: Path) -> str:

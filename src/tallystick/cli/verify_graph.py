@@ -45,10 +45,12 @@ def verify_graph(
     """
     from tallystick.cli.output import existing
     from tallystick.graphs.files import load_program
+    from tallystick.store.folders import MODEL, require_folder
 
     check_choices(dtype=(dtype, ("F32", "BF16", "F16")))
     if unknown := [each for each in route if each not in ROUTES]:
         raise UsageError(f"--route {unknown[0]}: one of {', '.join(ROUTES)}")
+    require_folder(model, MODEL)
     committed, constants = load_program(existing(graph, "graph"))
     named = None if receipt is None else _named_root(receipt)
     verdict = _verdict(committed, constants, model, length, tuple(route or ROUTES), dtype, named)

@@ -65,7 +65,9 @@ def verify_response(
     the sampled share is computed and judged together.
     """
     from tallystick.answers.ladder import climb
+    from tallystick.store.folders import MODEL, require_folder
 
+    require_folder(model, MODEL)
     check_choices(dtype=(dtype, ("F32", "BF16", "F16")), attention=(attention, ("sdpa", "eager")))
     check_choices(device=(device, ("cpu", "cuda")))
     responses = [response for path in receipts for response in _responses(path)]
@@ -178,10 +180,9 @@ def _requests(path: Path) -> Iterator[ExpectedRequest]:
 
 
 def _load(path: Path, dtype: str, attention: str, device: str) -> TorchLanguageModel:
-    from tallystick.cli.output import existing
     from tallystick.frameworks.torch.generation.language_models import load_language_model
 
-    return load_language_model(existing(path, "model directory"), dtype, attention, device)  # type: ignore[arg-type]
+    return load_language_model(path, dtype, attention, device)  # type: ignore[arg-type]
 
 
 def _placed(subject: ReceiptContext, model: TorchLanguageModel) -> ReceiptContext:

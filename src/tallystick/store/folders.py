@@ -1,0 +1,68 @@
+"""What a folder looks like: told to whoever gave another one than was asked for, before anything heavy is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tallystick.errors import UnavailableError
+
+NAMES_SHOWN: Final = 3
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of folder: known by any one of its `marks`, and said to hold `holds`."""
+
+    name: str
+    marks: tuple[str, ...]
+    holds: str
+
+
+RUN: Final = Kind(
+    "run directory",
+    ("claim.json", "spec.json", "transcript.jsonl"),
+    "claim.json, spec.json and transcript.jsonl, as `tally train --out` and `record_training` write them",
+)
+MODEL: Final = Kind(
+    "model directory",
+    ("config.json",),
+    "config.json, a tokenizer and safetensors, as `tally export-model RUN OUT` writes them",
+)
+OPENING: Final = Kind(
+    "folder of opened operators", ("opening.json",), "opening.json, as `tally open --operators` writes it"
+)
+RECEIPTS: Final = Kind("folder of receipts", ("receipts.jsonl",), "receipts.jsonl, as `tally generate --out` writes it")
+KINDS: Final = (RUN, OPENING, MODEL, RECEIPTS)
+
+
+def require_folder(path: Path, *kinds: Kind) -> Path:
+    """`path`, if it is a folder of one of `kinds`.
+
+    Raises `UnavailableError` that says what such a folder holds, and what this one looks like.
+    """
+    if any(_is_kind(path, kind) for kind in kinds):
+        return path
+    first = kinds[0]
+    raise UnavailableError(f"{path}: {looks_like(path)}, and not a {first.name}; that holds {first.holds}")
+
+
+def looks_like(path: Path) -> str:
+    """What stands at a path, in a few words."""
+    if not path.exists():
+        return "not there"
+    if not path.is_dir():
+        return "a file"
+    known = next((kind for kind in KINDS if _is_kind(path, kind)), None)
+    if known is not None:
+        return f"a {known.name}"
+    names = sorted(each.name for each in path.iterdir())
+    if not names:
+        return "an empty folder"
+    more = len(names) - NAMES_SHOWN
+    return f"a folder with {', '.join(names[:NAMES_SHOWN])}" + (f" and {more} more" if more > 0 else "")
+
+
+def _is_kind(path: Path, kind: Kind) -> bool:
+    return any((path / mark).is_file() for mark in kind.marks)
