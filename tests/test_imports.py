@@ -18,7 +18,19 @@ PUBLIC = ("tallystick", "tallystick.graphs", "tallystick.torch", "tallystick.jax
 LAYERS = [
     *("errors", "lazy", "commitments", "documents", "tensors", "operators", "graphs", "tolerances"),
     *("transcripts", "datasets", "workloads", "sampling", "attestation", "store", "judging"),
-    *("frameworks", "recorders", "audits", "answers", "http", "disputes", "serving", "attacks", "calibration", "api"),
+    *(
+        "frameworks",
+        "recorders",
+        "audits",
+        "answers",
+        "http",
+        "disputes",
+        "differences",
+        "serving",
+        "attacks",
+        "calibration",
+        "api",
+    ),
     *("torch", "jax", "iree", "tallystick", "cli", "__main__"),
 ]
 HEAVY = {

@@ -22,7 +22,7 @@ SECTIONS: Final = (
     HelpSection(
         "Audit",
         "tally audit RUN",
-        ("audit", "verify-segment", "fsck", "open", "judge", "verify-data", "prove-data", "targets"),
+        ("audit", "verify-segment", "fsck", "diff", "open", "judge", "verify-data", "prove-data", "targets"),
     ),
     HelpSection(
         "Verify answers",
