@@ -30,7 +30,7 @@ from tallystick.answers.verification import (
     response_of,
 )
 from tallystick.answers.verify import verify_receipt
-from tallystick.judging.verdict import Verdict
+from tallystick.judging.verdict import Judgement, Outcome, Verdict
 
 NONCE_BYTES: Final = 16
 SEED_LIMIT: Final = 1 << 52
@@ -43,13 +43,23 @@ Found = ReceiptReport | Verdict
 OnVerdict = Callable[["Checked"], object]
 
 
-@dataclass(frozen=True)
-class Checked:
+@dataclass(frozen=True, repr=False)
+class Checked(Judgement):
     """The verdict on one answer; `report` is `None` if nothing could be checked. `nonce` identifies the request."""
 
     nonce: str
     verdict: Verdict
     report: ReceiptReport | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        """The verdict's outcome."""
+        return self.verdict.outcome
+
+    @property
+    def gist(self) -> str:
+        """How much was judged, and of which request."""
+        return f"{self.verdict.gist}, nonce {self.nonce}"
 
 
 def wrap(
@@ -99,7 +109,9 @@ class VerifyingClient:
     @property
     def evidence(self) -> tuple[SamplerEvidence, ...]:
         """The evidence about the sampler, summed over all kept answers."""
-        return combined(each.report.evidence for each in self.verdicts if each.report and each.report.evidence)
+        return combined(
+            each.report.evidence for each in self.verdicts if each.report is not None and each.report.evidence
+        )
 
     def wait(self) -> tuple[Checked, ...]:
         """Wait until every answer so far is checked, and return the verdicts."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tallystick.api.verdict_text import OBJECTIONS_SHOWN, CheckCost, VerdictText
 from tallystick.judging.verdict import Verdict
+from tallystick.presentation.verdict_text import OBJECTIONS_SHOWN, CheckCost, VerdictText
 from tallystick.tolerances.tolerance import Finding
 
 AGREES = Finding(0.5, 2.0, "loss", "step 3")
