@@ -76,8 +76,7 @@ def segment_command(run: Path, policy: Policy, start: int, end: int, device: str
 
 def _asked(policy: Policy) -> Iterator[str]:
     """The options that differ from the default policy."""
-    usual = Policy().to_json()
-    asked = {name: value for name, value in policy.to_json().items() if value != usual.get(name)}
+    asked = policy.model_dump(mode="json", exclude_defaults=True)
     if asked.keys() - OPTIONS.keys() - SWITCHES.keys():
         yield from ("--policy", "policy.json")
         return
