@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tallystick.audits.policy import Policy
-from tallystick.audits.report import unsigned
+from tallystick.audits.report import CLOSELY, unsigned
 from tallystick.audits.sampling import sample_steps
 from tallystick.commitments.digests import Digest, digest_from
 from tallystick.commitments.encoding import Json
@@ -139,9 +139,11 @@ def audit_inference(
     verdict = Verdict(
         tuple(calls.findings.seen),
         tuple(unavailable),
-        tuple(_not_checked(calls, policy, replayed)),
+        tuple(_not_checked(policy)),
         tuple(_assumed(policy, nonce, calls.claim.graph)),
-        Coverage(len(replayed), len(calls.records), "calls", "replayed from the graph", len(replayed)),
+        Coverage(
+            len(replayed), len(calls.records), "calls", "replayed from the graph", len(replayed), CLOSELY[policy.mode]
+        ),
     )
     seconds = read - started, time.perf_counter() - read
     claim = calls.claim
@@ -259,10 +261,8 @@ def _properties(calls: Calls, policy: Policy, chosen: tuple[int, ...]) -> list[s
     return list(dict.fromkeys(lines))
 
 
-def _not_checked(calls: Calls, policy: Policy, replayed: list[int]) -> list[str]:
+def _not_checked(policy: Policy) -> list[str]:
     lines = []
-    if len(replayed) < len(calls.records):
-        lines.append(f"{len(calls.records) - len(replayed)} of {len(calls.records)} calls were not replayed")
     if policy.mode == "tolerant":
         lines.append(ZERO_SIGNS)
     lines.append(unsigned(policy))

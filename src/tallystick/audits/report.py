@@ -18,6 +18,7 @@ CLOCK_LEAST = 1e-6
 """Seconds: the resolution of a timeline."""
 
 BAD_SHARES = (0.01, 0.05, 0.1)
+CLOSELY = {"exact": "bit for bit", "tolerant": "within the limits"}
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Report:
         """Chance that a step was replayed that is bad, by the share of bad steps."""
         coverage = self.verdict.coverage
         assert coverage is not None  # given by `make_report`
-        seen = self.steps if coverage.done == self.steps else coverage.drawn
+        seen = self.steps if coverage.done == self.steps else coverage.drawn or 0
         return {f"{share:g}": detection_probability(self.steps, seen, share) for share in BAD_SHARES}
 
     def to_json(self) -> dict[str, Json]:
@@ -105,9 +106,9 @@ def make_report(
     verdict = Verdict(
         tuple(evidence.findings.seen),
         tuple(unavailable),
-        tuple(_not_checked(evidence, policy, segments, share)),
+        tuple(_not_checked(evidence, policy, share)),
         tuple(_assumptions(evidence, policy, nonce, graph)),
-        _coverage(evidence.steps, selection, segments, graph, nonce),
+        _coverage(evidence.steps, policy, selection, segments, graph, nonce),
     )
     return Report(
         verdict,
@@ -126,19 +127,23 @@ def make_report(
 
 
 def _coverage(
-    steps: int, selection: Selection, segments: list[SegmentReport], graph: Digest | None, nonce: bytes
+    steps: int,
+    policy: Policy,
+    selection: Selection,
+    segments: list[SegmentReport],
+    graph: Digest | None,
+    nonce: bytes,
 ) -> Coverage:
     """The replayed steps; a nonce drew the sampled ones, and without one somebody chose the segment."""
     replayed = [report.segment for report in segments]
     drawn = sum(any(each.start < step <= each.end for each in replayed) for step in selection.sampled)
     how = "replayed from the recipe" if graph is None else "replayed from the step graph"
-    return Coverage(sum(each.steps for each in replayed), steps, "steps", how, drawn if nonce else 0)
+    done = sum(each.steps for each in replayed)
+    return Coverage(done, steps, "steps", how, drawn if nonce else 0, CLOSELY[policy.mode])
 
 
-def _not_checked(evidence: CheckedRun, policy: Policy, segments: list[SegmentReport], share: float) -> Iterable[str]:
-    replayed = sum(report.segment.steps for report in segments)
-    if replayed < evidence.steps:
-        yield f"{evidence.steps - replayed} of {evidence.steps} steps were not replayed"
+def _not_checked(evidence: CheckedRun, policy: Policy, share: float) -> Iterable[str]:
+    """What was left out besides steps, of which the coverage says how many were replayed."""
     if share:
         yield (
             f"{100 * share:.1f} % of the steps lie out of reach of every audit with a window of {policy.window}: "
@@ -170,7 +175,7 @@ def unsigned(policy: Policy) -> str:
 def _derived(evidence: CheckedRun) -> str:
     recipe = evidence.spec.recipe
     is_trained = recipe is not None and recipe.tokenizer.kind == "bpe"
-    return "tokenizer was trained on the source, and the tokens are those" if is_trained else "tokens are those"
+    return "tokenizer and the tokens are those" if is_trained else "tokens are those"
 
 
 def _assumptions(evidence: CheckedRun, policy: Policy, nonce: bytes, graph: Digest | None) -> Iterable[str]:

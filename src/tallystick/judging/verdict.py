@@ -46,13 +46,17 @@ class Judgement(ABC):
 
 @dataclass(frozen=True)
 class Coverage:
-    """How much was judged: `done` of `total` units; `drawn` of these by chance, before anybody could know which."""
+    """How much was judged, and how closely: `done` of `total` units.
+
+    `drawn` of these were drawn without replacement; it is `None` where somebody else says what follows for the others.
+    """
 
     done: int
     total: int
     unit: str
     how: str
-    drawn: int = 0
+    drawn: int | None = 0
+    closely: str = ""
 
     def __str__(self) -> str:
         return f"{self.done} of {self.total} {self.unit[: -1 if self.total == 1 else None]} {self.how}"

@@ -23,7 +23,7 @@ def counted(number: int, unit: str) -> str:
 def bad_fewer_than(verdict: Verdict) -> int | None:
     """The least number of bad units that the sample excludes, where it excludes more than was judged anyway."""
     coverage = verdict.coverage
-    if coverage is None or not verdict.accepted or not 0 < coverage.drawn <= coverage.done < coverage.total:
+    if coverage is None or not coverage.drawn or not verdict.accepted or coverage.done == coverage.total:
         return None
     bound = excluded_from(coverage.total, coverage.drawn)
     return bound if bound <= coverage.total - coverage.done else None
@@ -50,13 +50,16 @@ def _result(verdict: Verdict) -> str:
         return f"and {count:,} of {counted(made, 'comparison')} disagree{'s' if count == 1 else ''}"
     if verdict.unavailable:
         return f"and {counted(len(verdict.unavailable), 'point')} could not be checked"
-    return "and all agreed" if verdict.accepted else "and nothing was compared"
+    if not verdict.accepted:
+        return "and nothing was compared"
+    closely = "" if verdict.coverage is None else verdict.coverage.closely
+    return f"and all agreed {closely}".rstrip()
 
 
 def _rest(verdict: Verdict) -> str:
     """What follows for the units that were not judged, where all of the others agreed."""
     coverage = verdict.coverage
-    if coverage is None or not verdict.accepted or coverage.done == coverage.total:
+    if coverage is None or coverage.drawn is None or not verdict.accepted or coverage.done == coverage.total:
         return ""
     rest = coverage.total - coverage.done
     if not coverage.drawn:

@@ -90,8 +90,8 @@ def judge_opening(folder: Path, asked: OpeningRequest) -> Verdict:
     assumed = ["SHA-256 is collision resistant, and NumPy computes what it says"]
     if asked.profile is not None:
         assumed.append("honest stacks differ by no more than those the profile was calibrated on")
-    not_checked = tuple(_not_checked(folder, opening, asked, judged))
-    coverage = Coverage(judged, opening.operators.size, "operators", "judged")
+    not_checked = tuple(_not_checked(folder, opening, asked))
+    coverage = Coverage(judged, opening.operators.size, "operators", "judged", closely="within their bounds")
     return Verdict(tuple(notes.seen), tuple(unavailable), not_checked, tuple(assumed), coverage)
 
 
@@ -191,7 +191,7 @@ def _judge_nodes(
     return judged, lines
 
 
-def _not_checked(folder: Path, opening: Opening, asked: OpeningRequest, judged: int) -> Iterator[str]:
+def _not_checked(folder: Path, opening: Opening, asked: OpeningRequest) -> Iterator[str]:
     record = opening.opened_record()
     if asked.published is not None:
         yield from asked.published.not_checked(opening, record, lambda name: (folder / value_file(name)).is_file())
@@ -202,8 +202,6 @@ def _not_checked(folder: Path, opening: Opening, asked: OpeningRequest, judged: 
             yield f"whether this is the batch of step {record.index}: its record names positions, and not tensors"
         if record.pre.exact is None or record.post.exact is None:
             yield f"whether these are the states around step {record.index}: its record has no exact summary of both"
-    if judged < opening.operators.size:
-        yield f"{opening.operators.size - judged} of {opening.operators.size} operators were not judged"
     if opening.engine is not None:
         yield f"whether {opening.engine} computed the operators: the opening says so"
     if asked.published is None:
