@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from tallystick.commitments.encoding import encode
 from tallystick.errors import ProofError
 from tallystick.judging.findings import Findings, require
-from tallystick.judging.verdict import EXIT_CODES, Coverage, Verdict
+from tallystick.judging.verdict import EXIT_CODES, Verdict, VerdictCoverage
 from tallystick.tolerances.tolerance import Finding
 
 AGREES, DIFFERS = Finding(0.0, 0.0, "a"), Finding(2.0, 1.0, "b")
@@ -96,7 +96,7 @@ def test_an_advisory_note_does_not_reject() -> None:
 
 
 def test_a_verdict_is_true_if_accepted_and_says_in_one_line_what_it_is() -> None:
-    coverage = Coverage(1, 3, "steps", "replayed")
+    coverage = VerdictCoverage(1, 3, "steps", "replayed")
     accepted, rejected, open_ = Verdict((AGREES,), coverage=coverage), Verdict((DIFFERS,)), Verdict(())
     assert [(bool(each), each.accepted) for each in (accepted, rejected, open_)] == [
         (True, True),

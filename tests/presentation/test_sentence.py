@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tallystick.judging.verdict import Coverage, Verdict
+from tallystick.judging.verdict import Verdict, VerdictCoverage
 from tallystick.presentation.sentence import sentence_of
 from tallystick.tolerances.tolerance import Finding
 
@@ -13,7 +13,7 @@ HOW = "replayed from the step graph"
 
 
 def accepted(done: int, total: int, drawn: int | None, unit: str = "steps") -> str:
-    return sentence_of(Verdict((GOOD,), coverage=Coverage(done, total, unit, HOW, drawn, "bit for bit")))
+    return sentence_of(Verdict((GOOD,), coverage=VerdictCoverage(done, total, unit, HOW, drawn, "bit for bit")))
 
 
 def test_a_sample_says_what_it_excludes_and_at_which_confidence() -> None:
@@ -41,14 +41,14 @@ def test_of_a_chosen_segment_nothing_follows_for_the_others() -> None:
 
 
 def test_rejected_and_inconclusive_say_how_much_and_promise_nothing() -> None:
-    coverage = Coverage(70, 1200, "steps", HOW, 8)
+    coverage = VerdictCoverage(70, 1200, "steps", HOW, 8)
     assert sentence_of(Verdict((GOOD, BAD), coverage=coverage)) == (
         "70 of 1,200 steps were replayed from the step graph, and 1 of 2 comparisons disagrees."
     )
     assert sentence_of(Verdict((GOOD,), ("a", "b"), coverage=coverage)) == (
         "70 of 1,200 steps were replayed from the step graph, and 2 points could not be checked."
     )
-    none = Coverage(0, 12, "steps", HOW, 0)
+    none = VerdictCoverage(0, 12, "steps", HOW, 0)
     assert sentence_of(Verdict((GOOD,), ("other stack",), coverage=none)) == (
         "None of 12 steps were replayed, and 1 point could not be checked."
     )

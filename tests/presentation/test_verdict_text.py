@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tallystick.judging.verdict import Coverage, Verdict
+from tallystick.judging.verdict import Verdict, VerdictCoverage
 from tallystick.presentation.verdict_text import OBJECTIONS_SHOWN, CheckCost, VerdictText
 from tallystick.tolerances.tolerance import Finding
 
@@ -10,7 +10,7 @@ AGREES = Finding(0.5, 2.0, "loss", "step 3")
 EQUAL = Finding(0.0, 0.0, "claim")
 DIFFERS = Finding(4.0, 2.0, "loss", "step 4", "too far")
 ADVICE = Finding(9.0, 1.0, "profile", advisory=True)
-ALL = Coverage(3, 3, "steps", "replayed from the step graph", 2, "bit for bit")
+ALL = VerdictCoverage(3, 3, "steps", "replayed from the step graph", 2, "bit for bit")
 
 
 def test_the_verdict_comes_first_in_one_sentence_and_what_passed_in_one_line() -> None:

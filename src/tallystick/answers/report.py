@@ -12,7 +12,7 @@ from tallystick.answers.sampler import SamplerEvidence
 from tallystick.commitments.digests import Digest
 from tallystick.commitments.encoding import Json
 from tallystick.judging.findings import AGREES, DIFFERS, Findings
-from tallystick.judging.verdict import Coverage, Judgement, Outcome, Verdict
+from tallystick.judging.verdict import Judgement, Outcome, Verdict, VerdictCoverage
 from tallystick.tolerances.tolerance import Finding
 
 Reply = Literal["yes", "no", "unknown"]
@@ -146,10 +146,10 @@ class ReceiptReport(Judgement):
         return Verdict(self.findings, missing, self.not_checked, self.assumptions, self.coverage)
 
     @property
-    def coverage(self) -> Coverage:
+    def coverage(self) -> VerdictCoverage:
         """The answer's tokens, all of them or none: there is one pass over them."""
         computed = self.tokens if any(cost.check == "prefill" for cost in self.costs) else 0
-        return Coverage(computed, self.tokens, "answer tokens", "computed again with the promised model")
+        return VerdictCoverage(computed, self.tokens, "answer tokens", "computed again with the promised model")
 
     @property
     def gist(self) -> str:

@@ -18,7 +18,7 @@ from tallystick.commitments.digests import Digest, digest, digest_bytes
 from tallystick.commitments.encoding import Json, encode
 from tallystick.errors import MalformedError, UnavailableError, UsageError
 from tallystick.judging.findings import AGREES
-from tallystick.judging.verdict import Coverage, Judgement, Outcome, Verdict
+from tallystick.judging.verdict import Judgement, Outcome, Verdict, VerdictCoverage
 from tallystick.tolerances.tolerance import Finding
 from tallystick.workloads.language_model import LanguageModel
 
@@ -157,7 +157,7 @@ def _report(seen: StreamProgress, count: int, policy: ReceiptPolicy, nonce: byte
         (*seen.refused, *_counted(missing)),
         (*not_checked, *_counted(lines)),
         tuple(dict.fromkeys(line for each in seen.reports for line in each.assumptions)),
-        Coverage(seen.computed, count, "receipts", "computed again with the promised model", seen.computed),
+        VerdictCoverage(seen.computed, count, "receipts", "computed again with the promised model", seen.computed),
     )
     return StreamReport(nonce, policy.audit_sample, count, tuple(seen.reports), seen.computed, verdict, evidence)
 

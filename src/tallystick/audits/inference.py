@@ -27,7 +27,7 @@ from tallystick.graphs.graph import Graph
 from tallystick.graphs.root import graph_root
 from tallystick.judging.findings import AGREES, DIFFERS, Findings, require
 from tallystick.judging.properties import judge_properties
-from tallystick.judging.verdict import ZERO_SIGNS, Coverage, Verdict
+from tallystick.judging.verdict import ZERO_SIGNS, Verdict, VerdictCoverage
 from tallystick.store.inference import InferenceDirectory
 from tallystick.store.log import read_lines
 from tallystick.tensors.digest import state_digest
@@ -141,7 +141,7 @@ def audit_inference(
         tuple(unavailable),
         tuple(_not_checked(policy)),
         tuple(_assumed(policy, nonce, calls.claim.graph)),
-        Coverage(
+        VerdictCoverage(
             len(replayed), len(calls.records), "calls", "replayed from the graph", len(replayed), CLOSELY[policy.mode]
         ),
     )

@@ -12,7 +12,7 @@ from tallystick.audits.replay import SegmentReport
 from tallystick.audits.sampling import Selection, detection_probability, unreachable_share
 from tallystick.commitments.digests import Digest
 from tallystick.commitments.encoding import Json
-from tallystick.judging.verdict import ZERO_SIGNS, Coverage, Verdict, number
+from tallystick.judging.verdict import ZERO_SIGNS, Verdict, VerdictCoverage, number
 
 CLOCK_LEAST = 1e-6
 """Seconds: the resolution of a timeline."""
@@ -133,13 +133,13 @@ def _coverage(
     segments: list[SegmentReport],
     graph: Digest | None,
     nonce: bytes,
-) -> Coverage:
+) -> VerdictCoverage:
     """The replayed steps; a nonce drew the sampled ones, and without one somebody chose the segment."""
     replayed = [report.segment for report in segments]
     drawn = sum(any(each.start < step <= each.end for each in replayed) for step in selection.sampled)
     how = "replayed from the recipe" if graph is None else "replayed from the step graph"
     done = sum(each.steps for each in replayed)
-    return Coverage(done, steps, "steps", how, drawn if nonce else 0, CLOSELY[policy.mode])
+    return VerdictCoverage(done, steps, "steps", how, drawn if nonce else 0, CLOSELY[policy.mode])
 
 
 def _not_checked(evidence: CheckedRun, policy: Policy, share: float) -> Iterable[str]:

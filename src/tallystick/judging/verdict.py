@@ -45,7 +45,7 @@ class Judgement(ABC):
 
 
 @dataclass(frozen=True)
-class Coverage:
+class VerdictCoverage:
     """How much was judged, and how closely: `done` of `total` units.
 
     `drawn` of these were drawn without replacement; it is `None` where somebody else says what follows for the others.
@@ -74,7 +74,7 @@ class Verdict(Judgement):
     unavailable: tuple[str, ...] = ()
     not_checked: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
-    coverage: Coverage | None = None
+    coverage: VerdictCoverage | None = None
 
     @property
     def outcome(self) -> Outcome:

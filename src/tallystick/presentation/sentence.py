@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tallystick.judging.verdict import Coverage, Verdict
+from tallystick.judging.verdict import Verdict, VerdictCoverage
 from tallystick.presentation.confidence import CONFIDENCE, excluded_from
 
 PERCENT: Final = f"{100 * CONFIDENCE:.0f} %"
@@ -70,5 +70,5 @@ def _rest(verdict: Verdict) -> str:
     return f" With {PERCENT} confidence fewer than {bound:,} of the {_all(coverage)} are bad, by a {sample}."
 
 
-def _all(coverage: Coverage) -> str:
+def _all(coverage: VerdictCoverage) -> str:
     return f"{coverage.total:,} {coverage.unit}"

@@ -29,7 +29,7 @@ from tallystick.judging.leaf.conclusions import Conclusions, conclude
 from tallystick.judging.leaf.request import Ground, LeafRequest, Ruling, RulingWork
 from tallystick.judging.operator.judge import OperatorJudge, derive_results
 from tallystick.judging.operator.places import Places
-from tallystick.judging.verdict import Coverage, Verdict
+from tallystick.judging.verdict import Verdict, VerdictCoverage
 from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.record import StepRecord
@@ -205,7 +205,7 @@ class _Leaf:
         self, fault: Fault | None, ground: Ground, reason: str, work: RulingWork, unavailable: tuple[str, ...] = ()
     ) -> Ruling:
         seen = tuple(self.notes.seen)
-        coverage = Coverage(work.judged, work.elements, "elements", "judged", None, "within their bounds")
+        coverage = VerdictCoverage(work.judged, work.elements, "elements", "judged", None, "within their bounds")
         verdict = Verdict(seen, unavailable, tuple(self._not_checked()), tuple(self._assumed()), coverage)
         return Ruling(fault, ground, reason, verdict, work)
 

@@ -32,7 +32,7 @@ from tallystick.judging.opening.files import (
 from tallystick.judging.operator.judge import ComparedResult, OperatorJudge, Values, count_differing, derive_results
 from tallystick.judging.properties import judge_properties
 from tallystick.judging.published import Published
-from tallystick.judging.verdict import Coverage, Verdict
+from tallystick.judging.verdict import Verdict, VerdictCoverage
 from tallystick.operators.engines import outside
 from tallystick.operators.precision import UNSTATED, Precision
 from tallystick.transcripts.opening import OpenedOperator, Opening
@@ -91,7 +91,7 @@ def judge_opening(folder: Path, asked: OpeningRequest) -> Verdict:
     if asked.profile is not None:
         assumed.append("honest stacks differ by no more than those the profile was calibrated on")
     not_checked = tuple(_not_checked(folder, opening, asked))
-    coverage = Coverage(judged, opening.operators.size, "operators", "judged", closely="within their bounds")
+    coverage = VerdictCoverage(judged, opening.operators.size, "operators", "judged", closely="within their bounds")
     return Verdict(tuple(notes.seen), tuple(unavailable), not_checked, tuple(assumed), coverage)
 
 
