@@ -55,10 +55,13 @@ def demo(
 ) -> int:
     """Show honest runs accepted and nine frauds caught.
 
-    Trains a small model and audits it, serves an answer and verifies it, and disputes three claims.
+    Trains a small model and audits it, serves an answer and verifies it, and disputes three claims. Needs
+    `pip install 'tallystick[disputes]'`.
     """
     from tallystick.errors import UsageError
+    from tallystick.extras import require
 
+    require("torch", "transformers", "tokenizers", "sqlalchemy")
     if out is not None and out.exists() and any(out.iterdir()):
         raise UsageError(f"{out}: not empty; choose another directory")
     with _stage(out) as stage:
@@ -151,7 +154,7 @@ def _judge(title: str, run: Path, expected: str) -> DemoRun:
 
 
 def _reason(result: AuditResult) -> str:
-    from tallystick.api.verdict_text import describe
+    from tallystick.presentation.verdict_text import describe
 
     if result.objections:
         return describe(result.objections[0])
@@ -159,7 +162,7 @@ def _reason(result: AuditResult) -> str:
 
 
 def _receipt_reason(signed: SignedReceipt, report: ReceiptReport) -> str:
-    from tallystick.api.verdict_text import describe
+    from tallystick.presentation.verdict_text import describe
 
     if report.verdict.objections:
         return describe(report.verdict.objections[0])

@@ -26,8 +26,9 @@ def diff(
     Settings, then the first step, the first tensor and, with --operator, the first operator. Exit code 0: equal,
     1: different, 3: nothing differs as far as both go, 4: a file cannot be read.
     """
-    from tallystick.api.comparing import diff as compare, difference_lines
+    from tallystick.api.comparing import diff as compare
     from tallystick.cli.output import existing, print_json
+    from tallystick.differences.text import difference_lines
 
     for each in (first, second):
         existing(each, "run or opening")
