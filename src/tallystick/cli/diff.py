@@ -21,7 +21,7 @@ def diff(
     out: Path | None = typer.Option(None, help="Keep the openings of --operator here; `tally judge` judges them."),
     json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> int:
-    """Name what differs between two runs, and where that begins.
+    """Name where two runs begin to differ.
 
     Settings, then the first step, the first tensor and, with --operator, the first operator. Exit code 0: equal,
     1: different, 3: nothing differs as far as both go, 4: a file cannot be read.
