@@ -58,8 +58,8 @@ class SigningKey:
         except FileExistsError:
             raise UsageError(f"{path}: exists already; a key is never overwritten") from None
         try:
-            with os.fdopen(handle, "w") as file:
-                file.write(self.secret.hex() + "\n")
+            with os.fdopen(handle, "w") as opened:
+                opened.write(self.secret.hex() + "\n")
         except OSError as error:
             path.unlink()  # an incomplete file would block the next attempt, since no key is overwritten
             raise UnavailableError(f"{path}: could not be written: {error.strerror}") from None
