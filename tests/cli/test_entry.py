@@ -15,6 +15,7 @@ from tallystick import __version__
 from tallystick.cli.entry import app
 from tallystick.cli.root_help import SCREEN, SECTIONS, HelpSection
 
+REPOSITORY = Path(__file__).parents[2]
 Tally = Callable[..., Any]
 COMMANDS = sorted(
     command.name or command.callback.__name__.replace("_", "-")  # type: ignore[union-attr]
@@ -193,9 +194,11 @@ def interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_missing_library_is_named_with_its_remedy(tally: Tally, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_named_with_its_remedy(
+    tally: Tally, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    told = tally("train", "x.toml", "--out", "run")
+    told = tally("train", REPOSITORY / "examples/llama-tiny.toml", "--out", tmp_path / "run")
     assert told.code == 4
     assert re.fullmatch(r"tally: torch is not installed: pip install 'tallystick\[\w+\]'", told.complaint)
 

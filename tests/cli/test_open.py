@@ -99,12 +99,16 @@ def test_judging_needs_no_framework(run: Path, tally: Tally, tmp_path: Path) -> 
         (["open", "RUN", "--step", "1", "--node", "1"], "--operators"),
         (["open", "RUN", "--step", "9", "--operators", "--out", "x"], "the transcript holds no such step"),
         (["judge"], "tally judge DIR"),
-        (["judge", "RUN", "--precision", "fp7"], "one of stepwise, plain, tf32"),
-        (["judge", "RUN", "--properties", "honesty"], "opening.json: not there"),
+        (["judge", "OPENED", "--precision", "fp7"], "one of stepwise, plain, tf32"),
+        (["judge", "RUN", "--properties", "honesty"], "a run directory, and not a folder of opened operators"),
     ],
 )
-def test_a_request_that_makes_no_sense_is_one_line(tally: Tally, run: Path, arguments: list[str], reason: str) -> None:
-    result = tally(*[str(run) if argument == "RUN" else argument for argument in arguments])
+def test_a_request_that_makes_no_sense_is_one_line(
+    tally: Tally, run: Path, tmp_path: Path, arguments: list[str], reason: str
+) -> None:
+    (tmp_path / "opening.json").write_bytes(b"{}")
+    places = {"RUN": run, "OPENED": tmp_path}
+    result = tally(*[places.get(argument, argument) for argument in arguments])
     assert result.code in {2, 4}
     assert reason in result.complaint
 
@@ -165,4 +169,4 @@ def test_opened_operators_are_neither_audited_nor_opened_nor_a_run(tally: Tally,
     for reason, answer in refused.items():
         assert answer.code == 2
         assert reason in " ".join(answer.err.split())
-    assert "no training run" in " ".join(tally("audit", tmp_path).err.split())
+    assert "a folder with opening" in " ".join(tally("audit", tmp_path).err.split())

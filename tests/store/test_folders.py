@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tallystick.errors import UnavailableError
-from tallystick.store.folders import MODEL, OPENING, RECEIPTS, RUN, Kind, require_folder
+from tallystick.store.folders import MODEL, OPENING, RECEIPTS, RUN, FolderKind, require_folder
 
 
 def folder(path: Path, *names: str) -> Path:
@@ -18,7 +18,7 @@ def folder(path: Path, *names: str) -> Path:
 
 
 @pytest.mark.parametrize("kind", [RUN, MODEL, OPENING, RECEIPTS], ids=lambda kind: kind.name)
-def test_any_mark_makes_a_folder_one_of_its_kind(tmp_path: Path, kind: Kind) -> None:
+def test_any_mark_makes_a_folder_one_of_its_kind(tmp_path: Path, kind: FolderKind) -> None:
     for mark in kind.marks:
         assert require_folder(folder(tmp_path / mark, mark), kind) == tmp_path / mark
 

@@ -7,6 +7,7 @@ otherwise. Single operators are judged from an opening (`tally open`, `tally jud
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -15,6 +16,7 @@ import numpy as np
 from tallystick.audits.claimed import read_claimed_graph, read_named
 from tallystick.audits.policy import Policy
 from tallystick.audits.read_log import follow_lines
+from tallystick.audits.report import CLOSELY, unsigned
 from tallystick.audits.sampling import sample_steps
 from tallystick.commitments.digests import Digest
 from tallystick.commitments.encoding import Json
@@ -24,7 +26,7 @@ from tallystick.graphs.execution import execute
 from tallystick.graphs.graph import Graph
 from tallystick.judging.findings import AGREES, DIFFERS, Findings, bound_by_digest, require
 from tallystick.judging.properties import judge_properties
-from tallystick.judging.verdict import ZERO_SIGNS, Verdict
+from tallystick.judging.verdict import ZERO_SIGNS, Verdict, VerdictCoverage
 from tallystick.store.inference import InferenceDirectory
 from tallystick.tensors.digest import state_digest
 from tallystick.tensors.safetensors import read_state
@@ -50,8 +52,11 @@ class InferenceReport:
     nonce: bytes
     calls: int
     replayed: tuple[int, ...]
+    policy: Policy
+    reading_seconds: float
+    replay_seconds: float
 
-    def to_json(self) -> Json:
+    def to_json(self) -> dict[str, Json]:
         """The report as JSON values."""
         return {
             **self.verdict.to_json(),
@@ -60,6 +65,9 @@ class InferenceReport:
             "nonce": self.nonce.hex(),
             "calls": self.calls,
             "replayed_calls": list(self.replayed),
+            "policy": self.policy.to_json(),
+            "reading_seconds": round(self.reading_seconds, 3),
+            "replay_seconds": round(self.replay_seconds, 3),
         }
 
 
@@ -111,12 +119,12 @@ def audit_inference(
 
     Whatever is wrong with the calls is in the report, by the rule of `audit_training`.
     """
-    findings = Findings(keeps_going=True)
+    started, findings = time.perf_counter(), Findings(keeps_going=True)
     calls = open_calls(run, policy, findings)
     if calls is None:
         verdict = Verdict(tuple(findings.seen), tuple(findings.undecided), ("the records and the calls",))
-        return InferenceReport(verdict, None, None, nonce, 0, ())
-    chosen = _chosen(calls, policy, nonce)
+        return InferenceReport(verdict, None, None, nonce, 0, (), policy, time.perf_counter() - started, 0.0)
+    chosen, read = _chosen(calls, policy, nonce), time.perf_counter()
     unavailable: list[str] = findings.undecided + ([] if chosen else ["no call could be sampled"])
     replayed: list[int] = []
     try:
@@ -134,10 +142,17 @@ def audit_inference(
     verdict = Verdict(
         tuple(calls.findings.seen),
         tuple(unavailable),
-        tuple(_not_checked(calls, policy, replayed)),
+        tuple(_not_checked(policy)),
         tuple(_assumed(policy, nonce, calls.claim.graph)),
+        VerdictCoverage(
+            len(replayed), len(calls.records), "calls", "replayed from the graph", len(replayed), CLOSELY[policy.mode]
+        ),
     )
-    return InferenceReport(verdict, calls.claim.identity, calls.claim.graph, nonce, len(calls.records), tuple(replayed))
+    seconds = read - started, time.perf_counter() - read
+    claim = calls.claim
+    return InferenceReport(
+        verdict, claim.identity, claim.graph, nonce, len(calls.records), tuple(replayed), policy, *seconds
+    )
 
 
 def gather_calls(run: InferenceDirectory, policy: Policy) -> Calls:
@@ -262,15 +277,11 @@ def _properties(calls: Calls, policy: Policy, chosen: tuple[int, ...]) -> list[s
     return list(dict.fromkeys(lines))
 
 
-def _not_checked(calls: Calls, policy: Policy, replayed: list[int]) -> list[str]:
+def _not_checked(policy: Policy) -> list[str]:
     lines = []
-    if len(replayed) < len(calls.records):
-        lines.append(f"{len(calls.records) - len(replayed)} of {len(calls.records)} calls were not replayed")
     if policy.mode == "tolerant":
         lines.append(ZERO_SIGNS)
-    if policy.claim is None:
-        lines.append("whether this is the claim that was published: give its digest with --claim")
-    lines.append("who made the claim and when: it carries no signature yet")
+    lines.append(unsigned(policy))
     lines.append("whether other calls were made and not recorded")
     return lines
 

@@ -9,7 +9,7 @@ from tallystick.audits.sampling import Selection
 from tallystick.commitments.digests import Digest, digest
 from tallystick.errors import UnavailableError
 from tallystick.judging.findings import Findings
-from tallystick.judging.verdict import Verdict
+from tallystick.judging.verdict import Verdict, VerdictCoverage
 from tallystick.store.run import RunDirectory
 
 
@@ -22,8 +22,9 @@ def open_stated(run: RunDirectory, policy: Policy, findings: Findings) -> Stated
         tuple(findings.seen),
         tuple(findings.undecided),
         ("data, records, anchors and steps: without claim, spec and environment they say nothing",),
+        coverage=VerdictCoverage(0, 0, "steps", "replayed"),
     )
-    return Report(verdict, _claimed(run), policy, b"", Selection((), (), ()), (), 0, 0.0, 0.0, 0.0)
+    return Report(verdict, _claimed(run), policy, b"", Selection((), (), ()), (), 0, 0.0, 0.0, 0.0, 0.0)
 
 
 def _claimed(run: RunDirectory) -> Digest | None:

@@ -12,7 +12,7 @@ NAMES_SHOWN: Final = 3
 
 
 @dataclass(frozen=True)
-class Kind:
+class FolderKind:
     """A kind of folder: known by any one of its `marks`, and said to hold `holds`."""
 
     name: str
@@ -20,24 +20,26 @@ class Kind:
     holds: str
 
 
-RUN: Final = Kind(
+RUN: Final = FolderKind(
     "run directory",
     ("claim.json", "spec.json", "transcript.jsonl"),
     "claim.json, spec.json and transcript.jsonl, as `tally train --out` and `record_training` write them",
 )
-MODEL: Final = Kind(
+MODEL: Final = FolderKind(
     "model directory",
     ("config.json",),
     "config.json, a tokenizer and safetensors, as `tally export-model RUN OUT` writes them",
 )
-OPENING: Final = Kind(
+OPENING: Final = FolderKind(
     "folder of opened operators", ("opening.json",), "opening.json, as `tally open --operators` writes it"
 )
-RECEIPTS: Final = Kind("folder of receipts", ("receipts.jsonl",), "receipts.jsonl, as `tally generate --out` writes it")
+RECEIPTS: Final = FolderKind(
+    "folder of receipts", ("receipts.jsonl",), "receipts.jsonl, as `tally generate --out` writes it"
+)
 KINDS: Final = (RUN, OPENING, MODEL, RECEIPTS)
 
 
-def require_folder(path: Path, *kinds: Kind) -> Path:
+def require_folder(path: Path, *kinds: FolderKind) -> Path:
     """`path`, if it is a folder of one of `kinds`.
 
     Raises `UnavailableError` that says what such a folder holds, and what this one looks like.
@@ -64,5 +66,5 @@ def looks_like(path: Path) -> str:
     return f"a folder with {', '.join(names[:NAMES_SHOWN])}" + (f" and {more} more" if more > 0 else "")
 
 
-def _is_kind(path: Path, kind: Kind) -> bool:
+def _is_kind(path: Path, kind: FolderKind) -> bool:
     return any((path / mark).is_file() for mark in kind.marks)

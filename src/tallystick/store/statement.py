@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypeAlias
 from tallystick.commitments.encoding import decode
 from tallystick.documents.files import read_document
 from tallystick.errors import MalformedError, UnavailableError
-from tallystick.store.folders import RUN, looks_like, require_folder
 from tallystick.store.run import RunDirectory
 
 if TYPE_CHECKING:
@@ -55,6 +54,8 @@ def read_statement(path: Path, levels: int | None = None) -> StatementFolder:
     run = RunDirectory(path)
     if levels != 1 and any(part.is_file() for part in (run.claim_path, run.spec_path, run.transcript_path)):
         return run
+    from tallystick.store.folders import RUN, looks_like, require_folder
+
     require_folder(path, RUN)
     raise UnavailableError(f"{path}: {looks_like(path)}, and the claim is about another kind of folder")
 
