@@ -78,14 +78,7 @@ def make_inputs(folder: Path) -> None:
     """A run of four steps, the model that it trained, a receipt of an answer, and the bundle of one operator."""
     (folder / "text.txt").write_text(TEXT)
     (folder / "tiny.toml").write_text(RECIPE)
-    _tally(folder, "train tiny.toml --out run --threads 1")
-    _tally(folder, "export-model run model")
-    _tally(folder, "open run --step 1 --operators --out opening")
-    nodes = json.loads((folder / "opening" / "graph.json").read_bytes())["nodes"]
-    number = next(node["number"] for node in nodes if node["operator"] == OPERATOR)
-    _tally(folder, f"referee --make opening --node {number} --out operator.leaf")
-    answers = Path(__file__).resolve().with_name("readme_answers.py")
-    _run(folder, str(answers), "model", ".")
+    _run(folder, __file__, "--make")
 
 
 def loaded_by(verifier: Verifier, folder: Path) -> dict[str, int]:
@@ -126,14 +119,31 @@ def _docstring_lines(node: ast.AST) -> range:
     return range(0)
 
 
-def _tally(folder: Path, command: str) -> None:
-    _run(folder, "-c", "from tallystick.cli.entry import main; main()", *command.split())
-
-
 def _run(folder: Path, *arguments: str) -> None:
     done = subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(arguments)}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}")
+
+
+def _make() -> None:
+    """In a process of its own, which loads PyTorch once: everything that the verifiers of this folder read."""
+    from tallystick.cli.demo_answer import served_answer
+    from tallystick.frameworks.torch.generation.language_models import load_language_model
+
+    _tally("train tiny.toml --out run --threads 1")
+    _tally("export-model run model")
+    _tally("open run --step 1 --operators --out opening")
+    nodes = json.loads(Path("opening", "graph.json").read_bytes())["nodes"]
+    number = next(node["number"] for node in nodes if node["operator"] == OPERATOR)
+    _tally(f"referee --make opening --node {number} --out operator.leaf")
+    Path("receipt.json").write_bytes(served_answer(load_language_model(Path("model"))).to_bytes())
+
+
+def _tally(command: str) -> None:
+    from tallystick.cli.entry import run
+
+    if code := run(command.split()):
+        raise SystemExit(f"{command}: exit code {code}")
 
 
 def _run_and_list(out: Path, arguments: list[str]) -> int:
@@ -167,4 +177,7 @@ def main(names: list[str]) -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--loaded"]:
         sys.exit(_run_and_list(Path(sys.argv[2]), sys.argv[3:]))
-    main(sys.argv[1:])
+    elif sys.argv[1:] == ["--make"]:
+        _make()
+    else:
+        main(sys.argv[1:])
