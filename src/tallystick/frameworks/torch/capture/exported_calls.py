@@ -26,11 +26,21 @@ def exported_calls(step: TrainingStep, examples: Batch) -> Sequence[nn.Module]:
     return exporting.calls
 
 
-class _Called:
-    """A stand-in for the model; attributes are those of the model."""
+def tensors_of(model: Any) -> Mapping[str, torch.Tensor]:
+    """The parameters and buffers of a model by name; of a stand-in for one, those that it runs on."""
+    return model.tensors if isinstance(model, _Called) else live_of(model)
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
+
+def live_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The parameters and buffers of a model by name; a tied one appears once."""
+    return dict(model.named_parameters()) | dict(model.named_buffers())
+
+
+class _Called:
+    """A stand-in for the model; attributes are those of the model, and `tensors` what it runs on."""
+
+    def __init__(self, model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
+        self._model, self.tensors = model, tensors
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
@@ -40,7 +50,8 @@ class _Exporting(_Called):
     """Exports the model for the arguments of each call, and runs it on copies of its buffers."""
 
     def __init__(self, model: nn.Module) -> None:
-        super().__init__(model)
+        copies = {name: value.clone() for name, value in model.named_buffers()}
+        super().__init__(model, live_of(model) | copies)
         self.calls: list[nn.Module] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -53,13 +64,13 @@ class Replaying(_Called):
     """Runs the exported programs on `tensors`, given by their names in the model."""
 
     def __init__(self, model: nn.Module, calls: Iterator[nn.Module], tensors: Mapping[str, torch.Tensor]) -> None:
-        super().__init__(model)
-        self._calls, self._tensors = calls, tensors
+        super().__init__(model, tensors)
+        self._calls = calls
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the next exported program on these arguments."""
         module = next(self._calls)
-        held = dict(_all_names(module, self._model, self._tensors))
+        held = dict(_all_names(module, self._model, self.tensors))
         return functional_call(module, held, args, kwargs, tie_weights=False)
 
 
