@@ -35,7 +35,6 @@ WATCH = typer.Option(False, "--watch", help="Go on until Ctrl-C; without it, do 
 PROFILE = typer.Option(None, "--profile", help="Calibrated thresholds besides the proven bounds (`tally calibrate`).")
 BUDGET = typer.Option([], "--budget", help="What the errors of a whole opening add up to; once for each graph.")
 BAR = 12
-JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
 @dataclass(frozen=True)
@@ -161,9 +160,9 @@ def line(each: DisputeProgress) -> str:
 
 
 ENDS = {
-    "prover": "prover at fault",
-    "challenger": "challenger at fault",
-    "nobody": "nobody at fault",
+    "prover": "challenger's objection upheld, prover at fault",
+    "challenger": "challenger's objection dismissed, challenger at fault",
+    "nobody": "undecided, nobody at fault",
 }
 
 

@@ -10,7 +10,6 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from tallystick.errors import UnavailableError
-from tallystick.frameworks.torch.capture.exported_calls import live_of
 from tallystick.frameworks.torch.watching.clipping import clip_norm_of
 from tallystick.frameworks.torch.watching.live_calls import EqualValues
 from tallystick.frameworks.torch.watching.operator_log import OperatorLog
@@ -49,7 +48,7 @@ class FirstStep:
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self._model, self._optimizer = model, optimizer
-        self._log = OperatorLog(live_of(model), lambda: sheltered(self._give_up))
+        self._log = OperatorLog(model, lambda: sheltered(self._give_up))
         self._gradients = frozenset[int]()
         self._stepped_at = 0
         self._others: list[tuple[str, frozenset[int]]] = []

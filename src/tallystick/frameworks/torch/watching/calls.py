@@ -18,8 +18,11 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """An operator with its arguments and results; `written` are the storages that it writes to."""
+class WatchedCall:
+    """An operator with its arguments and results, and the storages that it writes to.
+
+    `module` is the part of the model that called it; empty for the loop.
+    """
 
     target: Any
     args: tuple[Any, ...]
@@ -27,6 +30,7 @@ class Call:
     results: Any
     written: frozenset[int]
     with_gradient: bool
+    module: str
 
     @property
     def operands(self) -> Iterator[Place]:

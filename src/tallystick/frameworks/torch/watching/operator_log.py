@@ -16,10 +16,12 @@ import torch
 from torch._C import _current_graph_task_id
 from torch.autograd.function import BackwardCFunction
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 from torch.utils.weak import WeakIdKeyDictionary
 
-from tallystick.frameworks.torch.watching.calls import Call, Place, mapped
+from tallystick.frameworks.torch.capture.exported_calls import live_of
+from tallystick.frameworks.torch.watching.calls import Place, WatchedCall, mapped
 
 CONSTANT_BYTES_MAX: Final = 1 << 20
 CALLS_MAX: Final = 500_000
@@ -48,28 +50,37 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     supports_higher_order_operators = True
 
-    def __init__(self, held: Mapping[str, torch.Tensor], sheltered: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(self, model: torch.nn.Module, sheltered: Callable[[], AbstractContextManager[None]]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._sheltered = sheltered
-        self.calls: list[Call] = []
+        self.calls: list[WatchedCall] = []
         self.seen: list[Seen] = []
         self.backwards: list[int] = []
         self.functions: set[str] = set()
         self.trouble = ""
         self._numbers: Any = WeakIdKeyDictionary()
         self._storages: dict[int, StorageWeakRef] = {}
+        self._names = {module: name for name, module in model.named_modules()}
+        self._running: list[str] = [""]
+        self._hooks: list[Any] = []
         self._task, self._process, self._is_watching = -1, os.getpid(), False
-        self.held = {self._number(value, is_known=True): name for name, value in held.items()}
+        self.held = {self._number(value, is_known=True): name for name, value in live_of(model).items()}
 
     def start(self) -> None:
         """Watch from now on."""
         self._is_watching = True
+        self._hooks = [
+            register_module_forward_pre_hook(self._enters),
+            register_module_forward_hook(self._leaves, always_call=True),
+        ]
         self.__enter__()  # type: ignore[no-untyped-call]
 
     def stop(self) -> None:
         """Watch no longer; where the loop has entered a mode of its own since, this one stays below it and idles."""
         if self._is_watching:
             self._is_watching = False
+            for hook in self._hooks:
+                hook.remove()
             if _get_current_dispatch_mode_stack()[-1:] == [self]:
                 self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
@@ -110,7 +121,16 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             writes = target._schema.is_mutable or str(target) in HIDDEN_WRITES
             written = frozenset(self._written(target, *given)) if writes else NOTHING
             args, kwargs = read
-            self.calls.append(Call(target, args, kwargs, made, written, torch.is_grad_enabled()))
+            self.calls.append(
+                WatchedCall(target, args, kwargs, made, written, torch.is_grad_enabled(), self._running[-1])
+            )
+
+    def _enters(self, module: torch.nn.Module, _args: Any) -> None:
+        self._running.append(self._names.get(module, self._running[-1]))
+
+    def _leaves(self, _module: torch.nn.Module, _args: Any, _result: Any) -> None:
+        if len(self._running) > 1:
+            self._running.pop()
 
     def _written(self, target: Any, args: Any, kwargs: Any) -> list[int]:
         """The storages of the arguments that the schema says are written to."""

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from tallystick.frameworks.torch.capture.exported_calls import tensors_of
-from tallystick.frameworks.torch.watching.calls import Call, Place, mapped
+from tallystick.frameworks.torch.capture.exported_calls import enter_module, tensors_of
+from tallystick.frameworks.torch.watching.calls import Place, WatchedCall, mapped
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class WatchedLoss:
     loop's backward pass from these calls, because they are the ones it saw.
     """
 
-    calls: Sequence[Call]
+    calls: Sequence[WatchedCall]
     held: Mapping[int, str]
     given: Mapping[int, str]
     constants: Mapping[int, torch.Tensor]
@@ -50,7 +50,11 @@ class WatchedLoss:
         values = {number: tensors[name] for number, name in self.held.items()}
         values |= {number: batch[name] for number, name in self.given.items()}
         values |= self.constants
+        module = None
         for call in self.calls:
+            if call.module != module:
+                module = call.module
+                enter_module(model, module)
             args, kwargs = call.filled(values)
             with torch.set_grad_enabled(call.with_gradient):
                 results = call.target(*args, **kwargs)

@@ -1,0 +1,49 @@
+"""Runs one page by hand: `python -m tests.support.pages PAGE [--write]`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from tests.support.pages.reading import Block, PageError, read_page
+from tests.support.pages.running import LIMIT_S, run_page, session
+from tests.support.pages.showing import ANY
+
+
+def tell(block: Block, seconds: float) -> None:
+    """One line for each block: where, what, how long, and how it begins."""
+    print(f"{block.line:5}  {block.kind:6} {seconds:5.1f} s  {block.text.splitlines()[0][:80]}")
+
+
+def write(path: Path) -> None:
+    """Put what is printed into the `text` blocks of a page; blocks with `…` are only compared."""
+    page = path.read_text().splitlines(keepends=True)
+    printed: list[tuple[Block, str]] = []
+    blocks = read_page("".join(page))
+    with session(blocks, LIMIT_S) as here:
+        for block in blocks:
+            if block.kind == "text" and ANY not in block.text:
+                here.shown_by(block).wait(here.ends_at)
+                printed.append((block, here.printed(block)))
+            else:
+                here.run(block)
+    for block, text in reversed(printed):
+        page[block.line - 1 : block.line - 1 + block.text.count("\n")] = text
+    path.write_text("".join(page))
+
+
+def main(path: Path, *options: str) -> None:
+    began = time.monotonic()
+    if "--write" in options:
+        write(path)
+    else:
+        run_page(read_page(path.read_text()), told=tell)
+    print(f"{path}: {time.monotonic() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    try:
+        main(Path(sys.argv[1]), *sys.argv[2:])
+    except PageError as error:
+        sys.exit(f"{sys.argv[1]}: {error}")

@@ -1,0 +1,178 @@
+"""The runner of pages: what a reader would paste is run, and a page that says something else is refused."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.support.pages.reading import PageError, read_page
+from tests.support.pages.running import run_page, session
+from tests.support.pages.showing import shows
+
+LIMIT_S = 60.0
+HONEST = """\
+Two files, a command that fails, and two terminals.
+
+<!-- file: settings/greeting.toml -->
+```toml
+word = "hello"
+```
+
+<!-- file: greet.py -->
+```python
+import pathlib, tomllib
+print(tomllib.loads(pathlib.Path("greeting.toml").read_text())["word"], "0123456789abcdef")
+```
+
+```sh
+cd settings
+name=reader
+```
+
+```sh
+python ../greet.py; echo "$name in $PWD"
+```
+
+```text
+hello fedcba9876543210
+reader in ~/settings
+```
+
+<!-- exit: 3 -->
+```sh
+echo this is wrong >&2
+sh -c 'exit 3'
+```
+
+<!-- stream: stderr -->
+```text
+this is …
+```
+
+<!-- terminal: server -->
+<!-- until: listening -->
+```sh
+echo $$ > ~/server.pid
+echo listening; sleep 0.2; echo served in 3 s; sleep 1000
+```
+
+```sh
+ps -o args= -p $(cat ~/server.pid)
+```
+
+```text
+…
+bash --noprofile --norc
+```
+
+<!-- terminal: server -->
+```text
+…
+served in 7 s
+```
+
+```python
+print("pasted")
+```
+
+```text
+pasted
+```
+"""
+
+
+def run(page: str, limit_s: float = LIMIT_S) -> None:
+    run_page(read_page(page), limit_s)
+
+
+def test_a_page_that_says_what_happens_passes() -> None:
+    run(HONEST)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "complaint"),
+    [
+        ("hello fedcba9876543210", "goodbye fedcba9876543210", "line 24: shows something else"),
+        ("this is …", "that is …", "line 36: shows something else"),
+        ("<!-- exit: 3 -->", "<!-- exit: 1 -->", r"failed with \[3\], and the page says \[1\]"),
+        ("echo this is wrong >&2", "sh -c 'exit 5'", r"failed with \[5, 3\], and the page says \[3\]"),
+        ("name=reader", "exit", "closed the terminal"),
+        ("cd settings", "cd nowhere", r"failed with \[1\], and the page says \[\]"),
+        ("until: listening", "until: ready", "took too long"),
+        ("served in 7 s", "served nothing", "took too long"),
+        ('print("pasted")', 'raise SystemExit("no")', r"failed with \[1\]"),
+    ],
+)
+def test_a_page_that_says_something_else_is_refused(before: str, after: str, complaint: str) -> None:
+    assert HONEST.count(before) == 1
+    with pytest.raises(PageError, match=complaint):
+        run(
+            HONEST.replace(before, after).replace("served in 7 s", "served in 7 s" if "exit" not in after else "x"), 3.0
+        )
+
+
+def test_nothing_is_left_when_a_page_has_ended() -> None:
+    blocks = read_page(HONEST)
+    with session(blocks, LIMIT_S) as here:
+        for block in blocks:
+            here.run(block)
+        number = int((here.folder / "server.pid").read_text())
+        os.kill(number, 0)
+    assert not here.folder.exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(number, 0)
+
+
+@pytest.mark.parametrize(
+    ("page", "complaint"),
+    [
+        ("```console\nls\n```\n", "line 2: a block of kind 'console' is not run"),
+        ("```\nls\n```\n", "line 2: a block of kind '' is not run"),
+        ("<!-- exti: 1 -->\n```sh\nls\n```\n", "line 3: a sh block has no note exti"),
+        ("```toml\na = 1\n```\n", "line 2: nothing says into which file this goes"),
+        ("<!-- stream: both -->\n```text\na\n```\n", "line 3: there is no stream both"),
+        ("```text\na\n```\n", "line 2: shows an output, and nothing has run there before it"),
+        ("1. First\n   ```sh\n   ls\n   ```\n", "line 2: a block that is run is fenced"),
+        ("Do this:\n\n    ls\n", "line 3: a block that is run is fenced"),
+    ],
+)
+def test_a_block_that_would_not_be_run_is_refused(page: str, complaint: str) -> None:
+    with pytest.raises(PageError, match=complaint):
+        run(page)
+
+
+PRINTED = """\
+ACCEPTED  claim sha256:85d1eab70e2e1f70
+seconds: start-up 3.1 s, replay 12 s
+a
+b
+chance 5 %
+"""
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        PRINTED,
+        "ACCEPTED claim sha256:2dd37cb6c801a2c4\nseconds: start-up 12 s, replay 0.5 s\n\na\nb\nchance 5 %",
+        "ACCEPTED…\n…\nchance … %\n",
+        "…\nchance 5 %\n…\n",
+    ],
+)
+def test_an_output_that_differs_in_what_is_masked_is_the_same(shown: str) -> None:
+    assert shows(shown, PRINTED)
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        PRINTED.replace("ACCEPTED", "REJECTED"),
+        PRINTED.replace("5 %", "6 %"),
+        PRINTED.replace("a\n", ""),
+        "ACCEPTED…\n",
+        "…\nb\na\n…\n",
+    ],
+)
+def test_an_output_that_differs_elsewhere_is_not(shown: str) -> None:
+    assert not shows(shown, PRINTED)
