@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from tallystick.cli.party_session import BUDGET, PROFILE, dispute_judge
-from tallystick.errors import MalformedError, TallyError, UnavailableError, UsageError
+from tallystick.errors import MalformedError, TallyError, UsageError
 
 if TYPE_CHECKING:
     import threading
@@ -78,7 +78,9 @@ def serve(
     grace: float = typer.Option(60.0, min=0, help="Seconds before the first such move, so that parties can come back."),
 ) -> int:
     """Serve a coordinator to its parties until Ctrl-C. Prints the address, the identity and the key."""
-    _need_extra()
+    from tallystick.extras import require
+
+    require("sqlalchemy", "fastapi", "uvicorn")
     from tempfile import TemporaryDirectory
 
     if referee is None and (profile or budget):
@@ -267,11 +269,3 @@ def _print_tables(place: LocalCoordinator, chain: ChainState) -> None:
     for table in (claims_table(state, game_time(state, now)), disputes, purses):
         if table.row_count:
             print_table(table)
-
-
-def _need_extra() -> None:
-    try:
-        import fastapi  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise UnavailableError(f"{error.name} is not installed: pip install 'tallystick[serve,disputes]'") from None

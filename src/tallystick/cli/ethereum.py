@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from tallystick.errors import MalformedError, UnavailableError, UsageError
+from tallystick.errors import MalformedError, UsageError
 
 if TYPE_CHECKING:
     from tallystick.commitments.encoding import Json
@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
 
 def new_key(file: Path = typer.Argument(help="The file to write; it must not exist.")) -> int:
     """Make the key of an Ethereum account. Prints the account's address."""
-    _need_extra()
+    _need_web3()
     from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
 
     key = EthereumKey.generate()
@@ -52,7 +52,7 @@ def deploy(
     depth: int | None = DEPTH,
 ) -> int:
     """Deploy a contract; nobody can change its rules. Prints its address, for --coordinator."""
-    _need_extra()
+    _need_web3()
     from tallystick.disputes.coordinators.ethereum.client import Settings
     from tallystick.disputes.coordinators.ethereum.deploy import deploy
 
@@ -67,7 +67,7 @@ def deploy(
 
 def show(place: str = PLACE, depth: int | None = DEPTH) -> int:
     """Check a contract's code and its whole log, and print its rules and the state of claims and disputes."""
-    _need_extra()
+    _need_web3()
     from tallystick.cli.output import print_json
     from tallystick.disputes.coordinators.ethereum.client import Settings, connect
 
@@ -97,7 +97,7 @@ def attest(
     port: int = typer.Option(0, min=0, max=65535, help="The port; 0 takes a free one."),
 ) -> int:
     """Attest over HTTP, for a board, that it has the data of moves. Prints the address; Ctrl-C ends it."""
-    _need_extra()
+    _need_web3()
     from contextlib import closing, suppress
 
     from tallystick.attestation.signing import SigningKey
@@ -127,7 +127,7 @@ def relay(
     depth: int | None = DEPTH,
 ) -> int:
     """Send a move that another party signed, and pay for it."""
-    _need_extra()
+    _need_web3()
     from tallystick.disputes.coordinators.ethereum.client import Settings, connect
     from tallystick.disputes.coordinators.ethereum.relay import Relayed
     from tallystick.documents.files import read_document
@@ -181,8 +181,7 @@ def _lines(path: Path | None) -> list[Json] | None:
     return None if path is None else [line.lower() for line in read_entries(path)]
 
 
-def _need_extra() -> None:
-    try:
-        import web3  # noqa: F401
-    except ModuleNotFoundError:
-        raise UnavailableError("web3 is not installed: pip install 'tallystick[ethereum]'") from None
+def _need_web3() -> None:
+    from tallystick.extras import require
+
+    require("web3")
