@@ -13,6 +13,7 @@ import pytest
 import typer
 
 from tallystick.cli.entry import app
+from tallystick.cli.root_help import SECTIONS, HelpSection
 from tests.support.pages.reading import FENCED, read_page
 from tests.support.pages.running import run_page
 
@@ -25,7 +26,7 @@ WORDS_MAX = 900
 
 def command_lines(text: str) -> Iterator[str]:
     """Every `tally …` in backticks, and every line of a block that begins with it, comments left out."""
-    yield from re.findall(r"`(tally [^`]*)`", text)
+    yield from re.findall(r"`(tally (?!help\b)[^`]*)`", text)
     yield from (match.split("  #")[0] for match in re.findall(r"^(tally .*)$", text, re.MULTILINE))
 
 
@@ -57,16 +58,17 @@ def test_the_readme_shows_the_main_commands() -> None:
 def test_every_command_line_names_a_command_and_options_that_exist(line: str) -> None:
     words = shlex.split(line)[1:]
     command = COMMANDS[words[0]]
-    if isinstance(command, typer.core.TyperGroup) and len(words) > 1:
+    if isinstance(command, typer.core.TyperGroup):
         commands = [command.commands[name] for name in words[1].split("|")]
         command, words = commands[0], words[1:]
     known = {name for parameter in command.params for name in parameter.opts}
     assert [word for word in words[1:] if word.startswith("-") and word not in known] == []
 
 
-def test_every_command_is_on_the_page_of_commands() -> None:
-    shown = {line.split()[1] for line in command_lines(LIST)}
-    assert {name for name, command in COMMANDS.items() if not command.hidden} - shown == set()
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.name)
+def test_the_page_of_commands_has_the_sections_of_the_help(section: HelpSection) -> None:
+    (found,) = re.findall(rf"^## {section.name}\n(.*?)(?=^## )", LIST, re.MULTILINE | re.DOTALL)
+    assert {line.split()[1] for line in command_lines(found)} == set(section.commands)
 
 
 @pytest.mark.parametrize("target", re.findall(r"`make (\w+)`", README))
@@ -90,3 +92,20 @@ def figure(benchmark: str, name: str) -> dict[str, Any]:
     """A figure of the benchmarks, by its name."""
     measured = json.loads((ROOT / "docs" / "data" / "benchmarks.json").read_text())
     return next(each for each in measured[benchmark]["figures"] if each["name"] == f"{benchmark}: {name}")
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "name", "shown"),
+    [
+        ("train_commit", "projection, anchor every 100, 4,096 tokens a step", "{inside:.2f} % of the CPU time"),
+        ("audit_cost", "fixed", "{value:.0f} training steps"),
+        ("audit_cost", "per step", "{value:.2f} of a training step"),
+        ("transcript_scale", "bytes", "{value:.0f} bytes"),
+        ("verify_over_prefill", "d 2048, final layer", "{value:.2f} of one pass"),
+        ("verify_over_prefill", "d 2048, generation", "{value:.3f} of generating"),
+    ],
+)
+def test_the_figures_are_those_of_the_benchmarks(benchmark: str, name: str, shown: str) -> None:
+    found = figure(benchmark, name)
+    inside = 100 * (found.get("inside cpu", [1.0])[0] - 1)
+    assert shown.format(value=found["value"][0], inside=inside) in " ".join(README.split())
