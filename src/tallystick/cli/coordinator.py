@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from tallystick.cli.options import JSON
 from tallystick.cli.party_session import BUDGET, PROFILE, dispute_judge
 from tallystick.errors import MalformedError, TallyError, UsageError
 
@@ -46,11 +47,13 @@ def init(
     referee: str | None = typer.Option(None, help="The key of the party that rules at once."),
     treasury: str | None = typer.Option(None, help="The key that fines go to; the coordinator's by default."),
     key: Path | None = typer.Option(None, "--key", help=KEY_HELP),
+    json: bool = JSON,
 ) -> int:
     """Set up a coordinator: its rules never change. Prints its identity and key.
 
     Where the rules name no beacon, the coordinator brings the nonces that draw committees.
     """
+    from tallystick.cli.output import show
     from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator, key_beside
     from tallystick.disputes.coordinators.local.database import Database
 
@@ -61,7 +64,8 @@ def init(
     told = {"referee": referee, "treasury": treasury, "members": _lines(members)}
     agreed = _rules(rules, {name: value for name, value in told.items() if value is not None}, signing.public)
     with closing(LocalCoordinator.create(db, agreed, signing)) as place:
-        print(f"coordinator {place.identity}\nkey {place.charter.key}")
+        found: Json = {"coordinator": place.identity, "key": place.charter.key}
+        show(found, f"coordinator {place.identity}\nkey {place.charter.key}", json)
     return 0
 
 
@@ -101,12 +105,16 @@ def grant(
     out: bool = typer.Option(False, "--out", help="Pay the amount out of the purse instead."),
     db: str = typer.Option(..., "--db", help=DB_HELP),
     key: Path | None = typer.Option(None, "--key", help=KEY_HELP),
+    json: bool = JSON,
 ) -> int:
     """Put money into a party's purse, once it was paid in. Prints what the purse holds then."""
     if len(party) != len(NO_KEY) or set(party) - set("0123456789abcdef"):
         raise UsageError(f"{party[:80]}: no key of 64 hexadecimal digits")
+    from tallystick.cli.output import show
+
     with closing(_open(db, key)) as place:
-        print(place.grant(party, -amount if out else amount))
+        purse = place.grant(party, -amount if out else amount)
+        show({"party": party, "purse": purse}, str(purse), json)
     return 0
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from tallystick.cli.options import JSON
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 NUMBERS_MAX = 1_000_000
 FILE = typer.Argument(help="A graph, NAME.json; its constants stand beside it in NAME.safetensors.")
-JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
 def register(app: typer.Typer) -> None:
@@ -86,17 +86,17 @@ def slice_(
     wanted: str | None = typer.Option(None, help="The values to compute."),
     element: str | None = typer.Option(None, help="One example of a batch: the batched inputs, such as inputs.x."),
     rows: int = typer.Option(1, min=1, help="With --element: how many examples the slice is for."),
+    json: bool = JSON,
 ) -> None:
     """Cut a part out of a graph; the part is a graph itself, and can be executed alone."""
-    from tallystick.cli.output import talk
     from tallystick.graphs.files import load_program, save_program
 
     if sum(option is not None for option in (nodes, between, wanted, element)) != 1:
         raise UsageError("one of --nodes, --between, --wanted and --element says what the slice is")
     graph, constants = load_program(file)
     part = _part(graph, nodes, between, (given, wanted), element, rows)
-    target = save_program(out, part, constants, {} if element is not None else _modules(file, graph).paths)
-    talk().print(f"{target}: {len(part.nodes)} nodes, {len(part.inputs)} inputs, {len(part.outputs)} outputs")
+    modules = {} if element is not None else _modules(file, graph).paths
+    _tell_saved(save_program(out, part, constants, modules), part, json)
 
 
 def diff(
@@ -120,29 +120,33 @@ def diff(
 def draw(
     file: Path = FILE,
     out: Path | None = typer.Option(None, help="NAME.svg or NAME.dot; without it, Graphviz text is printed."),
+    json: bool = JSON,
 ) -> None:
     """Draw a graph as SVG, or as text for Graphviz."""
-    from tallystick.cli.output import talk
+    from tallystick.cli.output import print_json, talk
     from tallystick.documents.files import write_atomically
     from tallystick.graphs.drawing import draw_dot, draw_svg
 
     graph = _read(file)
     if out is None:
-        print(draw_dot(graph), end="")
+        text = draw_dot(graph)
+        print_json({"dot": text}) if json else print(text, end="")
         return
     if out.suffix not in {".svg", ".dot"}:
         raise UsageError(f"{out.name}: a picture is an .svg or a .dot file")
     write_atomically(out, (draw_svg if out.suffix == ".svg" else draw_dot)(graph).encode())
     talk().print(f"{out}: {len(graph.nodes)} nodes")
+    if json:
+        print_json({"file": str(out), "nodes": len(graph.nodes)})
 
 
 def bind(
     template: Path = typer.Argument(help="A template: a graph with named dimensions."),
     out: Path = typer.Option(..., help="Where the ordinary graph goes."),
     size: list[str] = typer.Option([], help="A dimension and its size, such as batch=4; once for each."),
+    json: bool = JSON,
 ) -> None:
     """Give the named dimensions of a template their sizes; the constants of the template are copied."""
-    from tallystick.cli.output import talk
     from tallystick.graphs.files import constants_path, read_graph_file, save_program
     from tallystick.graphs.template import Template
     from tallystick.tensors.safetensors import read_state
@@ -150,8 +154,17 @@ def bind(
     found = Template.from_bytes(read_graph_file(template))
     graph = found.bind(**dict(map(_size, size)))
     constants = read_state(constants_path(template)) if graph.constants else {}
-    target = save_program(out, graph, constants)
-    talk().print(f"{target}: {len(graph.nodes)} nodes, {len(graph.inputs)} inputs, {len(graph.outputs)} outputs")
+    _tell_saved(save_program(out, graph, constants), graph, json)
+
+
+def _tell_saved(target: Path, graph: Graph, as_json: bool) -> None:
+    from tallystick.cli.output import print_json, talk
+    from tallystick.graphs.root import graph_root
+
+    counts = {"inputs": len(graph.inputs), "nodes": len(graph.nodes), "outputs": len(graph.outputs)}
+    talk().print(f"{target}: {', '.join(f'{counts[name]} {name}' for name in ('nodes', 'inputs', 'outputs'))}")
+    if as_json:
+        print_json({**counts, "file": str(target), "root": str(graph_root(graph))})
 
 
 def _read(file: Path) -> Graph:

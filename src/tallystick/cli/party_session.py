@@ -35,7 +35,6 @@ WATCH = typer.Option(False, "--watch", help="Go on until Ctrl-C; without it, do 
 PROFILE = typer.Option(None, "--profile", help="Calibrated thresholds besides the proven bounds (`tally calibrate`).")
 BUDGET = typer.Option([], "--budget", help="What the errors of a whole opening add up to; once for each graph.")
 BAR = 12
-JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
 @dataclass(frozen=True)
