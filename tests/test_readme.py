@@ -44,6 +44,12 @@ def test_the_readme_does_what_it_says() -> None:
     run_page(read_page(README))
 
 
+def test_the_install_of_the_readme_is_tried_with_a_wheel() -> None:
+    (extra,) = re.findall(r"`pip install 'tallystick(\[\w+\])'`, then `tally demo`", README)
+    installed = (ROOT / "scripts" / "wheel_test.sh").read_text().partition(f'install "{extra}"')[2]
+    assert re.search(r"^says 0 .* tally demo$", installed, re.MULTILINE)
+
+
 def test_the_readme_is_short() -> None:
     assert words("a b\n```sh\nc\n```\n| d | <!-- e -->") == 5
     assert words(README) <= WORDS_MAX
@@ -51,7 +57,7 @@ def test_the_readme_is_short() -> None:
 
 def test_the_readme_shows_the_main_commands() -> None:
     shown = {line.split()[1] for line in command_lines(README)}
-    assert {"demo", "train", "audit", "attack", "verify-response"} <= shown
+    assert {"train", "audit", "attack", "verify-response"} <= shown
 
 
 @pytest.mark.parametrize("line", LINES)
