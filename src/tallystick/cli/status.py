@@ -77,8 +77,8 @@ class ChallengerFindings:
                 self.player.say(f"claim {number}: {found}")
 
     def _found(self, claim: PostedClaim) -> str | None:
-        from tallystick.api.verdict_text import printable
         from tallystick.disputes.parties.game_view import claim_name
+        from tallystick.presentation.verdict_text import printable
 
         noted = self.workspace.note(f"claims/{claim_name(claim)}")
         if noted is None:
