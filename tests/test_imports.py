@@ -18,8 +18,8 @@ PUBLIC = ("tallystick", "tallystick.graphs", "tallystick.torch", "tallystick.jax
 LAYERS = [
     *("errors", "lazy", "extras", "commitments", "documents", "tensors", "operators", "graphs", "tolerances"),
     *("transcripts", "datasets", "workloads", "sampling", "attestation", "store", "judging"),
-    *("frameworks", "recorders", "audits", "answers", "presentation", "http", "disputes", "serving", "attacks"),
-    *("calibration", "api", "torch", "jax", "iree", "tallystick", "cli", "__main__"),
+    *("frameworks", "recorders", "audits", "answers", "presentation", "http", "disputes", "differences", "serving"),
+    *("attacks", "calibration", "api", "torch", "jax", "iree", "tallystick", "cli", "__main__"),
 ]
 HEAVY = {
     *("torch", "transformers", "tokenizers", "diffusers", "sklearn", "matplotlib", "safetensors"),
