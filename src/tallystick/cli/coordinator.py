@@ -262,7 +262,7 @@ def _print_tables(place: LocalCoordinator, chain: ChainState) -> None:
     purses = Table("party", Column("purse", justify="right"), box=None)
     for party in place.parties():
         purses.add_row(party, f"{place.purse(party):,}")
-    disputes = disputes_table([progress_of(state, number, now) for number in range(len(state.disputes))])
+    disputes = disputes_table([progress_of(state, number, now) for number in range(len(state.disputes))], now)
     print(f"coordinator {place.identity}\n{chain.count} moves, head {chain.head}")
     for table in (claims_table(state, game_time(state, now)), disputes, purses):
         if table.row_count:

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from tallystick.disputes.game.state import State
+    from tallystick.disputes.parties.accounts import Account
+    from tallystick.disputes.parties.game_view import GameView
     from tallystick.disputes.parties.history import HistoryEntry
 
 PIPE_WIDTH: Final = 200
@@ -29,6 +31,56 @@ def claims_table(state: State, time: int) -> Table:
         cells = (claim.prover[:12], claim.root[:12], f"{claim.size}", claim.status.value, window)
         table.add_row(f"{number}", *cells, f"{claim.disputes}", f"{claim.bond:,}")
     return table
+
+
+def accounts_table(accounts: Sequence[Account], now: int) -> Table:
+    """Who paid in, took out and is owed what; `gained` counts what is held as coming back."""
+    from rich.table import Column, Table
+
+    money = ("paid in", "held", "taken out", "owed", "gained")
+    table = Table(Column("party", no_wrap=True), box=None)
+    for name in money:
+        table.add_column(name, no_wrap=True, justify="right")
+    table.add_column("payable", no_wrap=True)
+    table.add_column("role")
+    for each in accounts:
+        sums = (f"{each.paid_in:,}", f"{each.held:,}", f"{each.taken_out:,}", f"{each.owed:,}", f"{each.gained:+,}")
+        table.add_row(each.party[:12], *sums, _payable(each, now), roles_in_words(each))
+    return table
+
+
+def account_line(account: Account, view: GameView) -> str:
+    """The money of one party, on one line."""
+    who = f"{roles_in_words(account)} {account.party[:12]}".strip()
+    own = " (this party)" if account.party == view.party else ""
+    parts = [f"paid in {account.paid_in:,}", f"took out {account.taken_out:,}"]
+    parts += [f"has {account.held:,} held"] if account.held else []
+    parts += [f"is owed {account.owed:,}, payable {_payable(account, view.now)}"] if account.owed else []
+    return f"{who}{own}: {', '.join(parts)}; {account.gained:+,}"
+
+
+def claim_line(view: GameView, number: int) -> str:
+    """What became of a claim, on one line."""
+    claim = view.state.claims[number]
+    disputes = [f"{n}" for n, each in enumerate(view.state.disputes) if each.claim == number]
+    over = f"contested in dispute {', '.join(disputes)}" if disputes else "nobody contested it"
+    return f"claim {number} is {claim.status.value}: {over}"
+
+
+def roles_in_words(account: Account) -> str:
+    """The roles of a party, at most three of them."""
+    more = f" and {len(account.roles) - 3} more" if len(account.roles) > 3 else ""
+    return ", ".join(account.roles[:3]) + more
+
+
+def _payable(account: Account, now: int) -> str:
+    """From when on the last credit can be taken out."""
+    from tallystick.disputes.parties.waiting import clock_time
+
+    ripe = max((each.ripe for each in account.credits), default=None)
+    if ripe is None:
+        return ""
+    return f"from {clock_time(ripe, now)}" if ripe > now else "now"
 
 
 def moves_table(history: Sequence[HistoryEntry]) -> Table:
