@@ -40,12 +40,15 @@ def register(app: typer.Typer) -> None:
 
 
 def init(
-    db: str = typer.Option(..., "--db", help=DB_HELP),
+    db: str | None = typer.Option(None, "--db", help=f"{DB_HELP} With --demo, court/court.db by default."),
     rules: Path | None = typer.Option(None, help="The rules as JSON; what is left out has its default."),
     members: Path | None = typer.Option(None, help="The committee's keys, one a line."),
     referee: str | None = typer.Option(None, help="The key of the party that rules at once."),
     treasury: str | None = typer.Option(None, help="The key that fines go to; the coordinator's by default."),
     key: Path | None = typer.Option(None, "--key", help=KEY_HELP),
+    demo: bool = typer.Option(
+        False, "--demo", help="For trying: short clocks, all keys beside it, what to paste next."
+    ),
 ) -> int:
     """Set up a coordinator: its rules never change. Prints its identity and key.
 
@@ -54,6 +57,12 @@ def init(
     from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator, key_beside
     from tallystick.disputes.coordinators.local.database import Database
 
+    if demo:
+        return _init_demo(
+            db, {"rules": rules, "members": members, "referee": referee, "treasury": treasury, "key": key}
+        )
+    if db is None:
+        raise UsageError("--db: where the coordinator is to be kept; --demo sets one up for trying")
     database = Database(db)
     _refuse_another(database)
     signing = _read_key(key) or key_beside(database)
@@ -121,6 +130,18 @@ def show(
             print_json(_summary(place))
         else:
             _print_tables(place, place.chain())
+    return 0
+
+
+def _init_demo(db: str | None, others: dict[str, Any]) -> int:
+    """Raises `UsageError` for options that a coordinator for trying does not take."""
+    from tallystick.cli.demo_court import DATABASE, init_demo
+
+    if said := [name for name, value in others.items() if value is not None]:
+        raise UsageError(f"--{said[0]}: --demo brings its own rules and keys; leave one of them away")
+    if db is not None and "://" in db:
+        raise UsageError("--db: a coordinator for trying is kept in a file, with the keys beside it")
+    init_demo(DATABASE if db is None else Path(db))
     return 0
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tallystick.commitments.encoding import Json
     from tallystick.disputes.coordinators.coordinator import Board
     from tallystick.disputes.evidence.judging import DisputeJudge
-    from tallystick.disputes.parties.accounts import Account
+    from tallystick.disputes.parties.accounts import PartyAccount
     from tallystick.disputes.parties.board_cache import BoardCache
     from tallystick.disputes.parties.endings import DisputeEnding
     from tallystick.disputes.parties.game_view import GameView
@@ -196,7 +196,7 @@ def settle(number: int = NUMBER, coordinator: str = COORDINATOR, key: Path = KEY
     return 0
 
 
-def _look(coordinator: str) -> tuple[GameView, list[Account]]:
+def _look(coordinator: str) -> tuple[GameView, list[PartyAccount]]:
     from tallystick.disputes.parties.accounts import accounts
     from tallystick.disputes.parties.connect import connected
     from tallystick.disputes.parties.game_view import GameFollower

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from tallystick.disputes.game.state import State
-    from tallystick.disputes.parties.accounts import Account
+    from tallystick.disputes.parties.accounts import PartyAccount
     from tallystick.disputes.parties.game_view import GameView
     from tallystick.disputes.parties.history import HistoryEntry
 
@@ -33,7 +33,7 @@ def claims_table(state: State, time: int) -> Table:
     return table
 
 
-def accounts_table(accounts: Sequence[Account], now: int) -> Table:
+def accounts_table(accounts: Sequence[PartyAccount], now: int) -> Table:
     """Who paid in, took out and is owed what; `gained` counts what is held as coming back."""
     from rich.table import Column, Table
 
@@ -49,7 +49,7 @@ def accounts_table(accounts: Sequence[Account], now: int) -> Table:
     return table
 
 
-def account_line(account: Account, view: GameView) -> str:
+def account_line(account: PartyAccount, view: GameView) -> str:
     """The money of one party, on one line."""
     who = f"{roles_in_words(account)} {account.party[:12]}".strip()
     own = " (this party)" if account.party == view.party else ""
@@ -67,13 +67,13 @@ def claim_line(view: GameView, number: int) -> str:
     return f"claim {number} is {claim.status.value}: {over}"
 
 
-def roles_in_words(account: Account) -> str:
+def roles_in_words(account: PartyAccount) -> str:
     """The roles of a party, at most three of them."""
     more = f" and {len(account.roles) - 3} more" if len(account.roles) > 3 else ""
     return ", ".join(account.roles[:3]) + more
 
 
-def _payable(account: Account, now: int) -> str:
+def _payable(account: PartyAccount, now: int) -> str:
     """From when on the last credit can be taken out."""
     from tallystick.disputes.parties.waiting import clock_time
 

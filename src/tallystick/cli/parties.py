@@ -30,8 +30,11 @@ from tallystick.cli.status import ChallengerFindings, Posting, Stake, Watching, 
 from tallystick.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tallystick.cli.party_session import PartySession
     from tallystick.disputes.evidence.claim_statement import ClaimStatement
+    from tallystick.disputes.game.protocols import Trace
     from tallystick.disputes.parties.game_view import GameView
 
 UNFINISHED_EXIT = 3
@@ -52,6 +55,9 @@ def prover(
         False, "--concede-if-wrong", help="Concede disputes in which this run does not support the claim."
     ),
     seal: str | None = typer.Option(None, "--seal", help="A planter's seal (`tally dispute seal`), for a new claim."),
+    forger: str | None = typer.Option(
+        None, "--forger", help="For trying: answer as the forger of `tally attack` NAME does (wrong-rate)."
+    ),
     device: str = DEVICE,
     profile: Path | None = PROFILE,
     budget: list[Path] = BUDGET,
@@ -86,7 +92,7 @@ def prover(
             _require_whole(statement)
         elif offer.seal not in (None, view.state.claims[number].seal):
             raise UsageError(f"--seal: claim {number} stands already, with another seal")
-        own = LazyTrace(lambda: statement.trace(session.workspace.folder / "trace" / offer.root[:16], device=device))
+        own = LazyTrace(_opens(run, statement, session.workspace.folder / "trace" / offer.root[:16], device, forger))
         roles = programs.prover(
             session.cache, session.workspace, lambda claim: own if offer.is_of(claim) else None, offer, judge
         )
@@ -198,6 +204,15 @@ def rule(
         judge = dispute_judge(profile, budget, torch_engine(device) if replay else None, device)
         player = session.player(programs.referee(session.cache, judge, judge.is_large))
         return _watched(session, Watching(player, ends=until_settled), poll, watch)
+
+
+def _opens(run: Path, statement: ClaimStatement, work: Path, device: str, forger: str | None) -> Callable[[], Trace]:
+    """What makes the trace that a prover answers from; raises `UsageError` for a forger that there is not."""
+    if forger is None:
+        return lambda: statement.trace(work, device=device)
+    from tallystick.attacks.disputes.forgers import forger_of
+
+    return partial(forger_of(forger), run, work)
 
 
 def _seal(text: str | None) -> str | None:

@@ -15,7 +15,7 @@ from tallystick.disputes.game.state import Credit, Phase, State, Status
 
 
 @dataclass(frozen=True)
-class Account:
+class PartyAccount:
     """The money of one party: what it paid in, took out, and is owed, and what open claims, disputes and stakes hold.
 
     `roles` say what it is: `prover of claim 0`, `challenger in dispute 0`, `referee`, ….
@@ -52,7 +52,7 @@ class Account:
         }
 
 
-def accounts(rules: Rules, entries: Iterable[MoveEntry]) -> list[Account]:
+def accounts(rules: Rules, entries: Iterable[MoveEntry]) -> list[PartyAccount]:
     """The accounts of all parties that have paid in or are owed something, in the order of their first moves."""
     state, paid, taken = State(rules), Counter[str](), Counter[str]()
     for entry in entries:
@@ -65,7 +65,9 @@ def accounts(rules: Rules, entries: Iterable[MoveEntry]) -> list[Account]:
         held[party] += amount
     parties = dict.fromkeys((*paid, *state.owed))
     return [
-        Account(party, tuple(_roles(state, party)), paid[party], taken[party], held[party], state.owed.get(party, ()))
+        PartyAccount(
+            party, tuple(_roles(state, party)), paid[party], taken[party], held[party], state.owed.get(party, ())
+        )
         for party in parties
         if paid[party] or party in state.owed
     ]
