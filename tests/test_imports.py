@@ -19,7 +19,7 @@ LAYERS = [
     *("errors", "lazy", "commitments", "documents", "tensors", "operators", "graphs", "tolerances"),
     *("transcripts", "datasets", "workloads", "sampling", "attestation", "store", "judging"),
     *("frameworks", "recorders", "audits", "answers", "http", "disputes", "serving", "attacks", "calibration", "api"),
-    *("torch", "jax", "iree", "tallystick", "cli"),
+    *("torch", "jax", "iree", "tallystick", "cli", "__main__"),
 ]
 HEAVY = {
     *("torch", "transformers", "tokenizers", "diffusers", "sklearn", "matplotlib", "safetensors"),

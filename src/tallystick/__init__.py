@@ -13,6 +13,7 @@ from tallystick.lazy import lazy
 if TYPE_CHECKING:
     from tallystick.answers.client import wrap as wrap
     from tallystick.answers.policy import ReceiptPolicy as ReceiptPolicy
+    from tallystick.answers.unverified import UnverifiedAnswerWarning as UnverifiedAnswerWarning
     from tallystick.api.answers import verify as verify
     from tallystick.api.auditing import AuditResult as AuditResult, audit as audit, verify_segment as verify_segment
     from tallystick.api.opening import open_operators as open_operators
@@ -21,12 +22,15 @@ if TYPE_CHECKING:
     from tallystick.attestation.signing import SigningKey as SigningKey
     from tallystick.audits.policy import Policy as Policy
     from tallystick.errors import (
+        InconclusiveError as InconclusiveError,
         MalformedError as MalformedError,
         ProofError as ProofError,
+        RejectedError as RejectedError,
         RuleError as RuleError,
         TallyError as TallyError,
         UnavailableError as UnavailableError,
         UsageError as UsageError,
+        VerdictError as VerdictError,
     )
     from tallystick.frameworks.torch.capture.model import capture as capture
     from tallystick.frameworks.torch.generation.language_models import load_language_model as load_language_model
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
 HOMES = {
     "tallystick.answers.client": "wrap",
     "tallystick.answers.policy": "ReceiptPolicy",
+    "tallystick.answers.unverified": "UnverifiedAnswerWarning",
     "tallystick.api.answers": "verify",
     "tallystick.api.auditing": "AuditResult audit verify_segment",
     "tallystick.api.opening": "open_operators",
@@ -50,7 +55,10 @@ HOMES = {
     "tallystick.api.training": "train",
     "tallystick.attestation.signing": "SigningKey",
     "tallystick.audits.policy": "Policy",
-    "tallystick.errors": "MalformedError ProofError RuleError TallyError UnavailableError UsageError",
+    "tallystick.errors": (
+        "InconclusiveError MalformedError ProofError RejectedError RuleError TallyError UnavailableError UsageError "
+        "VerdictError"
+    ),
     "tallystick.frameworks.torch.capture.model": "capture",
     "tallystick.frameworks.torch.generation.language_models": "load_language_model",
     "tallystick.judging.verdict": "Verdict",

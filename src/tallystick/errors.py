@@ -5,6 +5,9 @@
     ├── MalformedError     these bytes are not what they should be                   exit 4
     ├── ProofError         this does not show what it claims to show                 exit 1
     ├── RuleError          the rules of a dispute do not allow this move now         exit 2
+    ├── VerdictError       a verdict is not *accepted*, and an exception was asked for
+    │   ├── RejectedError                                                            exit 1
+    │   └── InconclusiveError                                                        exit 3
     └── UnavailableError   something needed could not be obtained, written or run    exit 4
 
 A mistake of our own is an `assert`, never one of these.
@@ -45,6 +48,26 @@ class RuleError(TallyError):
     def __init__(self, code: str, sentence: str) -> None:
         super().__init__(sentence)
         self.code = code
+
+
+class VerdictError(TallyError):
+    """A verdict is not *accepted*: `checked` is what was found, `answer` the answer that it is about."""
+
+    def __init__(self, sentence: str, checked: object, answer: object) -> None:
+        super().__init__(sentence)
+        self.checked, self.answer = checked, answer
+
+
+class RejectedError(VerdictError):
+    """What was checked is not what was promised."""
+
+    exit_code = 1
+
+
+class InconclusiveError(VerdictError):
+    """Something could not be checked."""
+
+    exit_code = 3
 
 
 class UnavailableError(TallyError):

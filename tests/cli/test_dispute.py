@@ -87,7 +87,7 @@ def test_against_a_silent_prover_the_challenger_wins(tally: Tally, setup: Disput
     tally("dispute", "open", 0, *setup.at("challenger"))
     result = tally("dispute", "play", 0, *setup.at("challenger"), "--poll", 0.2)
     assert (result.code, result.out) == (0, "dispute 0: won\n")
-    assert "dispute 0: settled, prover at fault" in result.err
+    assert "dispute 0: settled, challenger's objection upheld, prover at fault" in result.err
     result = tally("dispute", "play", 0, *setup.at("prover"), "--run", claim)
     assert (result.code, result.out) == (1, "dispute 0: lost\n")
 

@@ -12,7 +12,7 @@ import pytest
 
 from tallystick import __version__
 from tallystick.cli.entry import app
-from tallystick.cli.root_help import GROUPS
+from tallystick.cli.root_help import SCREEN, SECTIONS, HelpSection
 
 Tally = Callable[..., Any]
 COMMANDS = sorted(
@@ -43,16 +43,46 @@ def test_the_help_of_tally_names_every_command_and_exit_code(tally: Tally) -> No
     assert "3 inconclusive" in " ".join(told.out.split())
 
 
-def test_the_help_of_tally_shows_every_command_in_one_group_of_at_most_eight() -> None:
-    shown = [name for names in GROUPS.values() for name in names]
+def test_the_help_of_tally_shows_every_command_under_one_role_of_at_most_nine() -> None:
+    shown = [name for role in SECTIONS for name in role.commands]
     groups = [each.name for each in app.registered_groups]
     assert sorted(shown) == sorted([*COMMANDS, *groups])
-    assert max(map(len, GROUPS.values())) <= 8
+    assert max(len(role.commands) for role in SECTIONS) <= 9
+
+
+@pytest.mark.parametrize("role", SECTIONS, ids=lambda role: role.name)
+def test_every_role_has_a_command_to_begin_with(tally: Tally, role: HelpSection) -> None:
+    assert role.first.split()[1] == role.commands[0]
+    assert f"{role.name} (first: {role.first}):" in tally("--help").out
+
+
+def test_commands_that_judge_and_rule_name_each_other(tally: Tally) -> None:
+    for command, others in {
+        "judge": ("referee", "rule"),
+        "rule": ("referee", "judge"),
+        "referee": ("rule", "judge"),
+    }.items():
+        told = " ".join(tally(command, "--help").out.split())
+        assert all(f"see `tally {other}`" in told or f"and `tally {other}`" in told for other in others)
 
 
 def test_the_help_of_tally_cuts_no_sentence(tally: Tally) -> None:
-    commands = tally("--help").out.partition("\nRecord:")[2]
+    commands = tally("--help").out.partition("\nTrain ")[2]
     assert "..." not in commands
+
+
+def test_tally_alone_says_where_to_begin(tally: Tally) -> None:
+    told = tally()
+    assert (told.code, told.out, told.err) == (2, "", SCREEN)
+    named = {line.split()[1] for line in SCREEN.splitlines() if line.startswith("  tally ")} - {"help"}
+    assert named <= {*COMMANDS, *(each.name for each in app.registered_groups)}
+    assert len(SCREEN.splitlines()) <= 16
+
+
+def test_the_package_is_the_command_too() -> None:
+    done = subprocess.run([sys.executable, "-m", "tallystick", "help", "audit"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("Usage: tally audit")
 
 
 def test_the_version_is_printed(tally: Tally) -> None:
@@ -95,7 +125,6 @@ def eval_list(text: str) -> list[str]:
         ["open", "run"],
         ["open", "run", "--record", "1", "--step", "1"],
         ["open", "run", "--record", "-1"],
-        [],
         ["coordinator"],
         ["prove-data", "run"],
         ["digest"],
@@ -104,7 +133,7 @@ def eval_list(text: str) -> list[str]:
 def test_a_request_that_makes_no_sense_exits_with_2_and_one_line(tally: Tally, arguments: list[str]) -> None:
     told = tally(*arguments)
     assert (told.code, told.out) == (2, "")
-    if arguments in ([], ["coordinator"]):  # the whole help, in lines
+    if arguments == ["coordinator"]:  # the whole help, in lines
         assert told.err.startswith("Usage: tally")
         assert "\n" in told.err.strip()
         assert "\ufffd" not in told.err

@@ -123,6 +123,28 @@ def test_a_response_with_its_request_answers_every_question(tally: Callable[...,
     assert set(json.loads(out)["answers"].values()) == {"yes"}
 
 
+def test_a_trusted_key_is_named_without_a_policy(
+    tally: Callable[..., Any], files: Path, key: SigningKey, language_model: Any
+) -> None:
+    assert (
+        "not checked: whose key signed the receipt: name the keys that you trust with --trust-key"
+        in tally("receipt.json")[1]
+    )
+    other = SigningKey(bytes(32)).public
+    (files / "keys").write_text(f"{other}\n{key.public}\n")
+    (files / "keys").chmod(0o644)
+    for keys in (key.public, str(files / "keys")):
+        code, out, _ = tally("receipt.json", "--trust-key", keys)
+        assert code == 0, out
+        assert "whose key" not in out
+    assert tally("receipts.jsonl", "--trust-key", other, "--trust-key", key.public)[0] == 0
+    for name in ("receipt.json", "receipts.jsonl"):
+        code, out, _ = tally(name, "--trust-key", other)
+        assert (code, "is not a key that the policy trusts" in out) == (1, True)
+    code, _, told = tally("receipt.json", "--trust-key", "nowhere")
+    assert (code, told.startswith("tally: nowhere: neither a public key")) == (2, True)
+
+
 def test_other_settings_than_asked_are_exit_1(tally: Callable[..., Any], files: Path) -> None:
     body = json.loads((files / "request.json").read_text())
     (files / "request.json").write_text(json.dumps(body | {"temperature": 0.5}))

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 import tallystick
-from tallystick.answers.client import WholeAnswer, with_nonce
+from tallystick.answers.client import with_nonce
 from tallystick.answers.distance_limits import FingerprintLimits, FingerprintRule
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.sampler import SamplerRule
+from tallystick.answers.watched_streams import WholeAnswer
 from tallystick.attestation.signing import SigningKey
-from tallystick.errors import MalformedError
+from tallystick.errors import InconclusiveError, MalformedError, RejectedError, UsageError
 from tallystick.transcripts.sampler import Sampler
 
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -66,6 +67,9 @@ class Provider:
             "receipt": answer.issued.signed.to_json(),
         }
 
+    def with_options(self, **options: Any) -> Provider:
+        return self
+
     def close(self) -> None:
         self.closed = True
 
@@ -87,6 +91,20 @@ def ask(client: Any, **asked: Any) -> Any:
 
 def outcomes(client: Any) -> list[str]:
     return [each.verdict.outcome for each in client.wait()]
+
+
+def outcomes_of(client: Any) -> list[str]:
+    return [each.verdict.outcome for each in client.verdicts]
+
+
+def outcomes_after(client: Any, ask_for: Callable[[], object]) -> list[str]:
+    ask_for()
+    return outcomes(client)
+
+
+def leave_early(stream: Any) -> None:
+    with stream:
+        next(stream)
 
 
 def test_honest_answers_are_accepted_and_untouched(language_model: Any) -> None:
@@ -116,9 +134,8 @@ def test_a_stream_is_handed_on_and_checked(language_model: Any) -> None:
 
 def test_a_stream_that_is_left_early_is_inconclusive(language_model: Any) -> None:
     with tallystick.wrap(Provider(language_model), model=language_model, policy=POLICY) as client:
-        with ask(client, stream=True) as stream:
-            next(stream)
-        assert outcomes(client) == ["inconclusive"]
+        with pytest.warns(tallystick.UnverifiedAnswerWarning, match="could not be verified"):
+            assert outcomes_after(client, lambda: leave_early(ask(client, stream=True))) == ["inconclusive"]
         assert "receipt" in client.verdicts[0].verdict.unavailable[0]
 
 
@@ -131,10 +148,11 @@ def test_a_stream_that_is_left_early_is_inconclusive(language_model: Any) -> Non
         lambda body: body["receipt"]["receipt"]["sampler"].update(seed=1),
     ],
 )
-def test_lies_are_rejected_and_still_handed_on(language_model: Any, lie: Callable[[dict[str, Any]], None]) -> None:
+def test_lies_are_rejected_with_a_warning(language_model: Any, lie: Callable[[dict[str, Any]], None]) -> None:
     with tallystick.wrap(Provider(language_model, lie), model=language_model, policy=POLICY) as client:
-        assert ask(client)["id"] == "r1"
-        assert outcomes(client) == ["rejected"]
+        with pytest.warns(tallystick.UnverifiedAnswerWarning, match="was rejected: ") as told:
+            assert outcomes_after(client, lambda: ask(client)) == ["rejected"]
+        assert [str(each.message).count("\n") for each in told] == [0]
 
 
 def test_an_old_receipt_is_rejected_for_its_nonce(language_model: Any) -> None:
@@ -143,8 +161,8 @@ def test_an_old_receipt_is_rejected_for_its_nonce(language_model: Any) -> None:
         first = ask(client, seed=4)
         assert outcomes(client) == ["accepted"]
         provider.lie = lambda body: body.update(first)
-        ask(client, seed=4)
-        assert outcomes(client)[1] == "rejected"
+        with pytest.warns(tallystick.UnverifiedAnswerWarning, match="nonce"):
+            assert outcomes_after(client, lambda: ask(client, seed=4))[1] == "rejected"
     assert {finding.name for finding in client.verdicts[1].verdict.objections} == {"nonce"}
 
 
@@ -152,13 +170,74 @@ def test_what_cannot_be_checked_is_inconclusive_and_no_exception(language_model:
     def without(body: dict[str, Any]) -> None:
         del body["receipt"]
 
-    with tallystick.wrap(Provider(language_model, without), model=language_model, policy=POLICY) as client:
+    ignoring: dict[str, Any] = {"policy": POLICY, "on_inconclusive": "ignore"}
+    with tallystick.wrap(Provider(language_model, without), model=language_model, **ignoring) as client:
         assert ask(client)["id"] == "r1"
         assert outcomes(client) == ["inconclusive"]
-    with tallystick.wrap(Provider(language_model), model="/nowhere", policy=POLICY) as client:
+    with tallystick.wrap(Provider(language_model), model="/nowhere", **ignoring) as client:
         ask(client)
         assert outcomes(client) == ["inconclusive"]
         assert "no model directory" in client.verdicts[0].verdict.unavailable[0]
+
+
+def swapped(body: dict[str, Any]) -> None:
+    body["choices"][0]["message"].update(content="edited")
+
+
+def without_receipt(body: dict[str, Any]) -> None:
+    del body["receipt"]
+
+
+def test_a_client_that_raises_hands_on_accepted_answers_alone(language_model: Any) -> None:
+    provider = Provider(language_model)
+    raising: dict[str, Any] = {"policy": POLICY, "on_reject": "raise", "on_inconclusive": "raise"}
+    with tallystick.wrap(provider, model=language_model, **raising) as client:
+        assert ask(client)["id"] == "r1"
+        assert list(ask(client, stream=True))
+        provider.lie = swapped
+        with pytest.raises(RejectedError, match="was rejected: ") as caught:
+            ask(client)
+        assert (caught.value.exit_code, caught.value.checked) == (1, client.verdicts[-1])
+        assert caught.value.answer["choices"][0]["message"]["content"] == "edited"
+        seen: list[Any] = []
+        with pytest.raises(RejectedError):
+            seen.extend(ask(client, stream=True))
+        assert seen[-1]["receipt"]  # a stream raises at its end, when all of it has been handed on
+        provider.lie = without_receipt
+        with pytest.raises(InconclusiveError, match="could not be verified: could not check"):
+            ask(client)
+    assert outcomes_of(client) == ["accepted", "accepted", "rejected", "rejected", "inconclusive"]
+
+
+def test_rejected_and_inconclusive_answers_may_have_different_consequences(language_model: Any) -> None:
+    provider = Provider(language_model, without_receipt)
+    with tallystick.wrap(provider, model=language_model, policy=POLICY, on_reject="raise") as client:
+        with pytest.warns(tallystick.UnverifiedAnswerWarning):
+            assert ask(client)["id"] == "r1"
+        provider.lie = swapped
+        with pytest.raises(RejectedError):
+            ask(client)
+    with pytest.raises(UsageError, match="'warn', 'raise' or 'ignore'"):
+        tallystick.wrap(provider, model=language_model, on_reject="crash")  # type: ignore[arg-type]
+
+
+def test_answers_of_another_key_are_rejected(language_model: Any) -> None:
+    mine, other = SigningKey(bytes(32)).public, SigningKey(bytes(range(32))).public
+    ignoring: dict[str, Any] = {"policy": POLICY, "on_reject": "ignore"}
+    for keys, outcome in (([mine], "accepted"), ([other, mine], "accepted"), ([other], "rejected")):
+        with tallystick.wrap(Provider(language_model), model=language_model, trusted_keys=keys, **ignoring) as client:
+            ask(client)
+            assert outcomes(client) == [outcome]
+            assert not any("whose key" in line for line in client.verdicts[0].verdict.not_checked)
+
+
+def test_a_client_with_other_options_is_verified_too(language_model: Any) -> None:
+    provider = Provider(language_model, swapped)
+    with (
+        tallystick.wrap(provider, model=language_model, policy=POLICY, on_reject="raise") as client,
+        pytest.raises(RejectedError),
+    ):
+        ask(client.with_options(timeout=3))
 
 
 def test_an_error_of_the_provider_travels_on(language_model: Any) -> None:
@@ -252,3 +331,49 @@ def test_the_official_client_against_the_real_server(server: Any, model_director
         assert outcomes(client) == ["accepted", "accepted"], [each.verdict for each in client.verdicts]
         assert answer.choices[0].message.content
         assert text
+
+
+def test_the_asynchronous_client_against_the_real_server(server: Any, model_directory: Path) -> None:
+    import asyncio
+
+    import openai
+
+    async def talk() -> Any:
+        own = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="anything", max_retries=0, timeout=30)
+        async with tallystick.wrap(own, model=model_directory, policy=POLICY, on_reject="raise") as client:
+            answer = await ask(client, temperature=0.9)
+            stream = await ask(client, stream=True, stream_options={"include_usage": True})
+            parts = [chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices]
+            async with await ask(client, stream=True) as left:
+                await anext(left)
+            return client, answer, "".join(parts)
+
+    with pytest.warns(tallystick.UnverifiedAnswerWarning, match="could not be verified"):
+        client, answer, text = asyncio.run(talk())
+    assert outcomes_of(client) == ["accepted", "accepted", "inconclusive"], client.verdicts
+    assert answer.choices[0].message.content
+    assert text
+
+
+def test_a_cheating_server_is_told_to_the_official_clients(
+    serving: Any, server: Any, long_model: Any, model_directory: Path
+) -> None:
+    import asyncio
+
+    import openai
+
+    raising: dict[str, Any] = {"model": model_directory, "policy": POLICY, "on_reject": "raise"}
+
+    async def ask_awaiting(url: str) -> None:
+        own = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="anything", max_retries=0, timeout=30)
+        async with tallystick.wrap(own, **raising) as client:
+            await ask(client)
+
+    with serving(long_model) as cheating:
+        with tallystick.wrap(cheating.openai.copy(), **raising) as client:
+            with pytest.raises(RejectedError, match="model"):
+                ask(client)
+            with pytest.raises(RejectedError, match="model"):
+                list(ask(client, stream=True))
+        with pytest.raises(RejectedError, match="model"):
+            asyncio.run(ask_awaiting(cheating.url))

@@ -1,25 +1,30 @@
 """`tallystick.wrap`: a client of the `openai` library whose answers are verified in the background.
 
-Every request gets a fresh nonce, and a random seed where it has none. The answer is returned unchanged and without
-delay; its verdict appears in `verdicts` later. An error while checking is an inconclusive verdict.
+Every request gets a fresh nonce, and a random seed where it has none. The answer is returned unchanged. Its verdict
+appears in `verdicts` later, and a warning tells of an answer that is not accepted; only a client that raises waits for
+it. An error while checking is an inconclusive verdict.
 """
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import secrets
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 from tallystick.answers.limits import context_length_of
+from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.report import ReceiptReport
 from tallystick.answers.sampler import SamplerEvidence
 from tallystick.answers.stream import combined, is_sampled
+from tallystick.answers.unverified import Action, Checked, Unverified
 from tallystick.answers.verification import (
     ModelSource,
     PolicySource,
@@ -30,58 +35,71 @@ from tallystick.answers.verification import (
     response_of,
 )
 from tallystick.answers.verify import verify_receipt
+from tallystick.answers.watched_streams import AsyncWatchedStream, WatchedStream
 from tallystick.judging.verdict import Verdict
 
 NONCE_BYTES: Final = 16
 SEED_LIMIT: Final = 1 << 52
 HELD: Final = 10_000
 WAITING_MAX: Final = 1_000
-WATCHED: Final = {"chat": ("completions",), "completions": ()}
-"""The attribute path to `create` in a client."""
+CALL: Final[Mapping[str, Any]] = {"create": None}
+PATHS: Final[Mapping[str, Any]] = {"chat": {"completions": CALL}, "completions": CALL}
+"""The attributes of a client that lead to the calls that are watched."""
+COPIES: Final = ("with_options", "copy")
+"""What makes another client of one; that is watched too."""
 
 Found = ReceiptReport | Verdict
-OnVerdict = Callable[["Checked"], object]
-
-
-@dataclass(frozen=True)
-class Checked:
-    """The verdict on one answer; `report` is `None` if nothing could be checked. `nonce` identifies the request."""
-
-    nonce: str
-    verdict: Verdict
-    report: ReceiptReport | None = None
+OnVerdict = Callable[[Checked], object]
 
 
 def wrap(
-    client: Any, *, model: ModelSource, policy: PolicySource = None, on_verdict: OnVerdict | None = None
+    client: Any,
+    *,
+    model: ModelSource,
+    policy: PolicySource = None,
+    trusted_keys: Sequence[str | Path] = (),
+    on_verdict: OnVerdict | None = None,
+    on_reject: Action = "warn",
+    on_inconclusive: Action = "warn",
 ) -> VerifyingClient:
-    """A client that answers as `client` does, and verifies every answer in the background.
+    """A client that answers as `client` does, and verifies the answers of `create` in the background.
+
+    A client with `"raise"` waits for the verdict before it hands an answer on, and raises at the end of a stream.
 
     Args:
-        client: an `openai.OpenAI`, or anything with its `chat.completions.create` and `completions.create`.
+        client: an `openai.OpenAI` or `AsyncOpenAI`, or anything with its `chat.completions.create` and
+            `completions.create`.
         model: the promised model, or its directory; it is loaded at the first answer.
         policy: the verifier's policy, or its file; its `audit_sample` is the share of answers that are computed.
+        trusted_keys: public keys of the provider, or files of them; an answer that another key signed is rejected.
         on_verdict: called with every verdict, in the thread that checks.
+        on_reject: what follows a rejected answer: `"warn"` (an `UnverifiedAnswerWarning`), `"raise"` (a
+            `RejectedError`) or `"ignore"`.
+        on_inconclusive: the same for an answer that could not be verified (`InconclusiveError`).
 
-    Raises `MalformedError` for a file that is not a policy.
+    Raises:
+        MalformedError: a file is not a policy, or holds no public keys.
+        UsageError: there is no such action, or a file of keys is not there.
     """
-    return VerifyingClient(client, model, policy, on_verdict)
+    follows = Unverified(on_reject, on_inconclusive)
+    return VerifyingClient(client, model, policy_of(policy, trusted_keys), follows, on_verdict)
 
 
 class VerifyingClient:
     """Wraps `client` and verifies the answers of `create`; `close`, or the end of `with`, waits for all verdicts."""
 
-    def __init__(self, client: Any, model: ModelSource, policy: PolicySource, on_verdict: OnVerdict | None) -> None:
-        self._client, self._model, self._policy = client, model, policy_of(policy)
-        self._on_verdict = on_verdict
+    def __init__(
+        self, client: Any, model: ModelSource, policy: ReceiptPolicy, follows: Unverified, on_verdict: OnVerdict | None
+    ) -> None:
+        self._client, self._model, self._policy = client, model, policy
+        self._follows, self._on_verdict = follows, on_verdict
         self._pool = ThreadPoolExecutor(1, "verdicts")
         self._lock = threading.Lock()
         self._waiting, self._is_closed = 0, False
         self._checked: deque[Checked] = deque(maxlen=HELD)
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._client, name)
-        return _Watched(found, self, WATCHED[name]) if name in WATCHED else found
+        return getattr(_Watched(self._client, self, PATHS), name)
 
     def __enter__(self) -> Self:
         return self
@@ -90,6 +108,15 @@ class VerifyingClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self._end)
+        await self._client.close()
 
     @property
     def verdicts(self) -> tuple[Checked, ...]:
@@ -106,27 +133,55 @@ class VerifyingClient:
         self._pool.submit(tuple).result()
         return self.verdicts
 
-    def close(self) -> None:
-        """Wait for every verdict, and close the client; a second call does nothing."""
+    def close(self) -> Any:
+        """Wait for every verdict, and close the client; returns what its `close` does, to be awaited if it is async."""
+        self._end()
+        closing = getattr(self._client, "close", None)
+        return None if closing is None else closing()
+
+    def watch(self, body: dict[str, Any], answer: Any) -> Any:
+        """The answer to the request `body`, checked; raises what the verdict asks for, where a call waits for it."""
+        if body.get("stream") is True:
+            return WatchedStream(answer, partial(self._check, body), self._settle)
+        self._settle(self._check(body, answer), answer)
+        return answer
+
+    async def watch_coming(self, body: dict[str, Any], coming: Awaitable[Any]) -> Any:
+        """The same for an answer that has to be awaited."""
+        answer = await coming
+        if body.get("stream") is True:
+            return AsyncWatchedStream(answer, partial(self._check, body), self._settle_coming)
+        await self._settle_coming(self._check(body, answer), answer)
+        return answer
+
+    def _settle(self, told: Future[Checked], answer: object) -> None:
+        if self._follows.can_raise:
+            self._follows.raise_for(told.result(), answer)
+
+    async def _settle_coming(self, told: Future[Checked], answer: object) -> None:
+        if self._follows.can_raise:
+            self._follows.raise_for(await asyncio.wrap_future(told), answer)
+
+    def _end(self) -> None:
         with self._lock:
             self._is_closed = True
         self._pool.shutdown()
-        closing = getattr(self._client, "close", None)
-        if closing is not None:
-            closing()
 
-    def check(self, body: Mapping[str, Any], answer: object) -> None:
+    def _check(self, body: Mapping[str, Any], answer: object) -> Future[Checked]:
         """Check an answer to the request `body` in the background."""
         nonce = str(body["extra_body"]["tally_nonce"])
+        told: Future[Checked] = Future()
         with self._lock:
             if self._is_closed:
-                return
+                told.set_result(Checked(nonce, Verdict((), ("could not check: the client is closed",))))
+                return told
             self._waiting += 1
             is_full = self._waiting > WAITING_MAX
         dropped = Verdict((), (f"could not check: more than {WAITING_MAX} answers were waiting",))
         judge = (lambda: dropped) if is_full else partial(self._judge, dict(body), answer)
         task: Future[Found] = self._pool.submit(judge)
-        task.add_done_callback(lambda done: self._collect(nonce, done))
+        task.add_done_callback(lambda done: self._collect(nonce, done, told))
+        return told
 
     def _judge(self, body: dict[str, Any], answer: object) -> Found:
         response = response_of(answer if isinstance(answer, Mapping) else json_of(answer))
@@ -138,112 +193,40 @@ class VerifyingClient:
         places = context_length_of(model)
         return verify_receipt(response.receipt, model, self._policy, asked, response=response, context_length=places)
 
-    def _collect(self, nonce: str, done: Future[Found]) -> None:
+    def _collect(self, nonce: str, done: Future[Found], told: Future[Checked]) -> None:
         error = done.exception()
         found = Verdict((), (f"could not check: {error or type(error).__name__}",)) if error else done.result()
         checked = Checked(nonce, found) if isinstance(found, Verdict) else Checked(nonce, found.verdict, found)
         with self._lock:
             self._waiting -= 1
             self._checked.append(checked)
-        if self._on_verdict is not None:
-            self._on_verdict(checked)
+        try:
+            if self._on_verdict is not None:
+                self._on_verdict(checked)
+            self._follows.warn(checked)
+        finally:
+            told.set_result(checked)
 
 
 class _Watched:
-    """An attribute of the client on the path to `create`; other attributes are passed through."""
+    """A client, or an attribute of one on the path to `create`; other attributes are passed through."""
 
-    def __init__(self, part: Any, owner: VerifyingClient, path: tuple[str, ...]) -> None:
-        self._part, self._owner, self._path = part, owner, path
+    def __init__(self, part: Any, owner: VerifyingClient, paths: Mapping[str, Any]) -> None:
+        self._part, self._owner, self._paths = part, owner, paths
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._part, name)
-        if self._path and name == self._path[0]:
-            return _Watched(found, self._owner, self._path[1:])
-        return self._create if not self._path and name == "create" else found
+        if self._paths is PATHS and name in COPIES:
+            return lambda *given, **named: _Watched(found(*given, **named), self._owner, PATHS)
+        if name not in self._paths:
+            return found
+        return self._create if self._paths is CALL else _Watched(found, self._owner, self._paths[name])
 
     def _create(self, **asked: Any) -> Any:
         body = with_nonce(asked)
         answer = self._part.create(**body)
-        if body.get("stream") is True:
-            return WatchedStream(answer, lambda whole: self._owner.check(body, whole))
-        self._owner.check(body, answer)
-        return answer
-
-
-class WatchedStream:
-    """Yields the chunks of a stream as they arrive, and joins them for the check."""
-
-    def __init__(self, stream: Any, check: Callable[[object], None]) -> None:
-        self._stream, self._check = stream, check
-        self._whole = WholeAnswer()
-        self._chunks, self._is_told = self._watched(), False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._chunks
-
-    def __next__(self) -> Any:
-        return next(self._chunks)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the stream; an answer that was not read to its end cannot be checked."""
-        closing = getattr(self._stream, "close", None)
-        if closing is not None:
-            closing()
-        self._finish()
-
-    def _finish(self) -> None:
-        if not self._is_told:
-            self._is_told = True
-            self._check(self._whole.body)
-
-    def _watched(self) -> Iterator[Any]:
-        try:
-            for chunk in self._stream:
-                self._whole.add(json_of(chunk))
-                yield chunk
-        finally:
-            self._finish()
-
-
-class WholeAnswer:
-    """The response that the chunks of a stream form together."""
-
-    def __init__(self) -> None:
-        self._fields: dict[str, Any] = {}
-        self._choices: dict[int, dict[str, Any]] = {}
-
-    def add(self, chunk: Any) -> None:
-        """Add one chunk."""
-        for name in ("id", "usage", "receipt", "receipts", "prompt_token_ids"):
-            if chunk.get(name) is not None:
-                self._fields[name] = chunk[name]
-        for part in chunk.get("choices") or ():
-            self._add_choice(part)
-
-    @property
-    def body(self) -> dict[str, Any]:
-        """The response so far."""
-        return {**self._fields, "choices": [self._choices[number] for number in sorted(self._choices)]}
-
-    def _add_choice(self, part: Mapping[str, Any]) -> None:
-        choice = self._choices.setdefault(int(part.get("index") or 0), {})
-        text = part["text"] if "text" in part else (part.get("delta") or {}).get("content")
-        choice["text"] = choice.get("text", "") + (text or "")
-        if part.get("token_ids") is not None:
-            choice["token_ids"] = [*choice.get("token_ids", ()), *part["token_ids"]]
-        if part.get("finish_reason") is not None:
-            choice["finish_reason"] = part["finish_reason"]
+        follow = self._owner.watch_coming if inspect.isawaitable(answer) else self._owner.watch
+        return follow(body, answer)
 
 
 def with_nonce(asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def check_signer(log: CheckLog, signed: SignedReceipt, body: bytes, policy: Rece
     with log.findings.check("signature"):
         check_signature(signed.key, signed.signature, SIGNED + body)
     if not policy.keys:
-        log.not_checked.append("whose key signed the receipt: the policy names no trusted keys")
+        log.not_checked.append("whose key signed the receipt: name the keys that you trust with --trust-key")
     elif signed.key in policy.keys:
         log.agrees("signature", "key")
     elif policy.unknown_key == "rejected":

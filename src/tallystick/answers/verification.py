@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +11,7 @@ from tallystick.answers.policy import ReceiptPolicy, read_receipt_policy
 from tallystick.answers.reading import read_response
 from tallystick.answers.request import ExpectedRequest, read_request
 from tallystick.answers.response import Response
+from tallystick.answers.trusted_keys import trusting
 from tallystick.commitments.encoding import Json, parse
 from tallystick.errors import MalformedError
 from tallystick.transcripts.receipt import SignedReceipt
@@ -44,11 +45,10 @@ def json_of(response: object) -> Json:
     return value
 
 
-def policy_of(policy: PolicySource) -> ReceiptPolicy:
-    """A policy, given as it is or as its file; without one, the default policy."""
-    if policy is None:
-        return ReceiptPolicy()
-    return policy if isinstance(policy, ReceiptPolicy) else read_receipt_policy(Path(policy))
+def policy_of(policy: PolicySource, trusted_keys: Sequence[str | Path] = ()) -> ReceiptPolicy:
+    """A policy, given as it is or as its file, with more trusted keys; without one, the default policy."""
+    held = ReceiptPolicy() if policy is None else policy
+    return trusting(held if isinstance(held, ReceiptPolicy) else read_receipt_policy(Path(held)), trusted_keys)
 
 
 def request_of(request: RequestSource) -> ExpectedRequest | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +33,7 @@ def verify(
     *,
     model: ModelSource,
     policy: PolicySource = None,
+    trusted_keys: Sequence[str | Path] = (),
     request: RequestSource = None,
     opening: OpeningSource | None = None,
     nonce: bytes | str | None = None,
@@ -47,6 +49,7 @@ def verify(
             `openai` client.
         model: the promised model, or its directory.
         policy: what the verifier asks, or its file.
+        trusted_keys: public keys of the provider, or files of them; a receipt that another key signed is rejected.
         request: what was asked: the arguments of the call, or a file of its JSON.
         opening: the provider's answer to a challenge of committed states, or its file.
         nonce: the nonce of that challenge: 1 to 64 bytes, or their hexadecimal digits.
@@ -62,7 +65,7 @@ def verify(
         UsageError: there is no such rung, an opening comes without its nonce, or the model has no chat template for
             the request.
     """
-    read, asked = response_of(response), policy_of(policy)
+    read, asked = response_of(response), policy_of(policy, trusted_keys)
     subject = ReceiptContext(read, request_of(request))
     if opening is not None:
         from tallystick.api.challenges import challenged

@@ -14,6 +14,7 @@ from tallystick.cli import (
     audit,
     calibrate,
     calibrate_training,
+    completion,
     coordinator,
     data,
     demo,
@@ -33,14 +34,14 @@ from tallystick.cli import (
     verify_graph,
     verify_response,
 )
-from tallystick.cli.root_help import RootHelp
+from tallystick.cli.aliases import meant
+from tallystick.cli.root_help import SCREEN, RootHelp
 from tallystick.cli.streams import OUTPUT, close_stdout, open_streams
 from tallystick.errors import TallyError
 
 app = typer.Typer(
     name="tally",
     cls=RootHelp,
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -50,7 +51,7 @@ app = typer.Typer(
 for group in (
     *(train, audit, data, inspect, opening, judge, inference),
     *(graph, attack, calibrate, calibrate_training, demo, generate, serve_model, verify_graph, verify_response),
-    *(coordinator, parties, dispute, referee, economics, ethereum),
+    *(coordinator, parties, dispute, referee, economics, ethereum, completion),
 ):
     group.register(app)
 
@@ -90,7 +91,8 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run `tally` with `arguments` and return its exit code."""
     try:
-        code = _invoke(arguments)
+        arguments = meant(arguments)
+        code = _invoke(arguments) if arguments else _begin()
         sys.stdout.flush()  # what is printed counts as written only now
     # Whatever nobody foresaw ends here, and only here, in one line and a code that is no verdict: left to itself it
     # would exit with 1, and 1 means rejected.
@@ -110,6 +112,12 @@ def _invoke(arguments: list[str]) -> int:
     except typer.Exit as leaving:
         return leaving.exit_code
     return result if isinstance(result, int) else 0
+
+
+def _begin() -> int:
+    """Where to begin, for whoever types `tally` alone; nothing was done, so the exit code is that of a usage error."""
+    print(SCREEN, end="", file=sys.stderr)
+    return 2
 
 
 def _told(error: BaseException, arguments: list[str]) -> int:

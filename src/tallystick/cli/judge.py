@@ -33,10 +33,12 @@ def judge(
     json: bool = typer.Option(False, "--json", help="Print the verdict as JSON."),
     verbose: bool = VERBOSE,
 ) -> int:
-    """Judge opened operators by their error bounds.
+    """Judge the opened operators of one step, as an auditor.
 
     Each operator is computed again on its claimed operands. Its result has to be equal, within its proven bound, or
     within a calibrated threshold.
+
+    To rule on a dispute over one operator see `tally referee` (from a file) and `tally rule` (at a coordinator).
     """
     if list_all:
         return _list()

@@ -191,9 +191,11 @@ def rule(
     work: Path | None = WORK,
     poll: float = POLL,
 ) -> int:
-    """Rule as the referee where a check decides.
+    """Rule on disputes at a coordinator, as its referee.
 
-    Where no check decides, the program calls a committee.
+    A check decides; where none does, the program calls a committee.
+
+    To rule on one operator from a file see `tally referee`; to judge all operators of a step see `tally judge`.
     """
     from tallystick.disputes.evidence.traces import torch_engine
     from tallystick.disputes.parties import programs

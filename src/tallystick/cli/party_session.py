@@ -224,9 +224,9 @@ def line(view: GameView, each: DisputeProgress) -> str:
 
 
 ENDS = {
-    "prover": "prover at fault",
-    "challenger": "challenger at fault",
-    "nobody": "nobody at fault",
+    "prover": "challenger's objection upheld, prover at fault",
+    "challenger": "challenger's objection dismissed, challenger at fault",
+    "nobody": "undecided, nobody at fault",
 }
 
 

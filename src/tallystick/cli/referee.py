@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 NONCE_BYTES_MAX = 64
 FAULTS_SHOWN = {
-    "prover": "the prover is at fault",
-    "challenger": "the prover's operator holds: the challenger is at fault",
-    "nobody": "nobody can be held to be wrong: bonds go back",
+    "prover": "challenger's objection upheld: the operator is wrong, and the prover at fault",
+    "challenger": "challenger's objection dismissed: the operator holds, and the challenger is at fault",
+    "nobody": "undecided: nobody can be held to be wrong, and bonds go back",
     "committee": "undecided: a committee has to decide",
 }
-NO_ELEMENT_SHOWN = "the challenger named what there is not, and is at fault"
+NO_ELEMENT_SHOWN = "challenger's objection dismissed: it names what there is not, and the challenger is at fault"
 EXIT_CODES = {"challenger": 0, "prover": 1, "nobody": 3, "committee": 3}
 
 
@@ -50,9 +50,11 @@ def referee(
     json: bool = typer.Option(False, "--json", help="Print the ruling as JSON."),
     verbose: bool = VERBOSE,
 ) -> int:
-    """Rule on one contested operator, offline.
+    """Rule on one contested operator, from a file.
 
-    Prints who is at fault, and why.
+    Prints whether the challenger's objection is upheld, and why. No coordinator is needed.
+
+    To rule on the disputes of a coordinator see `tally rule`; to judge all operators of a step see `tally judge`.
     """
     is_making = make is not None and node is not None and out is not None and file is None
     if not is_making and (file is None or make is not None or node is not None or out is not None):
@@ -146,7 +148,7 @@ def _show(ruling: Ruling, subject: str, as_json: bool, verbose: bool) -> int:
     if as_json:
         print_json(ruling.to_json())
     else:
-        print(f"{fault.upper()}  {NO_ELEMENT_SHOWN if ruling.ground == 'element' else FAULTS_SHOWN[fault]}")
+        print(NO_ELEMENT_SHOWN if ruling.ground == "element" else FAULTS_SHOWN[fault])
         print(f"because ({ruling.ground}): {printable(ruling.reason)}")
         print_verdict(VerdictText(ruling.verdict, subject), verbose)
     return EXIT_CODES[fault]

@@ -1,29 +1,72 @@
-"""`tally --help`: the commands by what a person wants to do."""
+"""`tally` and `tally --help`: where to begin, and the commands by the role of whoever needs them."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 from typer.core import TyperGroup
 
-GROUPS: Final[dict[str, tuple[str, ...]]] = {
-    "Record": ("train", "record-inference", "export-model"),
-    "Audit": ("audit", "verify-segment", "fsck", "open", "judge", "verify-data", "prove-data", "targets"),
-    "Answers": ("generate", "serve-model", "verify-response", "verify-graph", "open-states"),
-    "Disputes": ("coordinator", "contract", "prover", "challenger", "committee", "rule", "dispute", "referee"),
-    "Graphs": ("graph", "calibrate", "merge-profiles", "calibrate-training"),
-    "Tools": ("demo", "attack", "commit", "digest", "new-key", "economics"),
-}
+
+@dataclass(frozen=True)
+class HelpSection:
+    """What somebody wants to do, as a section of the help: the command to begin with, and all commands for it."""
+
+    name: str
+    first: str
+    commands: tuple[str, ...]
+
+
+SECTIONS: Final = (
+    HelpSection("Train", "tally train CONFIG.toml --out RUN", ("train", "record-inference", "export-model")),
+    HelpSection(
+        "Audit",
+        "tally audit RUN",
+        ("audit", "verify-segment", "fsck", "open", "judge", "verify-data", "prove-data", "targets"),
+    ),
+    HelpSection(
+        "Verify answers",
+        "tally verify-response RECEIPT --model DIR",
+        ("verify-response", "serve-model", "new-key", "generate", "open-states", "verify-graph"),
+    ),
+    HelpSection(
+        "Run a network",
+        "tally coordinator init --db FILE",
+        ("coordinator", "prover", "challenger", "committee", "rule", "dispute", "referee", "contract"),
+    ),
+    HelpSection(
+        "Graphs and limits",
+        "tally graph show GRAPH",
+        ("graph", "calibrate", "merge-profiles", "calibrate-training"),
+    ),
+    HelpSection("Tools", "tally demo", ("demo", "attack", "commit", "digest", "economics", "completion")),
+)
+SCREEN: Final = """\
+tally makes ML compute verifiable: record training or the answers of a model,
+replay any part, judge the difference.
+
+Begin with one of these:
+  tally demo                         honest runs accepted, frauds caught
+  tally train CONFIG.toml --out RUN  train by a recipe and record every step
+  tally audit RUN                    replay part of a run and give a verdict
+
+Go on with:
+  tally help                         all commands, by role
+  tally help COMMAND                 one command and its options
+  tally verify-response              check answers of a model by their receipts
+  tally coordinator                  run a network that settles disputes
+  import tallystick                  the same from Python
+"""
 
 
 class RootHelp(TyperGroup):
-    """The commands of `tally`, shown in groups."""
+    """The commands of `tally`, shown by role."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write one section for each group: every command with the first sentence of its help."""
+        """Write one section for each role: every command with the first sentence of its help."""
         width = max(map(len, self.commands))
         limit = formatter.width - width - 6
-        for group, names in GROUPS.items():
-            with formatter.section(group):
-                rows = [(name.ljust(width), self.commands[name].get_short_help_str(limit)) for name in names]
+        for section in SECTIONS:
+            with formatter.section(f"{section.name} (first: {section.first})"):
+                rows = [(name.ljust(width), self.commands[name].get_short_help_str(limit)) for name in section.commands]
                 formatter.write_dl(rows)

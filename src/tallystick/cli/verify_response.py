@@ -33,6 +33,9 @@ def verify_response(
     receipts: list[Path] = typer.Argument(help="Signed receipts, or responses that carry one, as JSON or JSON lines."),
     model: Path = typer.Option(..., "--model", help="The directory of the promised model."),
     policy: Path | None = typer.Option(None, help="The verifier's policy, as TOML or JSON."),
+    trust_key: list[str] = typer.Option(
+        [], "--trust-key", help="A public key of the provider, or a file of such keys; answers of others are rejected."
+    ),
     limits: Path | None = typer.Option(
         None, help="Limits on distances for this model, by `python -m research.fingerprint_calibration --model`."
     ),
@@ -68,7 +71,7 @@ def verify_response(
     responses = [response for path in receipts for response in _responses(path)]
     if not responses:
         raise UsageError(f"{receipts[0].name}: no receipt in it")
-    asked = _policy(policy, limits, audit_sample)
+    asked = _policy(policy, trust_key, limits, audit_sample)
     subjects = _subjects(responses, request)
     drawn = None if nonce is None else _nonce(nonce)
     if opening is not None and len(subjects) > 1:
@@ -122,10 +125,14 @@ def _responses(path: Path) -> Iterator[Response]:
         yield from read_responses(parse(read_document(path), path.name), path.name)
 
 
-def _policy(path: Path | None, limits: Path | None, audit_sample: float | None) -> ReceiptPolicy:
+def _policy(path: Path | None, keys: list[str], limits: Path | None, audit_sample: float | None) -> ReceiptPolicy:
     from tallystick.answers.policy import ReceiptPolicy, read_receipt_policy
 
     held = read_receipt_policy(path) if path is not None else ReceiptPolicy()
+    if keys:
+        from tallystick.answers.trusted_keys import trusting
+
+        held = trusting(held, keys)
     if limits is not None:
         from tallystick.answers.distance_limits import FingerprintCalibration
         from tallystick.commitments.encoding import parse

@@ -1,0 +1,5 @@
+"""`python -m tallystick`: the command `tally`."""
+
+from tallystick.cli.entry import main
+
+main()

@@ -1,0 +1,26 @@
+"""The pages of docs: the index names each, and every link leads somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+
+
+def links(page: Path) -> set[str]:
+    """The files that a page links to, or shows."""
+    return {target for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()) if "://" not in target}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_link_leads_to_a_file(page: Path) -> None:
+    assert [target for target in sorted(links(page)) if not (page.parent / target).exists()] == []
+
+
+def test_the_index_names_every_page() -> None:
+    assert {path.name for path in DOCS.glob("*.md")} - links(DOCS / "README.md") == {"README.md"}
