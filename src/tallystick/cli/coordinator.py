@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import threading
 
     from tallystick.attestation.signing import SigningKey
+    from tallystick.cli.dispute_display import DisputeChanges
     from tallystick.commitments.encoding import Json
     from tallystick.disputes.coordinators.local.chain_state import ChainState
     from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
@@ -223,7 +224,7 @@ def _listen(
 
     stop = threading.Event()
     with bind(host, port) as listening:
-        beside = threading.Thread(target=_keep_at, args=(programs, pace, stop), name="programs")
+        beside = threading.Thread(target=_keep_at, args=(place, programs, pace, stop), name="programs")
         beside.start()
         try:
             print(f"{address_of(listening)}\ncoordinator {place.identity}\nkey {place.charter.key}", flush=True)
@@ -235,20 +236,43 @@ def _listen(
     talk().print("stopped")
 
 
-def _keep_at(programs: Sequence[Player], pace: tuple[float, float], stop: threading.Event) -> None:
+def _keep_at(
+    place: LocalCoordinator, programs: Sequence[Player], pace: tuple[float, float], stop: threading.Event
+) -> None:
     """Run every program in a loop; an outage is reported, and the program is tried again."""
+    from tempfile import TemporaryDirectory
+
+    from tallystick.attestation.signing import SigningKey
+    from tallystick.cli.dispute_display import DisputeChanges
     from tallystick.cli.output import talk
+    from tallystick.disputes.parties.board_cache import BoardCache
 
     console, (grace, poll) = talk(), pace
+
+    def say(line: str) -> None:
+        console.print(line, markup=False, soft_wrap=True)
+
     for program in programs:
-        program.say = lambda line: console.print(line, markup=False, soft_wrap=True)
+        program.say = say
     stop.wait(grace)
-    while not stop.wait(poll):
-        for program in programs:
-            try:
-                program.look()
-            except TallyError as error:
-                program.say(str(error))
+    with TemporaryDirectory() as folder:
+        changes = DisputeChanges(place.own(), BoardCache(place.board(SigningKey.generate()), Path(folder)), say)
+        while not stop.wait(poll):
+            for program in programs:
+                try:
+                    program.look()
+                except TallyError as error:
+                    say(str(error))
+            _show(changes, programs)
+
+
+def _show(changes: DisputeChanges, programs: Sequence[Player]) -> None:
+    """Print what is new in the disputes, as the first of the programs sees them."""
+    from tallystick.disputes.parties.progress import progress_of
+
+    view = next((program.view for program in programs if program.view is not None), None)
+    if view is not None:
+        changes.show(view, [progress_of(view.state, n, view.now) for n in range(len(view.state.disputes))])
 
 
 def _summary(place: LocalCoordinator) -> Json:
@@ -274,8 +298,7 @@ def _summary(place: LocalCoordinator) -> Json:
 def _print_tables(place: LocalCoordinator, chain: ChainState) -> None:
     from rich.table import Column, Table
 
-    from tallystick.cli.dispute_tables import claims_table, print_table
-    from tallystick.cli.party_session import disputes_table
+    from tallystick.cli.dispute_tables import claims_table, disputes_table, print_table
     from tallystick.disputes.game.pausing import game_time
     from tallystick.disputes.parties.progress import progress_of
 

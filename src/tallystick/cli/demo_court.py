@@ -39,7 +39,8 @@ def init_demo(database: Path) -> None:
     own.write(Path(f"{database}.key"))
     for name, key in keys.items():
         key.write(_key(database, name))
-    rules = Rules(treasury=own.public, beacon=own.public, referee=keys["referee"].public, **SHORT)
+    named = {"treasury": own.public, "beacon": own.public, "referee": keys["referee"].public}
+    rules = Rules.from_json({**SHORT, **named}, "rules")
     with closing(LocalCoordinator.create(database, rules, own)) as place:
         for name in PARTIES[:3]:
             place.grant(keys[name].public, PURSE)
@@ -67,10 +68,11 @@ def next_commands(database: Path) -> list[str]:
         return " ".join(map(shlex.quote, words))
 
     return [
-        f"For trying only: clocks are short, and the keys of all parties lie in {folder}, where anybody could move for them.",
+        f"For trying only: clocks are short, and the keys of all parties lie in {folder}, open to anybody.",
         "Terminal 1, who checks; start it first:",
         f"    tally challenger --until-settled {at('auditor')}",
         "Terminal 2, who claims: the honest `run`, and `forged`, which `tally attack wrong-rate run forged` makes:",
+        f"    tally prover forged --once {at('forger')}",
         f"    tally prover run --once {at('lab')}",
         f"    tally prover forged --forger wrong-rate {at('forger')}",
         f"    tally prover run {at('lab')}",

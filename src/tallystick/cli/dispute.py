@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from tallystick.cli.dispute_tables import accounts_table, claims_table, moves_table, print_table
+from tallystick.cli.dispute_tables import accounts_table, claims_table, disputes_table, moves_table, print_table
 from tallystick.cli.offices import pause, pause_left, resume, retire, seal, unseal, withdraw
 from tallystick.cli.party_session import (
     BOARD,
@@ -27,7 +27,6 @@ from tallystick.cli.party_session import (
     WORK,
     PartySession,
     dispute_judge,
-    disputes_table,
     drive,
     party_session,
 )

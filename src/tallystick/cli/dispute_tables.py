@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from tallystick.cli.party_session import BAR
-
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -14,8 +12,37 @@ if TYPE_CHECKING:
     from tallystick.disputes.parties.accounts import PartyAccount
     from tallystick.disputes.parties.game_view import GameView
     from tallystick.disputes.parties.history import HistoryEntry
+    from tallystick.disputes.parties.progress import DisputeProgress
 
 PIPE_WIDTH: Final = 200
+BAR: Final = 12
+
+
+def disputes_table(progress: Sequence[DisputeProgress], now: int) -> Table:
+    """Disputes with their ranges and clocks at the coordinator's time `now`."""
+    from rich.table import Column, Table
+
+    from tallystick.disputes.parties.progress import bar
+
+    columns = (Column(name, no_wrap=True) for name in ("dispute", "claim", "level", "leaves", "", "phase"))
+    table = Table(*columns, "to move", box=None)
+    for each in progress:
+        leaves = f"{each.low}–{each.high - 1} of {each.size}"
+        shown = bar(each.low, each.high, each.size, BAR)
+        table.add_row(
+            f"{each.number}", f"{each.claim}", each.level, leaves, shown, each.phase, ended_or_turn(each, now)
+        )
+    return table
+
+
+def ended_or_turn(each: DisputeProgress, now: int) -> str:
+    """How a dispute ended, or who is to move, and until when."""
+    from tallystick.disputes.parties.endings import ENDS
+    from tallystick.disputes.parties.waiting import deadline
+
+    if each.phase == "settled":
+        return ENDS[each.fault or "nobody"]
+    return each.mover + deadline(None if each.seconds is None else now + each.seconds, now)
 
 
 def claims_table(state: State, time: int) -> Table:
@@ -63,7 +90,7 @@ def claim_line(view: GameView, number: int) -> str:
     """What became of a claim, on one line."""
     claim = view.state.claims[number]
     disputes = [f"{n}" for n, each in enumerate(view.state.disputes) if each.claim == number]
-    over = f"contested in dispute {', '.join(disputes)}" if disputes else "nobody contested it"
+    over = f"contested in dispute {', '.join(disputes)}" if disputes else "nobody has contested it"
     return f"claim {number} is {claim.status.value}: {over}"
 
 

@@ -245,7 +245,7 @@ def _watched(session: PartySession, shown: Watching, poll: float, is_watching: b
             show_stop(view)
     if _has_lost(view):
         return 1
-    return 0 if is_over or not shown.ends else UNFINISHED_EXIT
+    return UNFINISHED_EXIT if shown.ends and (not is_over or shown.has_missed(view)) else 0
 
 
 def _has_lost(view: GameView) -> bool:

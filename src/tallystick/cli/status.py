@@ -82,6 +82,10 @@ class Watching:
         self.show(view)
         return self.ends and self.is_settled(view)
 
+    def has_missed(self, view: GameView) -> bool:
+        """Whether something could not be checked."""
+        return False
+
     def is_settled(self, view: GameView) -> bool:
         """Whether there are claims, none of them can be disputed any more, and this party is owed nothing."""
         numbers = self.numbers(view)
@@ -118,14 +122,28 @@ class ChallengerFindings(Watching):
     """What a challenger found in each claim that it recomputed, printed once."""
 
     shown: set[int] = field(default_factory=set)
+    begun: set[int] = field(default_factory=set)
 
     def show(self, view: GameView) -> None:
-        """Print what was found since."""
+        """Print what was found since, and what was not found in time."""
+        self.begun |= set(self.audited(view))
+        for number in sorted(self.missed(view)):
+            self.player.say(f"claim {number}: not audited: its window ended first, and nothing is known about it")
+            self.shown.add(number)
         for number, claim in enumerate(view.state.claims):
             found = self._found(claim) if number not in self.shown else None
             if found is not None:
                 self.shown.add(number)
                 self.player.say(f"claim {number}: {found}")
+
+    def has_missed(self, view: GameView) -> bool:
+        """Whether the window of a claim ended before its audit did."""
+        return any(self._found(view.state.claims[each]) is None for each in self.begun)
+
+    def missed(self, view: GameView) -> set[int]:
+        """The claims whose windows ended before their audits did, and that was not said yet."""
+        closed = {n for n in self.begun - self.shown if view.state.claims[n].deadline <= view.time}
+        return {each for each in closed if self._found(view.state.claims[each]) is None}
 
     def audited(self, view: GameView) -> Collection[int]:
         """The open claims of others in which nothing was found yet, nor that there is nothing."""

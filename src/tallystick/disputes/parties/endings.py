@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from tallystick.commitments.digests import Digest
 from tallystick.commitments.encoding import Json
@@ -14,20 +15,24 @@ from tallystick.disputes.parties.history import HistoryEntry
 from tallystick.disputes.parties.referee import REASON, REASON_MAX
 from tallystick.documents.files import read_document
 from tallystick.errors import TallyError
-from tallystick.judging.fault import Fault
 from tallystick.judging.opening.files import OPERATOR
 from tallystick.transcripts.opening import OpenedOperator
 
-WHY = {
+EVIDENCE: Final = {
+    "cast": "evidence that everybody can check: it converts a number to another value",
+    "edge": "evidence that everybody can check: it reads other bytes than were given to it",
+    "product": "evidence that everybody can check: it multiplies two numbers to another value",
+}
+WHY: Final = {
     "concede": "it gave up",
     "dismiss": "the claim was slashed in another dispute",
     "settle": "a committee voted",
     "timeout": "its clock ran out",
 }
-FAULTS = {
-    Fault.PROVER: "prover at fault",
-    Fault.CHALLENGER: "challenger at fault",
-    Fault.NOBODY: "nobody at fault",
+ENDS: Final = {
+    "prover": "challenger's objection upheld, prover at fault",
+    "challenger": "challenger's objection dismissed, challenger at fault",
+    "nobody": "undecided, nobody at fault",
 }
 
 
@@ -68,7 +73,7 @@ def ending_of(history: Sequence[HistoryEntry], folder_of: Callable[[Digest], Pat
     now, name, why = history[-1].after, "", WHY.get(history[-1].entry.move.kind, "")
     for move in (each.entry.move for each in history):
         if isinstance(move, Prove):
-            name, why = move.evidence.record.operator, f"evidence shows it ({move.evidence.ground})"
+            name, why = move.evidence.record.operator, EVIDENCE[move.evidence.ground]
         elif isinstance(move, Reveal) and now.level == "operators":
             name = _operator(move.data, folder_of) or name
         elif isinstance(move, Rule):
@@ -82,7 +87,7 @@ def dispute_ending(dispute: Dispute, number: int, ending: DisputeEnding) -> str:
     place = f" at {ending.place}" if ending.place else ""
     if dispute.fault is None:
         return f"dispute {number} is open{place}"
-    return f"dispute {number} ended{place}: {FAULTS[dispute.fault]}"
+    return f"dispute {number} ended{place}: {ENDS[dispute.fault]}"
 
 
 def _operator(data: Digest, folder_of: Callable[[Digest], Path]) -> str:
