@@ -34,7 +34,7 @@ def main(out: str) -> None:
     torch.manual_seed(0)
     model, x = Classifier().eval(), torch.randn(8, 16)
     captured = tallystick.torch.capture(model, x)
-    save_program(Path(out) / "classifier.json", captured.graph, captured.constants)
+    save_program(Path(out) / "classifier.json", captured.graph, captured.constants, captured.modules)
     compare_engines(captured, x)
     judge_call(model, x, Path(out))
 

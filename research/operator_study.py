@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Calibrate the operators of three real models, try every inference fraud on them, and write the two pages.
 
-Usage: python -m research.operator_study [--out docs] [--quick]
+Usage: python -m research.operator_study [--out docs] [--only MODEL …] [--quick]
 
-Writes <out>/calibration.md, <out>/inference_attacks.md, their data and the profiles <out>/data/profile-*.json. Exits 1
-if an honest run is rejected, or an adversary succeeds inside the calibrated region.
+Writes <out>/calibration.md, <out>/inference_attacks.md, their data and the profiles <out>/data/profile-*.json. A model
+that is not run keeps its figures. Exits 1 if an honest run is rejected, or an adversary succeeds inside the calibrated
+region.
 """
 
 from __future__ import annotations
@@ -58,29 +59,60 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("docs"))
     parser.add_argument("--quick", action="store_true", help="a few inputs of the classifier, to see that it runs")
+    parser.add_argument("--only", nargs="+", choices=list(SIZES), help="these models; the others keep their figures")
     arguments = parser.parse_args()
-    sizes = QUICK if arguments.quick else SIZES
-    calibrations, cheats, searches = [], [], []
+    sizes = QUICK if arguments.quick else {name: SIZES[name] for name in arguments.only or SIZES}
+    found = Figures.read(arguments.out / "data")
     for name, size in sizes.items():
         with tempfile.TemporaryDirectory() as folder:
-            figures, rows, found = study(name, size, Path(folder), arguments.out)
-        calibrations.append(figures)
-        cheats += rows
-        searches += found
-    attacks = {
-        "machine": machine(),
-        "effort": asdict(Effort()),
-        "starts": {name: size.restarts for name, size in sizes.items()},
-        "cheats": cheats,
-        "searches": searches,
-    }
-    write(arguments.out, calibrations, attacks)
-    return complain(cheats, searches)
+            found = found.with_model(name, size, *study(name, size, Path(folder), arguments.out))
+        write(arguments.out, found)
+    return complain(found.cheats, found.searches)
 
 
-def study(
-    name: str, size: Sizes, folder: Path, out: Path
-) -> tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]:
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What both pages show, in the order of `SIZES`: one calibration for each model, and rows of attacks on it."""
+
+    calibrations: Rows
+    cheats: Rows
+    searches: Rows
+    starts: Mapping[str, int]
+
+    @classmethod
+    def read(cls, data: Path) -> Figures:
+        """The figures of before, or none."""
+        if not (data / "calibration.json").is_file():
+            return cls([], [], [], {})
+        attacks = json.loads((data / "inference_attacks.json").read_text())
+        calibrations = json.loads((data / "calibration.json").read_text())
+        return cls(calibrations, attacks["cheats"], attacks["searches"], attacks["starts"])
+
+    def with_model(self, model: str, size: Sizes, calibration: dict[str, Any], cheats: Rows, searches: Rows) -> Figures:
+        """With the figures of one model measured anew."""
+        return Figures(
+            _replaced(self.calibrations, model, [calibration]),
+            _replaced(self.cheats, model, cheats),
+            _replaced(self.searches, model, searches),
+            {**self.starts, model: size.restarts},
+        )
+
+    def attacks(self) -> dict[str, Any]:
+        """The document of the attacks."""
+        starts = {name: self.starts[name] for name in SIZES if name in self.starts}
+        rows = {"cheats": self.cheats, "searches": self.searches}
+        return {"machine": machine(), "effort": asdict(Effort()), "starts": starts, **rows}
+
+
+def _replaced(rows: Rows, model: str, by: Rows) -> Rows:
+    order = list(SIZES)
+    return sorted([row for row in rows if row["model"] != model] + by, key=lambda row: order.index(row["model"]))
+
+
+def study(name: str, size: Sizes, folder: Path, out: Path) -> tuple[dict[str, Any], Rows, Rows]:
     """Calibrate one model and attack it."""
     started = time.perf_counter()
 
@@ -105,15 +137,16 @@ def study(
     return figures, [asdict(row) for row in cheats], [asdict(row) for row in searches]
 
 
-def write(out: Path, calibrations: list[dict[str, Any]], attacks: dict[str, Any]) -> None:
+def write(out: Path, found: Figures) -> None:
     """Pages and data."""
-    for name, value in (("calibration", calibrations), ("inference_attacks", attacks)):
+    attacks = found.attacks()
+    for name, value in (("calibration", found.calibrations), ("inference_attacks", attacks)):
         (out / "data" / f"{name}.json").write_text(json.dumps(value, indent=1) + "\n")
-    (out / "calibration.md").write_text(render_calibration(calibrations, COMMAND))
+    (out / "calibration.md").write_text(render_calibration(found.calibrations, COMMAND))
     (out / "inference_attacks.md").write_text(render_attacks(attacks, COMMAND))
 
 
-def complain(cheats: list[dict[str, Any]], searches: list[dict[str, Any]]) -> int:
+def complain(cheats: Rows, searches: Rows) -> int:
     """1 where something came out as it must not."""
     wrong = [f"{row['model']}: the {row['region']} rejects an honest run" for row in cheats if accused(row)]
     wrong += [f"{row['model']}: the calibrated region was left open" for row in searches if opened(row)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -193,10 +194,10 @@ def interrupt(*_: object) -> None:
 
 
 def test_a_missing_library_is_named_with_its_remedy(tally: Tally, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tallystick.tensors.digest", None)
-    told = tally("digest", "x.safetensors")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    told = tally("train", "x.toml", "--out", "run")
     assert told.code == 4
-    assert "pip install" in told.complaint
+    assert re.fullmatch(r"tally: torch is not installed: pip install 'tallystick\[\w+\]'", told.complaint)
 
 
 UNFORESEEN = [

@@ -152,12 +152,42 @@ def test_diff(tally: Tally, file: Path, tmp_path: Path) -> None:
     second = save_program(tmp_path / "other.json", other, {"shift": SHIFT})
     assert tally("graph", "diff", file, file).out == "4 nodes are the same\n"
     assert tally("graph", "diff", file, second).out.splitlines() == [
-        "~ n1 -> n1 aten._softmax.default: dim",
+        "~ n1 -> n1 aten._softmax.default: dim 1 -> 0",
         "3 nodes are the same",
     ]
     assert json.loads(tally("graph", "diff", file, second, "--json").out)["changed"] == [
-        {"fields": ["dim"], "node": 1, "other": 1}
+        {"fields": ["dim"], "node": 1, "other": 1, "values": {"dim": [1, 0]}}
     ]
+
+
+def test_nodes_are_shown_with_the_modules_they_came_from(tally: Tally, tmp_path: Path) -> None:
+    graph = program()
+    changed = replace(graph.nodes[3], attributes={"dim": 0, "half_to_float": False})
+    other = replace(graph, nodes=(*graph.nodes[:3], changed))
+    first = save_program(tmp_path / "first.json", graph, {"shift": SHIFT}, {4: "model.head", 5: "model.head.norm"})
+    second = save_program(tmp_path / "second.json", other, {"shift": SHIFT}, {5: "model.head.norm"})
+    assert "n4        aten.mul.Tensor(n1, n0): F32[4,3] in model.head" in tally("graph", "show", first).out
+    assert "module: model.head.norm\n" in tally("graph", "show", first, "--node", 5).out
+    assert json.loads(tally("graph", "show", first, "--json").out)["modules"] == {
+        "4": "model.head",
+        "5": "model.head.norm",
+    }
+    assert tally("graph", "diff", first, second).out.splitlines()[0] == (
+        "~ n5 -> n5 aten._softmax.default in model.head.norm: dim 1 -> 0"
+    )
+    named = {"5": "model.head.norm"}
+    assert json.loads(tally("graph", "diff", first, second, "--json").out)["modules"] == [named, named]
+    part = tmp_path / "part.json"
+    assert tally("graph", "slice", first, "--out", part, "--nodes", "4-5").code == 0
+    assert "n4        aten.mul.Tensor(n1, n0): F32[4,3] in model.head" in tally("graph", "show", part).out
+
+
+def test_module_paths_that_do_not_fit_are_ignored_with_a_line(tally: Tally, file: Path) -> None:
+    before = tally("graph", "show", file)
+    file.with_suffix(".modules.json").write_text('{"names":["\\u001b[2J"]}')
+    told = tally("graph", "show", file)
+    assert told.out == before.out
+    assert told.err.startswith("model.modules.json is ignored: ")
 
 
 def test_draw(tally: Tally, file: Path, tmp_path: Path) -> None:

@@ -23,5 +23,5 @@ def test_the_digits_are_scaled_images_with_labels() -> None:
 
 def test_without_scikit_learn_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(UnavailableError, match=r"pip install tallystick\[digits\]"):
+    with pytest.raises(UnavailableError, match=r"sklearn is not installed: pip install 'tallystick\[digits\]'"):
         load_digits()

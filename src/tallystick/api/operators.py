@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from tallystick.api.settings import read_precision, read_profile, read_published
 from tallystick.commitments.digests import parse_digest
+from tallystick.commitments.encoding import Json
+from tallystick.graphs.files import load_graph
+from tallystick.graphs.modules import load_modules
+from tallystick.judging.opening.files import GRAPH
 from tallystick.judging.opening.judge import OpeningRequest, judge_opening
 from tallystick.judging.verdict import Verdict
 from tallystick.transcripts.profile import Profile
+
+NODE: Final = re.compile(r"(?:node |n)(\d+)\b")
+"""How a finding names a node, or a value that it gives."""
 
 
 def judge(
@@ -47,3 +57,46 @@ def judge(
         None if run is None else read_published(run),
     )
     return judge_opening(Path(opening), asked)
+
+
+@dataclass(frozen=True)
+class ObjectedOperator:
+    """An operator that a verdict objects to: its place among all of the graph, its name, and its module if known."""
+
+    node: int
+    place: int
+    count: int
+    operator: str
+    module: str | None
+
+    def __str__(self) -> str:
+        """One line, such as `n162 is operator 163 of 174, aten.linear.default in model.layers.0.mlp.up_proj`."""
+        where = f" in {self.module}" if self.module else ""
+        return f"n{self.node} is operator {self.place} of {self.count}, {self.operator}{where}"
+
+    def to_json(self) -> Json:
+        """As JSON values."""
+        return {
+            "count": self.count,
+            "module": self.module,
+            "node": self.node,
+            "operator": self.operator,
+            "place": self.place,
+        }
+
+
+def operators_objected_to(verdict: Verdict, opening: Path) -> tuple[ObjectedOperator, ...]:
+    """The operators that the objections of a verdict on `opening` name, in the order of the graph.
+
+    There are none where one operator alone is opened: its graph is not there.
+    """
+    found = {int(match[1]) for each in verdict.objections if (match := NODE.match(each.where))}
+    if not found or not (opening / GRAPH).is_file():
+        return ()
+    graph = load_graph(opening / GRAPH)
+    named = load_modules(opening / GRAPH, graph)
+    return tuple(
+        ObjectedOperator(node.number, place, len(graph.nodes), node.operator, named.paths.get(node.number))
+        for place, node in enumerate(graph.nodes, 1)
+        if node.number in found
+    )

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from tallystick.cli.options import JSON
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
     from tallystick.attacks.attack import Attack, Expected
+    from tallystick.commitments.encoding import Json
 
 
 def register(app: typer.Typer) -> None:
@@ -23,33 +25,43 @@ def attack(
     run: Path | None = typer.Argument(None, help="A finished honest run; it is left alone."),
     out: Path | None = typer.Argument(None, help="The run directory to write the forgery to."),
     list_all: bool = typer.Option(False, "--list", help="List all attacks and what they change."),
+    json: bool = JSON,
 ) -> None:
     """Forge a run, to see which audit rejects it."""
     if list_all:
-        return _list()
+        return _list(json)
     if name is None or run is None or out is None:
         raise UsageError("`tally attack NAME RUN OUT`, or `tally attack --list`")
-    return _forge(name, run, out)
+    return _forge(name, run, out, json)
 
 
-def _list() -> None:
+def _list(as_json: bool) -> None:
     from tallystick.attacks.catalogue import ATTACKS
+    from tallystick.cli.output import print_json
 
+    if as_json:
+        print_json({"attacks": [_json(each) for each in ATTACKS.values()]})
+        return
     width = max(map(len, ATTACKS))
     for attack in ATTACKS.values():
         print(f"{attack.name:<{width}}  {attack.change}")
 
 
-def _forge(name: str, run: Path, out: Path) -> None:
+def _forge(name: str, run: Path, out: Path, as_json: bool) -> None:
     import torch
 
     from tallystick.attacks.catalogue import find_attack
+    from tallystick.cli.output import show
     from tallystick.store.run import RunDirectory
 
     chosen = find_attack(name)
     torch.set_num_threads(RunDirectory(run).environment().threads)
     chosen.forge(run, out)
-    print(f"{out}: {chosen.change}. {_who_sees(chosen)}")
+    show({**_json(chosen), "out": str(out)}, f"{out}: {chosen.change}. {_who_sees(chosen)}", as_json)
+
+
+def _json(attack: Attack) -> dict[str, Json]:
+    return {"change": attack.change, "honest": attack.is_honest, "name": attack.name, "seen_by": _who_sees(attack)}
 
 
 def _who_sees(attack: Attack) -> str:

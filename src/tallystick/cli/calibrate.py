@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from tallystick.cli.options import JSON
+
 if TYPE_CHECKING:
     from tallystick.calibration.operators.calibrate import OperatorStudy
 
@@ -26,7 +28,7 @@ def calibrate(
     budget: Path | None = typer.Option(None, help="Also write what the errors of whole runs add up to: a budget."),
     figures: Path | None = typer.Option(None, help="Also write every figure behind the profile, as JSON."),
     keep: Path | None = typer.Option(None, help="Keep the values of all runs in this directory."),
-    as_json: bool = typer.Option(False, "--json", help="Print what was found as JSON."),
+    as_json: bool = JSON,
 ) -> None:
     """Measure thresholds for the operators of a graph.
 
@@ -53,6 +55,7 @@ def calibrate(
 def merge_profiles(
     profiles: list[Path] = typer.Argument(help="Profiles of several machines."),
     out: Path = typer.Option(help="Where the profile that holds for all of them is written."),
+    json: bool = JSON,
 ) -> None:
     """Join the thresholds of several machines.
 
@@ -61,11 +64,13 @@ def merge_profiles(
     from functools import reduce
 
     from tallystick.api.settings import read_profile
+    from tallystick.cli.output import show
     from tallystick.documents.files import write_atomically
 
     joined = reduce(lambda one, other: one.merged(other), map(read_profile, profiles))
     write_atomically(out, joined.to_bytes() + b"\n")
-    print(joined.digest_as("calibration"))
+    name = joined.digest_as("calibration")
+    show({"out": str(out), "profile": str(name)}, name, json)
 
 
 def _write(study: OperatorStudy, out: Path, figures: Path | None, as_json: bool) -> None:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from tallystick.cli.options import JSON
+
 if TYPE_CHECKING:
     from tallystick.calibration.training.calibrate import Study
 
@@ -26,6 +28,7 @@ def calibrate_training(
     figures: Path | None = typer.Option(None, help="Also write every figure behind the limits, as JSON."),
     page: Path | None = typer.Option(None, help="Also write the page that shows limits and power, as Markdown."),
     keep: Path | None = typer.Option(None, help="Keep the runs of the study in this directory."),
+    json: bool = JSON,
 ) -> None:
     """Measure the limits of audits on another stack.
 
@@ -38,7 +41,7 @@ def calibrate_training(
         raise UsageError(f"{keep}: not empty; choose another directory")
     with _folder(keep) as folder:
         study = _run(folder, quick, also)
-    _write(study, out, figures, page)
+    _write(study, out, figures, page, json)
 
 
 def _run(folder: Path, quick: bool, also: Path | None) -> Study:
@@ -61,9 +64,10 @@ def _run(folder: Path, quick: bool, also: Path | None) -> Study:
     return study
 
 
-def _write(study: Study, out: Path, figures: Path | None, page: Path | None) -> None:
+def _write(study: Study, out: Path, figures: Path | None, page: Path | None, as_json: bool) -> None:
     from tallystick.calibration.training.figures import figures_of
     from tallystick.calibration.training.page import render_page
+    from tallystick.cli.output import print_json
     from tallystick.commitments.encoding import encode
     from tallystick.documents.files import write_atomically
 
@@ -73,7 +77,7 @@ def _write(study: Study, out: Path, figures: Path | None, page: Path | None) -> 
         write_atomically(figures, encode(found) + b"\n")
     if page is not None:
         write_atomically(page, render_page(study.calibration, found).encode())
-    print(study.calibration.digest_as("calibration"))
+    print_json(found) if as_json else print(study.calibration.digest_as("calibration"))
 
 
 @contextmanager

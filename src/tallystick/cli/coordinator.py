@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from tallystick.cli.options import JSON
 from tallystick.cli.party_session import BUDGET, PROFILE, dispute_judge
-from tallystick.errors import MalformedError, TallyError, UnavailableError, UsageError
+from tallystick.errors import MalformedError, TallyError, UsageError
 
 if TYPE_CHECKING:
     import threading
@@ -50,18 +51,19 @@ def init(
     demo: bool = typer.Option(
         False, "--demo", help="For trying: short clocks, all keys beside it, what to paste next."
     ),
+    json: bool = JSON,
 ) -> int:
     """Set up a coordinator: its rules never change. Prints its identity and key.
 
     Where the rules name no beacon, the coordinator brings the nonces that draw committees.
     """
+    from tallystick.cli.output import show
     from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator, key_beside
     from tallystick.disputes.coordinators.local.database import Database
 
     if demo:
-        return _init_demo(
-            db, {"rules": rules, "members": members, "referee": referee, "treasury": treasury, "key": key}
-        )
+        others = {"rules": rules, "members": members, "referee": referee, "treasury": treasury, "key": key}
+        return _init_demo(db, others, json)
     if db is None:
         raise UsageError("--db: where the coordinator is to be kept; --demo sets one up for trying")
     database = Database(db)
@@ -71,7 +73,8 @@ def init(
     told = {"referee": referee, "treasury": treasury, "members": _lines(members)}
     agreed = _rules(rules, {name: value for name, value in told.items() if value is not None}, signing.public)
     with closing(LocalCoordinator.create(db, agreed, signing)) as place:
-        print(f"coordinator {place.identity}\nkey {place.charter.key}")
+        found: Json = {"coordinator": place.identity, "key": place.charter.key}
+        show(found, f"coordinator {place.identity}\nkey {place.charter.key}", json)
     return 0
 
 
@@ -88,7 +91,9 @@ def serve(
     grace: float = typer.Option(60.0, min=0, help="Seconds before the first such move, so that parties can come back."),
 ) -> int:
     """Serve a coordinator to its parties until Ctrl-C. Prints the address, the identity and the key."""
-    _need_extra()
+    from tallystick.extras import require
+
+    require("sqlalchemy", "fastapi", "uvicorn")
     from tempfile import TemporaryDirectory
 
     if referee is None and (profile or budget):
@@ -109,12 +114,16 @@ def grant(
     out: bool = typer.Option(False, "--out", help="Pay the amount out of the purse instead."),
     db: str = typer.Option(..., "--db", help=DB_HELP),
     key: Path | None = typer.Option(None, "--key", help=KEY_HELP),
+    json: bool = JSON,
 ) -> int:
     """Put money into a party's purse, once it was paid in. Prints what the purse holds then."""
     if len(party) != len(NO_KEY) or set(party) - set("0123456789abcdef"):
         raise UsageError(f"{party[:80]}: no key of 64 hexadecimal digits")
+    from tallystick.cli.output import show
+
     with closing(_open(db, key)) as place:
-        print(place.grant(party, -amount if out else amount))
+        purse = place.grant(party, -amount if out else amount)
+        show({"party": party, "purse": purse}, str(purse), json)
     return 0
 
 
@@ -134,7 +143,7 @@ def show(
     return 0
 
 
-def _init_demo(db: str | None, others: dict[str, Any]) -> int:
+def _init_demo(db: str | None, others: dict[str, Any], as_json: bool) -> int:
     """Raises `UsageError` for options that a coordinator for trying does not take."""
     from tallystick.cli.demo_court import DATABASE, init_demo
 
@@ -142,7 +151,7 @@ def _init_demo(db: str | None, others: dict[str, Any]) -> int:
         raise UsageError(f"--{said[0]}: --demo brings its own rules and keys; leave one of them away")
     if db is not None and "://" in db:
         raise UsageError("--db: a coordinator for trying is kept in a file, with the keys beside it")
-    init_demo(DATABASE if db is None else Path(db))
+    init_demo(DATABASE if db is None else Path(db), as_json)
     return 0
 
 
@@ -311,11 +320,3 @@ def _print_tables(place: LocalCoordinator, chain: ChainState) -> None:
     for table in (claims_table(state, game_time(state, now)), disputes, purses):
         if table.row_count:
             print_table(table)
-
-
-def _need_extra() -> None:
-    try:
-        import fastapi  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise UnavailableError(f"{error.name} is not installed: pip install 'tallystick[serve,disputes]'") from None

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from tallystick.cli.options import ALWAYS_JSON, JSON
+
 if TYPE_CHECKING:
     from tallystick.commitments.digests import Digest
     from tallystick.store.run import RunDirectory
@@ -25,18 +27,19 @@ def commit(
     path: Path = typer.Argument(help="A directory, a JSONL file or a text file."),
     out: Path | None = typer.Option(None, help="Where the commitment goes; commit.json beside PATH by default."),
     verify: Path | None = typer.Option(None, "--verify", help="A commitment to check PATH against."),
+    json: bool = JSON,
 ) -> None:
     """Commit to a file or directory by one digest.
 
     The commitment holds the digest, a Merkle root over ordered chunks and a count. With --verify, an existing
     commitment is checked.
     """
-    from tallystick.cli.output import existing, talk
+    from tallystick.cli.output import existing, show, talk
 
     target = out or path.absolute().parent / "commit.json"
     digest = (_commit_directory if existing(path, "file or directory").is_dir() else _commit_file)(path, target, verify)
     talk().print(f"{path}: agrees with {verify}" if verify else f"{path}: committed in {target}")
-    print(digest)
+    show({"commit": str(digest), "file": str(verify or target), "path": str(path)}, digest, json)
 
 
 def _commit_directory(path: Path, target: Path, verify: Path | None) -> Digest:
@@ -68,12 +71,12 @@ def _commit_file(path: Path, target: Path, verify: Path | None) -> Digest:
     return found.digest
 
 
-def verify_data(run: Path = typer.Argument(help="A run directory.")) -> None:
+def verify_data(run: Path = typer.Argument(help="A run directory."), json: bool = JSON) -> None:
     """Tokenize the source of a run again and compare.
 
     The tokenizer is trained again too; every merge and every token is compared.
     """
-    from tallystick.cli.output import talk
+    from tallystick.cli.output import show, talk
     from tallystick.datasets.verify import verify_data
     from tallystick.errors import UsageError
     from tallystick.store.run import RunDirectory
@@ -86,7 +89,7 @@ def verify_data(run: Path = typer.Argument(help="A run directory.")) -> None:
     if commitment.tokens is not None:
         _verify_tokenizer(directory, commitment)
     talk().print(f"{run}: source, tokenizer and {commitment.count} tokens or examples agree")
-    print(commitment.root)
+    show({"count": commitment.count, "root": str(commitment.root), "run": str(run)}, commitment.root, json)
 
 
 def _verify_tokenizer(run: RunDirectory, commitment: DatasetCommitment) -> None:
@@ -104,6 +107,7 @@ def _verify_tokenizer(run: RunDirectory, commitment: DatasetCommitment) -> None:
 def prove_data(
     run: Path = typer.Argument(help="A run directory."),
     index: int = typer.Option(..., min=0, help="The record's position, from 0."),
+    json: bool = ALWAYS_JSON,
 ) -> None:
     """Prove that a record is in the committed data.
 
@@ -125,7 +129,7 @@ def prove_data(
 
 def targets(
     run: Path = typer.Argument(help="A run directory."),
-    json: bool = typer.Option(False, "--json", help="Print the account as JSON."),
+    json: bool = JSON,
 ) -> None:
     """Count how often each example was trained on.
 

@@ -55,10 +55,13 @@ def demo(
 ) -> int:
     """Show honest runs accepted and nine frauds caught.
 
-    Trains a small model and audits it, serves an answer and verifies it, and disputes three claims.
+    Trains a small model and audits it, serves an answer and verifies it, and disputes three claims. Needs
+    `pip install 'tallystick[disputes]'`.
     """
     from tallystick.errors import UsageError
+    from tallystick.extras import require
 
+    require("torch", "transformers", "tokenizers", "sqlalchemy")
     if out is not None and out.exists() and any(out.iterdir()):
         raise UsageError(f"{out}: not empty; choose another directory")
     with _stage(out) as stage:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import shlex
 from contextlib import closing
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tallystick.errors import UsageError
+
+if TYPE_CHECKING:
+    from tallystick.commitments.encoding import Json
 
 DATABASE: Final = Path("court") / "court.db"
 PARTIES: Final = ("lab", "forger", "auditor", "referee")
@@ -22,12 +25,13 @@ SHORT: Final = dict.fromkeys(MINUTE_WINDOWS, 60) | {
 """Seconds in the place of days: an honest claim is final within a minute."""
 
 
-def init_demo(database: Path) -> None:
+def init_demo(database: Path, as_json: bool = False) -> None:
     """Set up the coordinator, make and write all keys, fill the purses, and print what to paste next.
 
     Raises `UsageError` where a file of that name is there.
     """
     from tallystick.attestation.signing import SigningKey
+    from tallystick.cli.output import show
     from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
     from tallystick.disputes.game.rules import Rules
 
@@ -44,7 +48,8 @@ def init_demo(database: Path) -> None:
     with closing(LocalCoordinator.create(database, rules, own)) as place:
         for name in PARTIES[:3]:
             place.grant(keys[name].public, PURSE)
-        print(f"coordinator {place.identity}\nkey {place.charter.key}")
+        found: Json = {"coordinator": place.identity, "key": place.charter.key}
+        show(found, f"coordinator {place.identity}\nkey {place.charter.key}", as_json)
     _tell(database)
 
 

@@ -14,13 +14,13 @@ import typer
 
 from tallystick.cli.dispute_tables import accounts_table, claims_table, disputes_table, moves_table, print_table
 from tallystick.cli.offices import pause, pause_left, resume, retire, seal, unseal, withdraw
+from tallystick.cli.options import JSON
 from tallystick.cli.party_session import (
     BOARD,
     BOARD_KEY,
     BUDGET,
     COORDINATOR,
     DEVICE,
-    JSON,
     KEY,
     POLL,
     PROFILE,
@@ -62,8 +62,10 @@ def open_(
     again: bool = typer.Option(False, "--again", help="Even if this party disputes the claim already."),
     coordinator: str = COORDINATOR,
     key: Path = KEY,
+    json: bool = JSON,
 ) -> int:
     """Contest leaves of a claim, all of them by default, with a bond. Prints the dispute's number."""
+    from tallystick.cli.output import show
     from tallystick.disputes.game.moves import Contest
     from tallystick.disputes.parties.connect import connected
     from tallystick.disputes.parties.game_view import GameFollower
@@ -79,7 +81,7 @@ def open_(
         end = view.state.claims[claim].size if high is None else high
         connection.coordinator.submit(Contest(actor=view.party, value=price, claim=claim, low=low, high=end))
         number = _open_one(watch.look(), claim)
-        print("on its way" if number is None else f"dispute {number}")
+        show({"claim": claim, "dispute": number}, "on its way" if number is None else f"dispute {number}", json)
     return 0
 
 
@@ -151,11 +153,13 @@ def play(
     board_key: Path | None = BOARD_KEY,
     work: Path | None = WORK,
     poll: float = POLL,
+    json: bool = JSON,
 ) -> int:
     """Play this party's side of one dispute to its end.
 
     Exit codes: 0 the other side is at fault, 1 this side is, 3 nobody.
     """
+    from tallystick.cli.output import show
     from tallystick.disputes.parties.game_view import GameFollower
     from tallystick.disputes.parties.programs import only_dispute
 
@@ -168,29 +172,32 @@ def play(
         player = session.player(only_dispute(roles, number))
         view = drive(session, player, lambda view: view.state.disputes[number].phase == "settled", poll)
     ending = _ending(view, number, side)
-    print(f"dispute {number}: {ending}")
+    show({"dispute": number, "ending": ending}, f"dispute {number}: {ending}", json)
     return EXITS[ending]
 
 
-def settle(number: int = NUMBER, coordinator: str = COORDINATOR, key: Path = KEY) -> int:
+def settle(number: int = NUMBER, coordinator: str = COORDINATOR, key: Path = KEY, json: bool = JSON) -> int:
     """Make the moves that are due in a dispute and over its claim, and take out what this party is owed."""
-    from tallystick.cli.output import talk
+    from tallystick.cli.output import print_json, talk
     from tallystick.disputes.parties.connect import connected
     from tallystick.disputes.parties.due_moves import DueMoves
     from tallystick.disputes.parties.game_view import GameFollower
 
     with connected(coordinator, key) as connection:
-        watch, keeper, made = GameFollower(connection.coordinator), DueMoves(everybody=True), set[str]()
+        watch, keeper, made = GameFollower(connection.coordinator), DueMoves(everybody=True), dict[str, str]()
         view = watch.look()
         _require_dispute(view, number)
         while task := next((each for each in keeper.about(view, number) if each.key not in made), None):
             move = task.answer()
             assert move is not None  # a due move is known at once
             connection.coordinator.submit(move)
-            made.add(task.key)
-            print(move.kind, flush=True)
+            made[task.key] = move.kind
+            if not json:
+                print(move.kind, flush=True)
             view = watch.look()
-    if not made:
+    if json:
+        print_json({"dispute": number, "moves": [*made.values()]})
+    elif not made:
         talk().print("nothing is due")
     return 0
 

@@ -21,6 +21,7 @@ from tallystick.cli import (
     dispute,
     economics,
     ethereum,
+    example,
     generate,
     graph,
     inference,
@@ -49,7 +50,7 @@ app = typer.Typer(
 )
 
 for group in (
-    *(train, audit, data, inspect, opening, judge, inference),
+    *(train, audit, data, inspect, opening, judge, inference, example),
     *(graph, attack, calibrate, calibrate_training, demo, generate, serve_model, verify_graph, verify_response),
     *(coordinator, parties, dispute, referee, economics, ethereum, completion),
 ):
@@ -132,7 +133,9 @@ def _told(error: BaseException, arguments: list[str]) -> int:
         close_stdout()
         return READER_LEFT_EXIT
     if isinstance(error, ModuleNotFoundError):
-        return _say(f"{error.name} is not installed: pip install 'tallystick[torch]'", INPUT_EXIT)
+        from tallystick.extras import not_installed
+
+        return _say(str(not_installed(error.name or str(error))), INPUT_EXIT)
     if isinstance(error, OSError):
         if error.filename == OUTPUT:
             close_stdout()

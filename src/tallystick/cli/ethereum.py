@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from tallystick.errors import MalformedError, UnavailableError, UsageError
+from tallystick.cli.options import ALWAYS_JSON, JSON
+from tallystick.errors import MalformedError, UsageError
 
 if TYPE_CHECKING:
     from tallystick.commitments.encoding import Json
@@ -31,14 +32,15 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="contract")
 
 
-def new_key(file: Path = typer.Argument(help="The file to write; it must not exist.")) -> int:
+def new_key(file: Path = typer.Argument(help="The file to write; it must not exist."), json: bool = JSON) -> int:
     """Make the key of an Ethereum account. Prints the account's address."""
-    _need_extra()
+    _need_web3()
+    from tallystick.cli.output import show
     from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
 
     key = EthereumKey.generate()
     key.write(file)
-    print(key.address)
+    show({"address": key.address, "file": str(file)}, key.address, json)
     return 0
 
 
@@ -50,9 +52,11 @@ def deploy(
     treasury: str | None = typer.Option(None, help="The address that fines go to; the key's own by default."),
     board: str | None = typer.Option(None, help="The address of a board that has to attest the data of moves."),
     depth: int | None = DEPTH,
+    json: bool = JSON,
 ) -> int:
     """Deploy a contract; nobody can change its rules. Prints its address, for --coordinator."""
-    _need_extra()
+    _need_web3()
+    from tallystick.cli.output import show
     from tallystick.disputes.coordinators.ethereum.client import Settings
     from tallystick.disputes.coordinators.ethereum.deploy import deploy
 
@@ -61,13 +65,14 @@ def deploy(
     witness = _address("--board", board)
     agreed = _rules(rules, {name: value for name, value in told.items() if value is not None}, owner.address)
     _require_money(rpc, owner.address)
-    print(deploy(rpc, agreed, owner, witness, settings=Settings(depth=depth)))
+    place = str(deploy(rpc, agreed, owner, witness, settings=Settings(depth=depth)))
+    show({"coordinator": place}, place, json)
     return 0
 
 
-def show(place: str = PLACE, depth: int | None = DEPTH) -> int:
+def show(place: str = PLACE, depth: int | None = DEPTH, json: bool = ALWAYS_JSON) -> int:
     """Check a contract's code and its whole log, and print its rules and the state of claims and disputes."""
-    _need_extra()
+    _need_web3()
     from tallystick.cli.output import print_json
     from tallystick.disputes.coordinators.ethereum.client import Settings, connect
 
@@ -97,7 +102,7 @@ def attest(
     port: int = typer.Option(0, min=0, max=65535, help="The port; 0 takes a free one."),
 ) -> int:
     """Attest over HTTP, for a board, that it has the data of moves. Prints the address; Ctrl-C ends it."""
-    _need_extra()
+    _need_web3()
     from contextlib import closing, suppress
 
     from tallystick.attestation.signing import SigningKey
@@ -125,16 +130,18 @@ def relay(
     place: str = PLACE,
     key: Path = KEY,
     depth: int | None = DEPTH,
+    json: bool = JSON,
 ) -> int:
     """Send a move that another party signed, and pay for it."""
-    _need_extra()
+    _need_web3()
+    from tallystick.cli.output import show
     from tallystick.disputes.coordinators.ethereum.client import Settings, connect
     from tallystick.disputes.coordinators.ethereum.relay import Relayed
     from tallystick.documents.files import read_document
 
     relayed = Relayed.from_bytes(read_document(file), file.name)
     connect(place, _key(key), settings=Settings(depth=depth)).send_relayed(relayed)
-    print(f"sent for {relayed.signer}")
+    show({"sent_for": relayed.signer}, f"sent for {relayed.signer}", json)
     return 0
 
 
@@ -181,8 +188,7 @@ def _lines(path: Path | None) -> list[Json] | None:
     return None if path is None else [line.lower() for line in read_entries(path)]
 
 
-def _need_extra() -> None:
-    try:
-        import web3  # noqa: F401
-    except ModuleNotFoundError:
-        raise UnavailableError("web3 is not installed: pip install 'tallystick[ethereum]'") from None
+def _need_web3() -> None:
+    from tallystick.extras import require
+
+    require("web3")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import typer
 
+from tallystick.cli.options import ALWAYS_JSON, JSON
 from tallystick.cli.recording import (
     COMMIT_HELP,
     GRAPH_HELP,
@@ -36,32 +37,36 @@ def register(app: typer.Typer) -> None:
     app.command(name="export-model")(export_model)
 
 
-def new_key(file: Path = typer.Argument(help="The file to write; it must not exist.")) -> None:
+def new_key(file: Path = typer.Argument(help="The file to write; it must not exist."), json: bool = JSON) -> None:
     """Make a signing key and print its public half.
 
     Only the owner of the file can read it.
     """
     from tallystick.attestation.signing import SigningKey
+    from tallystick.cli.output import show
 
     key = SigningKey.generate()
     key.write(file)
-    print(key.public)
+    show({"file": str(file), "public": key.public}, key.public, json)
 
 
 def export_model(
     run: Path = typer.Argument(help="A finished run that trained a language model."),
     out: Path = typer.Argument(help="The directory to write."),
+    json: bool = JSON,
 ) -> None:
     """Write the model that a run trained.
 
     The directory can be served, and transformers loads it.
     """
-    from tallystick.cli.output import existing, talk
+    from tallystick.cli.output import existing, print_json, talk
     from tallystick.recorders.export import export_model as write_model
     from tallystick.store.run import RunDirectory
 
     write_model(RunDirectory(existing(run, "run directory")), out)
     talk().print(f"{out}: the model of {run}", soft_wrap=True)
+    if json:
+        print_json({"model": str(out), "run": str(run)})
 
 
 def generate(
@@ -131,6 +136,7 @@ def open_states(
     request: str = typer.Argument(help="The id of the request."),
     nonce: str = typer.Option(..., "--nonce", help="The verifier's nonce, in hexadecimal."),
     count: int = typer.Option(4, min=1, max=1024, help="How many blocks of states to open."),
+    json: bool = ALWAYS_JSON,
 ) -> None:
     """Open the hidden states that a nonce selects.
 

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from tallystick.cli.options import JSON
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
-    from tallystick.commitments.encoding import Json
     from tallystick.graphs.graph import Graph
-    from tallystick.graphs.inspection import Inspection
+    from tallystick.graphs.modules import NamedNodes
 
 NUMBERS_MAX = 1_000_000
 FILE = typer.Argument(help="A graph, NAME.json; its constants stand beside it in NAME.safetensors.")
-JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
 def register(app: typer.Typer) -> None:
@@ -35,20 +34,21 @@ def show(
     json: bool = JSON,
 ) -> None:
     """List the inputs, nodes and outputs of a graph, or show one node."""
+    from tallystick.cli.graph_lines import graph_json, graph_lines, node_facts, plain
     from tallystick.cli.output import print_json
     from tallystick.graphs.inspection import Inspection
     from tallystick.graphs.root import graph_root, prove_node
 
-    graph = _read(file)
+    graph, named = _read_named(file)
     if proof:
         if node is None:
             raise UsageError("--proof is about one node: add --node N")
         print_json({"graph": str(graph_root(graph)), "node": prove_node(graph, node).to_json()})
     elif node is not None:
-        found = _node_json(Inspection(graph), node)
-        print_json(found) if json else _print_lines(f"{name}: {_plain(value)}" for name, value in found.items())
+        found = node_facts(Inspection(graph), node, named)
+        print_json(found) if json else _print_lines(f"{name}: {plain(value)}" for name, value in found.items())
     else:
-        print_json(_whole_json(graph)) if json else _print_lines(_listing(graph))
+        print_json(graph_json(graph, named)) if json else _print_lines(graph_lines(graph, named))
 
 
 def stats(file: Path = FILE, json: bool = JSON) -> None:
@@ -86,17 +86,17 @@ def slice_(
     wanted: str | None = typer.Option(None, help="The values to compute."),
     element: str | None = typer.Option(None, help="One example of a batch: the batched inputs, such as inputs.x."),
     rows: int = typer.Option(1, min=1, help="With --element: how many examples the slice is for."),
+    json: bool = JSON,
 ) -> None:
     """Cut a part out of a graph; the part is a graph itself, and can be executed alone."""
-    from tallystick.cli.output import talk
     from tallystick.graphs.files import load_program, save_program
 
     if sum(option is not None for option in (nodes, between, wanted, element)) != 1:
         raise UsageError("one of --nodes, --between, --wanted and --element says what the slice is")
     graph, constants = load_program(file)
     part = _part(graph, nodes, between, (given, wanted), element, rows)
-    target = save_program(out, part, constants)
-    talk().print(f"{target}: {len(part.nodes)} nodes, {len(part.inputs)} inputs, {len(part.outputs)} outputs")
+    modules = {} if element is not None else _modules(file, graph).paths
+    _tell_saved(save_program(out, part, constants, modules), part, json)
 
 
 def diff(
@@ -105,50 +105,48 @@ def diff(
     json: bool = JSON,
 ) -> None:
     """Name the nodes that were added, removed or changed between two graphs, whatever their numbers."""
+    from tallystick.cli.graph_lines import diff_json, diff_lines
     from tallystick.cli.output import print_json
     from tallystick.graphs.difference import diff as compare
 
-    before, after = _read(first), _read(second)
-    found = compare(before, after)
+    before, after = _read_named(first), _read_named(second)
+    found = compare(before[0], after[0])
     if json:
-        print_json(found.to_json())
-        return
-    mine, theirs = ({node.number: node.operator for node in graph.nodes} for graph in (before, after))
-    _print_lines(f"! {line}" for line in found.header)
-    _print_lines(f"- n{number} {mine[number]}" for number in found.removed)
-    _print_lines(f"+ n{number} {theirs[number]}" for number in found.added)
-    _print_lines(
-        f"~ n{each.number} -> n{each.other} {mine[each.number]}: {', '.join(each.fields)}" for each in found.changed
-    )
-    print(f"{found.same} nodes are the same")
+        print_json(diff_json(found, before[1], after[1]))
+    else:
+        _print_lines(diff_lines(found, before, after))
 
 
 def draw(
     file: Path = FILE,
     out: Path | None = typer.Option(None, help="NAME.svg or NAME.dot; without it, Graphviz text is printed."),
+    json: bool = JSON,
 ) -> None:
     """Draw a graph as SVG, or as text for Graphviz."""
-    from tallystick.cli.output import talk
+    from tallystick.cli.output import print_json, talk
     from tallystick.documents.files import write_atomically
     from tallystick.graphs.drawing import draw_dot, draw_svg
 
     graph = _read(file)
     if out is None:
-        print(draw_dot(graph), end="")
+        text = draw_dot(graph)
+        print_json({"dot": text}) if json else print(text, end="")
         return
     if out.suffix not in {".svg", ".dot"}:
         raise UsageError(f"{out.name}: a picture is an .svg or a .dot file")
     write_atomically(out, (draw_svg if out.suffix == ".svg" else draw_dot)(graph).encode())
     talk().print(f"{out}: {len(graph.nodes)} nodes")
+    if json:
+        print_json({"file": str(out), "nodes": len(graph.nodes)})
 
 
 def bind(
     template: Path = typer.Argument(help="A template: a graph with named dimensions."),
     out: Path = typer.Option(..., help="Where the ordinary graph goes."),
     size: list[str] = typer.Option([], help="A dimension and its size, such as batch=4; once for each."),
+    json: bool = JSON,
 ) -> None:
     """Give the named dimensions of a template their sizes; the constants of the template are copied."""
-    from tallystick.cli.output import talk
     from tallystick.graphs.files import constants_path, read_graph_file, save_program
     from tallystick.graphs.template import Template
     from tallystick.tensors.safetensors import read_state
@@ -156,14 +154,39 @@ def bind(
     found = Template.from_bytes(read_graph_file(template))
     graph = found.bind(**dict(map(_size, size)))
     constants = read_state(constants_path(template)) if graph.constants else {}
-    target = save_program(out, graph, constants)
-    talk().print(f"{target}: {len(graph.nodes)} nodes, {len(graph.inputs)} inputs, {len(graph.outputs)} outputs")
+    _tell_saved(save_program(out, graph, constants), graph, json)
+
+
+def _tell_saved(target: Path, graph: Graph, as_json: bool) -> None:
+    from tallystick.cli.output import print_json, talk
+    from tallystick.graphs.root import graph_root
+
+    counts = {"inputs": len(graph.inputs), "nodes": len(graph.nodes), "outputs": len(graph.outputs)}
+    talk().print(f"{target}: {', '.join(f'{counts[name]} {name}' for name in ('nodes', 'inputs', 'outputs'))}")
+    if as_json:
+        print_json({**counts, "file": str(target), "root": str(graph_root(graph))})
 
 
 def _read(file: Path) -> Graph:
     from tallystick.graphs.files import load_graph
 
     return load_graph(file)
+
+
+def _read_named(file: Path) -> tuple[Graph, NamedNodes]:
+    graph = _read(file)
+    return graph, _modules(file, graph)
+
+
+def _modules(file: Path, graph: Graph) -> NamedNodes:
+    """The modules that the nodes came from; a file of them that does not fit is ignored, and a line says so."""
+    from tallystick.cli.output import talk
+    from tallystick.graphs.modules import load_modules
+
+    named = load_modules(file, graph)
+    if named.problem:
+        talk().print(named.problem, soft_wrap=True, markup=False)
+    return named
 
 
 def _part(
@@ -210,51 +233,6 @@ def _size(text: str) -> tuple[str, int]:
     if not size.isdecimal() or len(size) > 16:
         raise UsageError(f"--size {text}: a name and a size are needed, such as batch=4")
     return name, int(size)
-
-
-def _listing(graph: Graph) -> Iterator[str]:
-    yield from (f"{each.role:<9} {each.name}: {each.spec}" for each in graph.inputs)
-    yield from (f"constant  {each.name}: {each.spec}" for each in graph.constants)
-    for node in graph.nodes:
-        results = ", ".join("none" if spec is None else str(spec) for spec in node.results)
-        yield f"n{node.number:<8} {node.operator}({', '.join(node.refs)}): {results}"
-    yield from (f"output    {each.name}: {each.value}" for each in graph.outputs)
-
-
-def _whole_json(graph: Graph) -> Json:
-    from tallystick.commitments.encoding import parse
-    from tallystick.graphs.encoding import graph_bytes
-    from tallystick.graphs.root import graph_root
-
-    return {"graph": parse(graph_bytes(graph), "graph"), "root": str(graph_root(graph))}
-
-
-def _node_json(found: Inspection, number: int) -> dict[str, Json]:
-    from tallystick.graphs.encoding import node_json
-    from tallystick.graphs.slicing import ancestors, descendants
-
-    if number not in found.nodes:
-        raise UsageError(f"the graph has no node {number}")
-    cost = found.costs[number]
-    return {
-        **node_json(found.nodes[number]),
-        "bytes_moved": cost.bytes_moved,
-        "depends_on": len(ancestors(found.graph, [number])) - 1,
-        "depth": found.depths[number],
-        "flops": cost.flops,
-        "meaning": found.find(found.nodes[number].operator).meaning,
-        "read_by": list(found.read_by(number)),
-        "reads": list(found.reads(number)),
-        "serves": len(descendants(found.graph, [number])) - 1,
-    }
-
-
-def _plain(value: Json) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name}={_plain(each)}" for name, each in value.items()) or "none"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_plain, value))}]"
-    return "none" if value is None else str(value)
 
 
 def _print_lines(lines: Iterator[str]) -> None:

@@ -29,6 +29,7 @@ def record_inference(
     from tallystick.cli.output import print_json, talk
     from tallystick.frameworks.torch.engine import TorchEngine
     from tallystick.graphs.files import load_program
+    from tallystick.graphs.modules import load_modules
     from tallystick.recorders.inference import record_graph_inference
     from tallystick.tensors.safetensors import read_state
 
@@ -37,7 +38,10 @@ def record_inference(
     program, constants = load_program(graph)
     prefix = "inputs."
     calls = [{name.removeprefix(prefix): t for name, t in read_state(path).items()} for path in inputs]
-    claim = record_graph_inference(program, constants, read_state(weights), calls, TorchEngine(device), out, device)
+    modules = load_modules(graph, program).paths
+    claim = record_graph_inference(
+        program, constants, read_state(weights), calls, TorchEngine(device), out, device, modules
+    )
     talk().print(f"{out}: {claim.transcript.size} calls", soft_wrap=True)
     if json:
         print_json(claim.to_json())

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
+
+from tallystick.cli.options import JSON
+
+if TYPE_CHECKING:
+    from tallystick.commitments.encoding import Json
 
 
 def register(app: typer.Typer) -> None:
@@ -18,7 +24,7 @@ def digest(
     file: Path = typer.Argument(help="A safetensors file."),
     threads: int = typer.Option(0, min=0, help="Hashing threads; 0 takes one per core."),
     canonical: bool = typer.Option(False, "--canonical", help="Refuse any file but the canonical one."),
-    json: bool = typer.Option(False, "--json", help="Print the digest of every tensor as JSON."),
+    json: bool = typer.Option(False, "--json", help="Print the digest of every tensor too, as one JSON object."),
 ) -> None:
     """Print the state digest of a safetensors file.
 
@@ -42,6 +48,7 @@ def digest(
 def fsck(
     run: Path = typer.Argument(help="A run directory."),
     repair: bool = typer.Option(False, "--repair", help="Write tiles and offsets anew from the records."),
+    json: bool = JSON,
 ) -> None:
     """Recheck every digest of a run; replay nothing.
 
@@ -50,7 +57,7 @@ def fsck(
     from tallystick.api.verdict_text import describe
     from tallystick.audits.checked_run import gather_evidence
     from tallystick.audits.policy import Policy
-    from tallystick.cli.output import talk
+    from tallystick.cli.output import print_json, talk
     from tallystick.errors import ProofError
     from tallystick.store.log import read_lines
     from tallystick.store.log_writer import LogWriter
@@ -64,6 +71,9 @@ def fsck(
             LogWriter(path).close()
     evidence = gather_evidence(directory, Policy())
     bad = [finding for finding in evidence.findings.seen if not finding.agrees]
+    if json:
+        differing: list[Json] = [describe(finding) for finding in bad]
+        print_json({"checks": len(evidence.findings.seen), "differing": differing, "steps": evidence.steps})
     if bad:
         raise ProofError(f"{run}: " + "; ".join(describe(finding) for finding in bad))
     talk().print(f"{run}: {len(evidence.findings.seen)} checks agree; {evidence.steps} steps, nothing replayed")

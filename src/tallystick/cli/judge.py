@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import typer
 
-from tallystick.cli.verdicts import VERBOSE, show_verdict
+from tallystick.cli.verdicts import VERBOSE, print_verdict
 from tallystick.errors import UsageError
+
+if TYPE_CHECKING:
+    from tallystick.commitments.encoding import Json
+    from tallystick.judging.verdict import Verdict
 
 PRECISION_HELP: Final = (
     "What the prover computed in: stepwise (16-bit floats, rounded as on CPUs), plain (one rounding, as on "
@@ -55,7 +59,22 @@ def judge(
         claim=claim,
         run=run,
     )
-    return show_verdict(verdict, str(opening), json, verbose)
+    return _show(verdict, opening, json, verbose)
+
+
+def _show(verdict: Verdict, opening: Path, as_json: bool, verbose: bool) -> int:
+    """Print the verdict, and the operator and module of each node that is objected to."""
+    from tallystick.api.operators import operators_objected_to
+    from tallystick.api.verdict_text import VerdictText
+    from tallystick.cli.output import print_json
+
+    objected = operators_objected_to(verdict, opening)
+    if as_json:
+        named: list[Json] = [each.to_json() for each in objected]
+        print_json({**verdict.to_json(), "operators": named})
+    else:
+        print_verdict(VerdictText(verdict, str(opening), tuple(map(str, objected))), verbose)
+    return verdict.exit_code
 
 
 def _list() -> int:

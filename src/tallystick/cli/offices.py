@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from tallystick.cli.options import JSON
 from tallystick.cli.party_session import COORDINATOR, KEY
 from tallystick.errors import UsageError
 
@@ -22,48 +23,57 @@ if TYPE_CHECKING:
 ANSWER = typer.Option(..., "--answer", help="Who is at fault, as the planter knows: prover, challenger or nobody.")
 
 
-def pause(coordinator: str = COORDINATOR, key: Path = KEY) -> int:
+def pause(coordinator: str = COORDINATOR, key: Path = KEY, json: bool = JSON) -> int:
     """Stop all clocks and moves, as the guardian; withdrawals go on. A pause ends by itself."""
+    from tallystick.cli.output import show
     from tallystick.disputes.game.moves import Pause
     from tallystick.disputes.parties.progress import span
 
     view = _moved(coordinator, key, lambda party: Pause(actor=party))
     left = pause_left(view)
-    print("on its way" if left is None else f"paused; over by itself in {span(left)}")
+    text = "on its way" if left is None else f"paused; over by itself in {span(left)}"
+    show({"paused": left}, text, json)
     return 0
 
 
-def resume(coordinator: str = COORDINATOR, key: Path = KEY) -> int:
+def resume(coordinator: str = COORDINATOR, key: Path = KEY, json: bool = JSON) -> int:
     """End a pause before its time, as the guardian."""
+    from tallystick.cli.output import show
     from tallystick.disputes.game.moves import Resume
 
     view = _moved(coordinator, key, lambda party: Resume(actor=party))
-    print("resumed" if pause_left(view) is None else "on its way")
+    left = pause_left(view)
+    show({"paused": left}, "resumed" if left is None else "on its way", json)
     return 0
 
 
-def retire(coordinator: str = COORDINATOR, key: Path = KEY) -> int:
+def retire(coordinator: str = COORDINATOR, key: Path = KEY, json: bool = JSON) -> int:
     """Be drawn no more, as a member; the stake rests, and then goes out by `tally dispute withdraw`."""
+    from tallystick.cli.output import show
     from tallystick.disputes.game.moves import Retire
 
     view = _moved(coordinator, key, lambda party: Retire(actor=party))
     member = view.state.members.get(view.party)
-    print("retired" if member is None or not member.stake else "on its way")
+    is_retired = member is None or not member.stake
+    show({"retired": is_retired}, "retired" if is_retired else "on its way", json)
     return 0
 
 
-def withdraw(coordinator: str = COORDINATOR, key: Path = KEY) -> int:
+def withdraw(coordinator: str = COORDINATOR, key: Path = KEY, json: bool = JSON) -> int:
     """Take out what this party is owed and has rested long enough. Prints what it is owed still."""
+    from tallystick.cli.output import show
     from tallystick.disputes.game.moves import Withdraw
 
     view = _moved(coordinator, key, lambda party: Withdraw(actor=party))
-    print(f"still owed {sum(each.amount for each in view.state.owed.get(view.party, ())):,}")
+    owed = sum(each.amount for each in view.state.owed.get(view.party, ()))
+    show({"owed": owed}, f"still owed {owed:,}", json)
     return 0
 
 
 def seal(
     prover: str = typer.Argument(help="Who is to post the claim: a key of 64 hexadecimal digits, or an address."),
     answer: str = ANSWER,
+    json: bool = JSON,
 ) -> int:
     """Seal the answer to a claim that is to be planted. Prints the seal, and the salt that nobody else may see.
 
@@ -72,12 +82,14 @@ def seal(
     import re
     import secrets
 
+    from tallystick.cli.output import show
     from tallystick.disputes.game import committee
 
     if not re.fullmatch("0x[0-9a-f]{40}|[0-9a-f]{64}", prover):
         raise UsageError(f"{prover[:80]}: no key of 64 hexadecimal digits, and no address, in lower case")
     salt = secrets.token_hex(32)
-    print(f"seal {committee.seal(prover, _answer(answer), salt)}\nsalt {salt}")
+    sealed = committee.seal(prover, _answer(answer), salt)
+    show({"salt": salt, "seal": sealed}, f"seal {sealed}\nsalt {salt}", json)
     return 0
 
 
@@ -87,10 +99,12 @@ def unseal(
     salt: str = typer.Option(..., "--salt", help="The salt that `tally dispute seal` printed."),
     coordinator: str = COORDINATOR,
     key: Path = KEY,
+    json: bool = JSON,
 ) -> int:
     """Show, as the planter, what a planted claim's answer was: whoever voted otherwise loses its stake."""
     import re
 
+    from tallystick.cli.output import show
     from tallystick.disputes.game.moves import Unseal
 
     if not re.fullmatch("[0-9a-f]{64}", salt):
@@ -99,13 +113,12 @@ def unseal(
     view = _moved(coordinator, key, lambda party: Unseal(actor=party, dispute=number, answer=known, salt=salt))
     dispute = view.state.disputes[number]
     if not dispute.is_unsealed:
-        print("on its way")
+        show({"dispute": number, "wrong": None}, "on its way", json)
         return 0
     votes = [vote for each in dispute.rounds for vote in zip(each.drawn, each.votes, strict=True)]
     wrong = sorted({name for name, vote in votes if vote not in (None, known)})
-    print(f"dispute {number} was planted: {len(wrong)} members voted otherwise")
-    for name in wrong:
-        print(f"member {name}")
+    told = f"dispute {number} was planted: {len(wrong)} members voted otherwise"
+    show({"dispute": number, "wrong": [*wrong]}, "\n".join([told, *(f"member {name}" for name in wrong)]), json)
     return 0
 
 

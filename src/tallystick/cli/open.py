@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from tallystick.cli.options import ALWAYS_JSON
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def open_run(
     node: int | None = typer.Option(None, min=0, help="Open this operator alone, with its inclusion proofs."),
     tensors: bool = typer.Option(True, "--tensors/--no-tensors", help="Keep the values, not only their digests."),
     device: str = typer.Option("cpu", help="Replay on cpu or cuda."),
+    json: bool = ALWAYS_JSON,
 ) -> None:
     """Open one record, or the operators of one step.
 

@@ -21,6 +21,11 @@ def print_json(value: Json) -> None:
     sys.stdout.flush()
 
 
+def show(found: Json, text: str, as_json: bool) -> None:
+    """Print a result on stdout: as JSON, or as text."""
+    print_json(found) if as_json else print(text)
+
+
 def talk() -> Console:
     """The console for people, on stderr; honours NO_COLOR."""
     from rich.console import Console

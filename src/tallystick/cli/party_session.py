@@ -36,7 +36,6 @@ UNTIL_SETTLED = typer.Option(
 )
 PROFILE = typer.Option(None, "--profile", help="Calibrated thresholds besides the proven bounds (`tally calibrate`).")
 BUDGET = typer.Option([], "--budget", help="What the errors of a whole opening add up to; once for each graph.")
-JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
 @dataclass(frozen=True)

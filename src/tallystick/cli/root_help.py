@@ -39,7 +39,7 @@ SECTIONS: Final = (
         "tally graph show GRAPH",
         ("graph", "calibrate", "merge-profiles", "calibrate-training"),
     ),
-    HelpSection("Tools", "tally demo", ("demo", "attack", "commit", "digest", "economics", "completion")),
+    HelpSection("Tools", "tally demo", ("demo", "example", "attack", "commit", "digest", "economics", "completion")),
 )
 SCREEN: Final = """\
 tally makes ML compute verifiable: record training or the answers of a model,

@@ -21,7 +21,7 @@ from tallystick.cli.recording import (
     read_key,
     record_settings,
 )
-from tallystick.errors import UnavailableError, UsageError
+from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
     from tallystick.attestation.signing import SigningKey
@@ -87,7 +87,9 @@ def serve_model(
 
     check_choices(dtype=(dtype, ("F32", "BF16", "F16")), attention=(attention, ("sdpa", "eager")))
     check_choices(device=(device, ("cpu", "cuda")), fingerprint=(fingerprint, ("projection", "toploc", "none")))
-    _need_extra()
+    from tallystick.extras import require
+
+    require("fastapi", "httpx", "uvicorn")
     loaded = None if model is None else _load(model, dtype, attention, device)
     provider = Provider(
         name or _name_of(model),
@@ -154,15 +156,6 @@ def _listen(host: str, port: int, app: Any, public: str, root: str) -> int:
             http_server(app).run(sockets=[listening])
     talk().print("stopped")
     return 0
-
-
-def _need_extra() -> None:
-    try:
-        import fastapi  # noqa: F401
-        import httpx  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise UnavailableError(f"{error.name} is not installed: pip install 'tallystick[serve]'") from None
 
 
 def _load(path: Path, dtype: Any, attention: Any, device: str) -> TorchLanguageModel:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tallystick.datasets.records import RecordTree, encode_example
 from tallystick.datasets.samples import ExampleDataset
-from tallystick.errors import MalformedError, ProofError, UnavailableError
+from tallystick.errors import MalformedError, ProofError
 from tallystick.tensors.safetensors import read_state
 from tallystick.transcripts.dataset import DatasetCommitment
 
@@ -50,8 +50,10 @@ def load_digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """
     try:
         from sklearn import datasets
-    except ImportError:
-        raise UnavailableError("the digits need scikit-learn: pip install tallystick[digits]") from None
+    except ModuleNotFoundError:
+        from tallystick.extras import not_installed
+
+        raise not_installed("sklearn") from None
     images, labels = datasets.load_digits(return_X_y=True)
     scaled = (images / PIXEL_MAX).astype(np.float32).reshape(-1, *IMAGE_SHAPE)
     return scaled, labels.astype(np.int64)

@@ -10,13 +10,15 @@ from numpy.typing import NDArray
 
 from tallystick.datasets.bpe import PIECES, split_pieces
 from tallystick.datasets.tokenizer import BYTE_TOKENS, Merge, Tokenizer
-from tallystick.errors import UnavailableError, UsageError
+from tallystick.errors import UsageError
 from tallystick.transcripts.dataset import VOCABULARY_MAX
 
 try:
     from tokenizers import Regex, Tokenizer as Pipeline, decoders, models, pre_tokenizers, trainers
-except ImportError:
-    raise UnavailableError("byte-pair encoding needs tokenizers: pip install tallystick[torch]") from None
+except ModuleNotFoundError:
+    from tallystick.extras import not_installed
+
+    raise not_installed("tokenizers") from None
 
 PAIR_TIMES_LEAST = 2
 

@@ -26,15 +26,24 @@ Pairs: TypeAlias = dict[int, int]
 
 @dataclass(frozen=True)
 class Change:
-    """A node of the first graph, its counterpart in the second, and the fields in which they differ."""
+    """A node of the first graph, its counterpart in the second, and the fields in which they differ, with both values.
+
+    Values are those of the node records: an attribute, a reference to what is read, or the specs of the results.
+    """
 
     number: int
     other: int
-    fields: tuple[str, ...]
+    values: Mapping[str, tuple[Json, Json]]
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of the fields that differ."""
+        return tuple(self.values)
 
     def to_json(self) -> Json:
         """As JSON values."""
-        return {"fields": list(self.fields), "node": self.number, "other": self.other}
+        values: dict[str, Json] = {name: list(both) for name, both in self.values.items()}
+        return {"fields": list(self.fields), "node": self.number, "other": self.other, "values": values}
 
 
 @dataclass(frozen=True)
@@ -180,21 +189,32 @@ def _changes(first: Graph, theirs: Mapping[int, Node], pairs: Pairs, values: Map
     for node in first.nodes:
         if node.number in pairs:
             other = theirs[pairs[node.number]]
-            fields = tuple(_differing(node, other, values))
+            fields = _differing(node, other, values)
             if fields:
-                yield Change(node.number, other.number, fields)
+                yield Change(node.number, other.number, _both(node, other, fields))
 
 
-def _differing(node: Node, other: Node, values: Mapping[Ref, Ref]) -> Iterator[str]:
-    mine, yours = node_json(node), node_json(other)
-    for kind in ("attributes", "operands"):
-        ours, others = dict(getattr(node, kind)), dict(getattr(other, kind))
-        for name in ours:
-            value = _translated(ours[name], values) if kind == "operands" else repr(ours[name])
-            if value != (others.get(name) if kind == "operands" else repr(others.get(name))):
-                yield name
-    if mine["results"] != yours["results"]:
-        yield "results"
+def _differing(node: Node, other: Node, values: Mapping[Ref, Ref]) -> list[tuple[str, str]]:
+    """The fields that differ, each with the kind of field it is."""
+    found = [
+        ("attributes", name)
+        for name, mine in node.attributes.items()
+        if repr(mine) != repr(other.attributes.get(name))  # tells 1 from True, and 0.0 from -0.0
+    ]
+    for name, operand in node.operands.items():
+        if _translated(operand, values) != other.operands.get(name):
+            found.append(("operands", name))
+    return [*found, ("results", "results")] if node.results != other.results else found
+
+
+def _both(node: Node, other: Node, fields: Iterable[tuple[str, str]]) -> dict[str, tuple[Json, Json]]:
+    mine, theirs = node_json(node), node_json(other)
+    return {name: (_field(mine, kind, name), _field(theirs, kind, name)) for kind, name in fields}
+
+
+def _field(record: Mapping[str, Json], kind: str, name: str) -> Json:
+    found = record[kind]
+    return found.get(name) if isinstance(found, dict) else found
 
 
 def _translated(operand: object, values: Mapping[Ref, Ref]) -> object:

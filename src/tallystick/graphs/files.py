@@ -1,9 +1,13 @@
-"""A program on disk: `<name>.json` is the graph; `<name>.safetensors` its constants, absent if there are none."""
+"""A program on disk: `<name>.json` is the graph; `<name>.safetensors` its constants, absent if there are none.
+
+`<name>.modules.json` names the modules that its nodes came from, for people (`graphs.modules`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tallystick.documents.files import file_size, read_document, write_atomically
 from tallystick.errors import MalformedError
@@ -14,13 +18,23 @@ from tallystick.graphs.limits import GraphLimits
 from tallystick.tensors.safetensors import StateFile, write_state
 from tallystick.tensors.tensor import Tensor
 
+if TYPE_CHECKING:
+    from tallystick.graphs.modules import ModulePaths
 
-def save_program(path: Path | str, graph: Graph, constants: Mapping[str, Tensor]) -> Path:
+
+def save_program(
+    path: Path | str, graph: Graph, constants: Mapping[str, Tensor], modules: ModulePaths | None = None
+) -> Path:
     """Write `graph` to `path` and its constants beside it; returns the path of the graph, which ends in `.json`.
 
-    `constants` may hold more than the graph needs. Raises `MalformedError` if one is missing or has another digest,
-    `UnavailableError` if a file cannot be written.
+    `constants` may hold more than the graph needs, and so may `modules`, the module paths of its nodes.
+
+    Raises:
+        MalformedError: a constant is missing or has another digest.
+        UnavailableError: a file cannot be written.
     """
+    from tallystick.graphs.modules import save_modules  # what verifiers load only reads programs
+
     check_constants(graph.constants, constants)
     target = _graph_path(path)
     if graph.constants:
@@ -28,6 +42,7 @@ def save_program(path: Path | str, graph: Graph, constants: Mapping[str, Tensor]
     else:
         constants_path(target).unlink(missing_ok=True)
     write_atomically(target, graph_bytes(graph))
+    save_modules(target, graph, modules or {})
     return target
 
 

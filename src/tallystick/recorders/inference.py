@@ -28,6 +28,7 @@ from tallystick.graphs.engine import Engine
 from tallystick.graphs.execution import execute
 from tallystick.graphs.files import save_program
 from tallystick.graphs.graph import Graph, Role
+from tallystick.graphs.modules import ModulePaths
 from tallystick.graphs.root import graph_root
 from tallystick.store.inference import InferenceDirectory
 from tallystick.store.log_writer import LogWriter
@@ -63,9 +64,11 @@ class CallRecorder:
         with suppress(OSError):
             self._log.close()
 
-    def finish(self, graph: Graph, constants: State, weights: State, environment: Environment) -> InferenceClaim:
+    def finish(
+        self, graph: Graph, constants: State, weights: State, environment: Environment, modules: ModulePaths
+    ) -> InferenceClaim:
         """Save graph and weights, flush every call to the disk, and write the claim."""
-        save_program(self.run.graph_path, graph, constants)
+        save_program(self.run.graph_path, graph, constants, modules)
         write_state(self.run.weights_path, weights)
         os.sync()
         write_atomically(self.run.environment_path, environment.to_bytes())
@@ -104,9 +107,11 @@ def record_graph_inference(
     engine: Engine,
     out: Path,
     device: str = "cpu",
+    modules: ModulePaths | None = None,
 ) -> InferenceClaim:
     """Run a graph on each of `calls` with the given engine, and record inputs and outputs.
 
+    `modules` are the module paths of the graph's nodes, to be kept beside it.
     Raises `MalformedError` if inputs or weights do not fit the graph, `UsageError` if `out` is not empty.
     """
     run = new_directory(out)
@@ -116,7 +121,8 @@ def record_graph_inference(
     for call, answer in zip(calls, answers, strict=True):
         recorder.call(call, answer)
     kept = {name: held[name] for name in _held_names(graph)}
-    return recorder.finish(graph, constants, kept, describe_environment("cuda" if device == "cuda" else "cpu"))
+    environment = describe_environment("cuda" if device == "cuda" else "cpu")
+    return recorder.finish(graph, constants, kept, environment, modules or {})
 
 
 def new_directory(out: str | Path) -> InferenceDirectory:
@@ -152,7 +158,7 @@ class _Watcher:
         is_on_cuda = any(value.is_cuda for value in self._model.parameters())
         environment = describe_environment("cuda" if is_on_cuda else "cpu")
         self._check_names(captured)
-        self.recorder.finish(captured.graph, captured.constants, captured.weights, environment)
+        self.recorder.finish(captured.graph, captured.constants, captured.weights, environment, captured.modules)
 
     def _called(self, _: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         inputs = {name: to_tensor(value) for name, value in _arguments(self._signature, args, kwargs).items()}

@@ -61,7 +61,7 @@ class StepGraph:
 
     def save(self, run: RunDirectory) -> None:
         """Write the graph and its constants into the run directory."""
-        save_program(run.graph_path, self.captured.graph, self.captured.constants)
+        save_program(run.graph_path, self.captured.graph, self.captured.constants, self.captured.modules)
 
     def empty_slots(self) -> dict[str, Tensor]:
         """Zeros for every slot of the optimizer: its state before the first step, even if not allocated yet."""

@@ -20,6 +20,7 @@ from tallystick.graphs.engine import Arguments, Engine
 from tallystick.graphs.execution import execute
 from tallystick.graphs.files import save_program
 from tallystick.graphs.graph import Graph, Node, Ref
+from tallystick.graphs.modules import ModulePaths
 from tallystick.graphs.root import graph_root, prove_node
 from tallystick.judging.operator_line import operator_line
 from tallystick.store.log import OpenedLine
@@ -38,7 +39,8 @@ VALUES: Final = "tensors"
 class OpeningSource:
     """What is opened: a record of a claimed transcript, its graph, and all inputs of the graph.
 
-    `rest` holds the tensors of the state that the graph neither reads nor writes.
+    `rest` holds the tensors of the state that the graph neither reads nor writes; `modules` are the module paths of
+    the graph's nodes, to be kept beside it.
     """
 
     claim: Digest
@@ -47,6 +49,7 @@ class OpeningSource:
     graph: Graph
     bindings: Mapping[Ref, Tensor]
     rest: State = field(default_factory=dict)
+    modules: ModulePaths = field(default_factory=dict)
 
 
 def open_operators(
@@ -74,7 +77,7 @@ def open_operators(
     opening = _opening(subject, sources, results, noting.digests, log, engine.name)
     write_atomically(out / "opening.json", opening.to_bytes())
     if node is None:
-        save_program(out / "graph.json", graph, subject.bindings)
+        save_program(out / "graph.json", graph, subject.bindings, subject.modules)
     else:
         write_atomically(out / "operator.json", _one(graph, noting.lines, position).to_bytes())
     return opening

@@ -154,7 +154,7 @@ def capture_step(run: RunDirectory, recipe: Recipe, commitment: DatasetCommitmen
     except UnavailableError as error:
         say(f"the run has no step graph, and is replayed from its recipe: {error}")
         return None
-    save_program(run.graph_path, captured.graph, captured.constants)
+    save_program(run.graph_path, captured.graph, captured.constants, captured.modules)
     return graph_root(captured.graph)
 
 

@@ -12,6 +12,7 @@ from typing import Final, Literal
 from tallystick.calibration.operators.definitions import BY_LIBRARY, IN_ORDER, Definitions
 from tallystick.calibration.training.stacks import PORTABLE, Stack, enter
 from tallystick.errors import UnavailableError
+from tallystick.extras import require
 from tallystick.graphs.engine import Engine
 from tallystick.graphs.graph import Graph
 
@@ -82,8 +83,7 @@ def _iree(graph: Graph | None) -> Engine:
 
 def base_engine() -> Engine:
     """PyTorch with its default settings; raises `UnavailableError` if it is not installed."""
-    if not _has("torch"):
-        raise UnavailableError("calibration starts from PyTorch: pip install 'tallystick[torch]'")
+    require("torch")
     return engine_of(BASE)
 
 

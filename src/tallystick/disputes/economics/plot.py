@@ -13,7 +13,7 @@ from tallystick.disputes.economics.committee import wrong
 from tallystick.disputes.economics.conditions import unmet
 from tallystick.disputes.economics.region import Range, bond_range, least_honesty, with_committee
 from tallystick.disputes.economics.workload import Economy
-from tallystick.errors import UnavailableError
+from tallystick.extras import require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,10 +34,9 @@ def draw_region(economy: Economy, path: Path) -> None:
 
     `economy` is marked in both. Raises `UnavailableError` if matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError:
-        raise UnavailableError("matplotlib is not installed: pip install 'tallystick[torch]'") from None
+    require("matplotlib")
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(11.5, 5.0), layout="constrained", facecolor="white")
     left, right = figure.subplots(1, 2)
     _draw_bonds(left, economy)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from tallystick.audits.checked_run import CheckedRun
 from tallystick.audits.inference import Calls
 from tallystick.errors import UsageError
+from tallystick.graphs.modules import load_modules
 from tallystick.store.log import open_line
 from tallystick.workloads.names import BATCH
 
@@ -50,8 +51,9 @@ def source_of_step(evidence: CheckedRun, step: int, make: MakeReplayer = graph_r
     replay_to(evidence, replayer, step - 1)
     assert evidence.program is not None  # checked by `make`
     record = open_line(evidence.run.transcript_path, place, log.size)
-    bindings = replayer.bindings(step)
-    return OpeningSource(evidence.claim.identity, log, record, evidence.program.graph, bindings, replayer.carried)
+    graph, bindings = evidence.program.graph, replayer.bindings(step)
+    modules = load_modules(evidence.run.graph_path, graph).paths
+    return OpeningSource(evidence.claim.identity, log, record, graph, bindings, replayer.carried, modules)
 
 
 def replay_to(evidence: CheckedRun, replayer: GraphReplayer, step: int) -> int:
@@ -73,4 +75,5 @@ def source_of_call(calls: Calls, number: int) -> OpeningSource:
     bindings = {**calls.constants, **calls.weights(), **inputs}
     log = calls.claim.transcript
     record = open_line(calls.run.transcript_path, number - 1, log.size)
-    return OpeningSource(calls.claim.identity, log, record, calls.graph, bindings)
+    modules = load_modules(calls.run.graph_path, calls.graph).paths
+    return OpeningSource(calls.claim.identity, log, record, calls.graph, bindings, modules=modules)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -14,17 +14,23 @@ from tallystick.frameworks.torch.capture.step_names import named_scalars
 from tallystick.frameworks.torch.state import live_tensors
 from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.graphs.graph import Graph
+from tallystick.graphs.modules import ModulePaths
 from tallystick.tensors.tensor import Tensor
 from tallystick.workloads.optimizer import UpdateRule
 
 
 @dataclass(frozen=True)
 class CapturedStep:
-    """The graph of a step, the bytes of its constants, and the rule of each parameter group."""
+    """The graph of a step, the bytes of its constants, the rule of each parameter group, and the modules of nodes.
+
+    `modules` says where a node came from, by its number: a module (`model.layers.0.mlp`), its gradient (`backward of
+    …`), `loss`, `gradient norm`, or the `update of` a parameter. It is no part of the graph.
+    """
 
     graph: Graph
     constants: Mapping[str, Tensor]
     rules: tuple[UpdateRule, ...]
+    modules: ModulePaths = field(default_factory=dict)
 
     @property
     def state(self) -> tuple[str, ...]:

@@ -36,11 +36,6 @@ def exported_program(
         return torch.export.export(model, args, dict(kwargs), dynamic_shapes=dynamic_shapes, strict=False)
 
 
-def exported_module(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> nn.Module:
-    """The exported program as a module that shares the tensors of `model`."""
-    return exported_program(model, args, kwargs).module()
-
-
 @contextmanager
 def tracing_errors() -> Iterator[None]:
     """Turn errors of tracing into an `UnavailableError` of one line, and hide its warnings."""

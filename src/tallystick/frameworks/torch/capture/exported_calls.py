@@ -14,13 +14,14 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from tallystick.frameworks.torch.capture.export import exported_module
+from tallystick.frameworks.torch.capture.export import exported_program
+from tallystick.frameworks.torch.capture.module_trail import LOSS, ModuleTrail, exported_module, mark
 from tallystick.frameworks.torch.capture.step import Batch, TrainingStep
 
 
-def exported_calls(step: TrainingStep, examples: Batch) -> Sequence[nn.Module]:
-    """The model, exported once for each call that the objective makes."""
-    exporting = _Exporting(step.model)
+def exported_calls(step: TrainingStep, examples: Batch, trail: ModuleTrail) -> Sequence[nn.Module]:
+    """The model, exported once for each call that the objective makes; running one tells `trail` its modules."""
+    exporting = _Exporting(step.model, trail)
     with torch.random.fork_rng(devices=[]), torch.no_grad(), step.precision():
         step.objective(exporting, {name: value.clone() for name, value in examples.items()})
     return exporting.calls
@@ -39,12 +40,15 @@ class _Called:
 class _Exporting(_Called):
     """Exports the model for the arguments of each call, and runs it on copies of its buffers."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, trail: ModuleTrail) -> None:
         super().__init__(model)
+        self._trail = trail
         self.calls: list[nn.Module] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self.calls.append(exported_module(self._model, args, kwargs))
+        call = exported_program(self._model, args, kwargs).module()
+        mark(call, exported_module, self._trail.enter)
+        self.calls.append(call)
         held = {name: value.clone() for name, value in self._model.named_buffers()}
         return functional_call(self._model, held, args, kwargs)
 
@@ -52,15 +56,19 @@ class _Exporting(_Called):
 class Replaying(_Called):
     """Runs the exported programs on `tensors`, given by their names in the model."""
 
-    def __init__(self, model: nn.Module, calls: Iterator[nn.Module], tensors: Mapping[str, torch.Tensor]) -> None:
+    def __init__(
+        self, model: nn.Module, calls: Iterator[nn.Module], tensors: Mapping[str, torch.Tensor], trail: ModuleTrail
+    ) -> None:
         super().__init__(model)
-        self._calls, self._tensors = calls, tensors
+        self._calls, self._tensors, self._trail = calls, tensors, trail
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the next exported program on these arguments."""
         module = next(self._calls)
         held = dict(_all_names(module, self._model, self._tensors))
-        return functional_call(module, held, args, kwargs, tie_weights=False)
+        result = functional_call(module, held, args, kwargs, tie_weights=False)
+        self._trail.enter(LOSS)
+        return result
 
 
 def _all_names(

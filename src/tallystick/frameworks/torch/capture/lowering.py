@@ -19,6 +19,7 @@ from tallystick.frameworks.torch.capture.calls import bound_arguments, only_move
 from tallystick.frameworks.torch.capture.results import checked_results
 from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.graphs.graph import Constant, Graph, GraphForm, Input, Node, Output, Ref, result_ref
+from tallystick.graphs.modules import ModulePaths
 from tallystick.operators.definition import Operator
 from tallystick.operators.registry import OPERATORS
 from tallystick.tensors.digest import tensor_digest
@@ -32,10 +33,11 @@ Value: TypeAlias = "Ref | tuple[Ref | None, ...] | None"
 
 @dataclass(frozen=True)
 class LoweredTrace:
-    """A graph, and the bytes of its constants by name."""
+    """A graph, the bytes of its constants by name, and the modules of its nodes by number."""
 
     graph: Graph
     constants: Mapping[str, Tensor]
+    modules: ModulePaths
 
 
 def lower(
@@ -45,6 +47,7 @@ def lower(
     outputs: Sequence[tuple[str, fx.Node]],
     *,
     attributes: Callable[[str], torch.Tensor],
+    place: Callable[[fx.Node], str],
     form: GraphForm = GraphForm.LOGICAL,
 ) -> LoweredTrace:
     """The graph of a traced program.
@@ -55,6 +58,7 @@ def lower(
         lifted: the constants by the names of their placeholders.
         outputs: the named results.
         attributes: returns a tensor of the traced module by its dotted name.
+        place: returns the module that a traced node came from, or nothing.
         form: what the graph is for.
 
     Raises:
@@ -62,9 +66,13 @@ def lower(
     """
     reading = TraceLowering({name: value.name for name, value in inputs.items()} | dict(lifted), attributes)
     reading.specs |= {value.name: value.spec for value in inputs.values()}
+    modules: dict[int, str] = {}
     for node in live_nodes(traced, [node for _, node in outputs]):
+        count = len(reading.nodes)
         reading.read(node)
-    return _finished(reading, inputs, outputs, form)
+        if len(reading.nodes) > count and place(node):
+            modules[count] = place(node)
+    return LoweredTrace(_finished(reading, inputs, outputs, form), reading.constants, modules)
 
 
 def live_nodes(traced: fx.Graph, wanted: Iterable[fx.Node]) -> list[fx.Node]:
@@ -103,12 +111,12 @@ class TraceLowering:
 
 def _finished(
     reading: TraceLowering, inputs: Mapping[str, Input], outputs: Sequence[tuple[str, fx.Node]], form: GraphForm
-) -> LoweredTrace:
+) -> Graph:
     constants = tuple(
         Constant(name, TensorSpec.of(tensor), tensor_digest(tensor))
         for name, tensor in sorted(reading.constants.items())
     )
-    graph = Graph(
+    return Graph(
         dialect="aten",
         form=form,
         inputs=tuple(sorted(inputs.values(), key=lambda value: value.name)),
@@ -116,7 +124,6 @@ def _finished(
         nodes=tuple(reading.nodes),
         outputs=tuple(Output(name, reading.ref(node)) for name, node in sorted(outputs, key=lambda pair: pair[0])),
     )
-    return LoweredTrace(graph, reading.constants)
 
 
 def _read_placeholder(reading: TraceLowering, node: fx.Node) -> Value:

@@ -7,7 +7,7 @@ that writes in place is made functional.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Final
 
 import torch
@@ -19,9 +19,11 @@ from tallystick.errors import UnavailableError
 from tallystick.frameworks.torch.capture.calls import bound_arguments
 from tallystick.frameworks.torch.capture.export import exported_program, tracing_errors
 from tallystick.frameworks.torch.capture.lowering import live_nodes, lower
+from tallystick.frameworks.torch.capture.module_trail import exported_module
 from tallystick.frameworks.torch.dtypes import spec_of
 from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.graphs.graph import Graph, GraphForm, Input, Role
+from tallystick.graphs.modules import ModulePaths
 from tallystick.tensors.tensor import Tensor
 
 PREFIXES: Final = {
@@ -37,11 +39,13 @@ class CapturedModel:
     """A graph, the bytes of its constants, and the weights and buffers that it reads, by their names in the graph.
 
     `weights` share memory with the model if they are contiguous on the CPU: copy them before training goes on.
+    `modules` names the module that each node came from, by the node's number; it is no part of the graph.
     """
 
     graph: Graph
     constants: Mapping[str, Tensor]
     weights: Mapping[str, Tensor]
+    modules: ModulePaths = field(default_factory=dict)
 
     @property
     def bindings(self) -> dict[str, Tensor]:
@@ -92,8 +96,8 @@ def captured_program(model: nn.Module, program: torch.export.ExportedProgram, fo
         inputs[spec.arg.name] = Input(name, role, spec_of(nodes[spec.arg.name].meta["val"]))
         if value is not None:
             weights[name] = to_tensor(value)
-    lowered = lower(program.graph, inputs, lifted, outputs, attributes=_no_attribute, form=form)
-    return CapturedModel(lowered.graph, lowered.constants, dict(sorted(weights.items())))
+    lowered = lower(program.graph, inputs, lifted, outputs, attributes=_no_attribute, place=exported_module, form=form)
+    return CapturedModel(lowered.graph, lowered.constants, dict(sorted(weights.items())), lowered.modules)
 
 
 def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:

@@ -10,6 +10,7 @@ from tallystick.frameworks.torch.capture.captured_step import CapturedStep
 from tallystick.frameworks.torch.capture.exported_calls import exported_calls
 from tallystick.frameworks.torch.capture.faithful import SEED_OF_CHECK, check_bits
 from tallystick.frameworks.torch.capture.lowering import lower
+from tallystick.frameworks.torch.capture.module_trail import ModuleTrail, noted_module
 from tallystick.frameworks.torch.capture.step import Batch, TrainingStep
 from tallystick.frameworks.torch.capture.step_inputs import StepInputs, step_inputs
 from tallystick.frameworks.torch.capture.step_names import batch_prefix, role_of
@@ -26,7 +27,9 @@ def captured_step(step: TrainingStep, batch: Batch) -> CapturedStep:
     Raises `UnavailableError` if the step cannot be captured, or if its graph does not give the eager step's bits.
     """
     inputs = step_inputs(step, batch)
-    program = StepFunction(step, exported_calls(step, batch), tuple(inputs.examples), inputs.unallocated)
+    trail = ModuleTrail()
+    calls = exported_calls(step, batch, trail)
+    program = StepFunction(step, calls, tuple(inputs.examples), inputs.unallocated, trail)
     found = traced(program, inputs.examples)
     declared = _declared(inputs, found)
     named = zip(found.placeholders, inputs.examples, strict=True)
@@ -36,9 +39,10 @@ def captured_step(step: TrainingStep, batch: Batch) -> CapturedStep:
         {},
         found.outputs,
         attributes=found.attribute,
+        place=noted_module,
         form=GraphForm.VERIFICATION,
     )
-    captured = CapturedStep(lowered.graph, lowered.constants, step.rules)
+    captured = CapturedStep(lowered.graph, lowered.constants, step.rules, lowered.modules)
     _check(captured, step, batch, {name: inputs.examples[name] for name in declared})
     return captured
 

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from tallystick.frameworks.torch.capture.exported_calls import Replaying
+from tallystick.frameworks.torch.capture.module_trail import CLIPPING, UPDATE, ModuleTrail
 from tallystick.frameworks.torch.capture.step import TrainingStep
 from tallystick.frameworks.torch.capture.step_names import batch_of, group_suffix, is_state
 from tallystick.frameworks.torch.capture.updates import Tensors, update
@@ -31,12 +32,14 @@ class StepFunction:
     calls: Sequence[nn.Module]
     names: Sequence[str]
     unallocated: frozenset[str]
+    trail: ModuleTrail
 
     def __call__(self, *values: torch.Tensor) -> dict[str, torch.Tensor]:
         """The outputs of one step by name."""
         tensors = dict(zip(self.names, values, strict=True))
         with explicit_randomness(tensors[SEED]) if self.step.seeded else nullcontext():
             gradients, buffers, seen = self._gradients(tensors)
+        self.trail.enter(CLIPPING)
         with torch.no_grad():
             norm, gradients = _clipped(gradients, self.step.clip_norm)
             kept = {name: value for name, value in tensors.items() if is_state(name) and name not in self.unallocated}
@@ -50,13 +53,15 @@ class StepFunction:
         leaves = {name: tensors[f"weights.{name}"].detach() for name, _ in model.named_parameters()}
         trained = {name: leaves[name].requires_grad_() for name in self.step.trained}
         buffers = {name: tensors[f"buffers.{name}"].clone() for name, _ in model.named_buffers()}
-        replaying = Replaying(model, itertools.cycle(self.calls), leaves | buffers)
+        replaying = Replaying(model, itertools.cycle(self.calls), leaves | buffers, self.trail)
         total: dict[str, torch.Tensor] = {}
         losses, watched = [], None
         for index in range(count):
             with torch.enable_grad(), self.step.precision():
                 loss, watched = self.step.objective(replaying, batch_of(tensors, index, count))
-            _accumulate(total, trained, loss / count if count > 1 else loss)
+            scaled = loss / count if count > 1 else loss
+            self.trail.follow(scaled)
+            _accumulate(total, trained, scaled)
             losses.append(loss.detach())
         state = {f"buffers.{name}": value for name, value in buffers.items()}
         return total, state, {"loss": _mean(losses)} | _moments(watched)
@@ -68,6 +73,7 @@ class StepFunction:
         for index, (rule, names) in enumerate(zip(rules, groups, strict=True)):
             scalars = _Scalars(rule, tensors, group_suffix(index, len(rules)))
             for name in (name for name in names if name in gradients):
+                self.trail.enter(UPDATE + name)
                 slots = {slot: tensors[f"optimizer.{name}.{slot}"] for slot in rule.slots}
                 weight = tensors[f"weights.{name}"]
                 moved, kept = update(rule, weight, gradients[name], slots, scalars.of(weight.dtype))

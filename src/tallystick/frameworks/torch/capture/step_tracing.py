@@ -13,6 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from tallystick.errors import UnavailableError
 from tallystick.frameworks.torch.capture.export import tracing_errors
+from tallystick.frameworks.torch.capture.module_trail import mark, note, noted, noted_module
 
 Program = Callable[..., dict[str, torch.Tensor]]
 
@@ -57,8 +58,9 @@ def traced(program: Program, inputs: Mapping[str, torch.Tensor]) -> Traced:
         names[:] = sorted(results)
         return [results[name] for name in names]
 
-    with tracing_errors():
+    with tracing_errors(), noted():
         differentiated = make_fx(step, DECLARED, tracing_mode="fake")(*inputs.values())
+        mark(differentiated, noted_module, note)
         with torch.no_grad():
             functional = functionalize(differentiated, remove="mutations")
             return Traced(make_fx(functional, tracing_mode="fake")(*inputs.values()), tuple(names))

@@ -78,7 +78,7 @@ def commit_decoding(model: nn.Module, path: Path) -> Digest:
     The length of the cache differs from every other size of the model, so that it can be recognised in the graph.
     """
     captured = capture_decode(model, distinct_cache(model))
-    save_program(path, captured.graph, captured.constants)
+    save_program(path, captured.graph, captured.constants, captured.modules)
     return graph_root(captured.graph)
 
 
