@@ -102,7 +102,7 @@ def test_in_a_terminal_the_range_and_the_clock_are_seen_live(
     assert result.code == 0
     assert "████" in result.err
     assert re.search(r"prover until .* UTC \(in \d s\)", result.err)
-    assert "settled" in result.err
+    assert "dispute 0 ended: " in result.err
 
 
 def test_against_a_silent_challenger_the_prover_wins(tally: Tally, setup: DisputeSetup, claim: Path) -> None:
@@ -123,7 +123,7 @@ def test_what_is_due_is_made_by_anybody(tally: Tally, setup: DisputeSetup, claim
     assert setup.status()["disputes"][0]["fault"] == "prover"
     page = tally("dispute", "status", "--coordinator", setup.db).out
     assert re.search("prover at fault *$", page, re.MULTILINE)  # on a pipe no line is folded
-    assert re.search(r"152,000 +0 +652,000 +0 +\+500,000 +challenger in dispute 0", page)
+    assert re.search(r"164,000 +0 +664,000 +0 +\+500,000 +challenger in dispute 0", page)
 
 
 def test_only_a_party_plays_and_a_prover_needs_its_run(tally: Tally, setup: DisputeSetup, claim: Path) -> None:

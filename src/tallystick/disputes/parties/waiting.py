@@ -44,7 +44,7 @@ def deadline(until: int | None, now: int) -> str:
     """The end of a sentence that says when something ends; empty if nothing runs.
 
     >>> deadline(1_000_045, 1_000_000), deadline(1_200_000, 1_000_000), deadline(7, 8)
-    (' until 13:47:25 UTC (in 45 s)', ' until 1970-01-14 21:20:00 UTC (in 2.3 days)', ', whose time is over')
+    (' until 13:47:25 UTC (in 45 s)', ' until 1970-01-14 21:20:00 UTC (in 2.31 days)', ', whose time is over')
     """
     if until is None:
         return ""
