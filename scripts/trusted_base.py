@@ -1,7 +1,8 @@
 """Measures how much of our code each verifier loads: what a person trusts who believes its verdict.
 
 Each verifier runs on a small real input in a process of its own. Counted are the lines of code of every module of ours
-that is loaded when it ends, without blank lines, comments and docstrings, and without the command line around it.
+that is loaded when it ends, without blank lines, comments and docstrings, without the command line around it, and
+without what puts a verdict into words.
 
 Usage: python scripts/trusted_base.py [NAME]    the table of all verifiers, or the modules of one
 """
@@ -19,7 +20,8 @@ from pathlib import Path
 from typing import Final
 
 OURS: Final = "tallystick"
-COMMAND_LINE: Final = "tallystick.cli"
+AROUND: Final = ("tallystick.cli", "tallystick.presentation")
+"""The command line, and what puts a verdict into words: no verifier reaches them."""
 TEXT: Final = "\n".join(f"Notch {number}: both halves of the stick show {number * number}." for number in range(90))
 RECIPE: Final = """
 [data]
@@ -145,7 +147,7 @@ def _run_and_list(out: Path, arguments: list[str]) -> int:
     ours = {
         name: path
         for name, path in modules.items()
-        if path and name.partition(".")[0] == OURS and not name.startswith(COMMAND_LINE)
+        if path and name.partition(".")[0] == OURS and not name.startswith(AROUND)
     }
     out.write_text(json.dumps(ours))
     return code

@@ -126,7 +126,9 @@ class VerifyingClient:
     @property
     def evidence(self) -> tuple[SamplerEvidence, ...]:
         """The evidence about the sampler, summed over all kept answers."""
-        return combined(each.report.evidence for each in self.verdicts if each.report and each.report.evidence)
+        return combined(
+            each.report.evidence for each in self.verdicts if each.report is not None and each.report.evidence
+        )
 
     def wait(self) -> tuple[Checked, ...]:
         """Wait until every answer so far is checked, and return the verdicts."""

@@ -8,7 +8,7 @@ from typing import Final, Literal, get_args
 
 from tallystick.answers.report import ReceiptReport
 from tallystick.errors import InconclusiveError, RejectedError, UsageError, VerdictError
-from tallystick.judging.verdict import Verdict
+from tallystick.judging.verdict import Judgement, Outcome, Verdict
 
 Action = Literal["warn", "raise", "ignore"]
 ERRORS: Final[dict[str, type[VerdictError]]] = {"rejected": RejectedError, "inconclusive": InconclusiveError}
@@ -20,13 +20,23 @@ class UnverifiedAnswerWarning(RuntimeWarning):
     """An answer of a wrapped client was rejected, or could not be verified."""
 
 
-@dataclass(frozen=True)
-class Checked:
+@dataclass(frozen=True, repr=False)
+class Checked(Judgement):
     """The verdict on one answer; `report` is `None` if nothing could be checked. `nonce` identifies the request."""
 
     nonce: str
     verdict: Verdict
     report: ReceiptReport | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        """The verdict's outcome."""
+        return self.verdict.outcome
+
+    @property
+    def gist(self) -> str:
+        """How much was judged, and of which request."""
+        return f"{self.verdict.gist}, nonce {self.nonce}"
 
 
 @dataclass(frozen=True)

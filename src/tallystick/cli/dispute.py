@@ -115,13 +115,13 @@ def status(coordinator: str = COORDINATOR, json: bool = JSON) -> None:
 
 def show(number: int = NUMBER, coordinator: str = COORDINATOR, board: str | None = BOARD, json: bool = JSON) -> None:
     """Print every move of a dispute, the remaining range, the reason of the ruling, and who moves next."""
-    from tallystick.api.verdict_text import printable
     from tallystick.cli.output import print_json
     from tallystick.disputes.parties.connect import connected
     from tallystick.disputes.parties.endings import dispute_ending
     from tallystick.disputes.parties.game_view import GameFollower
     from tallystick.disputes.parties.history import dispute_history
     from tallystick.disputes.parties.progress import progress_of
+    from tallystick.presentation.verdict_text import printable
 
     with connected(coordinator, board=board) as connection:
         view = GameFollower(connection.coordinator).look()

@@ -107,9 +107,9 @@ class DisputeChanges:
                 self.print(line(view, each))
 
     def _show_end(self, view: GameView, number: int) -> None:
-        from tallystick.api.verdict_text import printable
         from tallystick.disputes.parties.endings import dispute_ending, ending_of
         from tallystick.disputes.parties.history import dispute_history
+        from tallystick.presentation.verdict_text import printable
 
         history = dispute_history(self.coordinator.rules, self.coordinator.entries(), number)
         ending = ending_of(history, self.cache.folder_of)

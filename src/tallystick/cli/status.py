@@ -162,8 +162,8 @@ class ChallengerFindings(Watching):
         return is_ours and claim.status == "open" and self._found(claim) is None
 
     def _found(self, claim: PostedClaim) -> str | None:
-        from tallystick.api.verdict_text import printable
         from tallystick.disputes.parties.game_view import claim_name
+        from tallystick.presentation.verdict_text import printable
 
         noted = self.player.workspace.note(f"claims/{claim_name(claim)}")
         if noted is None:
