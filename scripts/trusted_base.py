@@ -1,25 +1,32 @@
 """Measures how much of our code each verifier loads: what a person trusts who believes its verdict.
 
 Each verifier runs on a small real input in a process of its own. Counted are the lines of code of every module of ours
-that is loaded when it ends, without blank lines, comments and docstrings, and without the command line around it.
+that is loaded when it ends, without blank lines, comments and docstrings, without the command line around it, and
+without what puts a verdict into words.
 
 Usage: python scripts/trusted_base.py [NAME]    the table of all verifiers, or the modules of one
+       python scripts/trusted_base.py --write   puts the sizes into the README
 """
 
 from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+README: Final = Path(__file__).resolve().parent.parent / "README.md"
+WIDTH: Final = 116
 OURS: Final = "tallystick"
-COMMAND_LINE: Final = "tallystick.cli"
+AROUND: Final = ("tallystick.cli", "tallystick.presentation")
+"""The command line, and what puts a verdict into words: no verifier reaches them."""
 TEXT: Final = "\n".join(f"Notch {number}: both halves of the stick show {number * number}." for number in range(90))
 RECIPE: Final = """
 [data]
@@ -127,16 +134,16 @@ def _run(folder: Path, *arguments: str) -> None:
 
 def _make() -> None:
     """In a process of its own, which loads PyTorch once: everything that the verifiers of this folder read."""
-    from tallystick.cli.demo_answer import served_answer
-    from tallystick.frameworks.torch.generation.language_models import load_language_model
-
     _tally("train tiny.toml --out run --threads 1")
     _tally("export-model run model")
     _tally("open run --step 1 --operators --out opening")
     nodes = json.loads(Path("opening", "graph.json").read_bytes())["nodes"]
     number = next(node["number"] for node in nodes if node["operator"] == OPERATOR)
     _tally(f"referee --make opening --node {number} --out operator.leaf")
-    Path("receipt.json").write_bytes(served_answer(load_language_model(Path("model"))).to_bytes())
+    _tally("new-key provider.key")
+    _tally("generate model --key provider.key --out answers --prompt Notch --max-tokens 48 --seed 7")
+    (receipt,) = Path("answers", "receipts.jsonl").read_text().splitlines()
+    Path("receipt.json").write_text(receipt)
 
 
 def _tally(command: str) -> None:
@@ -155,17 +162,29 @@ def _run_and_list(out: Path, arguments: list[str]) -> int:
     ours = {
         name: path
         for name, path in modules.items()
-        if path and name.partition(".")[0] == OURS and not name.startswith(COMMAND_LINE)
+        if path and name.partition(".")[0] == OURS and not name.startswith(AROUND)
     }
     out.write_text(json.dumps(ours))
     return code
 
 
+def write(lines: Mapping[str, int]) -> None:
+    """Put the sizes into the README, where the sentence about them stands."""
+    text = re.sub(SENTENCE, sentence(lines), README.read_text())
+    paragraphs = (
+        "\n".join(textwrap.wrap(each, WIDTH)) if re.search(SENTENCE, each) else each for each in text.split("\n\n")
+    )
+    README.write_text("\n\n".join(paragraphs))
+
+
 def main(names: list[str]) -> None:
-    """Print the table, or the modules of one verifier."""
+    """Print the table, or the modules of one verifier; or write the sizes into the README."""
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         make_inputs(folder)
+        if names == ["--write"]:
+            write(measure(folder))
+            return
         if names:
             for name, lines in sorted(loaded_by(VERIFIERS[names[0]], folder).items()):
                 print(f"{lines:6} {name}")

@@ -19,8 +19,8 @@ PUBLIC = ("tallystick", "tallystick.graphs", "tallystick.torch", "tallystick.jax
 LAYERS = [
     *("errors", "lazy", "extras", "commitments", "documents", "tensors", "operators", "graphs", "tolerances"),
     *("transcripts", "datasets", "workloads", "sampling", "attestation", "store", "judging"),
-    *("frameworks", "recorders", "audits", "answers", "http", "disputes", "serving", "attacks", "calibration", "api"),
-    *("torch", "jax", "iree", "tallystick", "cli", "__main__"),
+    *("frameworks", "recorders", "audits", "answers", "presentation", "http", "disputes", "differences", "serving"),
+    *("attacks", "calibration", "api", "torch", "jax", "iree", "tallystick", "cli", "__main__"),
 ]
 HEAVY = {
     *("torch", "transformers", "tokenizers", "diffusers", "sklearn", "matplotlib", "safetensors"),
@@ -28,7 +28,7 @@ HEAVY = {
     *("sqlalchemy", "psycopg", "web3", "eth_account", "eth_utils", "eth_tester"),
 }
 AT_HOME_WITH_HEAVY = {"frameworks", "recorders", "serving", "http", "disputes.coordinators"}
-FORBIDDEN_TO_VERIFIERS = {"recorders", "disputes", "serving", "attacks", "calibration", "api", "cli"}
+FORBIDDEN_TO_VERIFIERS = {"presentation", "recorders", "disputes", "serving", "attacks", "calibration", "api", "cli"}
 UNLOADED_AT_IMPORT = (
     *("torch", "jax", "iree", "array_api_compat", "transformers", "tokenizers", "sklearn"),
     *("pydantic", "matplotlib", "typer", "rich", "cryptography", "fastapi", "httpx", "openai"),

@@ -52,7 +52,7 @@ def test_a_sampled_audit_says_that_it_did_not_train_the_tokenizer(honest: Honest
     for kind, is_trained in (("bpe", True), ("recipe", False)):
         report = audit_training(RunDirectory(honest(kind)), reference_policy(1), bytes(32), this_verifier_stack())  # type: ignore[arg-type]
         lines = [line for line in report.verdict.not_checked if "of the source" in line]
-        assert [("tokenizer was trained" in line) for line in lines] == [is_trained]
+        assert [("the tokenizer and the tokens" in line) for line in lines] == [is_trained]
 
 
 @pytest.mark.parametrize("forger", ["tokenizer-of-other-text", "tokens-not-of-the-source"])

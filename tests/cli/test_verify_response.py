@@ -100,8 +100,10 @@ def tally(
 def test_an_honest_receipt_is_exit_0_and_a_table_is_shown_on_request(tally: Callable[..., Any]) -> None:
     code, out, _ = tally("receipt.json")
     assert code == 0, out
-    assert out.startswith("ACCEPTED  receipt sha256:")
-    assert "seconds" not in out
+    assert out.startswith("ACCEPTED  All ")
+    assert " answer tokens were computed again with the promised model, and all agreed." in out.splitlines()[0]
+    assert "seconds: " in out
+    assert "prefill" not in out
     _, out, _ = tally("receipt.json", "--verbose")
     for word in (
         "signature",
@@ -150,7 +152,7 @@ def test_other_settings_than_asked_are_exit_1(tally: Callable[..., Any], files: 
     (files / "request.json").write_text(json.dumps(body | {"temperature": 0.5}))
     code, out, _ = tally("response.json", "--request", str(files / "request.json"))
     assert code == 1
-    assert "objection settings at temperature" in out
+    assert "objection: settings at temperature" in out
 
 
 def test_a_forged_receipt_is_exit_1(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+
 from hypothesis import given, strategies as st
 
 from tallystick.commitments.encoding import encode
 from tallystick.errors import ProofError
 from tallystick.judging.findings import Findings, require
-from tallystick.judging.verdict import EXIT_CODES, Verdict
+from tallystick.judging.verdict import EXIT_CODES, Verdict, VerdictCoverage
 from tallystick.tolerances.tolerance import Finding
 
 AGREES, DIFFERS = Finding(0.0, 0.0, "a"), Finding(2.0, 1.0, "b")
@@ -90,3 +93,16 @@ def test_an_advisory_note_does_not_reject() -> None:
     findings = Findings()
     findings.note(DIFFERS, "profile", advisory=True)
     assert not findings.rejected
+
+
+def test_a_verdict_is_true_if_accepted_and_says_in_one_line_what_it_is() -> None:
+    coverage = VerdictCoverage(1, 3, "steps", "replayed")
+    accepted, rejected, open_ = Verdict((AGREES,), coverage=coverage), Verdict((DIFFERS,)), Verdict(())
+    assert [(bool(each), each.accepted) for each in (accepted, rejected, open_)] == [
+        (True, True),
+        (False, False),
+        (False, False),
+    ]
+    assert repr(accepted) == "<Verdict accepted: 1 of 3 steps replayed>"
+    assert repr(rejected) == "<Verdict rejected: 1 comparisons>"
+    assert json.loads(encode(accepted.to_json()))["coverage"] == asdict(coverage)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tallystick.answers.known_tokens import Ids
 from tallystick.answers.report import CheckLog
-from tallystick.answers.response import NOT_DELIVERED, Response
+from tallystick.answers.response import Response
 from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.receipt import Answer
 from tallystick.workloads.language_model import LanguageModel
@@ -20,9 +20,7 @@ def check_finish(
 ) -> None:
     """Check that the answer ended where and why the receipt says, and that the delivered text belongs to its tokens."""
     receipt, is_stopped = response.receipt.receipt, None
-    if response.is_bare:
-        log.not_checked.append(NOT_DELIVERED)
-    else:
+    if not response.is_bare:
         from tallystick.answers.delivered import check_text, is_whole
 
         is_stopped = check_text(log, response, answer, model, asked)

@@ -12,7 +12,7 @@ from tallystick.answers.sampler import SamplerEvidence
 from tallystick.commitments.digests import Digest
 from tallystick.commitments.encoding import Json
 from tallystick.judging.findings import AGREES, DIFFERS, Findings
-from tallystick.judging.verdict import Outcome, Verdict
+from tallystick.judging.verdict import Judgement, Outcome, Verdict, VerdictCoverage
 from tallystick.tolerances.tolerance import Finding
 
 Reply = Literal["yes", "no", "unknown"]
@@ -120,8 +120,8 @@ class CheckLog:
         self.missing.append(Missing(check, reason, lasting))
 
 
-@dataclass(frozen=True)
-class ReceiptReport:
+@dataclass(frozen=True, repr=False)
+class ReceiptReport(Judgement):
     """The verdict on one receipt, with all findings and costs.
 
     `rung` is the highest rung that was climbed. `evidence` can be added up over receipts.
@@ -142,17 +142,24 @@ class ReceiptReport:
     @property
     def verdict(self) -> Verdict:
         """Accepted, rejected or inconclusive."""
-        return Verdict(self.findings, tuple(map(str, self.missing)), self.not_checked, self.assumptions)
+        missing = tuple(map(str, self.missing))
+        return Verdict(self.findings, missing, self.not_checked, self.assumptions, self.coverage)
+
+    @property
+    def coverage(self) -> VerdictCoverage:
+        """The answer's tokens, all of them or none: there is one pass over them."""
+        computed = self.tokens if any(cost.check == "prefill" for cost in self.costs) else 0
+        return VerdictCoverage(computed, self.tokens, "answer tokens", "computed again with the promised model")
+
+    @property
+    def gist(self) -> str:
+        """How much was judged, and of which receipt."""
+        return f"{self.coverage}, receipt {self.receipt[:15]}…"
 
     @property
     def outcome(self) -> Outcome:
         """The verdict's outcome."""
         return self.verdict.outcome
-
-    @property
-    def exit_code(self) -> int:
-        """0, 1 or 3 (DESIGN §7)."""
-        return self.verdict.exit_code
 
     @property
     def answers(self) -> dict[str, Reply]:

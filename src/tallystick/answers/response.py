@@ -19,6 +19,7 @@ REASONS: Final = {"end": "stop", "stop": "stop", "length": "length", "cancelled"
 
 NOT_DELIVERED: Final = "whether the text that was delivered is that of the tokens: give the response"
 NOT_BILLED: Final = "what was billed: give the response with its usage"
+BARE: Final = "what was billed, and whether the delivered text is that of the tokens: give the whole response"
 ANSWERS_MAX: Final = 64
 NUMBERED: Final = re.compile(r"(.+)-(0|[1-9][0-9]{0,6})")
 

@@ -18,7 +18,7 @@ from tallystick.commitments.digests import Digest, digest, digest_bytes
 from tallystick.commitments.encoding import Json, encode
 from tallystick.errors import MalformedError, UnavailableError, UsageError
 from tallystick.judging.findings import AGREES
-from tallystick.judging.verdict import Outcome, Verdict
+from tallystick.judging.verdict import Judgement, Outcome, Verdict, VerdictCoverage
 from tallystick.tolerances.tolerance import Finding
 from tallystick.workloads.language_model import LanguageModel
 
@@ -29,8 +29,8 @@ Judge = Callable[[Verification], ReceiptReport]
 Refused = (MalformedError, UnavailableError, UsageError)
 
 
-@dataclass(frozen=True)
-class StreamReport:
+@dataclass(frozen=True, repr=False)
+class StreamReport(Judgement):
     """The verdict on the receipts of one or several providers.
 
     `reports` covers all receipts that could be judged; those outside the sample are judged by their statements alone.
@@ -51,9 +51,9 @@ class StreamReport:
         return self.verdict.outcome
 
     @property
-    def exit_code(self) -> int:
-        """0, 1 or 3 (DESIGN §7)."""
-        return self.verdict.exit_code
+    def gist(self) -> str:
+        """How much was judged."""
+        return self.verdict.gist
 
     @property
     def tokens(self) -> int:
@@ -64,25 +64,6 @@ class StreamReport:
     def detection(self) -> dict[str, float]:
         """The probability that the sample holds a bad receipt, by the share p of bad ones: 1 − (1 − s·p)ⁿ."""
         return {f"{bad:g}": 1.0 - (1.0 - bad * self.share) ** self.receipts for bad in BAD_SHARES}
-
-    @property
-    def summary(self) -> str:
-        """The numbers of receipts, computed receipts and tokens, in one line."""
-        return f"{self.receipts} receipts, {self.computed} computed, {self.tokens} tokens"
-
-    @property
-    def lines(self) -> list[str]:
-        """Lines on the outcomes of single receipts, the chance of detection, and the time."""
-        outcomes = Counter(each.outcome for each in self.reports)
-        chances = ", ".join(
-            f"{100 * chance:.0f} % if {100 * float(bad):g} % were bad" for bad, chance in self.detection.items()
-        )
-        seconds = sum(sum(each.seconds.values()) for each in self.reports)
-        return [
-            "single receipts: " + ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items())),
-            f"chance that the sample held a bad one: {chances}",
-            f"{seconds:.3f} s",
-        ]
 
     def to_json(self) -> dict[str, Json]:
         """The report as JSON values."""
@@ -176,6 +157,7 @@ def _report(seen: StreamProgress, count: int, policy: ReceiptPolicy, nonce: byte
         (*seen.refused, *_counted(missing)),
         (*not_checked, *_counted(lines)),
         tuple(dict.fromkeys(line for each in seen.reports for line in each.assumptions)),
+        VerdictCoverage(seen.computed, count, "receipts", "computed again with the promised model", seen.computed),
     )
     return StreamReport(nonce, policy.audit_sample, count, tuple(seen.reports), seen.computed, verdict, evidence)
 

@@ -8,7 +8,7 @@ from typing import Final, Literal, get_args
 
 from tallystick.answers.report import ReceiptReport
 from tallystick.errors import InconclusiveError, RejectedError, UsageError, VerdictError
-from tallystick.judging.verdict import Verdict
+from tallystick.judging.verdict import Judgement, Outcome, Verdict
 
 Action = Literal["warn", "raise", "ignore"]
 ERRORS: Final[dict[str, type[VerdictError]]] = {"rejected": RejectedError, "inconclusive": InconclusiveError}
@@ -20,13 +20,23 @@ class UnverifiedAnswerWarning(RuntimeWarning):
     """An answer of a wrapped client was rejected, or could not be verified."""
 
 
-@dataclass(frozen=True)
-class Checked:
+@dataclass(frozen=True, repr=False)
+class Checked(Judgement):
     """The verdict on one answer; `report` is `None` if nothing could be checked. `nonce` identifies the request."""
 
     nonce: str
     verdict: Verdict
     report: ReceiptReport | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        """The verdict's outcome."""
+        return self.verdict.outcome
+
+    @property
+    def gist(self) -> str:
+        """How much was judged, and of which request."""
+        return f"{self.verdict.gist}, nonce {self.nonce}"
 
 
 @dataclass(frozen=True)
@@ -46,10 +56,10 @@ class Unverified:
         """Whether a call has to wait for its verdict."""
         return "raise" in (self.on_reject, self.on_inconclusive)
 
-    def warn(self, checked: Checked) -> None:
-        """Warn of an answer where that is what follows."""
+    def warn(self, checked: Checked, file: str, line: int) -> None:
+        """Warn of an answer where that is what follows; the warning names the line that asked for it."""
         if self._action(checked) == "warn":
-            warnings.warn(_sentence(checked), UnverifiedAnswerWarning, stacklevel=2)
+            warnings.warn_explicit(_sentence(checked), UnverifiedAnswerWarning, file, line)
 
     def raise_for(self, checked: Checked, answer: object) -> None:
         """Raise `RejectedError` or `InconclusiveError` where that is what follows."""

@@ -14,7 +14,7 @@ from tallystick.answers.limits import check_consistency, check_sizes, check_voca
 from tallystick.answers.measured import unmeasured_band, unmeasured_limits
 from tallystick.answers.policy import STANDARD_DEMANDS, ReceiptPolicy
 from tallystick.answers.report import RUNG_OF, CheckLog, ReceiptReport
-from tallystick.answers.response import NOT_BILLED, Response
+from tallystick.answers.response import BARE, Response
 from tallystick.answers.sampler import SamplerEvidence, SamplerRule, judge_sampler
 from tallystick.answers.stated import check_form, check_penalty, note_missing_request
 from tallystick.commitments.digests import Digest, digest
@@ -195,7 +195,7 @@ def _check_request(found: Verification) -> Ids | None:
 
 def _check_delivery(log: CheckLog, response: Response) -> None:
     if response.is_bare:
-        log.not_checked.append(NOT_BILLED)
+        log.not_checked.append(BARE)
         return
     from tallystick.answers.delivered import check_delivery
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tallystick.api.threads import threads_of
-from tallystick.api.verdict_text import VerdictText
 from tallystick.audits.policy import Policy, read_policy
 from tallystick.audits.report import Report
 from tallystick.audits.sampling import draw_nonce, parse_nonce
 from tallystick.commitments.encoding import Json
 from tallystick.errors import UsageError
-from tallystick.judging.verdict import Outcome, Verdict
+from tallystick.judging.verdict import Judgement, Outcome, Verdict
+from tallystick.presentation.circumstances import (
+    Circumstances,
+    audit_command,
+    circumstances_of,
+    segment_command,
+)
 from tallystick.store.inference import InferenceDirectory
 from tallystick.store.run import RunDirectory
 from tallystick.store.statement import OpeningDirectory, read_statement
@@ -23,6 +28,7 @@ from tallystick.tolerances.tolerance import Finding
 if TYPE_CHECKING:
     from tallystick.audits.inference import InferenceReport
     from tallystick.audits.training import Progress
+    from tallystick.presentation.verdict_text import VerdictText
     from tallystick.transcripts.environment import Environment
     from tallystick.workloads.verifier_stack import VerifierStack
 
@@ -30,14 +36,17 @@ RunSource = RunDirectory | InferenceDirectory | Path | str
 PolicySource = Policy | Path | str | None
 
 
-@dataclass(frozen=True)
-class AuditResult:
+@dataclass(frozen=True, repr=False)
+class AuditResult(Judgement):
     """The verdict of an audit; `print` shows the text of `tally audit`, and a notebook the page of `--html`.
 
-    `report` holds everything: the nonce, the sample, each replayed segment and what it cost.
+    It is true if accepted, and false if rejected or inconclusive, which `outcome` tells apart. `report` holds
+    everything that was found: the nonce, the sample, each replayed segment and what it cost; `made` says when, with
+    which tools and on which stacks.
     """
 
     report: Report | InferenceReport
+    made: Circumstances
 
     @property
     def verdict(self) -> Verdict:
@@ -50,6 +59,11 @@ class AuditResult:
         return self.verdict.outcome
 
     @property
+    def gist(self) -> str:
+        """How much was replayed, and of which claim."""
+        return f"{self.verdict.gist}, claim {self.report.claim[:15]}…"
+
+    @property
     def findings(self) -> tuple[Finding, ...]:
         """Every comparison, in the order in which they were made."""
         return self.verdict.findings
@@ -59,21 +73,35 @@ class AuditResult:
         """The findings that decide, and disagree."""
         return self.verdict.objections
 
-    def to_json(self) -> Json:
+    def to_json(self) -> dict[str, Json]:
         """The report as `tally audit --json` prints it."""
-        return self.report.to_json()
+        from tallystick.presentation.audit_json import audit_json
+
+        return audit_json(self.report, self.made)
 
     def text(self, verbose: bool = False) -> str:
         """The report as `tally audit` prints it; with `verbose`, every check."""
-        return "\n".join(report_text(self.report).lines(verbose))
+        return "\n".join(self.lines().lines(verbose))
+
+    def page(self) -> str:
+        """The report as one self-contained page of HTML, as `tally audit --html` writes it."""
+        from tallystick.presentation.page import render_page
+
+        return render_page(self.report, self.made)
+
+    def lines(self) -> VerdictText:
+        """What the text says, by its parts."""
+        from tallystick.presentation.audit_text import audit_text
+
+        return audit_text(self.report, self.made)
 
     def __str__(self) -> str:
         return self.text()
 
     def _repr_html_(self) -> str:
-        from tallystick.api.page import render_page
+        from tallystick.presentation.page import frame
 
-        return render_page(self.report)
+        return frame(self.page())
 
 
 def audit(
@@ -99,18 +127,22 @@ def audit(
         UnavailableError: a file or a library is missing, or larger than the policy allows.
         UsageError: the nonce or the device makes no sense.
     """
+    started = time.perf_counter()
     drawn = draw_nonce() if nonce is None else parse_nonce(nonce.hex() if isinstance(nonce, bytes) else nonce)
     asked, found = _policy(policy), read_statement(_path(run))
     if isinstance(found, OpeningDirectory):
         raise UsageError(f"{found.path}: holds opened operators; `tally judge {found.path}` judges them")
     if isinstance(found, InferenceDirectory):
-        return _audit_calls(found, asked, drawn, device, progress)
+        return _audit_calls(found, asked, drawn, device, progress, started)
     from tallystick.audits.training import audit_training
 
     with threads_of(found.environment()):
         stack = verifier_stack(found, device, asked)
         progress(0, 0)
-        return AuditResult(audit_training(found, asked, drawn, stack, progress))
+        ready = time.perf_counter()
+        report = audit_training(found, asked, drawn, stack, progress)
+    command = audit_command(found.path, asked, drawn, device)
+    return AuditResult(report, circumstances_of(found, command, stack.environment, ready - started))
 
 
 def verify_segment(
@@ -128,11 +160,15 @@ def verify_segment(
     """
     from tallystick.audits.training import verify_segment as verify_training_segment
 
+    started = time.perf_counter()
     directory, asked = RunDirectory(_path(run)), _policy(policy)
     with threads_of(directory.environment()):
         stack = verifier_stack(directory, device, asked)
         progress(0, 0)
-        return AuditResult(verify_training_segment(directory, asked, start, end, stack, progress))
+        ready = time.perf_counter()
+        report = verify_training_segment(directory, asked, start, end, stack, progress)
+    command = segment_command(directory.path, asked, start, end, device)
+    return AuditResult(report, circumstances_of(directory, command, stack.environment, ready - started))
 
 
 def verifier_stack(run: RunDirectory, device: str | None, policy: Policy) -> VerifierStack:
@@ -152,18 +188,6 @@ def replay_device(device: str | None, stated: Environment) -> str:
     return device or (stated.device if torch.cuda.is_available() else "cpu")
 
 
-def report_text(report: Report | InferenceReport) -> VerdictText:
-    """What a report says in lines of text."""
-    if not isinstance(report, Report):
-        replayed = f"replayed graph {report.graph} on {len(report.replayed)} of {report.calls} calls"
-        return VerdictText(report.verdict, f"claim {report.claim}", (replayed,), _repeat(report.nonce))
-    reasons = [f"replayed {report.replayed_steps} of {report.steps} steps with {report.replayed}"]
-    if report.segments and report.replayed_steps < report.steps:
-        reasons.append(f"chance that the sample of {len(report.selection.sampled)} held a bad step: {_chances(report)}")
-    subject = f"claim {report.claim}"
-    return VerdictText(report.verdict, subject, tuple(reasons), _repeat(report.nonce), tuple(_details(report)))
-
-
 def _path(run: RunSource) -> Path:
     return Path(run) if isinstance(run, str | Path) else run.path
 
@@ -175,7 +199,7 @@ def _policy(policy: PolicySource) -> Policy:
 
 
 def _audit_calls(
-    run: InferenceDirectory, policy: Policy, nonce: bytes, device: str | None, progress: Progress
+    run: InferenceDirectory, policy: Policy, nonce: bytes, device: str | None, progress: Progress, started: float
 ) -> AuditResult:
     from tallystick.audits.inference import audit_inference
     from tallystick.frameworks.torch.engine import TorchEngine
@@ -188,24 +212,7 @@ def _audit_calls(
     progress(0, 0)
     with threads_of(stated):
         environment = describe_environment("cuda" if on == "cuda" else "cpu")
-        return AuditResult(audit_inference(run, policy, nonce, environment, TorchEngine(on), progress))
-
-
-def _repeat(nonce: bytes) -> tuple[str, ...]:
-    return (f"repeat with --nonce {nonce.hex()}",) if nonce else ()
-
-
-def _details(report: Report) -> Iterator[str]:
-    ratio = "an unknown share" if report.cost_ratio is None else f"{report.cost_ratio:.2f}"
-    if report.segments:
-        trajectories = sum(segment.trajectory_agrees for segment in report.segments)
-        states = sum(segment.state_agrees for segment in report.segments)
-        yield f"of {len(report.segments)} segments the trajectory agrees in {trajectories}, the state in {states}"
-    yield f"the audit took {ratio} of the training time"
-
-
-def _chances(report: Report) -> str:
-    chances = report.detection().items()
-    return ", ".join(
-        f"{100 * chance:.0f} % if {100 * float(share):g} % of the steps were bad" for share, chance in chances
-    )
+        ready = time.perf_counter()
+        report = audit_inference(run, policy, nonce, environment, TorchEngine(on), progress)
+    command = audit_command(run.path, policy, nonce, device)
+    return AuditResult(report, circumstances_of(run, command, environment, ready - started))

@@ -7,12 +7,14 @@ otherwise. Single operators are judged from an opening (`tally open`, `tally jud
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from tallystick.audits.policy import Policy
+from tallystick.audits.report import CLOSELY, unsigned
 from tallystick.audits.sampling import sample_steps
 from tallystick.commitments.digests import Digest, digest_from
 from tallystick.commitments.encoding import Json
@@ -25,7 +27,7 @@ from tallystick.graphs.graph import Graph
 from tallystick.graphs.root import graph_root
 from tallystick.judging.findings import AGREES, DIFFERS, Findings, require
 from tallystick.judging.properties import judge_properties
-from tallystick.judging.verdict import ZERO_SIGNS, Verdict
+from tallystick.judging.verdict import ZERO_SIGNS, Verdict, VerdictCoverage
 from tallystick.store.inference import InferenceDirectory
 from tallystick.store.log import read_lines
 from tallystick.tensors.digest import state_digest
@@ -52,8 +54,11 @@ class InferenceReport:
     nonce: bytes
     calls: int
     replayed: tuple[int, ...]
+    policy: Policy
+    reading_seconds: float
+    replay_seconds: float
 
-    def to_json(self) -> Json:
+    def to_json(self) -> dict[str, Json]:
         """The report as JSON values."""
         return {
             **self.verdict.to_json(),
@@ -62,6 +67,9 @@ class InferenceReport:
             "nonce": self.nonce.hex(),
             "calls": self.calls,
             "replayed_calls": list(self.replayed),
+            "policy": self.policy.to_json(),
+            "reading_seconds": round(self.reading_seconds, 3),
+            "replay_seconds": round(self.replay_seconds, 3),
         }
 
 
@@ -113,8 +121,9 @@ def audit_inference(
         MalformedError: a file is not what it should be.
         UnavailableError: a file is missing or larger than allowed.
     """
+    started = time.perf_counter()
     calls = gather_calls(run, policy)
-    chosen = _chosen(calls, policy, nonce)
+    chosen, read = _chosen(calls, policy, nonce), time.perf_counter()
     unavailable: list[str] = [] if chosen else ["no call could be sampled"]
     replayed: list[int] = []
     try:
@@ -130,10 +139,17 @@ def audit_inference(
     verdict = Verdict(
         tuple(calls.findings.seen),
         tuple(unavailable),
-        tuple(_not_checked(calls, policy, replayed)),
+        tuple(_not_checked(policy)),
         tuple(_assumed(policy, nonce, calls.claim.graph)),
+        VerdictCoverage(
+            len(replayed), len(calls.records), "calls", "replayed from the graph", len(replayed), CLOSELY[policy.mode]
+        ),
     )
-    return InferenceReport(verdict, calls.claim.identity, calls.claim.graph, nonce, len(calls.records), tuple(replayed))
+    seconds = read - started, time.perf_counter() - read
+    claim = calls.claim
+    return InferenceReport(
+        verdict, claim.identity, claim.graph, nonce, len(calls.records), tuple(replayed), policy, *seconds
+    )
 
 
 def gather_calls(run: InferenceDirectory, policy: Policy) -> Calls:
@@ -245,15 +261,11 @@ def _properties(calls: Calls, policy: Policy, chosen: tuple[int, ...]) -> list[s
     return list(dict.fromkeys(lines))
 
 
-def _not_checked(calls: Calls, policy: Policy, replayed: list[int]) -> list[str]:
+def _not_checked(policy: Policy) -> list[str]:
     lines = []
-    if len(replayed) < len(calls.records):
-        lines.append(f"{len(calls.records) - len(replayed)} of {len(calls.records)} calls were not replayed")
     if policy.mode == "tolerant":
         lines.append(ZERO_SIGNS)
-    if policy.claim is None:
-        lines.append("whether this is the claim that was published: give its digest with --claim")
-    lines.append("who made the claim and when: it carries no signature yet")
+    lines.append(unsigned(policy))
     lines.append("whether other calls were made and not recorded")
     return lines
 

@@ -12,12 +12,13 @@ from tallystick.audits.replay import SegmentReport
 from tallystick.audits.sampling import Selection, detection_probability, unreachable_share
 from tallystick.commitments.digests import Digest
 from tallystick.commitments.encoding import Json
-from tallystick.judging.verdict import ZERO_SIGNS, Verdict, number
+from tallystick.judging.verdict import ZERO_SIGNS, Verdict, VerdictCoverage, number
 
 CLOCK_LEAST = 1e-6
 """Seconds: the resolution of a timeline."""
 
 BAD_SHARES = (0.01, 0.05, 0.1)
+CLOSELY = {"exact": "bit for bit", "tolerant": "within the limits"}
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ class Report:
     steps: int
     unreachable: float
     training_seconds: float
-    audit_seconds: float
+    reading_seconds: float
+    replay_seconds: float
     graph: Digest | None = None
 
     @property
@@ -49,6 +51,11 @@ class Report:
         return sum(report.segment.steps for report in self.segments)
 
     @property
+    def audit_seconds(self) -> float:
+        """What the audit took: reading and checking what was recorded, and replaying."""
+        return self.reading_seconds + self.replay_seconds
+
+    @property
     def cost_ratio(self) -> float | None:
         """Audit time over the training time that the prover's clock states, or `None` without a usable time."""
         if not CLOCK_LEAST <= self.training_seconds < math.inf:
@@ -56,12 +63,13 @@ class Report:
         return self.audit_seconds / self.training_seconds
 
     def detection(self) -> dict[str, float]:
-        """Chance that the replayed sample holds a bad step, by the share of bad steps."""
-        lost = set(self.selection.out_of_reach)
-        covered = len([step for step in self.selection.sampled if step not in lost]) if self.segments else 0
-        return {f"{share:g}": detection_probability(self.steps, covered, share) for share in BAD_SHARES}
+        """Chance that a step was replayed that is bad, by the share of bad steps."""
+        coverage = self.verdict.coverage
+        assert coverage is not None  # given by `make_report`
+        seen = self.steps if coverage.done == self.steps else coverage.drawn or 0
+        return {f"{share:g}": detection_probability(self.steps, seen, share) for share in BAD_SHARES}
 
-    def to_json(self) -> Json:
+    def to_json(self) -> dict[str, Json]:
         """The report as JSON values."""
         return {
             **self.verdict.to_json(),
@@ -76,7 +84,8 @@ class Report:
             "unreachable_share": self.unreachable,
             "detection": dict(self.detection()),
             "training_seconds": number(round(self.training_seconds, 3)),
-            "audit_seconds": round(self.audit_seconds, 3),
+            "reading_seconds": round(self.reading_seconds, 3),
+            "replay_seconds": round(self.replay_seconds, 3),
             "cost_ratio": None if self.cost_ratio is None else round(self.cost_ratio, 4),
         }
 
@@ -88,7 +97,8 @@ def make_report(
     selection: Selection,
     segments: list[SegmentReport],
     unavailable: list[str],
-    seconds: float,
+    reading_seconds: float,
+    replay_seconds: float,
     graph: Digest | None = None,
 ) -> Report:
     """The report of an audit: what it checked, what it could not obtain, and what it did not check."""
@@ -96,8 +106,9 @@ def make_report(
     verdict = Verdict(
         tuple(evidence.findings.seen),
         tuple(unavailable),
-        tuple(_not_checked(evidence, policy, segments, share)),
+        tuple(_not_checked(evidence, policy, share)),
         tuple(_assumptions(evidence, policy, nonce, graph)),
+        _coverage(evidence.steps, policy, selection, segments, graph, nonce),
     )
     return Report(
         verdict,
@@ -109,15 +120,30 @@ def make_report(
         evidence.steps,
         share,
         evidence.training_seconds,
-        seconds,
+        reading_seconds,
+        replay_seconds,
         graph,
     )
 
 
-def _not_checked(evidence: CheckedRun, policy: Policy, segments: list[SegmentReport], share: float) -> Iterable[str]:
-    replayed = sum(report.segment.steps for report in segments)
-    if replayed < evidence.steps:
-        yield f"{evidence.steps - replayed} of {evidence.steps} steps were not replayed"
+def _coverage(
+    steps: int,
+    policy: Policy,
+    selection: Selection,
+    segments: list[SegmentReport],
+    graph: Digest | None,
+    nonce: bytes,
+) -> VerdictCoverage:
+    """The replayed steps; a nonce drew the sampled ones, and without one somebody chose the segment."""
+    replayed = [report.segment for report in segments]
+    drawn = sum(any(each.start < step <= each.end for each in replayed) for step in selection.sampled)
+    how = "replayed from the recipe" if graph is None else "replayed from the step graph"
+    done = sum(each.steps for each in replayed)
+    return VerdictCoverage(done, steps, "steps", how, drawn if nonce else 0, CLOSELY[policy.mode])
+
+
+def _not_checked(evidence: CheckedRun, policy: Policy, share: float) -> Iterable[str]:
+    """What was left out besides steps, of which the coverage says how many were replayed."""
     if share:
         yield (
             f"{100 * share:.1f} % of the steps lie out of reach of every audit with a window of {policy.window}: "
@@ -129,22 +155,27 @@ def _not_checked(evidence: CheckedRun, policy: Policy, segments: list[SegmentRep
         yield "how far weights in F16 moved between anchors: no bound on a step follows from their moments"
     if policy.replay == "recipe" and evidence.spec.recipe is not None and evidence.spec.graph is not None:
         yield "what the step graph computes: its bytes are those that the spec names, and the recipe was replayed"
-    if policy.claim is None:
-        yield "whether this is the claim that was published: give its digest with --claim"
     if evidence.spec.recipe is None and evidence.program is not None:
         yield "where the first state came from, which data the batches are, and what set the learning rates"
     if not policy.full and evidence.spec.data is not None:
         yield f"whether the {_derived(evidence)} of the source: `tally verify-data`, or --full"
     if evidence.failures:
         yield f"{evidence.failures} steps crashed and were repeated; the crashes themselves were not replayed"
-    yield "who made the claim and when: it carries no signature yet"
+    yield unsigned(policy)
     yield "whether other data was used elsewhere, before step 0 or after the last step"
+
+
+def unsigned(policy: Policy) -> str:
+    """What is not known about whoever made a claim, as long as claims carry no signature."""
+    if policy.claim is None:
+        return "who made the claim, and whether it is the one that was published: give its digest with --claim"
+    return "who made the claim and when: it carries no signature yet"
 
 
 def _derived(evidence: CheckedRun) -> str:
     recipe = evidence.spec.recipe
     is_trained = recipe is not None and recipe.tokenizer.kind == "bpe"
-    return "tokenizer was trained on the source, and the tokens are those" if is_trained else "tokens are those"
+    return "tokenizer and the tokens are those" if is_trained else "tokens are those"
 
 
 def _assumptions(evidence: CheckedRun, policy: Policy, nonce: bytes, graph: Digest | None) -> Iterable[str]:

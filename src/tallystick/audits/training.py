@@ -7,7 +7,7 @@ before, and a sampled segment that ends there is replayed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import pairwise
 
 from tallystick.audits.checked_run import CheckedRun, read_run, walk_anchors
@@ -104,12 +104,14 @@ def _audit(
     selection: Selection,
     started: float,
 ) -> Report:
-    unavailable = list(_out_of_reach(selection, policy))
+    unavailable, replaying = list(_out_of_reach(selection, policy, evidence.anchors)), 0.0
     screens = AnchorScreens(evidence, Findings())
     replays = SegmentReplays(evidence, policy, stack, progress, selection.segments)
     for mark, state in walk_anchors(evidence, policy):
         screens.follow(mark, state)
+        began = time.perf_counter()
         replays.follow(mark, state)
+        replaying += time.perf_counter() - began
     screens.finish()
     evidence.findings.extend(screens.findings)
     if policy.full:
@@ -119,17 +121,18 @@ def _audit(
     evidence.findings.extend(replays.findings)
     unavailable += [replays.unavailable] if replays.unavailable else []
     unavailable += evidence.findings.undecided
-    seconds = time.perf_counter() - started
+    reading = time.perf_counter() - started - replaying
     graph = evidence.spec.graph if replays.reports and replays_graph(evidence, policy, stack) else None
-    return make_report(evidence, policy, nonce, selection, replays.reports, unavailable, seconds, graph)
+    return make_report(evidence, policy, nonce, selection, replays.reports, unavailable, reading, replaying, graph)
 
 
-def _out_of_reach(selection: Selection, policy: Policy) -> Iterable[str]:
+def _out_of_reach(selection: Selection, policy: Policy, anchors: Collection[int]) -> Iterable[str]:
     if not selection.sampled:
         yield "no step could be sampled"
     if selection.out_of_reach:
         steps = ", ".join(str(step) for step in selection.out_of_reach[:8])
+        needed = max(step - max(mark for mark in anchors if mark < step) for step in selection.out_of_reach)
         yield (
             f"{len(selection.out_of_reach)} of {len(selection.sampled)} sampled steps lie more than "
-            f"{policy.window} steps behind their anchor (step {steps})"
+            f"{policy.window} steps behind their anchor (step {steps}): --window {needed} reaches them"
         )

@@ -116,17 +116,15 @@ def _watched() -> Iterator[Progress]:
 
 
 def _show(result: AuditResult, html: Path | None, as_json: bool, verbose: bool) -> int:
-    from tallystick.api.auditing import report_text
     from tallystick.cli.output import existing, print_json
 
     if html is not None:
-        from tallystick.api.page import render_page
         from tallystick.documents.files import write_atomically
 
         existing(html.absolute().parent, "folder")
-        write_atomically(html, render_page(result.report).encode())
+        write_atomically(html, result.page().encode())
     if as_json:
         print_json(result.to_json())
     else:
-        print_verdict(report_text(result.report), verbose)
-    return result.verdict.exit_code
+        print_verdict(result.lines(), verbose)
+    return result.exit_code

@@ -154,7 +154,7 @@ def _judge(title: str, run: Path, expected: str) -> DemoRun:
 
 
 def _reason(result: AuditResult) -> str:
-    from tallystick.api.verdict_text import describe
+    from tallystick.presentation.verdict_text import describe
 
     if result.objections:
         return describe(result.objections[0])
@@ -162,7 +162,7 @@ def _reason(result: AuditResult) -> str:
 
 
 def _receipt_reason(signed: SignedReceipt, report: ReceiptReport) -> str:
-    from tallystick.api.verdict_text import describe
+    from tallystick.presentation.verdict_text import describe
 
     if report.verdict.objections:
         return describe(report.verdict.objections[0])

@@ -54,11 +54,11 @@ def fsck(
 
     Roots, proofs and bindings are checked too. With --repair, files that follow from the records are written again.
     """
-    from tallystick.api.verdict_text import describe
     from tallystick.audits.checked_run import gather_evidence
     from tallystick.audits.policy import Policy
     from tallystick.cli.output import print_json, talk
     from tallystick.errors import ProofError
+    from tallystick.presentation.verdict_text import describe
     from tallystick.store.log import read_lines
     from tallystick.store.log_writer import LogWriter
     from tallystick.store.run import RunDirectory

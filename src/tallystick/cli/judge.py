@@ -65,8 +65,8 @@ def judge(
 def _show(verdict: Verdict, opening: Path, as_json: bool, verbose: bool) -> int:
     """Print the verdict, and the operator and module of each node that is objected to."""
     from tallystick.api.operators import operators_objected_to
-    from tallystick.api.verdict_text import VerdictText
     from tallystick.cli.output import print_json
+    from tallystick.presentation.verdict_text import VerdictText
 
     objected = operators_objected_to(verdict, opening)
     if as_json:

@@ -141,8 +141,8 @@ def _check_element(bundle: LeafBundle, asked: LeafChallenge) -> None:
 
 
 def _show(ruling: Ruling, subject: str, as_json: bool, verbose: bool) -> int:
-    from tallystick.api.verdict_text import VerdictText, printable
     from tallystick.cli.output import print_json
+    from tallystick.presentation.verdict_text import VerdictText, printable
 
     fault = "committee" if ruling.fault is None else str(ruling.fault)
     if as_json:

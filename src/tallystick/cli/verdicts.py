@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 if TYPE_CHECKING:
-    from tallystick.api.verdict_text import VerdictText
     from tallystick.judging.verdict import Outcome, Verdict
+    from tallystick.presentation.verdict_text import VerdictText
 
 VERBOSE: Final[Any] = typer.Option(False, "--verbose", "-v", help="Show every check, and what the verdict assumes.")
 BOLD: Final[dict[Outcome, str]] = {"accepted": "1;32", "rejected": "1;31", "inconclusive": "1;33"}
@@ -19,8 +19,8 @@ BOLD: Final[dict[Outcome, str]] = {"accepted": "1;32", "rejected": "1;31", "inco
 
 def show_verdict(verdict: Verdict, subject: str, as_json: bool, verbose: bool) -> int:
     """Print a verdict as JSON or as text; returns the exit code."""
-    from tallystick.api.verdict_text import VerdictText
     from tallystick.cli.output import print_json
+    from tallystick.presentation.verdict_text import VerdictText
 
     if as_json:
         print_json(verdict.to_json())

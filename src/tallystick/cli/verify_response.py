@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,6 +65,7 @@ def verify_response(
     Several receipts, or JSON lines, are a stream of one provider: numbers, links and replays are checked for all, and
     the sampled share is computed and judged together.
     """
+    started = time.perf_counter()
     from tallystick.answers.ladder import climb
 
     check_choices(dtype=(dtype, ("F32", "BF16", "F16")), attention=(attention, ("sdpa", "eager")))
@@ -83,9 +85,10 @@ def verify_response(
     promised = _load(model, dtype, attention, device)
     subjects = [_placed(each, promised) for each in subjects]
     with _tools(promised, environment, layer, rung) as tools:
+        ready = time.perf_counter()
         if len(subjects) == 1:
-            return _show(climb(subjects[0], promised, asked, rung, tools), json, verbose)
-        return _show_stream(_stream(subjects, promised, asked, drawn, rung, tools), json, verbose)
+            return _show(climb(subjects[0], promised, asked, rung, tools), ready - started, json, verbose)
+        return _show_stream(_stream(subjects, promised, asked, drawn, rung, tools), ready - started, json, verbose)
 
 
 def _nonce(text: str) -> bytes | None:
@@ -218,36 +221,23 @@ def _stream(
         )
 
 
-def _show(report: ReceiptReport, as_json: bool, verbose: bool) -> int:
-    from tallystick.api.verdict_text import CheckCost, VerdictText
+def _show(report: ReceiptReport, seconds: float, as_json: bool, verbose: bool) -> int:
     from tallystick.cli.output import print_json
+    from tallystick.presentation.receipt_text import receipt_text
 
     if as_json:
         print_json(report.to_json())
-        return report.exit_code
-    subject = f"receipt {report.receipt}: number {report.sequence}, {report.tokens} tokens"
-    answers = "   ".join(f"{question}: {reply}" for question, reply in report.answers.items())
-    seconds, sizes = report.seconds, report.bytes
-    costs = {check: CheckCost(sizes[check], seconds[check]) for check in seconds}
-    missing = frozenset(each.check for each in report.missing)
-    rungs = tuple(_rungs(report))
-    print_verdict(VerdictText(report.verdict, subject, (answers,), (), rungs, costs, missing), verbose)
+    else:
+        print_verdict(receipt_text(report, seconds), verbose)
     return report.exit_code
 
 
-def _rungs(report: ReceiptReport) -> Iterator[str]:
-    for rung, cost in report.rung_costs.items():
-        name = f"rung {rung}" if rung else "no rung"
-        yield f"{name}: {cost.check}, {cost.seconds:.4f} s, {cost.bytes} bytes"
-
-
-def _show_stream(report: StreamReport, as_json: bool, verbose: bool) -> int:
-    from tallystick.api.verdict_text import VerdictText
+def _show_stream(report: StreamReport, seconds: float, as_json: bool, verbose: bool) -> int:
     from tallystick.cli.output import print_json
+    from tallystick.presentation.receipt_text import stream_text
 
     if as_json:
         print_json(report.to_json())
-        return report.exit_code
-    repeat = f"repeat with --nonce {report.nonce.hex()}"
-    print_verdict(VerdictText(report.verdict, report.summary, tuple(report.lines), (repeat,)), verbose)
+    else:
+        print_verdict(stream_text(report, seconds), verbose)
     return report.exit_code

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 from tallystick.commitments.encoding import Json
@@ -13,8 +14,56 @@ ZERO_SIGNS = "the sign of a zero: to limits, -0.0 and 0.0 are one number; an exa
 EXIT_CODES: dict[Outcome, int] = {"accepted": 0, "rejected": 1, "inconclusive": 3}
 
 
+class Judgement(ABC):
+    """What has an outcome. It is true if accepted; false is rejected or inconclusive, which `outcome` tells apart."""
+
+    @property
+    @abstractmethod
+    def outcome(self) -> Outcome:
+        """`"accepted"`, `"rejected"` or `"inconclusive"`."""
+
+    @property
+    @abstractmethod
+    def gist(self) -> str:
+        """What was judged, in a few words."""
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the outcome is `"accepted"`."""
+        return self.outcome == "accepted"
+
+    @property
+    def exit_code(self) -> int:
+        """0, 1 or 3 (DESIGN §7)."""
+        return EXIT_CODES[self.outcome]
+
+    def __bool__(self) -> bool:
+        return self.accepted
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.outcome}: {self.gist}>"
+
+
 @dataclass(frozen=True)
-class Verdict:
+class VerdictCoverage:
+    """How much was judged, and how closely: `done` of `total` units.
+
+    `drawn` of these were drawn without replacement; it is `None` where somebody else says what follows for the others.
+    """
+
+    done: int
+    total: int
+    unit: str
+    how: str
+    drawn: int | None = 0
+    closely: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.done} of {self.total} {self.unit[: -1 if self.total == 1 else None]} {self.how}"
+
+
+@dataclass(frozen=True, repr=False)
+class Verdict(Judgement):
     """The outcome of an audit.
 
     If nothing was checked, the outcome is inconclusive. A check that could not be made never counts as passed. An
@@ -25,6 +74,7 @@ class Verdict:
     unavailable: tuple[str, ...] = ()
     not_checked: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
+    coverage: VerdictCoverage | None = None
 
     @property
     def outcome(self) -> Outcome:
@@ -35,9 +85,9 @@ class Verdict:
         return "accepted" if decisive and not self.unavailable else "inconclusive"
 
     @property
-    def exit_code(self) -> int:
-        """0, 1 or 3 (DESIGN §7)."""
-        return EXIT_CODES[self.outcome]
+    def gist(self) -> str:
+        """How much was judged."""
+        return str(self.coverage or f"{len(self.findings)} comparisons")
 
     @property
     def objections(self) -> tuple[Finding, ...]:
@@ -52,6 +102,7 @@ class Verdict:
             "unavailable": list(self.unavailable),
             "not_checked": list(self.not_checked),
             "assumptions": list(self.assumptions),
+            "coverage": None if self.coverage is None else asdict(self.coverage),
         }
 
 
@@ -75,6 +126,3 @@ def number(value: float) -> Json:
     if value in (float("inf"), float("-inf")):
         return "inf" if value > 0 else "-inf"
     return value
-
-
-__all__ = ["EXIT_CODES", "ZERO_SIGNS", "Outcome", "Verdict", "finding_to_json", "number"]

@@ -29,7 +29,7 @@ from tallystick.judging.leaf.conclusions import Conclusions, conclude
 from tallystick.judging.leaf.request import Ground, LeafRequest, Ruling, RulingWork
 from tallystick.judging.operator.judge import OperatorJudge, derive_results
 from tallystick.judging.operator.places import Places
-from tallystick.judging.verdict import Verdict
+from tallystick.judging.verdict import Verdict, VerdictCoverage
 from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.record import StepRecord
@@ -205,14 +205,13 @@ class _Leaf:
         self, fault: Fault | None, ground: Ground, reason: str, work: RulingWork, unavailable: tuple[str, ...] = ()
     ) -> Ruling:
         seen = tuple(self.notes.seen)
-        verdict = Verdict(seen, unavailable, tuple(self._not_checked(work)), tuple(self._assumed()))
+        coverage = VerdictCoverage(work.judged, work.elements, "elements", "judged", None, "within their bounds")
+        verdict = Verdict(seen, unavailable, tuple(self._not_checked()), tuple(self._assumed()), coverage)
         return Ruling(fault, ground, reason, verdict, work)
 
-    def _not_checked(self, work: RulingWork) -> Iterator[str]:
+    def _not_checked(self) -> Iterator[str]:
         opening = self.bundle.opening
         record = opening.opened_record()
-        if work.judged < work.elements:
-            yield f"{work.elements - work.judged} of {work.elements} elements"
         if self.request.published is None:
             yield "whether transcript and graph are those of the claim that was published: only the claim says so"
         else:

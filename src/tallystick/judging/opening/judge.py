@@ -32,7 +32,7 @@ from tallystick.judging.opening.files import (
 from tallystick.judging.operator.judge import ComparedResult, OperatorJudge, Values, count_differing, derive_results
 from tallystick.judging.properties import judge_properties
 from tallystick.judging.published import Published
-from tallystick.judging.verdict import Verdict
+from tallystick.judging.verdict import Verdict, VerdictCoverage
 from tallystick.operators.engines import outside
 from tallystick.operators.precision import UNSTATED, Precision
 from tallystick.transcripts.opening import OpenedOperator, Opening
@@ -82,7 +82,7 @@ def judge_opening(folder: Path, asked: OpeningRequest) -> Verdict:
             asked.published.check_step(
                 notes, opening, opening.opened_record(), lambda names: read_values(folder, names)
             )
-    unavailable = list(_judge_nodes(notes, folder, asked, opening, nodes, digests))
+    judged, unavailable = _judge_nodes(notes, folder, asked, opening, nodes, digests)
     if asked.properties and graph is None:
         unavailable.append("properties: they are checked of a whole opening, and one operator is opened here")
     elif asked.properties and graph is not None:
@@ -90,8 +90,9 @@ def judge_opening(folder: Path, asked: OpeningRequest) -> Verdict:
     assumed = ["SHA-256 is collision resistant, and NumPy computes what it says"]
     if asked.profile is not None:
         assumed.append("honest stacks differ by no more than those the profile was calibrated on")
-    not_checked = tuple(_not_checked(folder, opening, asked, nodes))
-    return Verdict(tuple(notes.seen), tuple(unavailable), not_checked, tuple(assumed))
+    not_checked = tuple(_not_checked(folder, opening, asked))
+    coverage = VerdictCoverage(judged, opening.operators.size, "operators", "judged", closely="within their bounds")
+    return Verdict(tuple(notes.seen), tuple(unavailable), not_checked, tuple(assumed), coverage)
 
 
 def judge_operator(notes: Findings, judge: OperatorJudge, node: Node, values: Values, engine: str | None = None) -> str:
@@ -169,8 +170,10 @@ def _judge_nodes(
     opening: Opening,
     nodes: Collection[Node],
     digests: Mapping[Ref, Digest],
-) -> Iterator[str]:
+) -> tuple[int, list[str]]:
+    """How many operators were judged, and what could not be checked."""
     judge = OperatorJudge(opening.graph, asked.precision, asked.profile)
+    judged, lines = 0, list[str]()
     known = {node.number: node for node in nodes}
     unknown = sorted(asked.nodes - known.keys())
     if unknown:
@@ -182,11 +185,13 @@ def _judge_nodes(
         except ProofError as error:
             notes.note(DIFFERS, "value", f"node {node.number}", str(error))
             continue
-        if line := judge_operator(notes, judge, node, values, opening.engine):
-            yield line
+        line = judge_operator(notes, judge, node, values, opening.engine)
+        judged += not line
+        lines += [line] if line else []
+    return judged, lines
 
 
-def _not_checked(folder: Path, opening: Opening, asked: OpeningRequest, nodes: Collection[Node]) -> Iterator[str]:
+def _not_checked(folder: Path, opening: Opening, asked: OpeningRequest) -> Iterator[str]:
     record = opening.opened_record()
     if asked.published is not None:
         yield from asked.published.not_checked(opening, record, lambda name: (folder / value_file(name)).is_file())
@@ -197,8 +202,6 @@ def _not_checked(folder: Path, opening: Opening, asked: OpeningRequest, nodes: C
             yield f"whether this is the batch of step {record.index}: its record names positions, and not tensors"
         if record.pre.exact is None or record.post.exact is None:
             yield f"whether these are the states around step {record.index}: its record has no exact summary of both"
-    if asked.nodes and len(asked.nodes) < len(nodes):
-        yield f"{len(nodes) - len(asked.nodes)} of {len(nodes)} operators were not judged"
     if opening.engine is not None:
         yield f"whether {opening.engine} computed the operators: the opening says so"
     if asked.published is None:

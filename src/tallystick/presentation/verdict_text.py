@@ -1,4 +1,4 @@
-"""A verdict as lines of text: the verdict and why, what was not checked, what passed; every check on request."""
+"""A verdict as lines of text: the verdict in one sentence, objections, what was not checked, what passed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from tallystick.api.check_summary import summarise_checks
 from tallystick.judging.verdict import Verdict
+from tallystick.presentation.check_summary import summarise_checks
+from tallystick.presentation.sentence import counted, sentence_of
 from tallystick.tolerances.tolerance import Finding
 
 OBJECTIONS_SHOWN: Final = 12
@@ -25,8 +26,8 @@ class CheckCost:
 class VerdictText:
     """A verdict on `subject`, and what else its reader is told.
 
-    `reasons` stand next to the verdict and `notes` at the end. `details` and `costs`, those by check, are shown with
-    every check; `open_checks` could not be made.
+    `reasons` stand next to the verdict and `notes` at the end; `seconds` says how long each part took. `details` and
+    `costs`, those by check, are shown with every check; `open_checks` could not be made.
     """
 
     verdict: Verdict
@@ -34,44 +35,40 @@ class VerdictText:
     reasons: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     details: tuple[str, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
     costs: Mapping[str, CheckCost] = field(default_factory=dict)
     open_checks: frozenset[str] = frozenset()
 
     def lines(self, verbose: bool = False) -> list[str]:
         """The verdict and why, what was not checked, one line for what passed; with `verbose` every check too."""
         verdict = self.verdict
-        lines = [f"{verdict.outcome.upper()}  {self.subject}", *self.reasons, *_objections(verdict)]
+        lines = [f"{verdict.outcome.upper()}  {sentence_of(verdict)}", self.subject, *self.reasons]
+        lines += _objections(verdict)
         lines += [f"could not check: {each}" for each in verdict.unavailable]
         lines += [f"not checked: {each}" for each in verdict.not_checked]
-        lines.append(_passed(verdict, verbose))
+        lines.append(passed_line(verdict) if verbose else f"{passed_line(verdict)}; -v shows each")
         if verbose:
-            from tallystick.api.check_table import check_table
+            from tallystick.presentation.check_table import check_table
 
             lines += [*check_table(self), *self.details]
             lines += [f"assumed: {each}" for each in verdict.assumptions]
+        lines += [f"seconds: {seconds_line(self.seconds)}"] if self.seconds else []
         return [printable(line) for line in (*lines, *self.notes)]
 
 
-def _objections(verdict: Verdict) -> Iterator[str]:
-    for finding in verdict.objections[:OBJECTIONS_SHOWN]:
-        yield f"objection {describe(finding)}"
-    if (more := len(verdict.objections) - OBJECTIONS_SHOWN) > 0:
-        yield f"… and {more} more; --json lists all of them"
-
-
-def _passed(verdict: Verdict, verbose: bool) -> str:
+def passed_line(verdict: Verdict) -> str:
     """How many of the checks that decide passed, and of their comparisons."""
     decisive = [finding for finding in verdict.findings if not finding.advisory]
     checks = summarise_checks(decisive)
     passed, agreeing = sum(not each.disagreeing for each in checks), sum(each.agrees for each in decisive)
     if not passed:
-        return "passed: nothing"
-    line = f"passed: {_of(passed, len(checks))} checks, {_of(agreeing, len(decisive))} comparisons"
-    return line if verbose else f"{line} (--verbose shows every check)"
+        return "no check passed"
+    return f"{_of(passed, len(checks), 'check')} passed ({_of(agreeing, len(decisive), 'comparison')})"
 
 
-def _of(part: int, whole: int) -> str:
-    return str(whole) if part == whole else f"{part} of {whole}"
+def seconds_line(seconds: Mapping[str, float]) -> str:
+    """How long each part took."""
+    return ", ".join(f"{value:.1f} {part}" for part, value in seconds.items())
 
 
 def describe(finding: Finding) -> str:
@@ -86,3 +83,14 @@ def describe(finding: Finding) -> str:
 def printable(text: str) -> str:
     """Text from a run, without what a terminal would obey."""
     return "".join(character if character.isprintable() else "\ufffd" for character in text)
+
+
+def _objections(verdict: Verdict) -> Iterator[str]:
+    for finding in verdict.objections[:OBJECTIONS_SHOWN]:
+        yield f"objection: {describe(finding)}"
+    if (more := len(verdict.objections) - OBJECTIONS_SHOWN) > 0:
+        yield f"… and {more} more; --json lists all of them"
+
+
+def _of(part: int, whole: int, unit: str) -> str:
+    return counted(whole, unit) if part == whole else f"{part:,} of {counted(whole, unit)}"

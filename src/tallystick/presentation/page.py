@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import base64
 import io
+from html import escape
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from tallystick import __version__
-from tallystick.api.check_summary import summarise_checks
-from tallystick.api.verdict_text import describe
 from tallystick.audits.report import Report
+from tallystick.presentation.check_summary import summarise_checks
+from tallystick.presentation.verdict_text import describe
 
 if TYPE_CHECKING:
     from tallystick.audits.inference import InferenceReport
+    from tallystick.presentation.circumstances import Circumstances
 
 OBJECTIONS_SHOWN = 20
 RECORDED, REPLAYED, RULED_OUT = "#8fa3b8", "#35618f", "#b3261e"
 
 
-def render_page(report: Report | InferenceReport) -> str:
+def frame(page: str) -> str:
+    """The page in a frame of its own, so that its style does not reach the notebook around it."""
+    return f'<iframe title="report of an audit" sandbox srcdoc="{escape(page)}" width="100%" height="720"></iframe>'
+
+
+def render_page(report: Report | InferenceReport, made: Circumstances) -> str:
     """The page as HTML; every value is escaped, because a run's text is the prover's."""
     from jinja2 import Environment
 
-    template = resources.files("tallystick.api").joinpath("templates/report.html").read_text()
+    template = resources.files("tallystick.presentation").joinpath("templates/report.html").read_text()
     verdict = report.verdict
     segments = report.segments if isinstance(report, Report) else ()
     return (
@@ -44,7 +50,7 @@ def render_page(report: Report | InferenceReport) -> str:
             segments=segments,
             plot=_plot(report) if isinstance(report, Report) and segments else "",
             checks=summarise_checks(verdict.findings),
-            version=__version__,
+            version=made.version,
         )
     )
 

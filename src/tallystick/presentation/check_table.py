@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tallystick.api.check_summary import CheckSummary, summarise_checks
+from tallystick.presentation.check_summary import CheckSummary, summarise_checks
 
 if TYPE_CHECKING:
-    from tallystick.api.verdict_text import VerdictText
+    from tallystick.presentation.verdict_text import VerdictText
 
 COLUMNS: Final = ("check", "verdict", "n", "agree", "largest distance", "allowed")
 COST_COLUMNS: Final = ("bytes", "seconds")

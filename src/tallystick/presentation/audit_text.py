@@ -1,0 +1,40 @@
+"""The report of an audit as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tallystick.audits.report import Report
+from tallystick.presentation.verdict_text import VerdictText
+
+if TYPE_CHECKING:
+    from tallystick.audits.inference import InferenceReport
+    from tallystick.presentation.circumstances import Circumstances
+
+
+def audit_text(report: Report | InferenceReport, made: Circumstances) -> VerdictText:
+    """What the report of an audit says in lines of text."""
+    graph = f", graph {report.graph}" if report.graph else ""
+    details = _details(report) if isinstance(report, Report) else ()
+    seconds = seconds_of(report, made)
+    repeat = (f"repeat: {made.command}",)
+    return VerdictText(report.verdict, f"claim {report.claim}{graph}", (), repeat, tuple(details), seconds)
+
+
+def seconds_of(report: Report | InferenceReport, made: Circumstances) -> dict[str, float]:
+    """How long each part of an audit took."""
+    return {
+        "start-up": made.startup_seconds,
+        "reading and checking": report.reading_seconds,
+        "replay": report.replay_seconds,
+    }
+
+
+def _details(report: Report) -> Iterator[str]:
+    ratio = "an unknown share" if report.cost_ratio is None else f"{report.cost_ratio:.2f}"
+    if report.segments:
+        trajectories = sum(segment.trajectory_agrees for segment in report.segments)
+        states = sum(segment.state_agrees for segment in report.segments)
+        yield f"of {len(report.segments)} segments the trajectory agrees in {trajectories}, the state in {states}"
+    yield f"the audit took {ratio} of the training time"

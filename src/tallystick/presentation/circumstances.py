@@ -1,0 +1,117 @@
+"""When an audit was made, of what, with which tools and on which stacks: what a report of it has to name."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from tallystick import __version__
+from tallystick.audits.policy import Policy
+from tallystick.commitments.encoding import Json
+from tallystick.store.inference import InferenceDirectory
+from tallystick.store.run import RunDirectory
+from tallystick.transcripts.environment import Environment
+from tallystick.transcripts.spec import Spec
+
+OPTIONS: Final = {"samples": "--samples", "window": "--window", "claim": "--claim", "replay": "--replay"}
+SWITCHES: Final = {"full": "--full", "mode": "--tolerant"}
+SHOWN_MAX: Final = 600
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """The date (UTC), the command that repeats the audit, what was trained on what, and both stacks.
+
+    `claimed` is the stack that the prover states, `ours` the verifier's own. `model` and `data` are the prover's words.
+    """
+
+    date: str
+    command: str
+    model: str
+    data: str
+    claimed: Environment
+    ours: Environment
+    startup_seconds: float
+    version: str = __version__
+
+    def to_json(self) -> dict[str, Json]:
+        """The circumstances as JSON values."""
+        return {
+            "date": self.date,
+            "tallystick": self.version,
+            "command": self.command,
+            "model": self.model,
+            "data": self.data,
+            "stacks": {"claimed": self.claimed.to_json(), "ours": self.ours.to_json()},
+            "startup_seconds": round(self.startup_seconds, 3),
+        }
+
+
+def circumstances_of(
+    run: RunDirectory | InferenceDirectory, command: str, ours: Environment, startup_seconds: float
+) -> Circumstances:
+    """The circumstances of an audit of `run` that ends now."""
+    model, data = _named(run)
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    return Circumstances(date, command, model, data, run.environment(), ours, startup_seconds)
+
+
+def audit_command(run: Path, policy: Policy, nonce: bytes, device: str | None) -> str:
+    """The command that repeats an audit; a policy with more than the options can say is a file, `policy.json`."""
+    nonces = () if policy.full else ("--nonce", nonce.hex())
+    return shlex.join(["tally", "audit", str(run), *_asked(policy), *nonces, *_on(device)])
+
+
+def segment_command(run: Path, policy: Policy, start: int, end: int, device: str | None) -> str:
+    """The command that repeats the replay of a segment."""
+    claim = () if policy.claim is None else ("--claim", policy.claim)
+    return shlex.join(
+        ["tally", "verify-segment", str(run), "--from", str(start), "--to", str(end), *claim, *_on(device)]
+    )
+
+
+def _asked(policy: Policy) -> Iterator[str]:
+    """The options that differ from the default policy."""
+    asked = policy.model_dump(mode="json", exclude_defaults=True)
+    if asked.keys() - OPTIONS.keys() - SWITCHES.keys():
+        yield from ("--policy", "policy.json")
+        return
+    for name, value in asked.items():
+        yield from (SWITCHES[name],) if name in SWITCHES else (OPTIONS[name], str(value))
+
+
+def _on(device: str | None) -> tuple[str, ...]:
+    return () if device is None else ("--device", device)
+
+
+def _named(run: RunDirectory | InferenceDirectory) -> tuple[str, str]:
+    """What the prover says was run, on what data."""
+    if isinstance(run, InferenceDirectory):
+        claim = run.claim()
+        return f"graph {claim.graph}, weights {claim.weights}", f"{claim.transcript.size} recorded calls"
+    spec = run.spec()
+    return _cut(_model(spec)), _cut(_data(spec))
+
+
+def _model(spec: Spec) -> str:
+    if spec.recipe is None:
+        assert spec.description is not None  # a spec has a recipe or a description
+        return "; ".join(f"{name}: {value}" for name, value in sorted(spec.description.items()))
+    model, training, optimizer = spec.recipe.model, spec.recipe.training, spec.recipe.optimizer
+    sizes = ", ".join(f"{name} {value}" for name, value in sorted(model.config.items()))
+    return f"{model.architecture} ({sizes}) in {training.dtype}, {optimizer.kind}, {training.steps} steps"
+
+
+def _data(spec: Spec) -> str:
+    if spec.data is None:
+        return "a loader of the prover's own"
+    tokens = "" if spec.data.tokens is None else f", {spec.data.tokens.count:,} tokens"
+    return f"{spec.data.source.count:,} records of {spec.data.kind}{tokens}, root {spec.data.root}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SHOWN_MAX else f"{text[: SHOWN_MAX - 1]}…"

@@ -1,0 +1,37 @@
+"""The reports on receipts as text: on one, and on a stream of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from tallystick.answers.report import ReceiptReport
+from tallystick.answers.stream import StreamReport
+from tallystick.presentation.verdict_text import CheckCost, VerdictText
+
+
+def receipt_text(report: ReceiptReport, startup_seconds: float) -> VerdictText:
+    """What the report on one receipt says in lines of text; first the replies to a customer's questions."""
+    subject = f"receipt {report.receipt}: number {report.sequence}, {report.tokens} tokens"
+    replies = "   ".join(f"{question}: {reply}" for question, reply in report.answers.items())
+    costs = {check: CheckCost(report.bytes[check], spent) for check, spent in report.seconds.items()}
+    seconds = {"start-up": startup_seconds, "checking": sum(report.seconds.values())}
+    missing = frozenset(each.check for each in report.missing)
+    return VerdictText(report.verdict, subject, (replies,), (), tuple(_rungs(report)), seconds, costs, missing)
+
+
+def stream_text(report: StreamReport, startup_seconds: float) -> VerdictText:
+    """What the report on many receipts says in lines of text."""
+    outcomes = Counter(each.outcome for each in report.reports)
+    single = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
+    subject = f"{report.receipts} receipts, {report.computed} computed, {report.tokens} tokens"
+    checking = sum(sum(each.seconds.values()) for each in report.reports)
+    seconds = {"start-up": startup_seconds, "checking": checking}
+    repeat = f"repeat with --nonce {report.nonce.hex()}"
+    return VerdictText(report.verdict, subject, (f"single receipts: {single}",), (repeat,), (), seconds)
+
+
+def _rungs(report: ReceiptReport) -> Iterator[str]:
+    for rung, cost in report.rung_costs.items():
+        name = f"rung {rung}" if rung else "no rung"
+        yield f"{name}: {cost.check}, {cost.seconds:.4f} s, {cost.bytes} bytes"

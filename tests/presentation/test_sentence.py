@@ -1,0 +1,54 @@
+"""One sentence for a report: coverage, result, and what the sample excludes, for runs of every size."""
+
+from __future__ import annotations
+
+import pytest
+
+from tallystick.judging.verdict import Verdict, VerdictCoverage
+from tallystick.presentation.sentence import sentence_of
+from tallystick.tolerances.tolerance import Finding
+
+GOOD, BAD = Finding(0.0, 0.0, "state"), Finding(1.0, 0.0, "state")
+HOW = "replayed from the step graph"
+
+
+def accepted(done: int, total: int, drawn: int | None, unit: str = "steps") -> str:
+    return sentence_of(Verdict((GOOD,), coverage=VerdictCoverage(done, total, unit, HOW, drawn, "bit for bit")))
+
+
+def test_a_sample_says_what_it_excludes_and_at_which_confidence() -> None:
+    assert accepted(70, 120, 8) == (
+        "70 of 120 steps were replayed from the step graph, and all agreed bit for bit. "
+        "With 95 % confidence fewer than 37 of the 120 steps are bad, by a random sample of 8."
+    )
+
+
+@pytest.mark.parametrize("drawn", [1, 16, 32])
+def test_where_every_step_was_replayed_no_percentage_is_printed(drawn: int) -> None:
+    assert accepted(32, 32, drawn) == "All 32 steps were replayed from the step graph, and all agreed bit for bit."
+
+
+def test_tiny_runs_get_sensible_words() -> None:
+    assert accepted(1, 1, 1) == "The 1 step was replayed from the step graph, and all agreed bit for bit."
+    assert accepted(1, 2, 1).endswith(" A random sample of 1 is too small to say anything about the other 1.")
+    assert accepted(8, 12, 2).endswith(" A random sample of 2 is too small to say anything about the other 4.")
+    assert accepted(2, 12, 2).endswith(" fewer than 9 of the 12 steps are bad, by a random sample of 2.")
+
+
+def test_of_a_chosen_segment_nothing_follows_for_the_others() -> None:
+    assert accepted(4, 12, 0).endswith(" Nothing follows for the other 8.")
+    assert accepted(4, 12, None).endswith(" agreed bit for bit.")  # a ruling says itself what it may have missed
+
+
+def test_rejected_and_inconclusive_say_how_much_and_promise_nothing() -> None:
+    coverage = VerdictCoverage(70, 1200, "steps", HOW, 8)
+    assert sentence_of(Verdict((GOOD, BAD), coverage=coverage)) == (
+        "70 of 1,200 steps were replayed from the step graph, and 1 of 2 comparisons disagrees."
+    )
+    assert sentence_of(Verdict((GOOD,), ("a", "b"), coverage=coverage)) == (
+        "70 of 1,200 steps were replayed from the step graph, and 2 points could not be checked."
+    )
+    none = VerdictCoverage(0, 12, "steps", HOW, 0)
+    assert sentence_of(Verdict((GOOD,), ("other stack",), coverage=none)) == (
+        "None of 12 steps were replayed, and 1 point could not be checked."
+    )
