@@ -29,8 +29,8 @@ LAYERS = [
         "tolerances",
     ),
     *("transcripts", "datasets", "workloads", "sampling", "attestation", "store", "judging"),
-    *("frameworks", "recorders", "audits", "answers", "presentation", "http", "disputes", "serving", "attacks"),
-    *("calibration", "api", "torch", "jax", "iree", "tallystick", "cli", "__main__"),
+    *("frameworks", "recorders", "audits", "answers", "presentation", "http", "disputes", "differences", "serving"),
+    *("attacks", "calibration", "api", "torch", "jax", "iree", "tallystick", "cli", "__main__"),
 ]
 HEAVY = {
     *("torch", "transformers", "tokenizers", "diffusers", "sklearn", "matplotlib", "safetensors"),

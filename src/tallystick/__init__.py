@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from tallystick.answers.unverified import UnverifiedAnswerWarning as UnverifiedAnswerWarning
     from tallystick.api.answers import verify as verify
     from tallystick.api.auditing import AuditResult as AuditResult, audit as audit, verify_segment as verify_segment
+    from tallystick.api.comparing import diff as diff
     from tallystick.api.opening import open_operators as open_operators
     from tallystick.api.operators import judge as judge
     from tallystick.api.training import train as train
     from tallystick.attestation.signing import SigningKey as SigningKey
     from tallystick.audits.policy import Policy as Policy
+    from tallystick.differences.difference import Difference as Difference
     from tallystick.errors import (
         InconclusiveError as InconclusiveError,
         MalformedError as MalformedError,
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from tallystick.recorders.inference import record_inference as record_inference
     from tallystick.recorders.lightning import BatchHooks as BatchHooks
     from tallystick.recorders.own_loop import record_training as record_training
+    from tallystick.recorders.preflight import Blocker as Blocker, preflight as preflight
     from tallystick.recorders.receipts import ReceiptIssuer as ReceiptIssuer, RecordSettings as RecordSettings
     from tallystick.tolerances.fingerprints.standard import standard_fingerprints as standard_fingerprints
     from tallystick.transcripts.recipe import Recipe as Recipe
@@ -50,11 +53,13 @@ HOMES = {
     "tallystick.answers.unverified": "UnverifiedAnswerWarning",
     "tallystick.api.answers": "verify",
     "tallystick.api.auditing": "AuditResult audit verify_segment",
+    "tallystick.api.comparing": "diff",
     "tallystick.api.opening": "open_operators",
     "tallystick.api.operators": "judge",
     "tallystick.api.training": "train",
     "tallystick.attestation.signing": "SigningKey",
     "tallystick.audits.policy": "Policy",
+    "tallystick.differences.difference": "Difference",
     "tallystick.errors": (
         "InconclusiveError MalformedError ProofError RejectedError RuleError TallyError UnavailableError UsageError "
         "VerdictError"
@@ -67,6 +72,7 @@ HOMES = {
     "tallystick.recorders.inference": "record_inference",
     "tallystick.recorders.lightning": "BatchHooks",
     "tallystick.recorders.own_loop": "record_training",
+    "tallystick.recorders.preflight": "Blocker preflight",
     "tallystick.recorders.receipts": "ReceiptIssuer RecordSettings",
     "tallystick.tolerances.fingerprints.standard": "standard_fingerprints",
     "tallystick.transcripts.recipe": "Recipe",

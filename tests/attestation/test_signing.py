@@ -102,7 +102,7 @@ def test_a_key_is_kept_in_a_file_of_its_owner_alone(tmp_path: Path) -> None:
     key.write(path)
     os.umask(mask)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert SigningKey.read(path) == key
+    assert SigningKey.read(path) == SigningKey.read(str(path)) == key
     with pytest.raises(UsageError, match="never overwritten"):
         SigningKey.generate().write(path)
     assert SigningKey.read(path) == key

@@ -36,28 +36,30 @@ class SigningKey:
         return cls(os.urandom(SECRET_BYTES))
 
     @classmethod
-    def read(cls, path: Path) -> SigningKey:
+    def read(cls, file: Path | str) -> SigningKey:
         """Read a key from a file of 64 hexadecimal digits; raises `MalformedError` for any other content."""
+        path = Path(file)
         text = path.read_text(errors="replace")
         try:
             return cls(bytes.fromhex(text.strip()))
         except (ValueError, MalformedError):
             raise MalformedError(f"{path.name}: no signing key of 64 hexadecimal digits") from None
 
-    def write(self, path: Path) -> None:
+    def write(self, file: Path | str) -> None:
         """Write the key to a new file of mode 600.
 
         Raises:
             UsageError: the file exists.
             UnavailableError: the disk cannot be written.
         """
+        path = Path(file)
         try:
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
             raise UsageError(f"{path}: exists already; a key is never overwritten") from None
         try:
-            with os.fdopen(handle, "w") as file:
-                file.write(self.secret.hex() + "\n")
+            with os.fdopen(handle, "w") as opened:
+                opened.write(self.secret.hex() + "\n")
         except OSError as error:
             path.unlink()  # an incomplete file would block the next attempt, since no key is overwritten
             raise UnavailableError(f"{path}: could not be written: {error.strerror}") from None

@@ -18,6 +18,7 @@ from tallystick.cli import (
     coordinator,
     data,
     demo,
+    diff,
     dispute,
     economics,
     ethereum,
@@ -50,7 +51,7 @@ app = typer.Typer(
 )
 
 for group in (
-    *(train, audit, data, inspect, opening, judge, inference, example),
+    *(train, audit, data, inspect, opening, judge, diff, inference, example),
     *(graph, attack, calibrate, calibrate_training, demo, generate, serve_model, verify_graph, verify_response),
     *(coordinator, parties, dispute, referee, economics, ethereum, completion),
 ):

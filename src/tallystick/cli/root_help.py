@@ -22,7 +22,7 @@ SECTIONS: Final = (
     HelpSection(
         "Audit",
         "tally audit RUN",
-        ("audit", "verify-segment", "fsck", "open", "judge", "verify-data", "prove-data", "targets"),
+        ("audit", "verify-segment", "fsck", "diff", "open", "judge", "verify-data", "prove-data", "targets"),
     ),
     HelpSection(
         "Verify answers",
@@ -45,10 +45,10 @@ SCREEN: Final = """\
 tally makes ML compute verifiable: record training or the answers of a model,
 replay any part, judge the difference.
 
-Begin with one of these:
+Begin with these:
   tally demo                         honest runs accepted, frauds caught
-  tally train CONFIG.toml --out RUN  train by a recipe and record every step
-  tally audit RUN                    replay part of a run and give a verdict
+  tally example llama-tiny           write a recipe here, and say how to train it
+  tally audit run                    replay part of that run and give a verdict
 
 Go on with:
   tally help                         all commands, by role

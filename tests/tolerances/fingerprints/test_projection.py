@@ -7,6 +7,7 @@ from tallystick.tolerances.fingerprints.making import encode_rows
 from tallystick.tolerances.fingerprints.projection import block_norms, summarise
 from tallystick.tolerances.fingerprints.residues import reach
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
+from tallystick.tolerances.fingerprints.standard import standard_fingerprints
 from tallystick.tolerances.fingerprints.wire import measure, wire_bytes
 
 BITS = (32, 8, 4, 1)
@@ -205,3 +206,14 @@ def test_settings_that_mean_nothing_are_refused(field, changes):
     assert settings_with().blocks(33) == 2
     with pytest.raises(UsageError, match=field):
         settings_with(**changes)
+
+
+def test_the_standard_fingerprints_take_as_many_bytes_as_is_said_of_them():
+    [chosen] = standard_fingerprints(6)
+    assert {tokens: wire_bytes(tokens, 64, chosen) for tokens in (1, 32, 33, 48, 3200)} == {
+        1: 16,
+        32: 16,
+        33: 32,
+        48: 32,
+        3200: 1600,
+    }

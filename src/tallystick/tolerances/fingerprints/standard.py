@@ -1,4 +1,4 @@
-"""The standard fingerprints: half a byte per token, sensitive to every part of a model."""
+"""The standard fingerprints: 16 bytes for every 32 tokens, sensitive to every part of a model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ STANDARD_BITS: Final = 8
 
 
 def standard_fingerprints(final: int, layers: tuple[int, ...] | None = None) -> tuple[FingerprintSettings, ...]:
-    """The block after a third of the model, and the final norm: 7 numbers of 8 bits each for 32 tokens, 16 bytes.
+    """The block after a third of the model, and the final norm: 7 numbers of 8 bits and the exponent of the norm.
+
+    That is 16 bytes for every 32 tokens or part of them: 0.67 bytes a token in an answer of 48, 0.5 in a long one.
 
     An early block shows small changes best, because rounding adds up in later blocks. The final norm shows changes in
     those later blocks. Numbers have 8 bits, because in bfloat16 honest stacks already differ by the whole range of

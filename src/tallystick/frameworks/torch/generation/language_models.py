@@ -98,9 +98,9 @@ def check_tokens(tokens: Sequence[int], vocabulary: int) -> None:
 
 
 def load_language_model(
-    path: Path, dtype: Dtype = "F32", attention: Literal["eager", "sdpa"] = "sdpa", device: str = "cpu"
+    directory: Path | str, dtype: Dtype = "F32", attention: Literal["eager", "sdpa"] = "sdpa", device: str = "cpu"
 ) -> TorchLanguageModel:
-    """The model in the directory `path`, its weights converted to `dtype`.
+    """The model in a directory, its weights converted to `dtype`.
 
     Raises:
         UnavailableError: there is no model, or weights are missing, which transformers would draw at random.
@@ -111,6 +111,7 @@ def load_language_model(
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils.logging import disable_progress_bar
 
+    path = Path(directory)
     check_directory(path)
     disable_progress_bar()
     try:

@@ -1,0 +1,1 @@
+"""Where two runs that should be equal begin to differ: step, tensor, operator."""

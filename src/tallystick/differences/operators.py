@@ -1,0 +1,204 @@
+"""The first operator that differs between two openings of one step: equal inputs, and other outputs.
+
+Values are compared by their digests, so that only those of the operator that is named are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tallystick.commitments.digests import Digest
+from tallystick.commitments.encoding import Json
+from tallystick.differences.tensors import TensorDifference, compare_tensors
+from tallystick.errors import MalformedError, UnavailableError, UsageError
+from tallystick.graphs.difference import diff as diff_graphs
+from tallystick.graphs.files import load_graph
+from tallystick.graphs.graph import Graph, Node, Ref
+from tallystick.graphs.modules import NamedNodes, load_modules
+from tallystick.judging.opening.edges import follow_operators
+from tallystick.judging.opening.files import GRAPH, OPERATORS, read_opening, read_operator_lines, read_values
+from tallystick.judging.operator.judge import OperatorJudge
+from tallystick.judging.verdict import number
+from tallystick.transcripts.opening import Opening
+
+GRAPH_LINES: Final = 8
+
+
+@dataclass(frozen=True)
+class OperatorDifference:
+    """The first operator that differs in two openings of one step.
+
+    `departs` says that it reads equal values and gives others: the difference begins in it. Otherwise it is the first
+    that reads a source that differs; `sources` names those. `results` measures what it gives, `shares` how far each
+    side is from the exact result, as a share of the operator's proven bound; `others` counts the operators after it
+    that give other values too.
+    """
+
+    record: int
+    node: int
+    place: int
+    count: int
+    operator: str
+    module: str | None
+    departs: bool
+    results: tuple[TensorDifference, ...]
+    shares: tuple[float, float] | None
+    others: int
+
+    @property
+    def title(self) -> str:
+        """Its place in the graph, its name, and its module if that is known."""
+        where = f" in {self.module}" if self.module else ""
+        return f"operator {self.place} of {self.count}, {self.operator}{where} (n{self.node})"
+
+    def to_json(self) -> Json:
+        """As JSON values."""
+        return {
+            "count": self.count,
+            "departs": self.departs,
+            "module": self.module,
+            "node": self.node,
+            "operator": self.operator,
+            "others": self.others,
+            "place": self.place,
+            "record": self.record,
+            "results": [each.to_json() for each in self.results],
+            "shares_of_bound": None if self.shares is None else [number(each) for each in self.shares],
+        }
+
+
+@dataclass(frozen=True)
+class OpeningsDifference:
+    """How two openings of one step differ: their graphs, the sources that they read, and the first operator."""
+
+    graphs: tuple[str, ...]
+    sources: tuple[str, ...]
+    operator: OperatorDifference | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether graph, sources and all results are equal."""
+        return not (self.graphs or self.sources or self.operator)
+
+    def to_json(self) -> Json:
+        """As JSON values."""
+        return {
+            "graphs": list(self.graphs),
+            "notes": list(self.notes),
+            "operator": None if self.operator is None else self.operator.to_json(),
+            "sources": list(self.sources),
+        }
+
+
+@dataclass(frozen=True)
+class _Read:
+    """An opening with its graph and the digests of all values."""
+
+    folder: Path
+    opening: Opening
+    graph: Graph
+    named: NamedNodes
+    digests: Mapping[Ref, Digest] = field(default_factory=dict)
+
+
+def diff_openings(first: Path, second: Path) -> OpeningsDifference:
+    """How the opened operators in two folders differ.
+
+    Raises:
+        MalformedError: a file is invalid.
+        ProofError: the records of an opening do not connect its inputs to its results.
+        UnavailableError: a file is missing.
+        UsageError: the openings are of different records, or hold one operator each.
+    """
+    mine, theirs = _read(first), _read(second)
+    if mine.opening.index != theirs.opening.index:
+        raise UsageError(f"{first} opens record {mine.opening.index}, and {second} record {theirs.opening.index}")
+    sources = tuple(_differing(mine.opening.sources, theirs.opening.sources))
+    notes = tuple(filter(None, (mine.named.problem, theirs.named.problem)))
+    if mine.opening.graph != theirs.opening.graph:
+        return OpeningsDifference(tuple(_graph_lines(mine, theirs)), sources, None, notes)
+    return OpeningsDifference((), sources, _first_operator(mine, theirs), notes)
+
+
+def _read(folder: Path) -> _Read:
+    opening = read_opening(folder)
+    if not (folder / OPERATORS).is_file():
+        raise UsageError(f"{folder}: opens one operator alone; open the whole step, without --node")
+    graph = load_graph(folder / GRAPH)
+    digests = follow_operators(opening, graph, read_operator_lines(folder))
+    return _Read(folder, opening, graph, load_modules(folder / GRAPH, graph), digests)
+
+
+def _differing(mine: Mapping[str, Digest], theirs: Mapping[str, Digest]) -> list[str]:
+    return [name for name in sorted(mine.keys() | theirs.keys()) if mine.get(name) != theirs.get(name)]
+
+
+def _first_operator(mine: _Read, theirs: _Read) -> OperatorDifference | None:
+    """The first operator that departs; where none does, the first that reads a source that differs."""
+    differing = [each for each in enumerate(mine.graph.nodes, 1) if _gives_others(each[1], mine, theirs)]
+    departing = next((each for each in differing if _reads_equal(each[1], mine, theirs)), None)
+    found = departing or next(iter(differing), None)
+    if found is None:
+        return None
+    place, node = found
+    results, shares = _measured(node, mine, theirs, departing is not None)
+    return OperatorDifference(
+        mine.opening.index,
+        node.number,
+        place,
+        len(mine.graph.nodes),
+        node.operator,
+        mine.named.paths.get(node.number) or theirs.named.paths.get(node.number),
+        departing is not None,
+        results,
+        shares,
+        len(differing) - 1,
+    )
+
+
+def _gives_others(node: Node, mine: _Read, theirs: _Read) -> bool:
+    return any(mine.digests[ref] != theirs.digests[ref] for ref in node.outputs if ref is not None)
+
+
+def _reads_equal(node: Node, mine: _Read, theirs: _Read) -> bool:
+    return all(mine.digests[ref] == theirs.digests[ref] for ref in node.refs)
+
+
+def _measured(
+    node: Node, mine: _Read, theirs: _Read, departs: bool
+) -> tuple[tuple[TensorDifference, ...], tuple[float, float] | None]:
+    """How far the results lie apart, and how far each side is from the exact result; nothing without the values."""
+    refs = [*node.refs, *(ref for ref in node.outputs if ref is not None)]
+    values = [read_values(each.folder, {ref: each.digests[ref] for ref in refs}) for each in (mine, theirs)]
+    if not all(ref in held for held in values for ref in refs):
+        return (), None
+    compared = (compare_tensors(ref, values[0][ref], values[1][ref]) for ref in node.outputs if ref is not None)
+    results = tuple(each for each in compared if each is not None)
+    if not departs:
+        return results, None
+    judge = OperatorJudge(mine.opening.graph)
+    try:
+        far = [max((each.finding.distance for each in judge.compare(node, held)), default=0.0) for held in values]
+    except (MalformedError, UnavailableError):
+        return results, None
+    return results, (far[0], far[1])
+
+
+def _graph_lines(mine: _Read, theirs: _Read) -> Iterator[str]:
+    found = diff_graphs(mine.graph, theirs.graph)
+    operators = [{node.number: node.operator for node in each.graph.nodes} for each in (mine, theirs)]
+    lines = [*found.header]
+    lines += [f"n{each} {operators[0][each]}{mine.named.place(each)}: only in the first" for each in found.removed]
+    lines += [f"n{each} {operators[1][each]}{theirs.named.place(each)}: only in the second" for each in found.added]
+    lines += [
+        f"n{each.number} {operators[0][each.number]}{mine.named.place(each.number)}: "
+        + ", ".join(f"{name} {a} / {b}" for name, (a, b) in each.values.items())
+        for each in found.changed
+    ]
+    yield from lines[:GRAPH_LINES] or ["the graphs differ in the numbers of their nodes alone"]
+    if len(lines) > GRAPH_LINES:
+        yield f"and {len(lines) - GRAPH_LINES} more: `tally graph diff {mine.folder / GRAPH} {theirs.folder / GRAPH}`"
