@@ -43,8 +43,7 @@ class WatchedBackward:
 
     def loss(self) -> WatchedLoss:
         """The loss; raises `UnavailableError` with the reason why it is no function of model and batch."""
-        log, root = self.log, self._root()
-        live = live_calls(log.calls, log.seen, root, self.buffers, self._given.keys(), self.span)
+        log, root, live = self.log, self._root, self._live
         sources = sources_of(live, root)
         if names := sorted({call.name for call in live if call.is_random}):
             raise UnavailableError(RANDOM.format(names[0]))
@@ -55,6 +54,17 @@ class WatchedBackward:
         fixed = [_described(value) for value in constants.values() if value.numel()]
         return WatchedLoss(live, held, given, constants, root, tuple(fixed))
 
+    @property
+    def reads(self) -> set[int]:
+        """The tensors that the loss depends on, those of the batch left out."""
+        return {place.number for call in self._live for place in call.operands} - self._given.keys()
+
+    @cached_property
+    def _live(self) -> list[WatchedCall]:
+        log = self.log
+        return live_calls(log.calls, log.seen, self._root, self.buffers, self._given.keys(), self.span)
+
+    @cached_property
     def _root(self) -> int:
         """The loss; with several backward passes in a step, the number that is divided by their count."""
         last = self.log.calls[self.span.stop - 1] if self.span else None

@@ -12,6 +12,7 @@ TOUCHED: Final = (
     "gradients are changed between backward() and optimizer.step(), and not by clip_grad_norm_; "
     "scaling belongs into the loss, and clip_grad_value_ or noise cannot be replayed"
 )
+UNSCALED: Final = "a GradScaler scales the loss; compute in bfloat16, which needs none"
 SCALED: Final = ("aten._foreach_mul_.Tensor", "aten.mul_.Tensor")
 QUOTIENT: Final = ("aten.clamp.default", "aten.mul.Tensor", "aten.reciprocal.default", "aten.add.Tensor")
 """From the factor back to the norm, `clip_grad_norm_` computes clamp(max_norm / (norm + 1e-6), max=1)."""
@@ -29,6 +30,8 @@ def clip_norm_of(calls: Sequence[WatchedCall], gradients: Set[int]) -> float | N
     writing = [call for call in calls if call.written & gradients]
     if not writing:
         return None
+    if any("_amp_" in call.name for call in writing):
+        raise UnavailableError(UNSCALED)
     limits = {_limit(call, calls) for call in writing}
     often = max(sum(storage in call.written for call in writing) for storage in gradients)
     if None in limits or len(limits) > 1 or often > 1:

@@ -52,7 +52,7 @@ def sources_of(calls: Iterable[WatchedCall], root: int) -> list[int]:
 class EqualValues:
     """Which tensors of a watched step hold equal values, because the same operator was called on equal values.
 
-    A storage that is written to in the step equals no other.
+    A storage that is written to in the step equals no other, nor does one that is not filled yet.
     """
 
     calls: Sequence[WatchedCall]
@@ -77,7 +77,12 @@ class EqualValues:
         first, canonical = dict[Any, int](), dict[int, int]()
         for call in self.calls:
             results = [place.number for place in places(call.results)]
-            if call.is_random or not results or any(self.seen[number].storage in written for number in results):
+            if (
+                call.is_random
+                or "empty" in call.name
+                or not results
+                or any(self.seen[number].storage in written for number in results)
+            ):
                 continue
             key = _key(call, canonical)
             for index, number in enumerate(results):

@@ -64,11 +64,12 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._running: list[str] = [""]
         self._hooks: list[Any] = []
         self._task, self._process, self._is_watching = -1, os.getpid(), False
+        self._is_entered = False
         self.held = {self._number(value, is_known=True): name for name, value in live_of(model).items()}
 
     def start(self) -> None:
         """Watch from now on."""
-        self._is_watching = True
+        self._is_watching = self._is_entered = True
         self._hooks = [
             register_module_forward_pre_hook(self._enters),
             register_module_forward_hook(self._leaves, always_call=True),
@@ -76,13 +77,13 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.__enter__()  # type: ignore[no-untyped-call]
 
     def stop(self) -> None:
-        """Watch no longer; where the loop has entered a mode of its own since, this one stays below it and idles."""
-        if self._is_watching:
-            self._is_watching = False
-            for hook in self._hooks:
-                hook.remove()
-            if _get_current_dispatch_mode_stack()[-1:] == [self]:
-                self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        """Watch no longer. Below a mode that the loop entered since, this one stays and idles until the next call."""
+        self._is_watching = False
+        for hook in self._hooks:
+            hook.remove()
+        if self._is_entered and _get_current_dispatch_mode_stack()[-1:] == [self]:
+            self._is_entered = False
+            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def number_of(self, value: torch.Tensor) -> int | None:
         """The number of a live tensor; `None` if no watched call has seen it."""
