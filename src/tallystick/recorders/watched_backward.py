@@ -10,7 +10,7 @@ from typing import Final
 import torch
 
 from tallystick.errors import UnavailableError
-from tallystick.frameworks.torch.watching.calls import WatchedCall, places
+from tallystick.frameworks.torch.watching.calls import LoopCall, places
 from tallystick.frameworks.torch.watching.live_calls import EqualValues, live_calls, sources_of
 from tallystick.frameworks.torch.watching.operator_log import OperatorLog
 from tallystick.frameworks.torch.watching.watched_loss import WatchedLoss
@@ -60,7 +60,7 @@ class WatchedBackward:
         return {place.number for call in self._live for place in call.operands} - self._given.keys()
 
     @cached_property
-    def _live(self) -> list[WatchedCall]:
+    def _live(self) -> list[LoopCall]:
         log = self.log
         return live_calls(log.calls, log.seen, self._root, self.buffers, self._given.keys(), self.span)
 
@@ -85,7 +85,7 @@ class WatchedBackward:
         return () if self.count & (self.count - 1) else (1 / self.count,)
 
     @property
-    def _calls(self) -> Sequence[WatchedCall]:
+    def _calls(self) -> Sequence[LoopCall]:
         return self.log.calls[self.span.start : self.span.stop]
 
     @cached_property
@@ -107,7 +107,7 @@ class WatchedBackward:
             return self._given.get(number, "")
         return next((name for name, other in self.batch.items() if _is_same(value, other)), "")
 
-    def _require_unchanged(self, live: Iterable[WatchedCall], given: Mapping[int, str]) -> None:
+    def _require_unchanged(self, live: Iterable[LoopCall], given: Mapping[int, str]) -> None:
         reading = {id(call) for call in live if any(place.number in given for place in call.operands)}
         first = next((index for index, call in enumerate(self.log.calls) if id(call) in reading), 0)
         written = frozenset[int]().union(*(call.written for call in self.log.calls[first:]))

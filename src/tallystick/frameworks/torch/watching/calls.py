@@ -18,7 +18,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class WatchedCall:
+class LoopCall:
     """An operator with its arguments and results, and the storages that it writes to.
 
     `module` is the part of the model that called it; empty for the loop.

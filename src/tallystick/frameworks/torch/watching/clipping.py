@@ -6,7 +6,7 @@ from collections.abc import Sequence, Set
 from typing import Final
 
 from tallystick.errors import UnavailableError
-from tallystick.frameworks.torch.watching.calls import WatchedCall, places
+from tallystick.frameworks.torch.watching.calls import LoopCall, places
 
 TOUCHED: Final = (
     "gradients are changed between backward() and optimizer.step(), and not by clip_grad_norm_; "
@@ -18,7 +18,7 @@ QUOTIENT: Final = ("aten.clamp.default", "aten.mul.Tensor", "aten.reciprocal.def
 """From the factor back to the norm, `clip_grad_norm_` computes clamp(max_norm / (norm + 1e-6), max=1)."""
 
 
-def clip_norm_of(calls: Sequence[WatchedCall], gradients: Set[int]) -> float | None:
+def clip_norm_of(calls: Sequence[LoopCall], gradients: Set[int]) -> float | None:
     """The limit of `clip_grad_norm_` among the calls between backward pass and optimizer step; `None` without clipping.
 
     Args:
@@ -39,7 +39,7 @@ def clip_norm_of(calls: Sequence[WatchedCall], gradients: Set[int]) -> float | N
     return limits.pop()
 
 
-def _limit(scaling: WatchedCall, calls: Sequence[WatchedCall]) -> float | None:
+def _limit(scaling: LoopCall, calls: Sequence[LoopCall]) -> float | None:
     """The `max_norm` behind a multiplication of gradients; `None` for another write."""
     if scaling.name not in SCALED:
         return None
@@ -54,5 +54,5 @@ def _limit(scaling: WatchedCall, calls: Sequence[WatchedCall]) -> float | None:
     return limit
 
 
-def _makes(call: WatchedCall, number: int) -> bool:
+def _makes(call: LoopCall, number: int) -> bool:
     return any(place.number == number for place in places(call.results))

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from torch.utils.weak import WeakIdKeyDictionary
 
 from tallystick.frameworks.torch.capture.exported_calls import live_of
-from tallystick.frameworks.torch.watching.calls import Place, WatchedCall, mapped
+from tallystick.frameworks.torch.watching.calls import Place, LoopCall, mapped
 
 CONSTANT_BYTES_MAX: Final = 1 << 20
 CALLS_MAX: Final = 500_000
@@ -53,7 +53,7 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, model: torch.nn.Module, sheltered: Callable[[], AbstractContextManager[None]]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._sheltered = sheltered
-        self.calls: list[WatchedCall] = []
+        self.calls: list[LoopCall] = []
         self.seen: list[Seen] = []
         self.backwards: list[int] = []
         self.functions: set[str] = set()
@@ -122,9 +122,7 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             writes = target._schema.is_mutable or str(target) in HIDDEN_WRITES
             written = frozenset(self._written(target, *given)) if writes else NOTHING
             args, kwargs = read
-            self.calls.append(
-                WatchedCall(target, args, kwargs, made, written, torch.is_grad_enabled(), self._running[-1])
-            )
+            self.calls.append(LoopCall(target, args, kwargs, made, written, torch.is_grad_enabled(), self._running[-1]))
 
     def _enters(self, module: torch.nn.Module, _args: Any) -> None:
         self._running.append(self._names.get(module, self._running[-1]))
