@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-from tallystick.frameworks.torch.watching.calls import Place, LoopCall, mapped, places
+from tallystick.frameworks.torch.watching.calls import LoopCall, Place, mapped, places
 from tallystick.frameworks.torch.watching.operator_log import Seen
 
 COPIES: Final = frozenset(

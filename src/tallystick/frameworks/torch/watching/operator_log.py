@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from torch.utils.weak import WeakIdKeyDictionary
 
 from tallystick.frameworks.torch.capture.exported_calls import live_of
-from tallystick.frameworks.torch.watching.calls import Place, LoopCall, mapped
+from tallystick.frameworks.torch.watching.calls import LoopCall, Place, mapped
 
 CONSTANT_BYTES_MAX: Final = 1 << 20
 CALLS_MAX: Final = 500_000

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from tallystick.frameworks.torch.capture.exported_calls import enter_module, tensors_of
-from tallystick.frameworks.torch.watching.calls import Place, LoopCall, mapped
+from tallystick.frameworks.torch.watching.calls import LoopCall, Place, mapped
 
 
 @dataclass(frozen=True)
