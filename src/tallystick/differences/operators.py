@@ -23,8 +23,12 @@ from tallystick.judging.opening.files import GRAPH, OPERATORS, read_opening, rea
 from tallystick.judging.operator.judge import OperatorJudge
 from tallystick.judging.verdict import number
 from tallystick.transcripts.opening import Opening
+from tallystick.workloads.names import STATE_PREFIXES
 
 GRAPH_LINES: Final = 8
+LATE: Final = (
+    "the states before the step differ already: open an earlier step, best the one after an anchor that is equal"
+)
 
 
 @dataclass(frozen=True)
@@ -118,10 +122,12 @@ def diff_openings(first: Path, second: Path) -> OpeningsDifference:
     if mine.opening.index != theirs.opening.index:
         raise UsageError(f"{first} opens record {mine.opening.index}, and {second} record {theirs.opening.index}")
     sources = tuple(_differing(mine.opening.sources, theirs.opening.sources))
-    notes = tuple(filter(None, (mine.named.problem, theirs.named.problem)))
+    operator = _first_operator(mine, theirs) if mine.opening.graph == theirs.opening.graph else None
+    is_late = operator is not None and not operator.departs and any(name.startswith(STATE_PREFIXES) for name in sources)
+    notes = tuple(filter(None, (mine.named.problem, theirs.named.problem, LATE if is_late else "")))
     if mine.opening.graph != theirs.opening.graph:
         return OpeningsDifference(tuple(_graph_lines(mine, theirs)), sources, None, notes)
-    return OpeningsDifference((), sources, _first_operator(mine, theirs), notes)
+    return OpeningsDifference((), sources, operator, notes)
 
 
 def _read(folder: Path) -> _Read:
