@@ -5,20 +5,25 @@ that is loaded when it ends, without blank lines, comments and docstrings, witho
 without what puts a verdict into words.
 
 Usage: python scripts/trusted_base.py [NAME]    the table of all verifiers, or the modules of one
+       python scripts/trusted_base.py --write   puts the sizes into the README
 """
 
 from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+README: Final = Path(__file__).resolve().parent.parent / "README.md"
+WIDTH: Final = 116
 OURS: Final = "tallystick"
 AROUND: Final = ("tallystick.cli", "tallystick.presentation")
 """The command line, and what puts a verdict into words: no verifier reaches them."""
@@ -86,8 +91,10 @@ def make_inputs(folder: Path) -> None:
     nodes = json.loads((folder / "opening" / "graph.json").read_bytes())["nodes"]
     number = next(node["number"] for node in nodes if node["operator"] == OPERATOR)
     _tally(folder, f"referee --make opening --node {number} --out operator.leaf")
-    answers = Path(__file__).resolve().with_name("readme_answers.py")
-    _run(folder, str(answers), "model", ".")
+    _tally(folder, "new-key provider.key")
+    _tally(folder, "generate model --key provider.key --out answers --prompt Notch --max-tokens 48 --seed 7")
+    (receipt,) = (folder / "answers" / "receipts.jsonl").read_text().splitlines()
+    (folder / "receipt.json").write_text(receipt)
 
 
 def loaded_by(verifier: Verifier, folder: Path) -> dict[str, int]:
@@ -153,11 +160,23 @@ def _run_and_list(out: Path, arguments: list[str]) -> int:
     return code
 
 
+def write(lines: Mapping[str, int]) -> None:
+    """Put the sizes into the README, where the sentence about them stands."""
+    text = re.sub(SENTENCE, sentence(lines), README.read_text())
+    paragraphs = (
+        "\n".join(textwrap.wrap(each, WIDTH)) if re.search(SENTENCE, each) else each for each in text.split("\n\n")
+    )
+    README.write_text("\n\n".join(paragraphs))
+
+
 def main(names: list[str]) -> None:
-    """Print the table, or the modules of one verifier."""
+    """Print the table, or the modules of one verifier; or write the sizes into the README."""
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         make_inputs(folder)
+        if names == ["--write"]:
+            write(measure(folder))
+            return
         if names:
             for name, lines in sorted(loaded_by(VERIFIERS[names[0]], folder).items()):
                 print(f"{lines:6} {name}")

@@ -144,7 +144,7 @@ def test_a_block_that_would_not_be_run_is_refused(page: str, complaint: str) -> 
 
 PRINTED = """\
 ACCEPTED  claim sha256:85d1eab70e2e1f70
-seconds: start-up 3.1 s, replay 12 s
+seconds: 3.1 start-up, 12.0 replay
 a
 b
 chance 5 %
@@ -155,7 +155,7 @@ chance 5 %
     "shown",
     [
         PRINTED,
-        "ACCEPTED claim sha256:2dd37cb6c801a2c4\nseconds: start-up 12 s, replay 0.5 s\n\na\nb\nchance 5 %",
+        "ACCEPTED claim sha256:2dd37cb6c801a2c4\nseconds: 12.5 start-up, 0.5 replay\n\na\nb\nchance 5 %",
         "ACCEPTED…\n…\nchance … %\n",
         "…\nchance 5 %\n…\n",
     ],

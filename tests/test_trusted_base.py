@@ -42,7 +42,7 @@ def test_a_verifier_loads_nothing_that_records_attacks_or_serves(loaded: Loaded,
 def test_the_readme_states_how_many_lines_a_verifier_trusts(loaded: Loaded) -> None:
     stated = TRUSTED_BASE["sentence"]({name: sum(loaded(name).values()) for name in VERIFIERS})
     readme = " ".join((REPOSITORY / "README.md").read_text().split())
-    assert stated in readme, f"scripts/readme_example.sh brings it up to date: {stated}"
+    assert stated in readme, f"`scripts/trusted_base.py --write` brings it up to date: {stated}"
 
 
 def test_the_sentence_in_the_readme_is_found_by_the_script_that_rewrites_it() -> None:

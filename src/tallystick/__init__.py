@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tallystick.recorders.inference import record_inference as record_inference
     from tallystick.recorders.lightning import BatchHooks as BatchHooks
     from tallystick.recorders.own_loop import record_training as record_training
+    from tallystick.recorders.preflight import Blocker as Blocker, preflight as preflight
     from tallystick.recorders.receipts import ReceiptIssuer as ReceiptIssuer, RecordSettings as RecordSettings
     from tallystick.tolerances.fingerprints.standard import standard_fingerprints as standard_fingerprints
     from tallystick.transcripts.recipe import Recipe as Recipe
@@ -71,6 +72,7 @@ HOMES = {
     "tallystick.recorders.inference": "record_inference",
     "tallystick.recorders.lightning": "BatchHooks",
     "tallystick.recorders.own_loop": "record_training",
+    "tallystick.recorders.preflight": "Blocker preflight",
     "tallystick.recorders.receipts": "ReceiptIssuer RecordSettings",
     "tallystick.tolerances.fingerprints.standard": "standard_fingerprints",
     "tallystick.transcripts.recipe": "Recipe",

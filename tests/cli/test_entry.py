@@ -90,7 +90,9 @@ def test_the_version_is_printed(tally: Tally) -> None:
     assert tally("--version")[:2] == (0, f"tally {__version__}\n")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["audit", "--help"], ["--version"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["help"], ["--help"], ["audit", "--help"], ["--version"], ["completion", "bash"]]
+)
 def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     code = f"import sys; from tallystick.cli.entry import run; run({arguments}); print(sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -74,8 +75,9 @@ def test_programs_that_are_killed_play_on_and_the_bond_moves_once(
 
     assert [challenger.interrupt(), server.interrupt()] == [0, 0]
     assert "claim 0: differs: " in challenger.err
+    assert challenger.err.endswith("stopped; all moves are kept: start again to go on\n")
+    assert server.err.endswith("stopped\n")
     for each in (challenger, server):
-        assert each.err.endswith("stopped\n")
         assert "Traceback" not in each.err
     state = place.state
     assert (the(state).fault, state.claims[0].status) == ("prover", "slashed")
@@ -91,9 +93,13 @@ def test_a_prover_that_is_stopped_before_its_claim_is_final_says_so(
     programs: Programs, setup: DisputeSetup, place: LocalCoordinator, calls: Path
 ) -> None:
     prover = programs.start("prover", "prover", calls / "honest", *setup.at("prover"), "--poll", 0.1)
-    await_(lambda: prover.out == "claim 0\n", programs)  # result while the claim is open
+    await_(lambda: prover.out == "claim 0\n" and "waiting" in prover.err, programs)  # while the claim is open
     assert prover.interrupt() == 3
-    assert prover.err == "stopped: claim 0 is open; start again before somebody disputes it\n"
+    waiting, claim, money, stopped = prover.err.splitlines()
+    assert re.fullmatch(r"waiting for claim 0 to become final: .* until .* UTC \(in .*\)", waiting)
+    assert claim == "claim 0 is open: nobody has contested it"
+    assert money.endswith("(this party): paid in 1,000,000, took out 0, has 1,000,000 held; +0")
+    assert stopped == "stopped: claim 0 is open; all moves are kept: start again before somebody disputes it"
 
 
 def the(state: State) -> Dispute:

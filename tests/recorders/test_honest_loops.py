@@ -329,10 +329,9 @@ class TestWithoutLuck:
         data[4] = (data[4][0], data[4][1] * float("nan"))
         monkeypatch.setattr(loops, "batches", lambda: data)
         (line,) = said(tmp_path / "run", graph=graph)
-        assert ("the loss of step 5 is nan" if graph else "the training has diverged") in line
+        assert "the loss of step 5 is nan" in line
         assert line.endswith("the run ends at its anchor of step 3")
-        verdict = audit(tmp_path / "run")
-        assert (verdict.outcome, verdict.objections) == ("accepted" if graph else "inconclusive", ())
+        assert audit(tmp_path / "run").outcome == "accepted"
 
 
 @pytest.mark.parametrize(("stride", "kept"), [(8, 8), (3, 6)])
@@ -359,8 +358,7 @@ def test_an_average_that_replaces_the_weights_at_the_end_is_no_part_of_the_run(
     else:
         with pytest.warns(RuntimeWarning, match="weights were changed after the last record.*anchor of step 6"):
             train()
-    verdict = audit(tmp_path / "run")
-    assert (verdict.outcome, verdict.objections) == ("accepted" if graph else "inconclusive", ())
+    assert audit(tmp_path / "run").outcome == "accepted"
     assert len(steps_of(tmp_path / "run")) == kept
 
 
@@ -403,13 +401,12 @@ def test_what_cannot_be_recorded_ends_the_run_at_its_anchor_and_not_the_loop(
     (line,) = said(tmp_path / "run", told=odd(what), graph=graph)
     assert line.startswith("recording ended at step 5, and the loop goes on: ")
     assert line.endswith("the run ends at its anchor of step 3")
-    verdict = audit(tmp_path / "run")
-    assert (verdict.outcome, verdict.objections) == ("accepted" if graph else "inconclusive", ())
+    assert audit(tmp_path / "run").outcome == "accepted"
     assert len(steps_of(tmp_path / "run")) == 3
 
 
 def test_exchanged_parameters_end_the_run_and_not_the_loop(tmp_path: Path, audit: Audit) -> None:
-    (line,) = said(tmp_path / "run", change=loops.exchanges, graph=False)
+    *_, line = said(tmp_path / "run", change=loops.exchanges)
     assert "parameters of the model were exchanged" in line
     assert audit(tmp_path / "run").objections == ()
 
@@ -478,7 +475,8 @@ def test_a_directory_that_another_recorder_writes_is_refused_before_the_loop(tmp
 
 def test_steps_behind_the_end_of_a_run_are_not_recorded_and_said_once(tmp_path: Path) -> None:
     model, optimizer = loops.network()
-    with tallystick.record_training(tmp_path / "run", model, optimizer) as recorder:
+    recording = tallystick.record_training(tmp_path / "run", model, optimizer)
+    with pytest.warns(RuntimeWarning, match="stepped 0 times"), recording as recorder:
         recorder.step(1.0, [1])
     before = (tmp_path / "run/transcript.jsonl").read_bytes()
     with pytest.warns(RuntimeWarning, match="the run is closed"):
@@ -491,7 +489,8 @@ def test_an_optimizer_without_a_rate_is_recorded_as_such(tmp_path: Path, audit: 
     model, optimizer = loops.network()
     with tallystick.record_training(tmp_path / "run", model, optimizer) as recorder:
         optimizer.param_groups[0]["lr"] = None
-        recorder.step(1.0, [1])
+        with pytest.warns(RuntimeWarning, match="stepped 0 times"):
+            recorder.step(1.0, [1])
     (step,) = steps_of(tmp_path / "run")
     assert (step.learning_rate, step.tags) == (0.0, ("no-rate",))
     assert audit(tmp_path / "run").objections == ()

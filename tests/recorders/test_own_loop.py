@@ -18,10 +18,11 @@ from tallystick.transcripts.record import AnchorRecord, FailedRecord, StepRecord
 torch = pytest.importorskip("torch")
 
 
-def fit(out: Path, steps: int = 7, crash_at: int | None = None, **settings: Any) -> None:
+def fit(out: Path, steps: int = 7, crash_at: int | None = None, drops: float = 0.0, **settings: Any) -> None:
     torch.manual_seed(0)
     x = torch.linspace(-3, 3, 64)[:, None]
-    model = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    layers = (torch.nn.Linear(1, 8), torch.nn.Tanh(), torch.nn.Dropout(drops), torch.nn.Linear(8, 1))
+    model = torch.nn.Sequential(*layers)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     with tallystick.record_training(out, model, optimizer, **settings) as recorder:
         for step in range(1, steps + 1):
@@ -53,19 +54,35 @@ def test_every_step_and_anchor_of_the_loop_is_recorded(recorded: Path) -> None:
     assert RunDirectory(recorded).spec().description == {"model": "Sequential", "purpose": "a sine"}
 
 
-def test_the_anchors_hold_every_generator_in_use(recorded: Path) -> None:
+def test_an_audit_replays_the_loop_from_what_its_first_step_showed(recorded: Path) -> None:
+    result = tallystick.audit(recorded, tallystick.Policy(full=True))
+    assert result.outcome == "accepted"
+    assert result.report.replayed_steps == 7
+
+
+@pytest.fixture
+def dropped(one_thread: None, tmp_path: Path) -> Path:
+    with pytest.warns(RuntimeWarning, match=r"will be inconclusive: dropout draws random numbers \(layer 2\)"):
+        fit(tmp_path / "dropped", anchor_stride=3, drops=0.5)
+    return tmp_path / "dropped"
+
+
+def test_the_anchors_of_a_loop_that_draws_hold_every_generator_in_use(dropped: Path) -> None:
     from tallystick.tensors.safetensors import read_state
 
-    names = read_state(recorded / "anchors/step_00000007.safetensors", canonical=True).keys()
-    assert {"rng.torch_cpu", "rng.python", "rng.numpy", "position.step"} <= names
+    for anchor in (dropped / "anchors").iterdir():
+        names = read_state(anchor, canonical=True).keys()
+        assert {"rng.torch_cpu", "rng.python", "rng.numpy", "position.step"} <= names
 
 
-def test_an_audit_checks_its_integrity_and_says_that_no_step_was_replayed(
-    recorded: Path, audited: Callable[..., Any]
+def test_an_audit_of_a_loop_that_cannot_be_replayed_repeats_the_reason(
+    dropped: Path, audited: Callable[..., Any]
 ) -> None:
-    report = audited(recorded)
+    report = audited(dropped)
     assert report.verdict.outcome == "inconclusive"
-    assert any("no step was replayed" in line for line in report.verdict.unavailable)
+    (line,) = (line for line in report.verdict.unavailable if "no step was replayed" in line)
+    assert line.endswith(": the recorder captured no step graph, " + RunDirectory(dropped).claim().no_graph)
+    assert "set its probability to 0" in line
     assert report.replayed_steps == 0
     assert report.verdict.objections == ()
     assert set(report.detection().values()) == {0.0}

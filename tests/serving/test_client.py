@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import tallystick
-from tallystick.answers.client import with_nonce
 from tallystick.answers.distance_limits import FingerprintLimits, FingerprintRule
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.sampler import SamplerRule
+from tallystick.answers.watched_calls import with_nonce
 from tallystick.answers.watched_streams import WholeAnswer
 from tallystick.attestation.signing import SigningKey
 from tallystick.errors import InconclusiveError, MalformedError, RejectedError, UsageError
@@ -152,7 +152,7 @@ def test_lies_are_rejected_with_a_warning(language_model: Any, lie: Callable[[di
     with tallystick.wrap(Provider(language_model, lie), model=language_model, policy=POLICY) as client:
         with pytest.warns(tallystick.UnverifiedAnswerWarning, match="was rejected: ") as told:
             assert outcomes_after(client, lambda: ask(client)) == ["rejected"]
-        assert [str(each.message).count("\n") for each in told] == [0]
+        assert [(str(each.message).count("\n"), each.filename) for each in told] == [(0, __file__)]
 
 
 def test_an_old_receipt_is_rejected_for_its_nonce(language_model: Any) -> None:

@@ -35,11 +35,10 @@ from tallystick.answers.verification import (
     response_of,
 )
 from tallystick.answers.verify import verify_receipt
+from tallystick.answers.watched_calls import NONCE_BYTES, WatchedCall, with_nonce
 from tallystick.answers.watched_streams import AsyncWatchedStream, WatchedStream
 from tallystick.judging.verdict import Verdict
 
-NONCE_BYTES: Final = 16
-SEED_LIMIT: Final = 1 << 52
 HELD: Final = 10_000
 WAITING_MAX: Final = 1_000
 CALL: Final[Mapping[str, Any]] = {"create": None}
@@ -141,19 +140,19 @@ class VerifyingClient:
         closing = getattr(self._client, "close", None)
         return None if closing is None else closing()
 
-    def watch(self, body: dict[str, Any], answer: Any) -> Any:
-        """The answer to the request `body`, checked; raises what the verdict asks for, where a call waits for it."""
-        if body.get("stream") is True:
-            return WatchedStream(answer, partial(self._check, body), self._settle)
-        self._settle(self._check(body, answer), answer)
+    def watch(self, call: WatchedCall, answer: Any) -> Any:
+        """The answer to a call, checked; raises what the verdict asks for, where a call waits for it."""
+        if call.is_stream:
+            return WatchedStream(answer, partial(self._check, call), self._settle)
+        self._settle(self._check(call, answer), answer)
         return answer
 
-    async def watch_coming(self, body: dict[str, Any], coming: Awaitable[Any]) -> Any:
+    async def watch_coming(self, call: WatchedCall, coming: Awaitable[Any]) -> Any:
         """The same for an answer that has to be awaited."""
         answer = await coming
-        if body.get("stream") is True:
-            return AsyncWatchedStream(answer, partial(self._check, body), self._settle_coming)
-        await self._settle_coming(self._check(body, answer), answer)
+        if call.is_stream:
+            return AsyncWatchedStream(answer, partial(self._check, call), self._settle_coming)
+        await self._settle_coming(self._check(call, answer), answer)
         return answer
 
     def _settle(self, told: Future[Checked], answer: object) -> None:
@@ -169,43 +168,42 @@ class VerifyingClient:
             self._is_closed = True
         self._pool.shutdown()
 
-    def _check(self, body: Mapping[str, Any], answer: object) -> Future[Checked]:
-        """Check an answer to the request `body` in the background."""
-        nonce = str(body["extra_body"]["tally_nonce"])
+    def _check(self, call: WatchedCall, answer: object) -> Future[Checked]:
+        """Check the answer to a call in the background."""
         told: Future[Checked] = Future()
         with self._lock:
             if self._is_closed:
-                told.set_result(Checked(nonce, Verdict((), ("could not check: the client is closed",))))
+                told.set_result(Checked(call.nonce, Verdict((), ("could not check: the client is closed",))))
                 return told
             self._waiting += 1
             is_full = self._waiting > WAITING_MAX
         dropped = Verdict((), (f"could not check: more than {WAITING_MAX} answers were waiting",))
-        judge = (lambda: dropped) if is_full else partial(self._judge, dict(body), answer)
+        judge = (lambda: dropped) if is_full else partial(self._judge, call, answer)
         task: Future[Found] = self._pool.submit(judge)
-        task.add_done_callback(lambda done: self._collect(nonce, done, told))
+        task.add_done_callback(lambda done: self._collect(call, done, told))
         return told
 
-    def _judge(self, body: dict[str, Any], answer: object) -> Found:
+    def _judge(self, call: WatchedCall, answer: object) -> Found:
         response = response_of(answer if isinstance(answer, Mapping) else json_of(answer))
         share = self._policy.audit_sample
         if not is_sampled(secrets.token_bytes(NONCE_BYTES), response.receipt.receipt.identity, share):
             return Verdict((), not_checked=(f"not in the sample of {share:g} of all answers",))
         model = model_of(self._model)
-        asked = request_of({name: value for name, value in body.items() if _is_given(value)})
-        places = context_length_of(model)
+        asked, places = request_of(call.asked), context_length_of(model)
         return verify_receipt(response.receipt, model, self._policy, asked, response=response, context_length=places)
 
-    def _collect(self, nonce: str, done: Future[Found], told: Future[Checked]) -> None:
+    def _collect(self, call: WatchedCall, done: Future[Found], told: Future[Checked]) -> None:
         error = done.exception()
         found = Verdict((), (f"could not check: {error or type(error).__name__}",)) if error else done.result()
-        checked = Checked(nonce, found) if isinstance(found, Verdict) else Checked(nonce, found.verdict, found)
+        report = None if isinstance(found, Verdict) else found
+        checked = Checked(call.nonce, found if isinstance(found, Verdict) else found.verdict, report)
         with self._lock:
             self._waiting -= 1
             self._checked.append(checked)
         try:
             if self._on_verdict is not None:
                 self._on_verdict(checked)
-            self._follows.warn(checked)
+            self._follows.warn(checked, call.file, call.line)
         finally:
             told.set_result(checked)
 
@@ -225,22 +223,10 @@ class _Watched:
         return self._create if self._paths is CALL else _Watched(found, self._owner, self._paths[name])
 
     def _create(self, **asked: Any) -> Any:
-        body = with_nonce(asked)
-        answer = self._part.create(**body)
+        here = inspect.currentframe()
+        caller = here and here.f_back
+        file, line = (caller.f_code.co_filename, caller.f_lineno) if caller else ("tallystick", 0)
+        call = WatchedCall(with_nonce(asked), file, line)
+        answer = self._part.create(**call.body)
         follow = self._owner.watch_coming if inspect.isawaitable(answer) else self._owner.watch
-        return follow(body, answer)
-
-
-def with_nonce(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call with a fresh random nonce, and with a seed."""
-    extra = dict(asked.get("extra_body") or {})
-    extra.setdefault("tally_nonce", secrets.token_hex(NONCE_BYTES))
-    body = {**asked, "extra_body": extra}
-    if not isinstance(asked.get("seed"), int) and "seed" not in extra:
-        body["seed"] = secrets.randbelow(SEED_LIMIT)
-    return body
-
-
-def _is_given(value: object) -> bool:
-    """Whether an argument is a JSON value; the client's marker for an omitted argument is none."""
-    return value is None or isinstance(value, str | int | float | list | tuple | Mapping)
+        return follow(call, answer)

@@ -56,10 +56,10 @@ class Unverified:
         """Whether a call has to wait for its verdict."""
         return "raise" in (self.on_reject, self.on_inconclusive)
 
-    def warn(self, checked: Checked) -> None:
-        """Warn of an answer where that is what follows."""
+    def warn(self, checked: Checked, file: str, line: int) -> None:
+        """Warn of an answer where that is what follows; the warning names the line that asked for it."""
         if self._action(checked) == "warn":
-            warnings.warn(_sentence(checked), UnverifiedAnswerWarning, stacklevel=2)
+            warnings.warn_explicit(_sentence(checked), UnverifiedAnswerWarning, file, line)
 
     def raise_for(self, checked: Checked, answer: object) -> None:
         """Raise `RejectedError` or `InconclusiveError` where that is what follows."""

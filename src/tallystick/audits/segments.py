@@ -87,7 +87,8 @@ def _make_replayer(evidence: CheckedRun, findings: Findings, policy: Policy, sta
     spec, recipe = evidence.spec, evidence.spec.recipe
     device = evidence.environment.device if recipe is None else recipe.training.device
     if spec.recipe is None and evidence.claim.no_graph is not None:
-        raise UnavailableError(f"no step was replayed: the recorder withdrew the step graph, {evidence.claim.no_graph}")
+        did = "captured no step graph" if spec.graph is None else "withdrew the step graph"
+        raise UnavailableError(f"no step was replayed: the recorder {did}, {evidence.claim.no_graph}")
     if spec.recipe is None and evidence.program is None:
         raise UnavailableError("no step was replayed: the run was recorded around a loop that no recipe describes")
     if device not in policy.devices:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import threading
 
     from tallystick.attestation.signing import SigningKey
+    from tallystick.cli.dispute_display import DisputeChanges
     from tallystick.commitments.encoding import Json
     from tallystick.disputes.coordinators.local.chain_state import ChainState
     from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
@@ -41,12 +42,15 @@ def register(app: typer.Typer) -> None:
 
 
 def init(
-    db: str = typer.Option(..., "--db", help=DB_HELP),
+    db: str | None = typer.Option(None, "--db", help=f"{DB_HELP} With --demo, court/court.db by default."),
     rules: Path | None = typer.Option(None, help="The rules as JSON; what is left out has its default."),
     members: Path | None = typer.Option(None, help="The committee's keys, one a line."),
     referee: str | None = typer.Option(None, help="The key of the party that rules at once."),
     treasury: str | None = typer.Option(None, help="The key that fines go to; the coordinator's by default."),
     key: Path | None = typer.Option(None, "--key", help=KEY_HELP),
+    demo: bool = typer.Option(
+        False, "--demo", help="For trying: short clocks, all keys beside it, what to paste next."
+    ),
     json: bool = JSON,
 ) -> int:
     """Set up a coordinator: its rules never change. Prints its identity and key.
@@ -57,6 +61,11 @@ def init(
     from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator, key_beside
     from tallystick.disputes.coordinators.local.database import Database
 
+    if demo:
+        others = {"rules": rules, "members": members, "referee": referee, "treasury": treasury, "key": key}
+        return _init_demo(db, others, json)
+    if db is None:
+        raise UsageError("--db: where the coordinator is to be kept; --demo sets one up for trying")
     database = Database(db)
     _refuse_another(database)
     signing = _read_key(key) or key_beside(database)
@@ -131,6 +140,18 @@ def show(
             print_json(_summary(place))
         else:
             _print_tables(place, place.chain())
+    return 0
+
+
+def _init_demo(db: str | None, others: dict[str, Any], as_json: bool) -> int:
+    """Raises `UsageError` for options that a coordinator for trying does not take."""
+    from tallystick.cli.demo_court import DATABASE, init_demo
+
+    if said := [name for name, value in others.items() if value is not None]:
+        raise UsageError(f"--{said[0]}: --demo brings its own rules and keys; leave one of them away")
+    if db is not None and "://" in db:
+        raise UsageError("--db: a coordinator for trying is kept in a file, with the keys beside it")
+    init_demo(DATABASE if db is None else Path(db), as_json)
     return 0
 
 
@@ -212,7 +233,7 @@ def _listen(
 
     stop = threading.Event()
     with bind(host, port) as listening:
-        beside = threading.Thread(target=_keep_at, args=(programs, pace, stop), name="programs")
+        beside = threading.Thread(target=_keep_at, args=(place, programs, pace, stop), name="programs")
         beside.start()
         try:
             print(f"{address_of(listening)}\ncoordinator {place.identity}\nkey {place.charter.key}", flush=True)
@@ -224,20 +245,43 @@ def _listen(
     talk().print("stopped")
 
 
-def _keep_at(programs: Sequence[Player], pace: tuple[float, float], stop: threading.Event) -> None:
+def _keep_at(
+    place: LocalCoordinator, programs: Sequence[Player], pace: tuple[float, float], stop: threading.Event
+) -> None:
     """Run every program in a loop; an outage is reported, and the program is tried again."""
+    from tempfile import TemporaryDirectory
+
+    from tallystick.attestation.signing import SigningKey
+    from tallystick.cli.dispute_display import DisputeChanges
     from tallystick.cli.output import talk
+    from tallystick.disputes.parties.board_cache import BoardCache
 
     console, (grace, poll) = talk(), pace
+
+    def say(line: str) -> None:
+        console.print(line, markup=False, soft_wrap=True)
+
     for program in programs:
-        program.say = lambda line: console.print(line, markup=False, soft_wrap=True)
+        program.say = say
     stop.wait(grace)
-    while not stop.wait(poll):
-        for program in programs:
-            try:
-                program.look()
-            except TallyError as error:
-                program.say(str(error))
+    with TemporaryDirectory() as folder:
+        changes = DisputeChanges(place.own(), BoardCache(place.board(SigningKey.generate()), Path(folder)), say)
+        while not stop.wait(poll):
+            for program in programs:
+                try:
+                    program.look()
+                except TallyError as error:
+                    say(str(error))
+            _show(changes, programs)
+
+
+def _show(changes: DisputeChanges, programs: Sequence[Player]) -> None:
+    """Print what is new in the disputes, as the first of the programs sees them."""
+    from tallystick.disputes.parties.progress import progress_of
+
+    view = next((program.view for program in programs if program.view is not None), None)
+    if view is not None:
+        changes.show(view, [progress_of(view.state, n, view.now) for n in range(len(view.state.disputes))])
 
 
 def _summary(place: LocalCoordinator) -> Json:
@@ -263,8 +307,7 @@ def _summary(place: LocalCoordinator) -> Json:
 def _print_tables(place: LocalCoordinator, chain: ChainState) -> None:
     from rich.table import Column, Table
 
-    from tallystick.cli.dispute_tables import claims_table, print_table
-    from tallystick.cli.party_session import disputes_table
+    from tallystick.cli.dispute_tables import claims_table, disputes_table, print_table
     from tallystick.disputes.game.pausing import game_time
     from tallystick.disputes.parties.progress import progress_of
 
@@ -272,7 +315,7 @@ def _print_tables(place: LocalCoordinator, chain: ChainState) -> None:
     purses = Table("party", Column("purse", justify="right"), box=None)
     for party in place.parties():
         purses.add_row(party, f"{place.purse(party):,}")
-    disputes = disputes_table([progress_of(state, number, now) for number in range(len(state.disputes))])
+    disputes = disputes_table([progress_of(state, number, now) for number in range(len(state.disputes))], now)
     print(f"coordinator {place.identity}\n{chain.count} moves, head {chain.head}")
     for table in (claims_table(state, game_time(state, now)), disputes, purses):
         if table.row_count:

@@ -5,14 +5,14 @@ The moves of members, guardian and planter are in `offices`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import typer
 
-from tallystick.cli.dispute_tables import claims_table, moves_table, print_table
+from tallystick.cli.dispute_tables import accounts_table, claims_table, disputes_table, moves_table, print_table
 from tallystick.cli.offices import pause, pause_left, resume, retire, seal, unseal, withdraw
 from tallystick.cli.options import JSON
 from tallystick.cli.party_session import (
@@ -27,7 +27,6 @@ from tallystick.cli.party_session import (
     WORK,
     PartySession,
     dispute_judge,
-    disputes_table,
     drive,
     party_session,
 )
@@ -37,6 +36,9 @@ if TYPE_CHECKING:
     from tallystick.commitments.encoding import Json
     from tallystick.disputes.coordinators.coordinator import Board
     from tallystick.disputes.evidence.judging import DisputeJudge
+    from tallystick.disputes.parties.accounts import PartyAccount
+    from tallystick.disputes.parties.board_cache import BoardCache
+    from tallystick.disputes.parties.endings import DisputeEnding
     from tallystick.disputes.parties.game_view import GameView
     from tallystick.disputes.parties.history import HistoryEntry
     from tallystick.disputes.parties.task import PartyRole
@@ -84,15 +86,19 @@ def open_(
 
 
 def status(coordinator: str = COORDINATOR, json: bool = JSON) -> None:
-    """List claims and disputes, with their clocks."""
+    """List claims and disputes, with their clocks, and who is owed what."""
     from tallystick.cli.output import print_json, talk
     from tallystick.disputes.parties.progress import progress_of, span
 
-    view = _look(coordinator)
+    view, money = _look(coordinator)
     progress = [progress_of(view.state, number, view.now) for number in range(len(view.state.disputes))]
     if json:
         disputes: list[Json] = [each.to_json() for each in progress]
-        print_json({"claims": _claims_json(view), "disputes": disputes, "paused": pause_left(view), "time": view.now})
+        owed: list[Json] = [each.to_json() for each in money]
+        claims = _claims_json(view)
+        print_json(
+            {"accounts": owed, "claims": claims, "disputes": disputes, "paused": pause_left(view), "time": view.now}
+        )
         return
     if (left := pause_left(view)) is not None:
         print(f"paused: no clock runs; over by itself in {span(left)}\n")
@@ -102,13 +108,16 @@ def status(coordinator: str = COORDINATOR, json: bool = JSON) -> None:
     print_table(claims_table(view.state, view.time))
     if progress:
         print()
-        print_table(disputes_table(progress))
+        print_table(disputes_table(progress, view.now))
+    print()
+    print_table(accounts_table(money, view.now))
 
 
 def show(number: int = NUMBER, coordinator: str = COORDINATOR, board: str | None = BOARD, json: bool = JSON) -> None:
     """Print every move of a dispute, the remaining range, the reason of the ruling, and who moves next."""
     from tallystick.cli.output import print_json
     from tallystick.disputes.parties.connect import connected
+    from tallystick.disputes.parties.endings import dispute_ending
     from tallystick.disputes.parties.game_view import GameFollower
     from tallystick.disputes.parties.history import dispute_history
     from tallystick.disputes.parties.progress import progress_of
@@ -118,15 +127,18 @@ def show(number: int = NUMBER, coordinator: str = COORDINATOR, board: str | None
         view = GameFollower(connection.coordinator).look()
         _require_dispute(view, number)
         history = dispute_history(connection.coordinator.rules, connection.coordinator.entries(), number)
-        reasons = _reasons(history, connection.board)
+        reasons, ending = _reasons(history, connection.board), _ending_at(history, connection.board)
     now = progress_of(view.state, number, view.now)
     if json:
-        print_json({"moves": [each.to_json() for each in history], "now": now.to_json(), "reasons": list(reasons)})
+        moves: list[Json] = [each.to_json() for each in history]
+        print_json({"ending": ending.to_json(), "moves": moves, "now": now.to_json(), "reasons": list(reasons)})
         return
     print_table(moves_table(history))
-    for reason in reasons:
-        print(f"because: {printable(reason)}")
-    print_table(disputes_table([now]))
+    print(printable(dispute_ending(view.state.disputes[number], number, ending)))
+    if ending.why:
+        print(f"because: {printable(ending.why)}")
+    if now.phase != "settled":
+        print_table(disputes_table([now], view.now))
 
 
 def play(
@@ -158,7 +170,7 @@ def play(
         side = _side(view, number)
         roles = _roles(session, side, run, device, judge)
         player = session.player(only_dispute(roles, number))
-        view = drive(player, lambda view: view.state.disputes[number].phase == "settled", poll)
+        view = drive(session, player, lambda view: view.state.disputes[number].phase == "settled", poll)
     ending = _ending(view, number, side)
     show({"dispute": number, "ending": ending}, f"dispute {number}: {ending}", json)
     return EXITS[ending]
@@ -190,12 +202,14 @@ def settle(number: int = NUMBER, coordinator: str = COORDINATOR, key: Path = KEY
     return 0
 
 
-def _look(coordinator: str) -> GameView:
+def _look(coordinator: str) -> tuple[GameView, list[PartyAccount]]:
+    from tallystick.disputes.parties.accounts import accounts
     from tallystick.disputes.parties.connect import connected
     from tallystick.disputes.parties.game_view import GameFollower
 
     with connected(coordinator) as connection:
-        return GameFollower(connection.coordinator).look()
+        place = connection.coordinator
+        return GameFollower(place).look(), accounts(place.rules, place.entries())
 
 
 def _roles(
@@ -250,21 +264,30 @@ def _open_one(view: GameView, claim: int) -> int | None:
 
 def _reasons(history: Sequence[HistoryEntry], board: Board) -> tuple[str, ...]:
     """What the referee wrote to its rulings, as far as it can be had."""
+    from tallystick.disputes.game.moves import Rule
+    from tallystick.disputes.parties.endings import reason_of
+
+    with _cache(board) as cache:
+        ruled = (each.entry.move for each in history if isinstance(each.entry.move, Rule))
+        return tuple(filter(None, (reason_of(move.reason, cache.folder_of) for move in ruled)))
+
+
+def _ending_at(history: Sequence[HistoryEntry], board: Board) -> DisputeEnding:
+    from tallystick.disputes.parties.endings import ending_of
+
+    with _cache(board) as cache:
+        return ending_of(history, cache.folder_of)
+
+
+@contextmanager
+def _cache(board: Board) -> Iterator[BoardCache]:
+    """What is fetched from a board, until it has been shown."""
     from tempfile import TemporaryDirectory
 
-    from tallystick.disputes.game.moves import Rule
     from tallystick.disputes.parties.board_cache import BoardCache
-    from tallystick.disputes.parties.referee import REASON, REASON_MAX
-    from tallystick.errors import TallyError
 
-    found = list[str]()
     with TemporaryDirectory() as folder:
-        for move in (each.entry.move for each in history):
-            if isinstance(move, Rule):
-                with suppress(TallyError, OSError):  # the ruling counts without it
-                    data = (BoardCache(board, Path(folder)).folder_of(move.reason) / REASON).read_bytes()
-                    found.append(data[:REASON_MAX].decode(errors="replace"))
-    return tuple(found)
+        yield BoardCache(board, Path(folder))
 
 
 def _claims_json(view: GameView) -> list[Json]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,19 +19,25 @@ from tallystick.cli.party_session import (
     KEY,
     POLL,
     PROFILE,
+    UNTIL_SETTLED,
     WATCH,
     WORK,
     dispute_judge,
     drive,
     party_session,
 )
-from tallystick.cli.status import ChallengerFindings, Posting, Stake, show_end, show_nothing
+from tallystick.cli.status import ChallengerFindings, Posting, Stake, Watching, show_money, show_stop
 from tallystick.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tallystick.cli.party_session import PartySession
     from tallystick.disputes.evidence.claim_statement import ClaimStatement
+    from tallystick.disputes.game.protocols import Trace
     from tallystick.disputes.parties.game_view import GameView
-    from tallystick.disputes.parties.player import Player
+
+UNFINISHED_EXIT = 3
 
 
 def register(app: typer.Typer) -> None:
@@ -50,6 +55,9 @@ def prover(
         False, "--concede-if-wrong", help="Concede disputes in which this run does not support the claim."
     ),
     seal: str | None = typer.Option(None, "--seal", help="A planter's seal (`tally dispute seal`), for a new claim."),
+    forger: str | None = typer.Option(
+        None, "--forger", help="For trying: answer as the forger of `tally attack` NAME does (wrong-rate)."
+    ),
     device: str = DEVICE,
     profile: Path | None = PROFILE,
     budget: list[Path] = BUDGET,
@@ -84,12 +92,14 @@ def prover(
             _require_whole(statement)
         elif offer.seal not in (None, view.state.claims[number].seal):
             raise UsageError(f"--seal: claim {number} stands already, with another seal")
-        own = LazyTrace(lambda: statement.trace(session.workspace.folder / "trace" / offer.root[:16], device=device))
+        own = LazyTrace(_opens(run, statement, session.workspace.folder / "trace" / offer.root[:16], device, forger))
         roles = programs.prover(
             session.cache, session.workspace, lambda claim: own if offer.is_of(claim) else None, offer, judge
         )
         posting = Posting(poster)
-        view = drive(session.player(roles), posting.is_over, poll, not once)
+        view = drive(session, session.player(roles), posting.is_over, poll, not once)
+        if not once and posting.printed is not None:
+            show_money(session, view, {posting.printed})
         return posting.ending(view, once)
 
 
@@ -97,6 +107,7 @@ def challenger(
     coordinator: str = COORDINATOR,
     key: Path = KEY,
     watch: bool = WATCH,
+    until_settled: bool = UNTIL_SETTLED,
     claim: list[int] = typer.Option([], "--claim", min=0, help="Look at this claim only; once for each."),
     whole: bool = typer.Option(False, "--whole", help="Contest all of a claim, so that its records are bisected too."),
     device: str = DEVICE,
@@ -127,18 +138,19 @@ def challenger(
         party_session(coordinator, key, board, board_key, work) as session,
         AuditProcess(session.workspace, auditing, doubter) as auditor,
     ):
-        wanted = claim or None
+        wanted = tuple(claim) or None
         roles = programs.challenger(
             session.cache, session.workspace, auditor, judge, find_evidence, wanted, judge.worst
         )
-        player = session.player(roles)
-        return _lost(_watched(player, ChallengerFindings(player, session.workspace).show, poll, watch))
+        shown = ChallengerFindings(session.player(roles), wanted, until_settled)
+        return _watched(session, shown, poll, watch)
 
 
 def committee(
     coordinator: str = COORDINATOR,
     key: Path = KEY,
     watch: bool = WATCH,
+    until_settled: bool = UNTIL_SETTLED,
     device: str = DEVICE,
     profile: Path | None = PROFILE,
     budget: list[Path] = BUDGET,
@@ -162,14 +174,14 @@ def committee(
         if session.connection.coordinator.party not in session.connection.coordinator.rules.members:
             raise UsageError("--key: the rules do not list this member")
         player = session.player(programs.member(session.cache, session.workspace, judge))
-        _watched(player, Stake(player).show, poll, watch)
-    return 0
+        return _watched(session, Stake(player, ends=until_settled), poll, watch)
 
 
 def rule(
     coordinator: str = COORDINATOR,
     key: Path = KEY,
     watch: bool = WATCH,
+    until_settled: bool = UNTIL_SETTLED,
     replay: bool = typer.Option(False, "--replay", help="Replay where no check decides: for rules without members."),
     device: str = DEVICE,
     profile: Path | None = PROFILE,
@@ -192,8 +204,17 @@ def rule(
         if session.connection.coordinator.party != session.connection.coordinator.rules.referee:
             raise UsageError("--key: the rules name another referee")
         judge = dispute_judge(profile, budget, torch_engine(device) if replay else None, device)
-        _watched(session.player(programs.referee(session.cache, judge, judge.is_large)), show_nothing, poll, watch)
-    return 0
+        player = session.player(programs.referee(session.cache, judge, judge.is_large))
+        return _watched(session, Watching(player, ends=until_settled), poll, watch)
+
+
+def _opens(run: Path, statement: ClaimStatement, work: Path, device: str, forger: str | None) -> Callable[[], Trace]:
+    """What makes the trace that a prover answers from; raises `UsageError` for a forger that there is not."""
+    if forger is None:
+        return lambda: statement.trace(work, device=device)
+    from tallystick.attacks.disputes.forgers import forger_of
+
+    return partial(forger_of(forger), run, work)
 
 
 def _seal(text: str | None) -> str | None:
@@ -213,20 +234,20 @@ def _require_whole(statement: ClaimStatement) -> None:
         raise UnavailableError(f"{error}; nothing is claimed") from None
 
 
-def _watched(player: Player, show: Callable[[GameView], None], poll: float, is_watching: bool) -> GameView:
-    """Play until Ctrl-C, or once; `show` sees every look after which there was nothing left to do."""
+def _watched(session: PartySession, shown: Watching, poll: float, is_watching: bool) -> int:
+    """Play until Ctrl-C, until all is settled, or once; the exit code, 1 if the party lost a dispute as challenger."""
+    view = drive(session, shown.player, shown.is_over, poll, is_watching or shown.ends, shown.waits)
+    shown.show(view)
+    is_over = shown.ends and shown.is_settled(view)
+    if is_watching or shown.ends:
+        show_money(session, view, shown.watched(view) if shown.ends else ())
+        if not is_over:
+            show_stop(view)
+    if _has_lost(view):
+        return 1
+    return UNFINISHED_EXIT if shown.ends and (not is_over or shown.has_missed(view)) else 0
 
-    def quiet(view: GameView) -> bool:
-        show(view)
-        return False
 
-    view = drive(player, quiet, poll, is_watching)
-    show(view)
-    if is_watching:
-        show_end(view)
-    return view
-
-
-def _lost(view: GameView) -> int:
+def _has_lost(view: GameView) -> bool:
     mine = (each for each in view.state.disputes if each.challenger == view.party)
-    return 1 if any(each.phase == "settled" and each.fault == "challenger" for each in mine) else 0
+    return any(each.phase == "settled" and each.fault == "challenger" for each in mine)

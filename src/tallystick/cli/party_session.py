@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
-if TYPE_CHECKING:
-    from rich.live import Live
-    from rich.table import Table
+from tallystick.cli.dispute_display import Display
 
+if TYPE_CHECKING:
     from tallystick.disputes.evidence.judging import DisputeJudge
     from tallystick.disputes.parties.board_cache import BoardCache
     from tallystick.disputes.parties.connect import CoordinatorConnection
     from tallystick.disputes.parties.game_view import GameView
     from tallystick.disputes.parties.player import Player, Polling
-    from tallystick.disputes.parties.progress import DisputeProgress
     from tallystick.disputes.parties.task import PartyRole
+    from tallystick.disputes.parties.waiting import Wait
     from tallystick.disputes.parties.workspace import Workspace
     from tallystick.graphs.engine import Engine
 
@@ -32,9 +31,11 @@ WORK = typer.Option(None, "--work", help="The party's folder; one under the stat
 POLL = typer.Option(2.0, "--poll", min=0.05, max=3600, help="Seconds between looks.")
 DEVICE = typer.Option("cpu", "--device", help="Compute on cpu or cuda.")
 WATCH = typer.Option(False, "--watch", help="Go on until Ctrl-C; without it, do what can be done now.")
+UNTIL_SETTLED = typer.Option(
+    False, "--until-settled", help="Go on until there are claims, all of them are settled, and all is paid out."
+)
 PROFILE = typer.Option(None, "--profile", help="Calibrated thresholds besides the proven bounds (`tally calibrate`).")
 BUDGET = typer.Option([], "--budget", help="What the errors of a whole opening add up to; once for each graph.")
-BAR = 12
 
 
 @dataclass(frozen=True)
@@ -80,13 +81,24 @@ def dispute_judge(
     return DisputeJudge(engine, device, thresholds, budgets=read_budgets(budgets))
 
 
-def drive(player: Player, until: Callable[[GameView], bool], poll: float, is_watching: bool = True) -> GameView:
-    """Play until `until`, or once, with the disputes of the player on stderr; returns the last look."""
-    from tallystick.disputes.parties.player import Polling
+def drive(
+    session: PartySession,
+    player: Player,
+    until: Callable[[GameView], bool],
+    poll: float,
+    is_watching: bool = True,
+    waits: Callable[[GameView], Iterable[Wait]] | None = None,
+) -> GameView:
+    """Play until `until`, or once, with the disputes of the player on stderr; returns the last look.
 
-    with Display.on(player) as display:
+    `waits` says what the program waits for; without it, what its disputes, its claims and its money wait for.
+    """
+    from tallystick.disputes.parties.player import Polling
+    from tallystick.disputes.parties.waiting import waits_of
+
+    with Display.on(player, session.cache, waits or waits_of) as display:
         if is_watching:
-            return _until_interrupted(player, until, Polling(poll), display)
+            return _until_interrupted(player, lambda view: until(view) or display.wait(view), Polling(poll), display)
         player.look(Polling(poll))
         assert player.view is not None  # set by `look`
         display.show(player.view)
@@ -103,92 +115,3 @@ def _until_interrupted(
         if player.view is None:
             raise
         return player.view
-
-
-@dataclass
-class Display:
-    """The open disputes of one party: in a terminal a table that changes, elsewhere a line for each change."""
-
-    party: str
-    live: Live | None
-    print: Callable[[str], None]
-    seen: dict[int, tuple[Any, ...]] = field(default_factory=dict)
-
-    @classmethod
-    @contextmanager
-    def on(cls, player: Player) -> Iterator[Display]:
-        """Show what `player` sees, and what it says, for as long as this lasts."""
-        from rich.live import Live
-
-        from tallystick.cli.output import talk
-
-        console, party = talk(), player.coordinator.party
-
-        def say(line: str) -> None:
-            console.print(line, markup=False, soft_wrap=True)
-
-        player.say = say
-        if not console.is_terminal:
-            yield cls(party, None, say)
-            return
-        with Live(console=console, auto_refresh=False, transient=True) as live:
-            yield cls(party, live, say)
-
-    def show(self, view: GameView) -> None:
-        """Show where this party's disputes stand."""
-        from tallystick.disputes.parties.progress import progress_of
-
-        progress = [progress_of(view.state, n, view.now) for n in range(len(view.state.disputes)) if view.is_in(n)]
-        for each in progress:
-            stands = (each.phase, each.level, each.low, each.high, each.fault)
-            if self.seen.get(each.number) != stands:
-                self.seen[each.number] = stands
-                if self.live is None or each.fault is not None:
-                    self.print(line(each))
-        if self.live is not None:
-            self.live.update(disputes_table([each for each in progress if each.phase != "settled"]), refresh=True)
-
-
-def line(each: DisputeProgress) -> str:
-    """Where a dispute stands, on one line."""
-    from tallystick.disputes.parties.progress import bar
-
-    if each.phase == "settled":
-        return f"dispute {each.number}: settled, {ENDS[each.fault or 'nobody']}"
-    where = f"{each.level} {each.low}–{each.high - 1} of {each.size} {bar(each.low, each.high, each.size, BAR)}"
-    return f"dispute {each.number}: {where} {each.phase}: {_turn(each)}"
-
-
-ENDS = {
-    "prover": "challenger's objection upheld, prover at fault",
-    "challenger": "challenger's objection dismissed, challenger at fault",
-    "nobody": "undecided, nobody at fault",
-}
-
-
-def disputes_table(progress: Sequence[DisputeProgress]) -> Table:
-    """Disputes with their ranges and clocks."""
-    from rich.table import Column, Table
-
-    from tallystick.disputes.parties.progress import bar
-
-    columns = (Column(name, no_wrap=True) for name in ("dispute", "claim", "level", "leaves", "", "phase"))
-    table = Table(*columns, "to move", box=None)
-    for each in progress:
-        leaves = f"{each.low}–{each.high - 1} of {each.size}"
-        shown = bar(each.low, each.high, each.size, BAR)
-        table.add_row(f"{each.number}", f"{each.claim}", each.level, leaves, shown, each.phase, ended_or_turn(each))
-    return table
-
-
-def ended_or_turn(each: DisputeProgress) -> str:
-    """How a dispute ended, or who is to move."""
-    return ENDS[each.fault or "nobody"] if each.phase == "settled" else _turn(each)
-
-
-def _turn(each: DisputeProgress) -> str:
-    from tallystick.disputes.parties.progress import span
-
-    left = f", {span(each.seconds)} left" if each.seconds else ""
-    over = ", time is over" if each.seconds == 0 else ""
-    return f"{each.mover}{left}{over}"

@@ -31,7 +31,7 @@ SECTIONS: Final = (
     ),
     HelpSection(
         "Run a network",
-        "tally coordinator init --db FILE",
+        "tally coordinator init --demo",
         ("coordinator", "prover", "challenger", "committee", "rule", "dispute", "referee", "contract"),
     ),
     HelpSection(

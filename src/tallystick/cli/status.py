@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TextIO
 
 from tallystick.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
+    from tallystick.cli.party_session import PartySession
     from tallystick.disputes.game.state import PostedClaim
     from tallystick.disputes.parties.game_view import GameView
     from tallystick.disputes.parties.player import Player
     from tallystick.disputes.parties.prover import PostingRole
-    from tallystick.disputes.parties.workspace import Workspace
+    from tallystick.disputes.parties.waiting import Wait
 
 EXITS: Final = {"final": 0, "slashed": 1, "open": 3}
+KEPT: Final = "all moves are kept"
 
 
 @dataclass
@@ -46,9 +49,9 @@ class Posting:
         if once and status == "open":
             return 0
         if status == "open":
-            _say(f"stopped: claim {number} is open; start again before somebody disputes it")
+            _say(f"stopped: claim {number} is open; {KEPT}: start again before somebody disputes it")
         elif not self.is_over(view):
-            _say(f"claim {number} is {status}; start again to take out what is owed")
+            _say(f"claim {number} is {status}; {KEPT}: start again to take out what is owed")
         return EXITS[status]
 
     def _number(self, view: GameView) -> int | None:
@@ -61,26 +64,108 @@ class Posting:
 
 
 @dataclass
-class ChallengerFindings:
-    """What a challenger found in each claim that it recomputed, printed once."""
+class Watching:
+    """What a program shows that has no claim of its own; `claims` are those that it looks at, `None` for all.
+
+    With `ends`, it is over when there are claims, none of them can be disputed any more, and all is paid out.
+    """
 
     player: Player
-    workspace: Workspace
-    shown: set[int] = field(default_factory=set)
+    claims: tuple[int, ...] | None = None
+    ends: bool = False
 
     def show(self, view: GameView) -> None:
-        """Print what was found since."""
+        """Print what is new; called when nothing was left to do."""
+
+    def is_over(self, view: GameView) -> bool:
+        """Whether the program may end."""
+        self.show(view)
+        return self.ends and self.is_settled(view)
+
+    def has_missed(self, view: GameView) -> bool:
+        """Whether something could not be checked."""
+        return False
+
+    def is_settled(self, view: GameView) -> bool:
+        """Whether there are claims, none of them can be disputed any more, and this party is owed nothing."""
+        numbers = self.numbers(view)
+        is_there = bool(numbers) and numbers[-1] < len(view.state.claims)
+        return is_there and not any(self._is_open(view, each) for each in numbers) and view.party not in view.state.owed
+
+    def waits(self, view: GameView) -> Iterator[Wait]:
+        """What the program waits for; new claims where there is nothing else."""
+        from tallystick.disputes.parties.waiting import Wait, waits_of
+
+        found = list(waits_of(view, self.watched(view) if self.ends else (), self.audited(view)))
+        yield from found or [Wait("claims (Ctrl-C ends this program)")]
+
+    def audited(self, view: GameView) -> Collection[int]:
+        """The claims that this program recomputes now or next."""
+        return ()
+
+    def numbers(self, view: GameView) -> list[int]:
+        """The numbers of the claims that the program looks at."""
+        return sorted(range(len(view.state.claims)) if self.claims is None else self.claims)
+
+    def watched(self, view: GameView) -> list[int]:
+        """Those of `numbers` that there are."""
+        return [each for each in self.numbers(view) if each < len(view.state.claims)]
+
+    @staticmethod
+    def _is_open(view: GameView, number: int) -> bool:
+        claim = view.state.claims[number]
+        return bool(claim.disputes) or (claim.status == "open" and claim.deadline > view.time)
+
+
+@dataclass
+class ChallengerFindings(Watching):
+    """What a challenger found in each claim that it recomputed, printed once."""
+
+    shown: set[int] = field(default_factory=set)
+    begun: set[int] = field(default_factory=set)
+
+    def show(self, view: GameView) -> None:
+        """Print what was found since, and what was not found in time."""
+        self.begun |= set(self.audited(view))
+        for number in sorted(self.missed(view)):
+            self.player.say(f"claim {number}: not audited: its window ended first, and nothing is known about it")
+            self.shown.add(number)
         for number, claim in enumerate(view.state.claims):
             found = self._found(claim) if number not in self.shown else None
             if found is not None:
                 self.shown.add(number)
                 self.player.say(f"claim {number}: {found}")
 
+    def has_missed(self, view: GameView) -> bool:
+        """Whether the window of a claim ended before its audit did."""
+        return any(self._found(view.state.claims[each]) is None for each in self.begun)
+
+    def missed(self, view: GameView) -> set[int]:
+        """The claims whose windows ended before their audits did, and that was not said yet."""
+        closed = {n for n in self.begun - self.shown if view.state.claims[n].deadline <= view.time}
+        return {each for each in closed if self._found(view.state.claims[each]) is None}
+
+    def audited(self, view: GameView) -> Collection[int]:
+        """The open claims of others in which nothing was found yet, nor that there is nothing."""
+        return {each for each in self.watched(view) if self._is_unknown(view, view.state.claims[each])}
+
+    def waits(self, view: GameView) -> Iterator[Wait]:
+        """The audits in progress too, whether or not the program ends with its claims."""
+        from tallystick.disputes.parties.waiting import waits_of
+
+        audited = () if self.ends else self.audited(view)
+        known = list(waits_of(view, audited, audited)) if audited else []
+        yield from known or super().waits(view)
+
+    def _is_unknown(self, view: GameView, claim: PostedClaim) -> bool:
+        is_ours = claim.prover != view.party and claim.deadline > view.time and not claim.disputes
+        return is_ours and claim.status == "open" and self._found(claim) is None
+
     def _found(self, claim: PostedClaim) -> str | None:
         from tallystick.disputes.parties.game_view import claim_name
         from tallystick.presentation.verdict_text import printable
 
-        noted = self.workspace.note(f"claims/{claim_name(claim)}")
+        noted = self.player.workspace.note(f"claims/{claim_name(claim)}")
         if noted is None:
             return None
         doubt = noted.get("doubt")
@@ -88,10 +173,9 @@ class ChallengerFindings:
 
 
 @dataclass
-class Stake:
+class Stake(Watching):
     """What a member has staked, printed when it changes."""
 
-    player: Player
     shown: int = 0
 
     def show(self, view: GameView) -> None:
@@ -102,15 +186,30 @@ class Stake:
             self.player.say(f"member {view.party[:12]}: stake {member.stake:,}")
 
 
-def show_nothing(_: GameView) -> None:
-    """Print nothing besides the disputes."""
-
-
-def show_end(view: GameView) -> None:
-    """Print that a program was stopped, and which disputes still wait for its party."""
+def show_stop(view: GameView) -> None:
+    """Print that a program was stopped, which disputes still wait for its party, and how to go on."""
     waiting = [n for n, each in enumerate(view.state.disputes) if each.phase != "settled" and view.is_in(n)]
-    which = ", ".join(map(str, waiting))
-    _say(f"stopped; still open: dispute {which}" if waiting else "stopped")
+    which = f"; still open: dispute {', '.join(map(str, waiting))}" if waiting else ""
+    _say(f"stopped{which}; {KEPT}: start again to go on")
+
+
+def show_money(session: PartySession, view: GameView, claims: Collection[int]) -> None:
+    """Print what became of claims and of the disputes that the party was in, and who is owed what."""
+    from tallystick.cli.dispute_tables import account_line, claim_line
+    from tallystick.disputes.parties.accounts import accounts
+
+    coordinator = session.connection.coordinator
+    concerned = {n for n, each in enumerate(view.state.disputes) if view.is_in(n)}
+    numbers = sorted({*claims, *(view.state.disputes[n].claim for n in concerned)})
+    for number in numbers:
+        _say(claim_line(view, number))
+    parties = {view.state.claims[number].prover for number in numbers} | {view.party}
+    parties |= {each.challenger for each in view.state.disputes if each.claim in numbers}
+    if any(view.state.claims[number].status == "slashed" for number in numbers):
+        parties.add(view.rules.treasury)
+    for each in accounts(coordinator.rules, coordinator.entries()):
+        if each.party in parties:
+            _say(account_line(each, view))
 
 
 def _not_posted(once: bool) -> UsageError | UnavailableError:

@@ -83,7 +83,9 @@ class Published:
         opened = read(stated)
         for name in sorted(stated):
             agrees = name in wanted and _is_same(wanted[name], stated[name], opened.get(name))
-            detail = "" if agrees else "does not follow from the rules of the spec and the rate of the record"
+            said = ", ".join(f"{each:.6g}" for each in rates)
+            read_is, should_be = (_number(each.get(name)) for each in (opened, wanted))
+            detail = "" if agrees else f"{read_is} is read; at the recorded learning rate ({said}) it is {should_be}"
             notes.note(replace(AGREES if agrees else DIFFERS, detail=detail), "learning rate", name)
 
     def _rules(self) -> tuple[UpdateRule, ...]:
@@ -102,6 +104,10 @@ class Published:
             yield "whether the graph is the claimed one, and loss and learning rate those of the record: give the spec"
         elif not is_opened(opening.results.get(LOSS, opening.graph)):
             yield "whether the loss is that of the record: its value is not opened"
+
+
+def _number(scalar: Tensor | None) -> str:
+    return f"{float(scalar.values()):.6g}" if scalar is not None and scalar.shape == () else "no number"
 
 
 def _is_same(wanted: Tensor, stated: Digest, opened: Tensor | None) -> bool:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from tallystick.recorders.boundary import say
+from tallystick.recorders.graph_source import captured
 from tallystick.recorders.loop_recorder import OwnLoopRecorder
+from tallystick.recorders.preflight import Blocker
 from tallystick.recorders.step_graph import StepGraph
 from tallystick.store.lock import RunLock, lock_new_run, require_free
 from tallystick.store.run import RunDirectory
 from tallystick.transcripts.recipe import RecordRecipe
 
-Capture = Callable[[], StepGraph | None]
+Capture = Callable[[], StepGraph]
 
 
 class CallbackRecording:
@@ -45,12 +47,20 @@ class CallbackRecording:
         """Whether steps are being recorded now."""
         return self._recorder is not None and not self._is_over
 
-    def begin(self, model: torch.nn.Module, optimizer: Any, loop: Mapping[str, str], capture: Capture) -> None:
-        """Lock the directory, capture the step, and save the state before it."""
+    def begin(
+        self,
+        model: torch.nn.Module,
+        optimizer: Any,
+        loop: Mapping[str, str],
+        capture: Capture,
+        blockers: Sequence[Blocker],
+    ) -> None:
+        """Lock the directory, capture the step, and save the state before it; `blockers` are known already."""
         self._lock = lock_new_run(self._folder)
         described = {**loop, **self._description}
         run = RunDirectory(self._folder)
-        self._recorder = OwnLoopRecorder(run, model, optimizer, self._settings, described, capture())
+        source = captured(capture, blockers)
+        self._recorder = OwnLoopRecorder(run, model, optimizer, self._settings, described, source)
 
     def step(self, losses: list[torch.Tensor], is_scaled: bool, batches: list[Any]) -> None:
         """Record a step over micro-batches; losses are added if `is_scaled`, and averaged otherwise."""

@@ -9,7 +9,7 @@ processes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,12 @@ import torch
 from transformers import TrainerCallback
 
 from tallystick.errors import UsageError
-from tallystick.recorders.boundary import say, sheltered
+from tallystick.frameworks.torch.wrappers import inner_model, inner_optimizer
+from tallystick.recorders.boundary import sheltered
 from tallystick.recorders.callback import CallbackRecording
-from tallystick.recorders.own_loop import captured_or_none
-from tallystick.recorders.step_graph import StepGraph, as_mapping
+from tallystick.recorders.graph_source import known_blockers
+from tallystick.recorders.preflight import Blocker, of_loader
+from tallystick.recorders.step_graph import StepGraph, as_mapping, capture_loop
 
 ITEMS = "num_items_in_batch"
 """The argument with the number by which the Trainer divides a summed loss, over all micro-batches of a step."""
@@ -53,6 +55,7 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
             if args.world_size > 1 or args.n_gpu > 1:
                 raise UsageError("TallyCallback records one process on one device")
             self._args, self._model, self._optimizer = args, live["model"], live["optimizer"]
+            self._loader = live.get("train_dataloader")
             self._watch()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **live: Any) -> None:
@@ -109,13 +112,10 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
         """Capture the step for the first batch, and save the state before it."""
         self._unwatch()
         described = {"loop": "transformers.Trainer", "optim": str(self._args.optim)}
-        self._recording.begin(self._model, self._optimizer, described, self._captured)
+        self._recording.begin(self._model, self._optimizer, described, self._captured, self._blockers())
         self._watch()
 
-    def _captured(self) -> StepGraph | None:
-        if reason := self._not_captured():
-            say(f"the run has no step graph and cannot be replayed: {reason}")
-            return None
+    def _captured(self) -> StepGraph:
         first, count = self._calls[0], self._accumulation
         factor = count if self._is_scaled else 1
 
@@ -125,22 +125,31 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
 
         limit = self._args.max_grad_norm or None
         example = first if count == 1 else [first] * count
-        return captured_or_none(self._model, loss, self._optimizer, example, limit, count)
+        model, optimizer = inner_model(self._model), inner_optimizer(self._optimizer)
+        return capture_loop(model, loss, optimizer, example, clip_norm=limit, accumulation=count)
 
-    def _not_captured(self) -> str:
-        """Why the step cannot be captured; empty if it can."""
+    def _blockers(self) -> list[Blocker]:
+        """Every reason that is known before the first step why the run cannot be replayed, by the Trainer's names."""
+        found = known_blockers(self._model, self._optimizer)
+        if any(group.get("fused") for group in inner_optimizer(self._optimizer).param_groups):
+            found = [each for each in found if "fused" not in each.what]
+            name = getattr(self._args.optim, "value", self._args.optim)
+            found.append(
+                Blocker(f'the fused kernel of optim="{name}" adds in another order', 'use optim="adamw_torch"')
+            )
+        return found + list(self._of_arguments())
+
+    def _of_arguments(self) -> Iterator[Blocker]:
         args, count = self._args, self._accumulation
         if args.bf16 or args.fp16:
-            return "mixed precision of the Trainer is not captured; float32 is"
+            yield Blocker("mixed precision of the Trainer is not captured", "leave bf16 and fp16 off")
         if args.torch_compile:
-            return "kernels of torch_compile=True round otherwise than those of a graph"
-        if any(group.get("fused") for group in self._optimizer.param_groups):
-            return f'the fused kernel of optim="{args.optim.value}" adds in another order; use optim="adamw_torch"'
+            yield Blocker("kernels of torch_compile=True round otherwise than those of a graph", "leave it off")
         if self._is_scaled and count & (count - 1):
-            return f"{count} micro-batches a step are not captured exactly; 1, 2, 4, 8, … are"
+            yield Blocker(f"{count} micro-batches a step are not captured exactly", "take 1, 2, 4, 8, …")
         if any(name.startswith("x") and name[1:].isdigit() for name in as_mapping(self._calls[0])):
-            return "the model is called with positional arguments"
-        return ""
+            yield Blocker("the model is called with positional arguments", "call it with arguments by name")
+        yield from of_loader(self._loader)
 
 
 def loss_of(output: Any) -> torch.Tensor:

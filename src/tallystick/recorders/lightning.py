@@ -15,10 +15,12 @@ from typing import Any
 import torch
 
 from tallystick.errors import UsageError
+from tallystick.frameworks.torch.wrappers import inner_model, inner_optimizer
 from tallystick.recorders.boundary import sheltered
 from tallystick.recorders.callback import CallbackRecording
-from tallystick.recorders.own_loop import captured_or_none
-from tallystick.recorders.step_graph import StepGraph
+from tallystick.recorders.graph_source import known_blockers
+from tallystick.recorders.preflight import of_loader
+from tallystick.recorders.step_graph import StepGraph, capture_loop
 
 
 class BatchHooks:
@@ -76,12 +78,14 @@ class BatchHooks:
         def loss(model: Any, examples: Any) -> torch.Tensor:
             return _loss(type(module).training_step(model, examples, 0), is_live=True)
 
-        def capture() -> StepGraph | None:
+        def capture() -> StepGraph:
             limit = getattr(trainer, "gradient_clip_val", None)
             example = batch if count == 1 else [batch] * count
-            return captured_or_none(module, loss, optimizer, example, limit, count)
+            model, inner = inner_model(module), inner_optimizer(optimizer)
+            return capture_loop(model, loss, inner, example, clip_norm=limit, accumulation=count)
 
-        self._recording.begin(module, optimizer, {"loop": "batch hooks"}, capture)
+        blockers = [*known_blockers(module, optimizer), *of_loader(getattr(trainer, "train_dataloader", None))]
+        self._recording.begin(module, optimizer, {"loop": "batch hooks"}, capture, blockers)
 
 
 def _accumulation(trainer: Any) -> int:

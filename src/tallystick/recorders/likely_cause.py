@@ -27,6 +27,7 @@ PARALLEL: Final = 1e-4
 """The largest distance, relative to the norm, at which gradients count as equal up to one factor."""
 HALVES: Final = (torch.bfloat16, torch.float16)
 GIVE_LOSS: Final = "give `loss=` as the loop computes it, and step the optimizer once between two records"
+GIVE_BATCH: Final = "give batch=(inputs, targets), all that the loss reads, and what changes as a tensor"
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,20 @@ class GraphMismatch:
             yield f"{count} processes average their gradients, and a graph holds the step of one; leave `loss=` out"
         if is_compiled(self.model):
             yield "torch.compile rounds otherwise; record the loop uncompiled"
-        if self.where == "loss":
+        if self.where == "loss" and self.graph.fixed is not None:
+            yield self._other_than_watched(self.graph.fixed)
+        elif self.where == "loss":
             yield from self._autocast()
         else:
             yield from self._gradients()
+
+    def _other_than_watched(self, fixed: tuple[str, ...]) -> str:
+        if self.step.index == 1:
+            return (
+                "the loss that was recorded is not the one of backward(); give that, or the mean of its micro-batches"
+            )
+        what = f"{fixed[0]} that is not in batch=" if fixed else "a number in the loss that changes, or a branch"
+        return f"its first step was watched, and this one differs by {what}; {GIVE_BATCH}"
 
     def _autocast(self) -> Iterator[str]:
         for dtype in HALVES:

@@ -6,24 +6,25 @@
             loss = ...; loss.backward(); optimizer.step()
             recorder.step(loss, batch=(inputs, targets))
 
-Kernels, order and precision of the loop are not changed. With the loss and an example batch, the step is captured as a
-graph, and the run can be replayed from it:
+Kernels, order and precision of the loop are not changed. The operators of the first step are watched; from them the
+recorder finds the loss as a function of model and batch, clipping, and accumulation, and captures the step as a graph,
+from which the run can be replayed. They can also be given:
 
     with tallystick.record_training("run", model, optimizer, loss=loss_of, example=batch) as recorder:
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from tallystick.errors import UnavailableError, UsageError
+from tallystick.errors import UsageError
 from tallystick.frameworks.torch.wrappers import inner_model, inner_optimizer, sharding_of
-from tallystick.recorders.boundary import say
+from tallystick.recorders.graph_source import GraphSource, captured, known_blockers, watched
 from tallystick.recorders.loop_recorder import OwnLoopRecorder
 from tallystick.recorders.step_graph import LossOfBatch, StepGraph, capture_loop
 from tallystick.store.lock import lock_new_run
@@ -51,11 +52,11 @@ def record_training(
         model: in the mode it is trained in.
         optimizer: over parameters of `model`.
         description: anything a reader of the run should know.
-        loss: `loss(model, batch)` as the loop computes it. With it and an `example`, the step is captured as a graph
-            from which a verifier replays. If that fails, a warning gives the reason and the run has no graph.
+        loss: `loss(model, batch)` as the loop computes it, for a step that cannot be watched; it takes an `example`.
+            If no step graph can be captured, a warning gives the reasons, and an audit repeats them.
         example: a batch with the shapes and dtypes of all batches. With `accumulation`, a list of micro-batches.
-        clip_norm: the limit to which the loop clips the gradient norm.
-        accumulation: the number of micro-batches in a step; each loss is divided by it.
+        clip_norm: with `loss`, the limit to which the loop clips the gradient norm.
+        accumulation: with `loss`, the number of micro-batches in a step; each loss is divided by it.
         **recorded: the fields of `RecordRecipe`: `anchor_stride`, `summaries`, `bucket_mode`, …
 
     Raises:
@@ -68,10 +69,16 @@ def record_training(
     if (loss is None) != (example is None):
         raise UsageError("record_training: a step graph takes `loss` and `example`")
     with lock_new_run(Path(out)):
-        graph = None
-        if loss is not None:
-            graph = captured_or_none(model, loss, optimizer, example, clip_norm, accumulation)
-        loop = OwnLoopRecorder(RunDirectory(Path(out)), model, optimizer, settings, description or {}, graph)
+        source = GraphSource()
+        if not sharding_of(inner_model(model)):  # the recorder refuses a sharded model with its own warning
+            blockers = known_blockers(model, optimizer)
+            how = {"clip_norm": clip_norm, "accumulation": accumulation}
+            source = (
+                watched(blockers)
+                if loss is None
+                else captured(_capture(model, loss, optimizer, example, how), blockers)
+            )
+        loop = OwnLoopRecorder(RunDirectory(Path(out)), model, optimizer, settings, description or {}, source)
         try:
             yield loop
         except BaseException as error:
@@ -80,26 +87,7 @@ def record_training(
         loop.finish()
 
 
-def captured_or_none(
-    model: torch.nn.Module,
-    loss: LossOfBatch,
-    optimizer: torch.optim.Optimizer,
-    example: Any,
-    clip_norm: float | None,
-    accumulation: int,
-) -> StepGraph | None:
-    """The step graph of a loop; without one, `None` and a warning of one line that gives the reason."""
-    if sharding_of(inner_model(model)):
-        return None  # the recorder refuses a sharded model with its own warning
-    try:
-        return capture_loop(
-            inner_model(model),
-            loss,
-            inner_optimizer(optimizer),
-            example,
-            clip_norm=clip_norm,
-            accumulation=accumulation,
-        )
-    except UnavailableError as error:
-        say(f"the run has no step graph and cannot be replayed: {error}")
-        return None
+def _capture(
+    model: torch.nn.Module, loss: LossOfBatch, optimizer: torch.optim.Optimizer, example: Any, how: Any
+) -> Callable[[], StepGraph]:
+    return lambda: capture_loop(inner_model(model), loss, inner_optimizer(optimizer), example, **how)

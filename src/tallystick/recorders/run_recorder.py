@@ -52,14 +52,17 @@ class RunRecorder:
         self._logs: list[LogWriter] = []
         self._anchored: Anchored | None = None
 
-    def begin(self) -> Self:
-        """Write spec, environment, header and the anchor of the initial state."""
+    def begin(self, state: Mapping[str, Tensor] | None = None, summary: StateSummary | None = None) -> Self:
+        """Write spec, environment, header and the anchor of the initial state, which is that of the live model.
+
+        A recorder that begins after the first step passes the `state` before it, and its `summary`.
+        """
         write_atomically(self.run.spec_path, self.spec.to_bytes())
         write_atomically(self.run.environment_path, self.environment.to_bytes())
         self._open(reproduce=())
         self._journal.add(header_of(self.spec, self.environment))
-        self._summary = self._summariser.at_anchor()
-        self._anchor(0)
+        self._summary = summary or self._summariser.at_anchor()
+        self._anchor(0, state)
         return self
 
     def resume(self, summary: StateSummary, to_reproduce: list[bytes]) -> Self:
@@ -165,8 +168,8 @@ class RunRecorder:
         self._transcript, self._trace = self._logs
         self._journal = RunJournal(self._transcript, reproduce)
 
-    def _anchor(self, index: int) -> None:
-        state = self._state()
+    def _anchor(self, index: int, state: Mapping[str, Tensor] | None = None) -> None:
+        state = self._state() if state is None else state
         if bad := not_finite(state):
             raise UnavailableError(f"step {index}: {bad[0]} is not finite: the training has diverged")
         write_state(self.run.path / anchor_file(index), state)

@@ -42,6 +42,8 @@ class StepGraph:
     clip_norm: float | None = None
     numbers: Mapping[str, float] = field(default_factory=dict)
     """Numbers of the example that are no tensors, by name: constants of the graph, even if later batches differ."""
+    fixed: tuple[str, ...] | None = None
+    """For a step that was watched: its constants in words, tensors that came neither from the model nor the batch."""
 
     @property
     def root(self) -> Digest:
@@ -108,6 +110,7 @@ def capture_loop(
     *,
     clip_norm: float | None = None,
     accumulation: int = 1,
+    fixed: tuple[str, ...] | None = None,
 ) -> StepGraph:
     """Capture the step of a loop; `loss(model, batch)` gets batches in the form of `example`.
 
@@ -124,7 +127,7 @@ def capture_loop(
         model, objective, optimizer, as_mapping(first), clip_norm=clip_norm, accumulation=accumulation
     )
     numbers = numbers_of([first] * accumulation if accumulation > 1 else first, accumulation)
-    return StepGraph(captured, accumulation, model, loss, clip_norm, numbers)
+    return StepGraph(captured, accumulation, model, loss, clip_norm, numbers, fixed)
 
 
 def keep_batch(run: RunDirectory, named: State) -> Digest:

@@ -29,7 +29,7 @@ class Claim(Document):
     trace: Log
     final_state: DigestText
     no_graph: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
-    """Why the recorder withdrew the step graph of the spec; left out if it did not."""
+    """Why the recorder of a loop captured no step graph, or withdrew that of the spec; left out if neither."""
 
     @property
     def identity(self) -> Digest:

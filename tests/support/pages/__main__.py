@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from tests.support.pages.reading import Block, PageError, read_page
-from tests.support.pages.running import LIMIT_S, run_page, session
+from tests.support.pages.running import LIMIT_S, run_block, run_page, session
 from tests.support.pages.showing import ANY
 
 
@@ -27,7 +27,7 @@ def write(path: Path) -> None:
                 here.shown_by(block).wait(here.ends_at)
                 printed.append((block, here.printed(block)))
             else:
-                here.run(block)
+                run_block(here, block)
     for block, text in reversed(printed):
         page[block.line - 1 : block.line - 1 + block.text.count("\n")] = text
     path.write_text("".join(page))

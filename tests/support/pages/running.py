@@ -142,17 +142,22 @@ def session(blocks: Sequence[Block], limit_s: float) -> Iterator[Session]:
             here.close()
 
 
+def run_block(here: Session, block: Block) -> None:
+    """Run one block; its `PageError` begins with the line of the page."""
+    try:
+        here.run(block)
+    except PageError as error:
+        raise PageError(f"line {block.line}: {error}") from None
+
+
 def run_page(
     blocks: Sequence[Block],
     limit_s: float = LIMIT_S,
     told: Callable[[Block, float], None] = lambda block, seconds: None,
 ) -> None:
-    """Run every block; raises `PageError` with the line of the first that does not do what the page says."""
+    """Run every block; raises `PageError` at the first that does not do what the page says."""
     with session(blocks, limit_s) as here:
         for block in blocks:
             began = time.monotonic()
-            try:
-                here.run(block)
-            except PageError as error:
-                raise PageError(f"line {block.line}: {error}") from None
+            run_block(here, block)
             told(block, time.monotonic() - began)

@@ -12,6 +12,7 @@ MASKS: Final = (
     (r"\b[0-9a-f]{8,}\b", "HEX"),
     (r"\b\d+\.\d+\.\d+(\.?[a-z]+\d*)?(\+\w+)?\b", "VERSION"),
     (r"\b[\d,]+(\.\d+)? ?(ms|s|seconds?|min|minutes?|h|hours?|(steps?|tokens?)/s)\b", "DURATION"),
+    (r"\b\d+\.\d(?= [a-z][a-z -]+(,|$))", "DURATION"),  # as in `seconds: 3.1 start-up, 12.0 replay`
     (r"\s+", " "),
     (r"([━─═—])\1+|[-=]{3,}", "RULE"),
 )

@@ -16,6 +16,7 @@ from tallystick.disputes.evidence.claimed_training import ClaimedTraining
 from tallystick.disputes.evidence.locate import ChallengerWork, deviations
 from tallystick.disputes.evidence.opened_step import PROJECTION, STEP_FACTOR
 from tallystick.disputes.evidence.replays import Replays
+from tallystick.disputes.evidence.step_update import explained_by_rate
 from tallystick.disputes.evidence.view import OpeningView
 from tallystick.disputes.game.protocols import Doubt
 from tallystick.errors import ProofError
@@ -77,10 +78,11 @@ def _located(training: ClaimedTraining, replays: Replays, step: int, bad: Findin
     end = min((mark for mark in evidence.anchors if mark >= step), default=step)
     if step and evidence.program is not None:
         allowed = MARGIN * STEP_FACTOR * training.limit(start, 1, PROJECTION)
-        for index, distance in replays.step_distances(start, end):
-            if distance > allowed:
-                why = f"the update of step {index} is {distance:.3g} of itself off, of {allowed:.3g}"
-                return _doubt_at(_place_of_step(evidence, index), why)
+        for index, update in replays.step_updates(start, end):
+            if update.distance > allowed:
+                off = f"the update of step {index} is {update.distance:.3g} of itself off, of {allowed:.3g}"
+                why = explained_by_rate(evidence, index, update, allowed)
+                return _doubt_at(_place_of_step(evidence, index), f"{off}{why}")
     is_of_step = bad.name in STEPWISE
     return _doubt_at(_place_of_step(evidence, step) if is_of_step else _place_of_anchor(evidence, end), reason)
 

@@ -17,13 +17,12 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Final
 
-import numpy as np
-
 from tallystick.audits.replay import as_float
 from tallystick.audits.tolerant import part
 from tallystick.audits.undetermined import share_of_update
 from tallystick.commitments.digests import Digest
 from tallystick.disputes.evidence.claimed_training import ClaimedTraining
+from tallystick.disputes.evidence.step_update import explained_by_rate, step_update
 from tallystick.disputes.evidence.view import OpeningView, require_claim
 from tallystick.errors import ProofError, UnavailableError
 from tallystick.judging.findings import Findings, require
@@ -154,10 +153,12 @@ class _OpenedStep:
         require(
             self.record.post.projection is not None, f"{where} is not the recorded one, of which there is no sketch"
         )
-        distance = step_distance(self._projection, self.record, *(part(each, "weights") for each in self.opened))
+        update = step_update(self._projection, self.record, *(part(each, "weights") for each in self.opened))
         room = self._undetermined_share(self.opened[1])
         allowed = STEP_FACTOR * self.training.limit(self.start, 1, PROJECTION) + room
-        require(distance <= allowed, f"{where}: the step lies {distance:.3g} from its sketches, of {allowed:.3g}")
+        why = explained_by_rate(self.training.evidence, self.record.index, update, allowed)
+        far = f"the recorded update lies {update.distance:.3g} from the opened one, of {allowed:.3g}"
+        require(update.distance <= allowed, f"{where}: {far}{why}")
 
     def _undetermined_share(self, end: State) -> float:
         return share_of_update(self.anchor, end, self.training.undetermined(self.anchor, end))
@@ -166,15 +167,3 @@ class _OpenedStep:
     def _projection(self) -> Projection:
         spec = self.training.evidence.spec
         return Projection(projection_seed(spec), spec.recorded.projection_width)
-
-
-def step_distance(projection: Projection, record: StepRecord, before: State, after: State) -> float:
-    """The distance between the update of a record's two sketches and that of two states, relative to the latter."""
-    claimed = [projection.decode(decode_sketch(each.projection or "")) for each in (record.pre, record.post)]
-    found = [projection.sketch(each) for each in (before, after)]
-    with np.errstate(all="ignore"):
-        gap = float(np.linalg.norm((claimed[1] - claimed[0]) - (found[1] - found[0])))
-        scale = max(
-            float(np.linalg.norm(found[1] - found[0])), projection.update_floor * float(np.linalg.norm(found[1]))
-        )
-    return gap / scale if scale else (np.inf if gap else 0.0)

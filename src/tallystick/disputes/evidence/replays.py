@@ -27,8 +27,8 @@ from tallystick.audits.training_kind import workload_of
 from tallystick.audits.undetermined import settle
 from tallystick.disputes.evidence.claimed_training import ClaimedTraining
 from tallystick.disputes.evidence.drift import Leeway, deviation
-from tallystick.disputes.evidence.opened_step import step_distance
 from tallystick.disputes.evidence.opening_sources import graph_replayer
+from tallystick.disputes.evidence.step_update import StepUpdate, step_update
 from tallystick.errors import UnavailableError
 from tallystick.judging.findings import Findings
 from tallystick.tensors.tensor import State, Tensor
@@ -65,8 +65,8 @@ class Replays:
             return notes
         return self._compared(self._window(self.training.anchor_before(mark - 1), mark), evidence.state(mark))
 
-    def step_distances(self, start: int, end: int) -> Iterator[tuple[int, float]]:
-        """For each step from anchor `start` to `end`: its index, and the distance of its update from its sketches."""
+    def step_updates(self, start: int, end: int) -> Iterator[tuple[int, StepUpdate]]:
+        """For each step from anchor `start` to `end`: its index, and its update beside that of its sketches."""
         evidence, replayer = self.training.evidence, self._replayer()
         replayer.restore(evidence.state(start))
         projection = Projection(projection_seed(evidence.spec), evidence.spec.recorded.projection_width)
@@ -75,7 +75,7 @@ class Replays:
             replayer.step(index)
             self.steps += 1
             if record.pre.projection is not None and record.post.projection is not None:
-                yield index, step_distance(projection, record, before, _weights(replayer))
+                yield index, step_update(projection, record, before, _weights(replayer))
 
     def _replayer(self) -> GraphReplayer:
         if self.training.evidence.program is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from tallystick.commitments.encoding import Json
 from tallystick.disputes.coordinators.coordinator import MoveEntry
@@ -81,7 +82,7 @@ def describe_move(move: Move) -> str:
     if isinstance(move, Pinpoint):
         return f"names element {move.element} of result {move.result}"
     if isinstance(move, Protest):
-        return f"objects to the {move.ground}"
+        return OBJECTIONS.get(move.ground, move.ground)
     if isinstance(move, Rule):
         return f"finds {move.fault.value} at fault"
     if isinstance(move, Disclose):
@@ -89,6 +90,10 @@ def describe_move(move: Move) -> str:
     return _DESCRIPTIONS.get(move.kind, move.kind)
 
 
+OBJECTIONS: Final = {
+    "budget": "objects: the errors of all operators add up",
+    "structure": "objects: what was opened is not what was claimed",
+}
 _DESCRIPTIONS = {
     "appeal": "asks a larger committee",
     "concede": "gives up",

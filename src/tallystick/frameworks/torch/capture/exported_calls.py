@@ -27,11 +27,27 @@ def exported_calls(step: TrainingStep, examples: Batch, trail: ModuleTrail) -> S
     return exporting.calls
 
 
-class _Called:
-    """A stand-in for the model; attributes are those of the model."""
+def tensors_of(model: Any) -> Mapping[str, torch.Tensor]:
+    """The parameters and buffers of a model by name; of a stand-in for one, those that it runs on."""
+    return model.tensors if isinstance(model, _Called) else live_of(model)
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
+
+def enter_module(model: Any, path: str) -> None:
+    """Tell the trail of a stand-in that `path` runs from now on; a model itself has none."""
+    if isinstance(model, _Called):
+        model.trail.enter(path or LOSS)
+
+
+def live_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The parameters and buffers of a model by name; a tied one appears once."""
+    return dict(model.named_parameters()) | dict(model.named_buffers())
+
+
+class _Called:
+    """A stand-in for the model; attributes are those of the model, and `tensors` what it runs on."""
+
+    def __init__(self, model: nn.Module, tensors: Mapping[str, torch.Tensor], trail: ModuleTrail) -> None:
+        self._model, self.tensors, self.trail = model, tensors, trail
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
@@ -41,13 +57,13 @@ class _Exporting(_Called):
     """Exports the model for the arguments of each call, and runs it on copies of its buffers."""
 
     def __init__(self, model: nn.Module, trail: ModuleTrail) -> None:
-        super().__init__(model)
-        self._trail = trail
+        copies = {name: value.clone() for name, value in model.named_buffers()}
+        super().__init__(model, live_of(model) | copies, trail)
         self.calls: list[nn.Module] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = exported_program(self._model, args, kwargs).module()
-        mark(call, exported_module, self._trail.enter)
+        mark(call, exported_module, self.trail.enter)
         self.calls.append(call)
         held = {name: value.clone() for name, value in self._model.named_buffers()}
         return functional_call(self._model, held, args, kwargs)
@@ -59,15 +75,15 @@ class Replaying(_Called):
     def __init__(
         self, model: nn.Module, calls: Iterator[nn.Module], tensors: Mapping[str, torch.Tensor], trail: ModuleTrail
     ) -> None:
-        super().__init__(model)
-        self._calls, self._tensors, self._trail = calls, tensors, trail
+        super().__init__(model, tensors, trail)
+        self._calls = calls
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the next exported program on these arguments."""
         module = next(self._calls)
-        held = dict(_all_names(module, self._model, self._tensors))
+        held = dict(_all_names(module, self._model, self.tensors))
         result = functional_call(module, held, args, kwargs, tie_weights=False)
-        self._trail.enter(LOSS)
+        self.trail.enter(LOSS)
         return result
 
 

@@ -1,0 +1,6 @@
+#!/usr/bin/env bash
+# Runs the README's blocks and puts their real output, and the size of the trusted base, into the README.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+.venv/bin/python -m tests.support.pages README.md --write
+.venv/bin/python scripts/trusted_base.py --write

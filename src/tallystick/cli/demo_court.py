@@ -1,0 +1,86 @@
+"""`tally coordinator init --demo`: a coordinator for trying disputes, with the keys of all parties beside it."""
+
+from __future__ import annotations
+
+import shlex
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tallystick.errors import UsageError
+
+if TYPE_CHECKING:
+    from tallystick.commitments.encoding import Json
+
+DATABASE: Final = Path("court") / "court.db"
+PARTIES: Final = ("lab", "forger", "auditor", "referee")
+PURSE: Final = 2_000_000
+MINUTE_WINDOWS: Final = ("clock", "referee_window", "vote_window", "reveal_window", "appeal_window")
+SHORT: Final = dict.fromkeys(MINUTE_WINDOWS, 60) | {
+    "challenge_window": 35,
+    "committee": 1,
+    "extension": 20,
+    "withdrawal_delay": 1,
+}
+"""Seconds in the place of days: an honest claim is final within a minute."""
+
+
+def init_demo(database: Path, as_json: bool = False) -> None:
+    """Set up the coordinator, make and write all keys, fill the purses, and print what to paste next.
+
+    Raises `UsageError` where a file of that name is there.
+    """
+    from tallystick.attestation.signing import SigningKey
+    from tallystick.cli.output import show
+    from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
+    from tallystick.disputes.game.rules import Rules
+
+    taken = [path for path in (database, *(_key(database, name) for name in PARTIES)) if path.exists()]
+    if taken:
+        raise UsageError(f"{taken[0]}: there is a file already; choose another folder with --db FOLDER/court.db")
+    database.parent.mkdir(parents=True, exist_ok=True)
+    own, keys = SigningKey.generate(), {name: SigningKey.generate() for name in PARTIES}
+    own.write(Path(f"{database}.key"))
+    for name, key in keys.items():
+        key.write(_key(database, name))
+    named = {"treasury": own.public, "beacon": own.public, "referee": keys["referee"].public}
+    rules = Rules.from_json({**SHORT, **named}, "rules")
+    with closing(LocalCoordinator.create(database, rules, own)) as place:
+        for name in PARTIES[:3]:
+            place.grant(keys[name].public, PURSE)
+        found: Json = {"coordinator": place.identity, "key": place.charter.key}
+        show(found, f"coordinator {place.identity}\nkey {place.charter.key}", as_json)
+    _tell(database)
+
+
+def _key(database: Path, name: str) -> Path:
+    return database.with_name(f"{name}.key")
+
+
+def _tell(database: Path) -> None:
+    from tallystick.cli.output import talk
+
+    for line in next_commands(database):
+        talk().print(line, markup=False, soft_wrap=True)
+
+
+def next_commands(database: Path) -> list[str]:
+    """What to paste into two terminals, with a line about each, and what a coordinator like this one is for."""
+    folder = f"{database.parent}/"
+
+    def at(name: str) -> str:
+        words = ("--coordinator", str(database), "--key", str(_key(database, name)), "--poll", "0.2")
+        return " ".join(map(shlex.quote, words))
+
+    return [
+        f"For trying only: clocks are short, and the keys of all parties lie in {folder}, open to anybody.",
+        "Terminal 1, who checks; start it first:",
+        f"    tally challenger --until-settled {at('auditor')}",
+        "Terminal 2, who claims: the honest `run`, and `forged`, which `tally attack wrong-rate run forged` makes:",
+        f"    tally prover forged --once {at('forger')}",
+        f"    tally prover run --once {at('lab')}",
+        f"    tally prover forged --forger wrong-rate {at('forger')}",
+        f"    tally prover run {at('lab')}",
+        "Where a program waits for the referee's ruling (not for this forgery):",
+        f"    tally rule --until-settled {at('referee')}",
+    ]
