@@ -33,10 +33,10 @@ LATE: Final = (
 
 @dataclass(frozen=True)
 class OperatorDifference:
-    """The first operator that differs in two openings of one step.
+    """The first operator that differs in two openings of one step; `place` counts the graph's operators from 0.
 
     `departs` says that it reads equal values and gives others: the difference begins in it. Otherwise it is the first
-    that reads a source that differs; `sources` names those. `results` measures what it gives, `shares` how far each
+    that reads a source that differs. `results` measures what it gives, `shares` how far each
     side is from the exact result, as a share of the operator's proven bound; `others` counts the operators after it
     that give other values too.
     """
@@ -56,7 +56,7 @@ class OperatorDifference:
     def title(self) -> str:
         """Its place in the graph, its name, and its module if that is known."""
         where = f" in {self.module}" if self.module else ""
-        return f"operator {self.place} of {self.count}, {self.operator}{where} (n{self.node})"
+        return f"operator {self.place} of {self.count}, {self.operator}{where}"
 
     def to_json(self) -> Json:
         """As JSON values."""
@@ -145,7 +145,7 @@ def _differing(mine: Mapping[str, Digest], theirs: Mapping[str, Digest]) -> list
 
 def _first_operator(mine: _Read, theirs: _Read) -> OperatorDifference | None:
     """The first operator that departs; where none does, the first that reads a source that differs."""
-    differing = [each for each in enumerate(mine.graph.nodes, 1) if _gives_others(each[1], mine, theirs)]
+    differing = [each for each in enumerate(mine.graph.nodes) if _gives_others(each[1], mine, theirs)]
     departing = next((each for each in differing if _reads_equal(each[1], mine, theirs)), None)
     found = departing or next(iter(differing), None)
     if found is None:
