@@ -85,16 +85,7 @@ def make_inputs(folder: Path) -> None:
     """A run of four steps, the model that it trained, a receipt of an answer, and the bundle of one operator."""
     (folder / "text.txt").write_text(TEXT)
     (folder / "tiny.toml").write_text(RECIPE)
-    _tally(folder, "train tiny.toml --out run --threads 1")
-    _tally(folder, "export-model run model")
-    _tally(folder, "open run --step 1 --operators --out opening")
-    nodes = json.loads((folder / "opening" / "graph.json").read_bytes())["nodes"]
-    number = next(node["number"] for node in nodes if node["operator"] == OPERATOR)
-    _tally(folder, f"referee --make opening --node {number} --out operator.leaf")
-    _tally(folder, "new-key provider.key")
-    _tally(folder, "generate model --key provider.key --out answers --prompt Notch --max-tokens 48 --seed 7")
-    (receipt,) = (folder / "answers" / "receipts.jsonl").read_text().splitlines()
-    (folder / "receipt.json").write_text(receipt)
+    _run(folder, __file__, "--make")
 
 
 def loaded_by(verifier: Verifier, folder: Path) -> dict[str, int]:
@@ -135,14 +126,31 @@ def _docstring_lines(node: ast.AST) -> range:
     return range(0)
 
 
-def _tally(folder: Path, command: str) -> None:
-    _run(folder, "-c", "from tallystick.cli.entry import main; main()", *command.split())
-
-
 def _run(folder: Path, *arguments: str) -> None:
     done = subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(arguments)}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}")
+
+
+def _make() -> None:
+    """In a process of its own, which loads PyTorch once: everything that the verifiers of this folder read."""
+    _tally("train tiny.toml --out run --threads 1")
+    _tally("export-model run model")
+    _tally("open run --step 1 --operators --out opening")
+    nodes = json.loads(Path("opening", "graph.json").read_bytes())["nodes"]
+    number = next(node["number"] for node in nodes if node["operator"] == OPERATOR)
+    _tally(f"referee --make opening --node {number} --out operator.leaf")
+    _tally("new-key provider.key")
+    _tally("generate model --key provider.key --out answers --prompt Notch --max-tokens 48 --seed 7")
+    (receipt,) = Path("answers", "receipts.jsonl").read_text().splitlines()
+    Path("receipt.json").write_text(receipt)
+
+
+def _tally(command: str) -> None:
+    from tallystick.cli.entry import run
+
+    if code := run(command.split()):
+        raise SystemExit(f"{command}: exit code {code}")
 
 
 def _run_and_list(out: Path, arguments: list[str]) -> int:
@@ -188,4 +196,7 @@ def main(names: list[str]) -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--loaded"]:
         sys.exit(_run_and_list(Path(sys.argv[2]), sys.argv[3:]))
-    main(sys.argv[1:])
+    elif sys.argv[1:] == ["--make"]:
+        _make()
+    else:
+        main(sys.argv[1:])

@@ -49,6 +49,19 @@ FAST = {"record": {"anchor_stride": 4, "summaries": ["exact", "projection"]}}
 """Overrides for a run that records no buckets: what most tests of training need."""
 
 
+LONG = {
+    *("test_journeys.py", "test_readme.py", "test_pages.py", "test_tutorial.py", "test_trusted_base.py"),
+    *("test_parties_programs.py", "test_ethereum_programs.py", "test_simulation.py", "test_mutants.py"),
+    *("test_honest_loops.py", "test_huggingface.py", "test_crashes.py", "test_real.py", "test_every_engine.py"),
+}
+"""The modules that take longest."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long modules start first: a worker runs one module at a time, and at the end no core waits for the other one."""
+    items.sort(key=lambda item: item.path.name not in LONG)
+
+
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """`base` with `changes` laid over it; lists and the section `record` are replaced, other tables merged."""
     result = copy.deepcopy(dict(base))

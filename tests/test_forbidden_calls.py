@@ -58,9 +58,10 @@ def _is_forbidden(name: str) -> bool:
     return name in FORBIDDEN_NAMES or name.split(".")[0] in FORBIDDEN_MODULES
 
 
-@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: path.relative_to(SOURCE).as_posix())
-def test_no_file_unpickles_or_runs_what_it_reads(path: Path) -> None:
-    assert find_forbidden(path.read_text()) == []
+def test_no_file_unpickles_or_runs_what_it_reads() -> None:
+    found = {str(path): find_forbidden(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
+    assert len(found) > 600
+    assert {path: calls for path, calls in found.items() if calls} == {}
 
 
 @pytest.mark.parametrize(

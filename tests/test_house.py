@@ -9,6 +9,7 @@ import sys
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -27,6 +28,7 @@ def name_of(path: Path) -> str:
 MODULES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py")) if "examples" not in path.parts}
 
 
+@cache
 def imported_by(code: str) -> set[str]:
     """The modules of ours that `code` imports at any place, those for type checkers left out."""
     found: set[str] = set()
@@ -43,6 +45,7 @@ def imported_by(code: str) -> set[str]:
     return found & MODULES.keys()
 
 
+@cache
 def named_by(code: str) -> set[str]:
     """The modules of ours that a string of `code` names, such as one that is loaded when it is asked for."""
     texts = [node.value for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Constant)]

@@ -17,15 +17,18 @@ operator's definition in float64. The unit is the **share** of its deterministic
 largest share over all stacks and inputs at four percentiles of the elements (50, 90, 99, 100 %), and the mean share as
 a measure of bias. A threshold is **{safety:g} times** that, and never wider than the bound.
 
-Two things came from these measurements. What is calibrated is never less than **one rounding of the result itself**: a
-result of one element may by chance be rounded well on every stack that was tried, and worse on the next; and sums that
-happen to be exact on some inputs are not on others. And **plain loops** are among the stacks: of the honest orders of a
-sum, first term to last has the largest errors. Before they were, MiniLM on IREE, which sums in that order, stretched
-thresholds from the other stacks up to 5.4 times, and 7 of its 12 runs were rejected at a factor of 3 (an earlier run
-with 24 sets of inputs, not in the data). That is what a kind of kernel that no calibrated stack resembles can meet.
+Two rules came from these measurements:
 
-Rules, stacks and factor were chosen after looking at these models on these stacks. The rates below are therefore no
-test on fresh data, and a profile holds for stacks like those it was measured on.
+* What is calibrated is never less than **one rounding of the result**. A result of one element may by chance be rounded
+  well on every stack that was tried, and worse on the next one. A sum that is exact on some inputs is not exact on
+  others.
+* **Plain loops** are among the stacks, because the order from first term to last has the largest errors of all honest
+  orders of a sum. IREE sums in that order. An earlier run had no plain loops (24 sets of inputs, not in the data):
+  MiniLM on IREE then exceeded the errors of the other stacks up to 5.4 times, and a factor of 3 rejected 7 of its 12
+  runs. The same can happen to any kernel that is unlike all calibrated stacks.
+
+Rules, stacks and factor were chosen after a look at these models on these stacks. So the rates below are no test on new
+data, and a profile holds only for stacks like those it was measured on.
 
 Machine: {machine}.
 """
@@ -34,19 +37,19 @@ STACKS: Final = """
 ## Stacks
 
 *Other bits*: the share of results that differ in at least one bit from those of the first stack, on the same inputs.
-*Left the bound*: results further from exact than the proven bound allows, because a library is further off than the
-figures the bound is built on. No profile can make up for that: a prover on such a stack is rejected by the bound at
-that operator. They are left out of the rates below, and are listed after the table.
+*Left the bound*: results that are further from the exact one than the proven bound allows. There a library is less
+accurate than the bound assumes. No profile can change that: the bound rejects a prover on such a stack at that
+operator. These results are not part of the rates below; they are listed after the table.
 """
 
 LEFT_OUT: Final = """
 ## A stack that was not calibrated on
 
 Thresholds from all other stacks, on every second set of inputs, judge the remaining sets on the stack left out. A run
-is rejected if one operator is. *Stretch* is the most that any error was, as a multiple of the largest calibrated one
-(median, 99 % and largest over the runs): a safety factor above it accepts the run. Stacks with equal errors in 98 % of
-the results are one stack, left out together. Runs on the same inputs are not independent of each other, so the interval
-(Clopper–Pearson, 95 %) is about these stacks and these models.
+is rejected if one of its operators is. *Stretch* is the largest error as a multiple of the largest calibrated one
+(median, 99 % and largest over the runs); a safety factor above it accepts the run. Stacks with equal errors in 98 % of
+the results count as one and are left out together. Runs on the same inputs are not independent of each other. So the
+interval (Clopper–Pearson, 95 %) holds for these stacks and these models.
 """
 
 SAFETIES: Final = """
@@ -60,36 +63,38 @@ FAMILIES: Final = """
 ## How much tighter than the bound
 
 Per operator over all its results in the three models: the largest share of the deterministic bound on any stack, errors
-in units in the last place, and 1 ÷ the threshold of the largest element and of the element in the middle, as geometric
-means over results. Where all results are exact everywhere the threshold is equality. An operator that rounds once has a
-bound that cannot be tightened: 1×. The gain is where many terms are summed, because the bound grows with their number.
+in units in the last place, and 1 ÷ the threshold of the largest element and of the median element, as geometric means
+over results. Where all results are exact on every stack, the threshold is equality. The bound of an operator that
+rounds once cannot be tightened: 1×. Thresholds are much tighter where many terms are summed, because the bound grows
+with their number.
 """
 
 ELSEWHERE: Final = """
 ## Other graphs, other machines
 
-`tally calibrate GRAPH --inputs DIR --out PROFILE` does the same for any graph, with every stack that the machine has; a
-GPU joins where there is one. `tally merge-profiles` joins the profiles of several machines: the larger error
-everywhere. A verifier brings a profile of its own (`tally judge --profile`). Results of a graph that was calibrated are
-judged by their own threshold, those of any other graph by the largest of their operator and dtype.
+`tally calibrate GRAPH --inputs DIR --out PROFILE` does the same for any graph, with every stack of the machine, its GPU
+included. `tally merge-profiles` joins the profiles of several machines and keeps the larger error everywhere. A
+verifier uses a profile of its own (`tally judge --profile`). Results of a calibrated graph are judged by their own
+threshold, and those of any other graph by the largest threshold of their operator and dtype.
 """
 
 ATTACKS: Final = """# Inference frauds, and a bound-aware adversary
 
 Written by `{command}`; every figure is in `data/inference_attacks.json`.
 
-The claim is a graph, its weights and its inputs; the prover opens every value of the run, and a verifier judges each
-operator on its claimed inputs. Models: the digits classifier and the language model of the demo, both trained, and
-MiniLM with its published weights. One input at a time; intervals are Clopper–Pearson at 95 %. Machine: {machine}.
+The claim names a graph, its weights and its inputs. The prover opens every value of the run, and a verifier judges
+each operator on its claimed inputs. Models: the digits classifier and the language model of the demo, both trained, and
+MiniLM with its published weights. Each run has one input. Intervals are Clopper–Pearson at 95 %. Machine: {machine}.
 """
 
 CHEATED: Final = """
 ## Other work than was committed
 
-Weights and inputs of the claim are the committed ones: their digests are known. Each cell: on how many inputs at least
-one operator was rejected. *Rejected operators* is the mean for the calibrated threshold, *answer changed* how often the
-fraud changed the final decision at all. `honest` is the control. Attributes are part of the graph: another epsilon,
-axis or mask *stated* gives another graph root, so what is tried here is another one *used*.
+The claim commits to weights and inputs by their digests; the prover computes with others, or otherwise. A cell says on
+how many inputs at least one operator was rejected. *Rejected operators* is their mean number by the calibrated
+threshold, and *answer changed* says how often the fraud changed the final decision. `honest` is the control. Attributes
+such as an epsilon, an axis or a mask are part of the graph: whoever *states* another one gets another graph root. So
+what is tried here is to *use* another one.
 """
 
 SEARCHED: Final = """
@@ -98,22 +103,22 @@ SEARCHED: Final = """
 The adversary knows the region and moves every result inside it, by up to {steps} steps of projected ascent (Madry et
 al. 2018) towards the second-best answer; a climb ends after {patience} steps without gain. Starts on each input:
 {starts}. It succeeds where the answer changes and the judge accepts every operator. *Margin overcome* is how much of
-the distance to another answer it gained (median and largest over the inputs): the answer changes above 1. *Ties* are
-inputs whose two best scores are no further apart than the region allows those scores themselves; they are nobody's to
-decide, an audit of the answer is inconclusive there, and a change of such an answer is not counted as a success.
+the distance to another answer it gained (median and largest over the inputs); above 1 the answer changes. *Ties* are
+inputs whose two best scores are no further apart than the region allows for these scores alone. Nobody can decide them:
+an audit of such an answer is inconclusive, and a change of it is not counted as a success.
 """
 
 REMAINS: Final = """
 ## What remains possible
 
-- The deterministic bound holds for any order of evaluation, and is that wide. The last column says how much of a margin
-  a prover who spends it on every operator can buy: an answer whose margin is smaller than that can be changed, and no
-  judgement by that bound alone will notice.
-- Inside a calibrated threshold the same holds with the smaller figure of its row. It is not zero: an input whose honest
-  margin is a small enough part of the usual one can be flipped. What the table shows is that none of these inputs was.
+- The deterministic bound holds for every order of evaluation, and is correspondingly wide. The last column says what
+  share of a margin a prover can overcome who uses the whole bound at every operator. An answer with a smaller margin
+  can be changed, and a judge with this bound alone accepts it.
+- Inside a calibrated threshold the same holds with the smaller figure of its row. It is not zero: the answer to an
+  input with a very small honest margin can be changed. The table shows that this happened to none of these inputs.
 - Errors that all point in one direction stay within the deterministic bound up to its whole width (`aligned-…`); the
   bias of a calibrated threshold sees them.
-- The search is by gradient and finite. It shows what was reached, and is no proof that nothing more can be.
+- The search follows gradients and ends. It shows what was reached, and does not prove that no more can be.
 """
 
 
@@ -131,7 +136,7 @@ def render_calibration(studies: Iterable[dict[str, Any]], command: str) -> str:
 
 def render_attacks(figures: dict[str, Any], command: str) -> str:
     """The page of attacks."""
-    head = "\n".join([ATTACKS.format(command=command, machine=figures["machine"]), figures.get("remark", "")])
+    head = ATTACKS.format(command=command, machine=figures["machine"])
     starts = ", ".join(f"{model} {count}" for model, count in figures["starts"].items())
     searched = SEARCHED.format(**figures["effort"], starts=starts)
     return "\n".join([head, CHEATED, *_cheats(figures["cheats"]), searched, *_searches(figures["searches"]), REMAINS])
@@ -142,7 +147,6 @@ def _models(studies: list[dict[str, Any]]) -> Iterator[str]:
     yield _row(*["---"] * 4)
     for study in studies:
         yield _row(study["model"], study["operators"], study["inputs"], f"`{study['graph'][:19]}…`")
-    yield from (f"\n{study['model']}: {study['remark']}" for study in studies if "remark" in study)
 
 
 def _stacks(studies: list[dict[str, Any]]) -> Iterator[str]:

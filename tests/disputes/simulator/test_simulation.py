@@ -1,4 +1,4 @@
-"""A million events from one seed: every law after every move, every dispute ends, and a seed happens again exactly."""
+"""Many events from one seed: every law after every move, every dispute ends, and a seed happens again exactly."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from tests.support.simulator.world import World
 
 from .mutants import WRONG
 
+EVENTS = 400_000
+
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    return simulate("in every run of the tests", events=1_000_000)
+    return simulate("in every run of the tests", events=EVENTS)
 
 
-@pytest.mark.timeout(600)
-def test_a_million_events_break_nothing(report: Report) -> None:
-    assert report.events >= 1_000_000
-    assert report.total("accepted") > 150_000
-    assert report.total("refused") > 50_000
+def test_no_event_breaks_anything(report: Report) -> None:
+    assert report.events >= EVENTS
+    assert report.total("accepted") > 60_000
+    assert report.total("refused") > 20_000
     assert report.slowest < 1.0
 
 
 def test_every_move_every_end_and_every_trouble_happened_often(report: Report) -> None:
-    assert [kind for kind in TRANSITIONS if report.counts[f"accepted {kind}"] < 100] == []
-    assert [fault for fault in Fault if report.counts[f"ended {fault}"] < 1_000] == []
+    assert [kind for kind in TRANSITIONS if report.counts[f"accepted {kind}"] < 40] == []
+    assert [fault for fault in Fault if report.counts[f"ended {fault}"] < 400] == []
     for trouble in ("reorganisation", "censorship", "restart", "party restarted"):
-        assert report.counts[trouble] > 500, trouble
+        assert report.counts[trouble] > 200, trouble
 
 
 CODES = {
